@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from meshlab.numerals import whole
 
-__all__ = ["Prefix", "find_prefix", "lines_by_source"]
+__all__ = ["Prefix", "find_prefix", "lines_by_source", "may_have_prefix"]
 
 # How lines begin that a program printed. A prefix that could also be text, such as "worker: ", is removed only before
 # one of these.
@@ -60,6 +60,7 @@ _PREFIX = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED))
 _PREFIX_OF_FRAME = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED + _FRAME_LATER))
 _FRAME_START = re.compile(_FRAME)
 _FRAME_END = re.compile(_FRAME.removeprefix(_NAME))
+_TWO_NUMBERS = re.compile(r" *\d+ +\d")  # the beginning of a row of a table, and of no prefix
 _LONGEST = 1000  # characters of all prefixes of a line
 
 
@@ -84,15 +85,20 @@ def find_prefix(line: str) -> Prefix:
     >>> find_prefix("GPU0  X  NV18")
     Prefix(length=0, rank=None, host=None)
     """
-    # Most lines of a long log are NCCL's, with a few different prefixes.
+    # Most lines of a long log are NCCL's, with a few different prefixes or none.
     line = line[:_LONGEST]
     # A search for the end of a frame, which begins with a colon, takes a tenth of the time of one for a name.
     has_frame = _FRAME_END.search(line, 0, 200) is not None
     frame = _FRAME_START.search(line, 0, 200) if has_frame else None
     if frame is None:
-        return _prefix_of(line, _PREFIX)
+        return _NONE if _TWO_NUMBERS.match(line) is not None else _prefix_of(line, _PREFIX)
     start = frame.start()
     return _prefix_before_frame(line[:start], frame[0]) if start else _NONE
+
+
+def may_have_prefix(text: str, start: int, end: int) -> bool:
+    """Return whether a line of a text may have prefixes. A row of numbers has none but blanks."""
+    return _TWO_NUMBERS.match(text, start, end) is None and find_prefix(text[start:end]).length > 0
 
 
 def lines_by_source(text: str) -> str:

@@ -6,14 +6,14 @@ import functools
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.documents import LimitError
-from meshlab.prefixes import find_prefix
+from meshlab.prefixes import find_prefix, may_have_prefix
 
 __all__ = ["LONGEST_LINE", "Paste", "PasteLine", "check_number"]
 
@@ -120,7 +120,12 @@ class Paste:
         """Return a line by its number, from 1."""
         line = self._lines.get(number)
         if line is None:
-            line = self._lines[number] = _split_prefix(number, self.raw(number)[:LONGEST_LINE])
+            raw = self.raw(number)[:LONGEST_LINE]
+            length, rank, host = find_prefix(raw)
+            text = raw[length:]
+            if text.endswith("│"):  # the right border of a window of a terminal
+                text = text.rstrip("│ ")
+            line = self._lines[number] = PasteLine(number, raw, text, rank, host)
         return line
 
     def raw(self, number: int) -> str:
@@ -128,27 +133,33 @@ class Paste:
         start = self._starts[number - 1]
         return self.text[start : self._starts[number] - 1] if number < len(self._starts) else self.text[start:]
 
+    def bounds(self, number: int) -> tuple[int, int]:
+        """Return where the searched part of a line starts and ends in the text."""
+        start = self._starts[number - 1]
+        end = self._starts[number] - 1 if number < len(self._starts) else len(self.text)
+        return start, end if end - start <= LONGEST_LINE else start + LONGEST_LINE
+
     def lines(self) -> list[PasteLine]:
         """Return all lines. Prefer `find` in large texts: it creates only the lines that are needed."""
         return [self.line(number) for number in range(1, len(self) + 1)]
 
     def find(self, *literals: str) -> list[PasteLine]:
         """Return the lines that contain one of the strings, in order."""
-        return [self.line(number) for number in self.numbers(*literals)]
+        known = self._lines
+        return [known.get(number) or self.line(number) for number in self.numbers(*literals)]
 
     def numbers(self, *literals: str) -> list[int]:
         """Return the numbers of the lines that contain one of the strings, in order."""
-        if len(literals) == 1:
-            return list(self._numbers(literals[0]))
-        return sorted({number for literal in literals for number in self._numbers(literal)})
+        found = [numbers for literal in literals if (numbers := self._numbers(literal))]
+        return list(*found) if len(found) < 2 else sorted(set().union(*found))
 
     def matches(self, pattern: re.Pattern[str], *literals: str) -> list[tuple[PasteLine, re.Match[str]]]:
         """Return the lines without prefixes in which a pattern occurs, with the match.
 
         Only lines with one of the strings are searched, because finding a string is much faster than a pattern.
         """
-        found = ((line, pattern.search(line.text)) for line in self.find(*literals))
-        return [(line, match) for line, match in found if match is not None]
+        search = pattern.search
+        return [(line, match) for line in self.find(*literals) if (match := search(line.text)) is not None]
 
     def number_at(self, position: int) -> int:
         """Return the number of the line that contains a position of the text."""
@@ -161,16 +172,30 @@ class Paste:
         result: _T = self._read[reader]
         return result
 
-    def matches_at(self, pattern: re.Pattern[str], number: int) -> bool:
-        """Return whether a pattern matches at the start of a line, with or without its prefix.
+    def may_contain(self, literal: str) -> bool:
+        """Return whether a string may be in the text. For a long text, False is certain and found at once."""
+        if self._skeleton is None:
+            return literal in self.text
+        return literal.encode().translate(None, _VARYING) in self._skeleton
+
+    def starting_with(self, pattern: re.Pattern[str], numbers: Iterable[int]) -> list[int]:
+        """Return the numbers of those lines that a pattern without ``^`` matches, with or without their prefix.
 
         Most lines have no prefix, and it takes longer to look for one than to match the pattern.
         """
-        raw = self.raw(number)[:LONGEST_LINE]
-        if pattern.match(raw) is not None:
-            return True
-        text = self.line(number).text
-        return len(text) < len(raw) and pattern.match(text) is not None
+        text, starts, match, found = self.text, self._starts, pattern.match, []
+        for number in numbers:
+            start = starts[number - 1]
+            end = min(start + LONGEST_LINE, starts[number] - 1 if number < len(starts) else len(text))
+            is_found = match(text, start, end) is not None
+            if is_found or (may_have_prefix(text, start, end) and match(self.line(number).text) is not None):
+                found.append(number)
+        return found
+
+    def before(self, literal: str, numbers: Iterable[int]) -> list[str]:
+        """Return the beginnings of lines that contain a string, up to it."""
+        text, find, starts = self.text, self.text.find, self._starts
+        return [text[(start := starts[number - 1]) : find(literal, start)] for number in numbers]
 
     def remember(self, reader: Callable[[Paste], _T], result: _T) -> None:
         """Take a result for that of a reader, which then need not run."""
@@ -181,7 +206,7 @@ class Paste:
         if found is None:
             found = self._found[literal] = []
             if self._skeleton is not None:
-                if literal.encode().translate(None, _VARYING) in self._skeleton:
+                if self.may_contain(literal):
                     places = [match.start() for match in re.finditer(re.escape(literal), self.text)]
                     numbers = np.searchsorted(self._line_starts, places, side="right")
                     found += numbers[np.diff(numbers, prepend=0) > 0].tolist()
@@ -250,14 +275,3 @@ def _line_starts(text: str) -> array[int]:
     starts = array("q", [0])
     starts.frombytes((np.flatnonzero(characters == ord("\n")) + 1).astype(np.int64).tobytes())
     return starts
-
-
-def _split_prefix(number: int, raw: str) -> PasteLine:
-    """Remove the prefixes of a line, and keep the rank and the host that they name."""
-    length, rank, host = find_prefix(raw)
-    return PasteLine(number, raw, _without_border(raw[length:]), rank, host)
-
-
-def _without_border(text: str) -> str:
-    """Remove the right border of a window of a terminal."""
-    return text.rstrip("│ ") if text.endswith("│") else text

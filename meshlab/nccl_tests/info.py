@@ -132,6 +132,7 @@ class FactCollector:
         self._sizes: set[tuple[int, int | None, int | None]] = set()
         self._channels: dict[str, int] = {}
         self._rings: dict[int, tuple[int, ...]] = {}
+        self._ring_names: set[str] = set()  # channels of these rings, as printed
         self._trees: dict[int, dict[int, int]] = {}
         self._vias: Counter[str] = Counter()
         self._network: str | None = None
@@ -203,8 +204,13 @@ class FactCollector:
             if kind:
                 self._vias[kind] += 1
             return
+        # Each process prints the rings of its communicators, and the first one counts.
+        name = head[8 : head.find("/")]
+        if name in self._ring_names:
+            return
         match = RING_ORDER.match(head)
         if match is not None:
+            self._ring_names.add(name)
             self._rings.setdefault(whole(match[1]), tuple(map(whole, match[3].split())))
 
     def facts(self) -> NcclFacts:

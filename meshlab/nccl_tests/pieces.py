@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from meshlab.nccl_tests.log import DTYPE_OF_TYPE, OPS
 
@@ -20,6 +21,7 @@ __all__ = [
     "ends_before_message",
     "has_type_and_cells",
     "is_part_of_row",
+    "may_have_type",
     "row_after_message",
     "starts_row",
     "without_prefix",
@@ -35,6 +37,7 @@ _MOST_TEXTS = 64
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]\d+)?|N/A")
 _CELL = rf"(?:{'|'.join(OPS)}|N/A|-?\d+(?:\.\d+)?(?:e[-+]\d+)?)"
 _TYPE = "|".join(sorted(DTYPE_OF_TYPE, key=len, reverse=True))
+_PARTS_OF_TYPES = ("float", "int", "half", "double", "char", "8e", "8_e")
 _WORDS = (*DTYPE_OF_TYPE, *OPS, "N/A")
 _ENDS_OF_WORDS = frozenset(word[start:] for word in _WORDS for start in range(len(word)))
 _PART_OF_CELL = re.compile(
@@ -61,16 +64,30 @@ class Fragment:
         The possible beginnings.
     """
 
-    __slots__ = ("line", "texts")
+    __slots__ = ("_row", "_texts", "line")
 
-    def __init__(self, line: int, texts: Sequence[str]) -> None:
+    def __init__(self, line: int, texts: Sequence[str], row: str | None = None) -> None:
         self.line = line
-        self.texts = list(dict.fromkeys(texts))[:_MOST_TEXTS]
+        self._texts = texts if len(texts) < 2 else list(dict.fromkeys(texts))[:_MOST_TEXTS]
+        self._row = row
+
+    @classmethod
+    def of_row(cls, line: int, text: str) -> Fragment:
+        """Return the beginning of a row that has its type, perhaps with other output behind it, which is cut later."""
+        return cls(line, (), text)
+
+    @property
+    def texts(self) -> Sequence[str]:
+        """The possible beginnings."""
+        if self._row is not None:
+            row = row_after_message(self._row, 0)
+            self._texts, self._row = [self._row if row is None else row], None
+        return self._texts
 
     @property
     def is_certain(self) -> bool:
         """Whether it is a part of a row for sure. A single number may be the number of a line, or of a rank."""
-        return all(len(text.split()) > 1 for text in self.texts)
+        return self._row is not None or all(len(text.split(None, 1)) > 1 for text in self._texts)
 
     def joined(self, rests: Sequence[str]) -> list[str]:
         """Return the fragment with each of the possible continuations."""
@@ -107,12 +124,17 @@ def ends_before_message(raw: str, at: int) -> tuple[list[str], str]:
     host = _last_word(before[: match.start()]).rpartition(":")[2]
     left = before[: match.start() - len(host)]
     # Nothing separates the digits of a row from a host such as 10.0.0.7, so the row may end behind any of them.
-    start = _last_word(left)
-    ends = [end for end in range(min(len(host), _LONGEST_CELL), 0, -1) if _PART_OF_CELL.fullmatch(start + host[:end])]
+    ends = _ends_of_cell(_last_word(left), host[:_LONGEST_CELL])
     possible = [left + host[:end] for end in (*ends, 0)]
     # If no host remains that starts with a letter, the complete word is the host.
     likely = next((end for end in ends if host[end : end + 1].isalpha()), 0)
     return possible, left + host[:likely]
+
+
+@lru_cache(4096)
+def _ends_of_cell(start: str, host: str) -> tuple[int, ...]:
+    """Return how many characters of a host may belong to a cell, most first."""
+    return tuple(end for end in range(len(host), 0, -1) if _PART_OF_CELL.fullmatch(start + host[:end]))
 
 
 def _last_word(text: str) -> str:
@@ -139,7 +161,12 @@ def row_after_message(raw: str, at: int) -> str | None:
 
 def has_type_and_cells(raw: str, at: int = 0) -> bool:
     """Return whether a line has the type of a row and the next cells behind a position."""
-    return _TYPE_AND_CELLS.search(raw, at) is not None
+    return may_have_type(raw, at) and _TYPE_AND_CELLS.search(raw, at) is not None
+
+
+def may_have_type(raw: str, at: int) -> bool:
+    """Return whether a part of the name of a type is behind a position, which is much faster than a pattern."""
+    return any(raw.find(part, at) >= 0 for part in _PARTS_OF_TYPES)
 
 
 def cells_only(texts: Sequence[str]) -> list[str]:

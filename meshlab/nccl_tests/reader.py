@@ -28,6 +28,7 @@ from meshlab.nccl_tests.log import (
     DeviceLines,
     Footer,
     Log,
+    LogTable,
     Note,
     Preamble,
     Section,
@@ -40,6 +41,7 @@ from meshlab.nccl_tests.pieces import (
     ends_before_message,
     has_type_and_cells,
     is_part_of_row,
+    may_have_type,
     row_after_message,
     starts_row,
     without_prefix,
@@ -398,7 +400,7 @@ class LogReader:
             return
         section.drop_fragment()
         if not section.rows.add(tokens, text, self.line):
-            self._keep_beginning(section, [text if (row := row_after_message(text, 0)) is None else row])
+            section.fragment = Fragment.of_row(self.line, text)
 
     def _read_before_message(self, section: OpenSection, raw: str, at: int) -> None:
         """Read the beginning or the middle of a row, which a message interrupts."""
@@ -420,6 +422,8 @@ class LogReader:
 
     def _read_after_message(self, section: OpenSection, raw: str, at: int) -> None:
         """Read a row, or a part of one, that follows a message without a line break."""
+        if not may_have_type(raw, at):
+            return
         row = row_after_message(raw, at)
         if row is None:
             if has_type_and_cells(raw, at):
@@ -682,16 +686,18 @@ class OpenSection:
         """Whether copies of the run print its preamble too."""
         return bool(self.repeats) or any(len(found) > 1 for found in self.processes.values())
 
-    def copies(self) -> int:
-        """Return the number of copies of the test that printed into the section."""
+    def copies(self, table: LogTable | None = None) -> int:
+        """Return the number of copies of the test that printed into the section, whose rows are in a table."""
         listed = max((len(found) for found in self.processes.values()), default=1)
-        return max(listed, 1 + max(self.repeats.values(), default=0), repeated_rows(self.rows.table()[0]))
+        return max(listed, 1 + max(self.repeats.values(), default=0), repeated_rows(table or self.rows.table()[0]))
 
     def drop_fragment(self) -> None:
         """Count an interrupted row without a continuation as broken."""
-        if self.fragment is not None and self.fragment.is_certain:
-            self.broken.append(self.fragment.line)
-        self.fragment = None
+        fragment = self.fragment
+        if fragment is not None:
+            if fragment.is_certain:
+                self.broken.append(fragment.line)
+            self.fragment = None
 
     def count_part(self, line: int) -> None:
         """Count a part of a row as broken. It is the rest of the fragment, if there is one."""
@@ -712,7 +718,7 @@ class OpenSection:
             command=self.program,
             devices=DeviceLines(list(self.devices.values())),
             listed_ranks=self._listed_ranks(),
-            copies=self.copies(),
+            copies=self.copies(table),
             began_table=self.began_table,
             table=table,
             broken=sorted(self.broken + truncated),

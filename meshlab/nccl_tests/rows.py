@@ -38,6 +38,7 @@ _SKIPPED_HALF = re.compile(r"\S {30,}\S")  # the blanks that are printed instead
 # bandwidths follow from its times.
 _OUT_OF_PLACE, _IN_PLACE, _EXACT, _FOLLOWS = 1, 2, 4, 8
 _BOTH = _OUT_OF_PLACE | _IN_PLACE
+_PRESENT = {(0, 1): _BOTH, (0,): _OUT_OF_PLACE}
 _PLACEMENT_BITS = np.array([_OUT_OF_PLACE, _IN_PLACE], dtype=np.uint8)
 
 _INTERNED = {name: name for name in DTYPE_OF_TYPE}  # one object for the type of all rows, instead of one per row
@@ -191,7 +192,7 @@ class RowBuffer:
                 return False
         width = len(shape.columns)
         right = stop - start - (1 if shape.root else 0)
-        present = {(0, 1): _BOTH, (0,): _OUT_OF_PLACE}.get(shape.placements, _IN_PLACE)
+        present = _PRESENT.get(shape.placements, _IN_PLACE)
         if right != width * len(shape.placements):
             if right != width or not halves:
                 return False

@@ -10,14 +10,17 @@ from meshlab.diagnosis.formats.nccl_lines import (
     affected,
     is_one_host,
     message_of,
+    messages,
     read_bootstrap,
     read_communicators,
+    read_cuda_failures,
     read_hosts,
     read_networks,
     read_ports,
     read_variables,
     read_versions,
     read_warnings,
+    warnings_with,
 )
 from meshlab.diagnosis.paste import Paste
 
@@ -228,3 +231,44 @@ def test_a_line_without_process_and_thread_has_a_host() -> None:
     )
     assert (message.host, message.pid, message.device, message.source) == ("gpu7", None, 5, "misc/socket.cc:46")
     assert message_of(Paste("the message [5] of NCCL WARN x").line(1)).host is None
+
+
+@pytest.mark.parametrize("prefix", ["", "[1,3]<stdout>:", "nodeB: ", "> ", "1048576  ", "x" * 300])
+@pytest.mark.parametrize(
+    "head",
+    [
+        "nodeA:1:2",
+        "nodeA:1:2 [0]",
+        "10.0.0.1:1:2 [-1]",
+        "nodeA:1:2 [4711]",
+        "nodeA:1:2 [3] 12.5",
+        "nodeA:1:2 [3] misc/socket.cc:49",
+        "nodeA:1:2 [3] 12.5 init.cc:1 (f)",
+        "nodeA:1:2 misc/socket.cc:49",
+        "nodeA:1:99999999999999999999 [0]",
+        "nodeA [0]",
+        "node A:1",
+    ],
+)
+@pytest.mark.parametrize(
+    "rest", ["INFO x", "WARN  x NCCL INFO y", "INFO", "INFO  x │", "version 2.20.3", "WARN-x y", ""]
+)
+def test_a_line_without_prefixes_is_the_same_message(prefix: str, head: str, rest: str) -> None:
+    """Most lines are read in one step, and all others after their prefixes are removed."""
+    paste = Paste(f"before\n{prefix}{head} NCCL {rest}\nafter")
+    assert messages(paste, "NCCL") == [message_of(paste.line(2))]
+
+
+def test_warnings_are_found_by_their_words() -> None:
+    lines = [
+        "nodeA:1:2 [0] NCCL INFO Cuda failure 'a'",
+        "nodeA:1:2 [0] NCCL WARN Cuda failure 217 'peer access'",
+        "nodeA:1:2 [0] NCCL WARN Cuda failure",
+        "nodeA:1:2 [0] NCCL WARN other",
+    ]
+    paste = Paste("\n".join(lines))
+    assert [item.line for item in warnings_with(paste, "Cuda failure")] == [2, 3]
+    assert warnings_with(paste, "missing") == []
+    assert [(item.line, match["code"], match["text"]) for item, match in read_cuda_failures(paste)] == [
+        (2, "217", "peer access")
+    ]

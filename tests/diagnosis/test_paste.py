@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshlab.diagnosis.paste import Paste
+from meshlab.prefixes import find_prefix, may_have_prefix
 
 LINE = "nodeA:12:34 [0] NCCL INFO Channel 00/02 :    0   1"
 
@@ -183,3 +184,42 @@ def test_a_string_is_found_across_the_pieces_of_a_long_line() -> None:
         for at in (0, 255, 256, 257, 4095, 4096, 4097, 8192, 150_000, 300_000):
             assert Paste(f"{text[:at]}the needle{text[at:]}").numbers("the needle") == [1]
             assert Paste(f"{text[:at]}{{needle{text[at:]}").numbers("{needle") == [1]
+
+
+def test_rows_are_found_with_and_without_prefixes() -> None:
+    lines = [
+        "  8   2 float",
+        "[1,3]<stdout>:   8   2 float",
+        "  8   2",
+        "step 8 2 float",
+        "8 2 float 0:1:2 [0] NCCL INFO",
+    ]
+    paste = Paste("\n".join(lines))
+    assert paste.starting_with(re.compile(r" *\d+ +\d+ float"), range(1, 6)) == [1, 2, 5]
+
+
+def test_the_beginning_of_a_line_ends_before_a_string() -> None:
+    paste = Paste("a b c b\nx\nb c")
+    assert paste.before("b", paste.numbers("b")) == ["a ", ""]
+
+
+@given(
+    st.integers(0, 10**9),
+    st.integers(1, 9),
+    st.integers(0, 10**9),
+    st.sampled_from(
+        ["", " float", ": x", "- 1", ":1:2 [0] NCCL INFO x", " | nodeA:1:2 [0] NCCL INFO x", "-01-01T00:00:00Z"]
+    ),
+)
+def test_two_numbers_begin_no_prefix_but_blanks(first: int, blanks: int, second: int, rest: str) -> None:
+    row = f"{first}{' ' * blanks}{second}{rest}"
+    for line in (row, f"   {row}"):
+        assert line[: find_prefix(line).length].strip() == ""
+        assert not may_have_prefix(line, 0, len(line))
+
+
+def test_a_string_may_be_in_a_long_text_only_if_its_letters_are() -> None:
+    for text in ("alpha 12", "\n".join(["alpha 12"] * 40_000)):
+        paste = Paste(text)
+        assert paste.may_contain("alpha")
+        assert not paste.may_contain("beta")

@@ -11,6 +11,7 @@ import meshlab as ml
 from meshlab.errors import ParseError
 from meshlab.frames.schema import RESULTS
 from meshlab.nccl_tests.info import NO_FACTS
+from meshlab.nccl_tests.pieces import TYPES, may_have_type
 
 LAYOUTS = ("2.0", "2.10", "2.13", "2.17", "2.19")
 NAMES = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
@@ -501,3 +502,15 @@ def test_numbers_that_ran_together_are_not_read(make_log, old):
     log = ml.nccl_tests.read(text)
     assert len(log.results) >= len(log.sections[0].rows)
     assert log.results["size_bytes"].max() < 1 << 53
+
+
+@pytest.mark.parametrize("name", sorted(TYPES))
+def test_every_type_may_be_behind_a_message(name: str) -> None:
+    assert may_have_type(f"NCCL INFO 8 2 {name}", 9)
+    assert not may_have_type(f"{name} NCCL INFO 8 2", len(name))
+
+
+def test_the_first_ring_of_a_channel_counts() -> None:
+    channels = ["00/02 :    0   1", "01/02 :    1   0", "00/02 :    1   0", "1/02 :    0   1", "02/"]
+    text = "".join(f"node1:1:2 [0] NCCL INFO Channel {one}\n" for one in channels)
+    assert dict(ml.nccl_tests.read(text).prelude.rings) == {0: (0, 1), 1: (1, 0)}

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,7 +98,7 @@ class QueriedValue:
 def read_nvlinks(paste: Paste) -> tuple[NvlinkState, ...]:
     """Read the output of ``nvidia-smi nvlink -s``."""
     found = []
-    for gpu, product, line in _links(paste):
+    for gpu, product, line in paste.once(_links):
         match = _LINK.match(line.text)
         if match is not None:
             gbs = None if match[2] else float(match[3])
@@ -112,7 +111,7 @@ def read_nvlinks(paste: Paste) -> tuple[NvlinkState, ...]:
 def read_nvlink_counters(paste: Paste) -> tuple[NvlinkCounter, ...]:
     """Read the output of ``nvidia-smi nvlink -e``."""
     found = []
-    for gpu, _, line in _links(paste):
+    for gpu, _, line in paste.once(_links):
         match = _COUNTER.match(line.text)
         if match is not None:
             found.append(NvlinkCounter(line, host_of(line), gpu, whole(match[1]), match[2], whole(match[3])))
@@ -168,9 +167,9 @@ def matrix_numbers(paste: Paste) -> list[int]:
 
 def _matrix_numbers(paste: Paste) -> list[int]:
     found: list[int] = []
-    for number in paste.numbers(" X", "\tX", "|X"):
-        if _MATRIX_ROW.search(paste.line(number).text):
-            found.append(number)
+    for line in paste.find(" X", "\tX", "|X"):
+        if _MATRIX_ROW.search(line.text):
+            found.append(line.number)
             check_number(
                 paste,
                 len(found),
@@ -190,17 +189,20 @@ def link_frame(links: tuple[NvlinkState, ...]) -> pd.DataFrame:
     return pd.DataFrame([[getattr(link, name) for name in names] for link in links], columns=names)
 
 
-def _links(paste: Paste) -> Iterator[tuple[int, str, PasteLine]]:
-    """Iterate over the lines about NVLinks, with the number and the product of their GPU."""
+def _links(paste: Paste) -> list[tuple[int, str, PasteLine]]:
+    """Return the lines about NVLinks, with the number and the product of their GPU."""
+    found: list[tuple[int, str, PasteLine]] = []
+    heads = {line.number: match for line, match in paste.matches(_GPU, "GPU ")}
+    if not heads:
+        return found
     gpu: tuple[int, str] | None = None
-    heads = set(paste.numbers("GPU "))
-    for number in paste.numbers("GPU ", "Link ", "inactive", "inActive"):
-        line = paste.line(number)
-        head = _GPU.match(line.text) if number in heads else None
+    for line in paste.find("GPU ", "Link ", "inactive", "inActive"):
+        head = heads.get(line.number)
         if head is not None:
             gpu = whole(head[1]), head[2]
         elif gpu is not None and "NCCL" not in line.raw:
-            yield *gpu, line
+            found.append((*gpu, line))
+    return found
 
 
 def _owner(paste: Paste, number: int) -> tuple[str | None, str | None]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 from meshlab.diagnosis.paste import Paste, PasteLine, check_number
 from meshlab.numerals import whole
@@ -29,8 +31,8 @@ _CHANGE = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Xid:
+# Not a dataclass, which takes three times as long to create: a host may log hundreds of thousands of them.
+class Xid(NamedTuple):
     """An error that the GPU driver logged.
 
     Parameters
@@ -121,6 +123,7 @@ def host_of(line: PasteLine) -> str | None:
     return None if match is None or match[1].isdecimal() else match[1]
 
 
+@lru_cache(4096)
 def short_bus(bus_id: str) -> str:
     """Return a PCI bus ID in lower case, with four digits of the domain and without the function.
 
@@ -164,7 +167,10 @@ def xid_frame(log: KernelLog) -> pd.DataFrame:
 
 def _xid(line: PasteLine, match: re.Match[str]) -> Xid:
     text = match[3] or ""
-    process, cause = _PROCESS.search(text), _CAUSE.search(text)
+    # Finding a string is much faster than a pattern.
+    process = _PROCESS.search(text) if "pid=" in text else None
+    pid, name = (None, None) if process is None else process.groups()
+    cause = _CAUSE.search(text) if "caused by" in text else None
     link, fatal = _link_facts(text)
     return Xid(
         line,
@@ -172,8 +178,8 @@ def _xid(line: PasteLine, match: re.Match[str]) -> Xid:
         short_bus(match[1]),
         whole(match[2]),
         text,
-        None if process is None else whole(process[1]),
-        None if process is None or not process[2] else process[2].strip(),
+        None if pid is None else whole(pid),
+        name.strip() if name else None,
         None if cause is None else whole(cause[1]),
         link,
         fatal,
@@ -182,20 +188,21 @@ def _xid(line: PasteLine, match: re.Match[str]) -> Xid:
 
 def _link_facts(text: str) -> tuple[int | None, bool | None]:
     """Return the number of the NVLink, and whether the error is fatal, as far as the text says so."""
-    link, fatal = _LINK.search(text), _FATAL.search(text)
+    link = _LINK.search(text) if "ink " in text else None
+    fatal = _FATAL.search(text) if "fatal" in text.lower() else None
     number = None if link is None or whole(link[1]) < 0 else whole(link[1])
     return number, None if fatal is None else fatal[1].lower() == "fatal"
 
 
 def _bus_losses(paste: Paste, xids: list[Xid]) -> list[BusLoss]:
     """Find GPUs off the bus. The driver prints the message in one line, in three lines, or as Xid 79."""
-    lines_of: dict[tuple[str | None, str | None], list[PasteLine]] = {}
+    lines_of: defaultdict[tuple[str | None, str | None], list[PasteLine]] = defaultdict(list)
     pci_ids: dict[tuple[str | None, str | None], str] = {}
 
     def add(lines: list[PasteLine], bus_id: str | None, pci_id: str | None) -> None:
         host = next((name for name in map(host_of, lines) if name), None)
         key = (host, bus_id)
-        lines_of.setdefault(key, []).extend(lines)
+        lines_of[key].extend(lines)
         if pci_id is not None:
             pci_ids[key] = pci_id
 
@@ -224,5 +231,5 @@ def _bus_losses(paste: Paste, xids: list[Xid]) -> list[BusLoss]:
         add([line], None if match is None else short_bus(match[1]), None)
     for item in xids:
         if item.code == 79:
-            add([item.line], item.bus_id, None)
+            lines_of[item.host or None, item.bus_id].append(item.line)
     return [BusLoss(tuple(lines), *key, pci_ids.get(key)) for key, lines in lines_of.items()]

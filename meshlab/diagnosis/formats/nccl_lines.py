@@ -33,6 +33,7 @@ __all__ = [
     "rank_of",
     "read_bootstrap",
     "read_communicators",
+    "read_cuda_failures",
     "read_hosts",
     "read_networks",
     "read_ports",
@@ -40,6 +41,7 @@ __all__ = [
     "read_versions",
     "read_warnings",
     "text_list",
+    "warnings_with",
 ]
 
 NOT_NAMED = "the rank that prints it"
@@ -55,6 +57,13 @@ _HEAD = re.compile(
     r"(?: \[(?P<device>-?\d+)\])?(?: [\d.]+)?(?: (?P<source>[^\s:]+:\d+)(?: \(\w*\))?)?$"
 )
 _PROCESS = re.compile(r"\[([A-Za-z][\w.-]*):(\d+) ?\]")
+# A line without prefixes, as nearly all of them are, in one step.
+_FRAMED = re.compile(
+    r"([A-Za-z0-9][\w.-]*):(\d{1,18}):(\d{1,18})"
+    r"(?: \[(-?\d{1,18})\](?: [\d.]+)?(?: ([^\s:]+:\d+)(?: \(\w*\))?)?)? NCCL (\w*) "
+)
+_LONGEST_FRAME = 200
+_MOST_DEVICES = 128
 # Up to 2.2 the word NCCL is missing.
 _OLD_HEAD = re.compile(r"[A-Za-z0-9][\w.-]*:\d+:\d+ \[-?\d+\](?: [^\s:]+:\d+)? (?=(?:INFO|WARN) )")
 
@@ -106,11 +115,14 @@ def _read_head(head: str) -> _Head | None:
     match = _HEAD.search(head)
     if match is None:
         return None
-    device = whole(match["device"]) if match["device"] else -1
-    # -1 or a random number stands for a thread without a device.
-    known = device if 0 <= device < 128 else None
     pid, thread = (whole(one) if one else None for one in match.group("pid", "thread"))
-    return _Head(match["host"] or match["only"], pid, thread, known, match["source"])
+    return _Head(match["host"] or match["only"], pid, thread, _device(match["device"]), match["source"])
+
+
+def _device(text: str | None) -> int | None:
+    """Return the number of a device, or None for -1 or a random number: the thread has none."""
+    device = whole(text) if text else -1
+    return device if 0 <= device < _MOST_DEVICES else None
 
 
 def message_of(line: PasteLine) -> NcclMessage:
@@ -146,21 +158,53 @@ def _message_at(paste: Paste, number: int) -> NcclMessage:
     known = paste.once(_known_messages)
     message = known.get(number)
     if message is None:
-        message = known[number] = message_of(paste.line(number))
+        message = known[number] = _read_message(paste, number)
         check_number(paste, len(known), _WHAT)
     return message
+
+
+def _read_message(paste: Paste, number: int) -> NcclMessage:
+    start, end = paste.bounds(number)
+    text = paste.text
+    match = _FRAMED.match(text, start, min(end, start + _LONGEST_FRAME))
+    if match is None or text[end - 1] == "│":  # the border of a terminal
+        return message_of(paste.line(number))
+    host, pid, thread, device, source, level = match.groups()
+    rest = text[match.end() : end]
+    gpu = None if device is None else int(device)  # -1 or a random number stands for a thread without a device
+    known = gpu if gpu is not None and 0 <= gpu < _MOST_DEVICES else None
+    return NcclMessage(number, level, rest, host, int(pid), int(thread), known, source, None)
 
 
 def messages(paste: Paste, *literals: str) -> list[NcclMessage]:
     """Return the lines that contain one of the strings, as messages."""
     numbers = paste.numbers(*literals)
     check_number(paste, len(numbers), _WHAT)
-    return [_message_at(paste, number) for number in numbers]
+    known = paste.once(_known_messages)
+    new = [number for number in numbers if number not in known]
+    check_number(paste, len(known) + len(new), _WHAT)
+    known.update({number: _read_message(paste, number) for number in new})
+    return [known[number] for number in numbers]
 
 
 def read_warnings(paste: Paste) -> tuple[NcclMessage, ...]:
     """Return all warnings of NCCL, in order."""
     return tuple(item for item in messages(paste, "NCCL WARN", "] WARN ", " WARN ") if item.level == "WARN")
+
+
+def warnings_with(paste: Paste, *literals: str) -> list[NcclMessage]:
+    """Return the warnings of NCCL in the lines that contain one of the strings, in order."""
+    numbers = set(paste.numbers(*literals))
+    return [item for item in paste.once(read_warnings) if item.line in numbers] if numbers else []
+
+
+_CUDA_FAILURE = re.compile(r"Cuda failure (?:(?P<code>\d+) )?'(?P<text>[^']*)'")
+
+
+def read_cuda_failures(paste: Paste) -> tuple[tuple[NcclMessage, re.Match[str]], ...]:
+    """Return the warnings of NCCL about an error of CUDA, with its ``code`` and its ``text``."""
+    found = ((item, _CUDA_FAILURE.search(item.text)) for item in warnings_with(paste, "Cuda failure "))
+    return tuple((item, match) for item, match in found if match is not None)
 
 
 # -- communicators -----------------------------------------------------------------------------------------------------
@@ -326,7 +370,10 @@ def read_variables(paste: Paste) -> tuple[Variable, ...]:
         match = VARIABLE.search(item.text)
         if match is not None:
             found.append(Variable(match[1], variable_value(match[2]), item.host, item.pid, item.line))
-    for line in paste.find("NCCL_", "FI_PROVIDER="):
+    for number in paste.numbers("NCCL_", "FI_PROVIDER="):
+        if "=" not in paste.raw(number):
+            continue
+        line = paste.line(number)
         # A message such as "set NCCL_X=1 to ignore this" sets nothing.
         if "=" in line.text and " NCCL " not in line.text and _COMMAND.search(line.text):
             for name, value in _ASSIGNMENT.findall(line.text):
@@ -393,10 +440,9 @@ def read_bootstrap(paste: Paste) -> tuple[BootstrapAddress, ...]:
     found: dict[tuple[str | None, int | None], BootstrapAddress] = {}
     for item in messages(paste, "Bootstrap : Using", "Bootstrap: Using", "NET : Using interface"):
         match = _INTERFACE.search(item.text)
-        if match is not None:
-            found.setdefault(
-                (item.host, item.pid), BootstrapAddress(match[1], match[2], item.host, item.pid, item.line)
-            )
+        key = (item.host, item.pid)
+        if match is not None and key not in found:
+            found[key] = BootstrapAddress(match[1], match[2], *key, item.line)
     return tuple(found.values())
 
 
@@ -405,13 +451,15 @@ def read_bootstrap(paste: Paste) -> tuple[BootstrapAddress, ...]:
 
 def read_hosts(paste: Paste) -> tuple[str, ...]:
     """Return the names of the hosts that printed lines of NCCL, in order."""
-    lines_of: Counter[str] = Counter()
+    numbers = paste.numbers(" NCCL ")
+    heads = paste.before(" NCCL ", numbers)
+    lines_of = Counter(heads)
     first: dict[str, int] = {}
-    for number in paste.numbers(" NCCL "):
-        head = paste.raw(number).partition(" NCCL ")[0]
-        lines_of[head] += 1
-        if len(first) < _MOST_HEADS:
-            first.setdefault(head, number)
+    for head, number in zip(heads, numbers, strict=True):
+        if head not in first:
+            first[head] = number
+            if len(first) == _MOST_HEADS:
+                break
     counts: Counter[tuple[str, int]] = Counter()
     for head, number in first.items():
         item = _message_at(paste, number)

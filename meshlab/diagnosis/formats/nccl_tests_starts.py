@@ -13,7 +13,7 @@ from meshlab.numerals import whole
 __all__ = ["TestDevice", "TestStart", "read_test_starts"]
 
 _HEADER = re.compile(r"^(?:# *)?nThreads?:? *\d+ +nGpus:? *(?P<gpus>\d+) ")
-_ROW = re.compile(r"^ *+\d++ ++\d++ ++\w++ ++\S++ .*\d\.\d\d")
+_ROW = re.compile(r" *+\d++ ++\d++ ++\w++ ++\S++ .*\d\.\d\d")
 _TYPES = ("  float ", "  half ", "  double ", "  bfloat16 ", "  int8 ", "  int32 ", "  int64 ", "  uint8 ", "  f8e")
 _ENDS = ("Avg bus bandwidth", "Out of bounds values", "Test failure", "Test NCCL failure", "Test CUDA failure")
 _PROMPT = re.compile(r"^(?:[^\s@]+@[^\s:~]+[:~].*?[$#] |\$ |\+ )?\s*(?:\S*/)?(?:mpirun|mpiexec|srun|prun|orterun)\b.* ")
@@ -68,7 +68,7 @@ def read_test_starts(paste: Paste) -> tuple[TestStart, ...]:
     numbers = other_lines(paste).numbers("nThread", " Pid ", "mpirun", "mpiexec", "srun", *_ENDS)
     if not other_lines(paste).numbers("nThread", "Using devices") and not other_lines(paste).numbers(" Pid "):
         return ()
-    rows = {number for number in other_lines(paste).numbers(*_TYPES) if paste.matches_at(_ROW, number)}
+    rows = set(paste.starting_with(_ROW, other_lines(paste).numbers(*_TYPES)))
     starts = [TestStart()]
     for number in sorted({*numbers, *rows}):
         current = starts[-1]

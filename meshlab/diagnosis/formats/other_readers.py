@@ -39,7 +39,7 @@ _ROW_LITERALS = tuple(
 )
 _MOST_JSON = 64 << 20
 _MOST_LOG = 1 << 20  # characters that are read completely
-_ROW = re.compile(r"^\s*+\d++ ++\d++ ++[a-z]++\d*+ ++(?:\w+ +)?(?:-?\d+ +)?[\d.]+ +[\d.]+ +[\d.]+ ")
+_ROW = re.compile(r"\s*+\d++ ++\d++ ++[a-z]++\d*+ ++(?:\w+ +)?(?:-?\d+ +)?[\d.]+ +[\d.]+ +[\d.]+ ")
 
 
 def _find_tests_log(paste: Paste) -> list[int]:
@@ -47,7 +47,7 @@ def _find_tests_log(paste: Paste) -> list[int]:
     if _is_json(paste):
         return list(range(1, len(paste) + 1)) if paste.once(read_tests_log) is not None else []
     certain = paste.numbers(*_TESTS_LITERALS)
-    rows = [number for number in paste.numbers(*_ROW_LITERALS) if paste.matches_at(_ROW, number)]
+    rows = paste.starting_with(_ROW, paste.numbers(*_ROW_LITERALS))
     if not certain and not rows:
         return []
     headers = [line.number for line, _ in paste.matches(_HEADER, *_HEADER_LITERALS)]

@@ -6,24 +6,25 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis.formats.nccl_lines import (
-    NcclMessage,
     affected,
     hosts_of,
     number_list,
     read_communicators,
+    read_cuda_failures,
     read_variables,
     read_versions,
     read_warnings,
     text_list,
+    warnings_with,
 )
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.text_findings import TextFinding, rule
 from meshlab.mesh.axes import MAX_RANKS
 
-__all__ = ["JOB_RULES", "is_echo", "is_echo_text"]
+__all__ = ["JOB_RULES", "is_echo_text", "read_echoes"]
 
 _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _TROUBLESHOOTING = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -99,7 +100,6 @@ def bootstrap_truncated(paste: Paste) -> Iterator[TextFinding]:
 
 # -- errors of CUDA that NCCL meets ------------------------------------------------------------------------------------
 
-_CUDA_FAILURE = re.compile(r"Cuda failure (?:(?P<code>\d+) )?'(?P<text>[^']*)'")
 _EARLIER = re.compile(
     r"illegal memory access|unspecified launch failure|misaligned address|illegal instruction|device-side assert"
     r"|invalid program counter|launch timed out|hardware stack error|invalid address space"
@@ -114,11 +114,7 @@ _EARLIER = re.compile(
 )
 def earlier_cuda_error(paste: Paste) -> Iterator[TextFinding]:
     """A warning of NCCL has an error of CUDA that a kernel caused earlier."""
-    found = [
-        (item, match)
-        for item in paste.once(read_warnings)
-        if (match := _CUDA_FAILURE.search(item.text)) and _EARLIER.search(match["text"])
-    ]
+    found = [(item, match) for item, match in paste.once(read_cuda_failures) if _EARLIER.search(match["text"])]
     if found:
         yield earlier_cuda_error.finding(
             "error",
@@ -156,20 +152,24 @@ _WORDS_OF_ECHOES = (
 )  # fmt: skip
 
 
-def is_echo(item: NcclMessage) -> bool:
-    """Return True for a warning that only says that something else failed before."""
-    return is_echo_text(item.text)
+def read_echoes(paste: Paste) -> frozenset[int]:
+    """Return the numbers of the lines of warnings that only say that something else failed before."""
+    warnings = paste.once(read_warnings)
+    text = "\n".join([item.text for item in warnings]).lower()
+    words = [word for word in _WORDS_OF_ECHOES if word in text]
+    return frozenset(item.line for item in warnings if is_echo_text(item.text, words)) if words else frozenset()
 
 
-def is_echo_text(text: str) -> bool:
-    """Return True for the text of such a warning."""
-    return any(map(text.lower().__contains__, _WORDS_OF_ECHOES)) and bool(_ECHOES.search(text))
+def is_echo_text(text: str, words: Sequence[str] = _WORDS_OF_ECHOES) -> bool:
+    """Return True for the text of such a warning, in which at most these words can be."""
+    return any(map(text.lower().__contains__, words)) and bool(_ECHOES.search(text))
 
 
 # NCCL warns of these at the start, and goes on without what it did not find.
 _HARMLESS = re.compile(
     r"Failed to open libibverbs|NUMA auto balancing|No module present for GPU Direct|Missing .iommu=pt"
 )
+_WORDS_OF_HARMLESS = ("open libibverbs", "NUMA auto balancing", "No module present for GPU Direct", "iommu=pt")
 _PEER = re.compile(r"(?:Connection closed by remote peer|Call to (?:recv from|send to)) (?P<peer>[^\s<]+)<")
 _OTHER_CAUSES = (
     "Watchdog caught collective operation timeout", "out of memory", "uncorrectable ECC", "NVRM: Xid", "CUDA error",
@@ -181,8 +181,10 @@ _OTHER_CAUSES = (
 @rule("rank-died", "A process ended, and the others noticed", source="NCCL src/misc/socket.cc, src/proxy.cc")
 def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     """All warnings of NCCL in the text only say that another process closed its connection."""
-    warnings = [item for item in paste.once(read_warnings) if not _HARMLESS.search(item.text)]
-    if not warnings or not all(is_echo(item) for item in warnings) or paste.numbers(*_OTHER_CAUSES):
+    harmless = {item.line for item in warnings_with(paste, *_WORDS_OF_HARMLESS) if _HARMLESS.search(item.text)}
+    echoes = paste.once(read_echoes)
+    warnings = [item for item in paste.once(read_warnings) if item.line not in harmless]
+    if not warnings or not all(item.line in echoes for item in warnings) or paste.numbers(*_OTHER_CAUSES):
         return
     found = [(item, match) for item in warnings if (match := _PEER.search(item.text))]
     if not found:

@@ -9,10 +9,11 @@ from meshlab.diagnosis.formats.nccl_lines import (
     affected,
     message_of,
     messages,
+    read_cuda_failures,
     read_hosts,
     read_variables,
-    read_warnings,
     text_list,
+    warnings_with,
 )
 from meshlab.diagnosis.paste import Paste, PasteLine
 from meshlab.diagnosis.text_findings import TextFinding, rule
@@ -211,9 +212,6 @@ def shm_not_shared(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-_CUDA_FAILURE = re.compile(r"Cuda failure (?:(?P<code>\d+) )?'(?P<text>[^']*)'")
-
-
 @rule(
     "cumem-host-no-p2p",
     "Sharing host memory through CUDA needs P2P, which these GPUs do not have",
@@ -228,7 +226,7 @@ def cumem_host_no_p2p(paste: Paste) -> Iterator[TextFinding]:
     """The transport for shared memory fails with CUDA error 217."""
     found = [
         item
-        for item in paste.once(read_warnings)
+        for item in warnings_with(paste, "Cuda failure ")
         if "shm.cc" in (item.source or "") and re.search(r"Cuda failure (?:217 )?'peer access", item.text)
     ]
     if found:
@@ -251,13 +249,13 @@ def cumem_host_no_p2p(paste: Paste) -> Iterator[TextFinding]:
 )
 def cumem_host_failed(paste: Paste) -> Iterator[TextFinding]:
     """The transport for shared memory fails with another CUDA error."""
-    found = []
-    for item in paste.once(read_warnings):
-        match = _CUDA_FAILURE.search(item.text)
-        if match and "shm.cc" in (item.source or "") and "peer access" not in match["text"]:
-            found.append((item, match))
+    found = [
+        (item, match)
+        for item, match in paste.once(read_cuda_failures)
+        if "shm.cc" in (item.source or "") and "peer access" not in match["text"]
+    ]
     if found:
-        item, match = found[0]
+        _, match = found[0]
         yield cumem_host_failed.finding(
             "error",
             affected(paste, [item for item, _ in found]),

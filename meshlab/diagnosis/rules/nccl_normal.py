@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from meshlab.diagnosis.formats.nccl_channels import read_patterns
 from meshlab.diagnosis.formats.nccl_lines import (
@@ -22,7 +23,7 @@ from meshlab.diagnosis.formats.nccl_lines import (
 )
 from meshlab.diagnosis.other_lines import other_lines
 from meshlab.diagnosis.paste import Paste, PasteLine
-from meshlab.diagnosis.rules.job_rules import is_echo, is_echo_text
+from meshlab.diagnosis.rules.job_rules import is_echo_text, read_echoes
 from meshlab.diagnosis.text_findings import TextFinding, rule
 from meshlab.numerals import whole
 
@@ -175,7 +176,10 @@ def connect_retried(paste: Paste) -> Iterator[TextFinding]:
         for item in messages(paste, "Connection refused, retrying", "Connection refused), retrying", "retrying (")
         if item.level != "WARN"
     ]
-    if lines and not any("onnect" in item.text and not is_echo(item) for item in paste.once(read_warnings)):
+    if not lines:
+        return
+    echoes = paste.once(read_echoes)
+    if not any("onnect" in item.text and item.line not in echoes for item in paste.once(read_warnings)):
         yield connect_retried.finding(
             "normal",
             affected(paste, lines[:_MOST]),
@@ -197,11 +201,11 @@ _GENERIC = (
 def nccl_echo(paste: Paste) -> Iterator[TextFinding]:
     """Return traces, and warnings that only say that something failed before."""
     warnings = paste.once(read_warnings)
-    echoes = [item.line for item in warnings if is_echo(item)]
+    echoes = sorted(paste.once(read_echoes))
     sources = messages(paste, ".cc:", ".cu:", ".h:", ".cpp:")
     traces = [item.line for item in sources if item.level == "INFO" and _RETURN.match(item.text)]
     generic = paste.numbers(*_GENERIC)
-    has_cause = any(not is_echo(item) for item in warnings)
+    has_cause = len(echoes) < len(warnings)
     if (echoes and has_cause) or traces or generic:
         lines = [*(echoes if has_cause else ()), *traces, *generic]
         yield nccl_echo.finding(
@@ -306,17 +310,20 @@ _KNOWN_CUDA = (
 )  # fmt: skip
 
 
-def _is_known(item: NcclMessage) -> bool:
+def _is_known(item: NcclMessage, words: Sequence[str]) -> bool:
     if "Cuda failure" in item.text:
         by_source = any(name in (item.source or "") for name in ("shm.cc", "p2p.cc", "nvls.cc"))
         return by_source or any(text in item.text for text in _KNOWN_CUDA)
-    return any(text in item.text for text in _KNOWN)
+    return any(map(item.text.__contains__, words))
 
 
 @rule("unknown-warning", "A warning that no rule knows", source="NCCL src")
 def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
     """The first warning of NCCL that is neither known nor an echo, also as PyTorch repeats it."""
-    found = [item for item in paste.once(read_warnings) if not is_echo(item) and not _is_known(item)]
+    echoes = paste.once(read_echoes)
+    words = [word for word in _KNOWN if paste.may_contain(word)]
+    unknown = (item for item in paste.once(read_warnings) if item.line not in echoes and not _is_known(item, words))
+    found = list(islice(unknown, _MOST))
     if found:
         first = found[0]
         where = f" ({first.source})" if first.source else ""

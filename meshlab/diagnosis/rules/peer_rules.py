@@ -17,11 +17,12 @@ from meshlab.diagnosis.formats.nccl_lines import (
     number_list,
     pci_address,
     read_communicators,
+    read_cuda_failures,
     read_hosts,
     read_variables,
     read_versions,
-    read_warnings,
     text_list,
+    warnings_with,
 )
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.text_findings import TextFinding, rule
@@ -38,6 +39,9 @@ _PATHS = "NCCL src/graph/paths.cc"
 
 _DISABLED = re.compile(r"P2P is disabled between (?P<nvlink>NVLINK )?connected GPUs (\d+) and (\d+)")
 _CUDA_FAILURE = re.compile(r"Cuda failure (?:(?P<code>\d+) )?'(?P<text>[^']*)'")
+_P2P_FAILURE = re.compile(
+    r"(?:failed to open CUDA IPC handle|failed to peer with device [^:]*) ?: (?P<code>\d+) (?P<text>.*)"
+)
 
 
 def _disabled_pairs(paste: Paste, nvlink: bool) -> tuple[list[int], set[int], set[str | None]]:
@@ -124,11 +128,8 @@ def p2p_limited(paste: Paste) -> Iterator[TextFinding]:
 def _p2p_failures(paste: Paste) -> list[tuple[NcclMessage, str]]:
     """Return the warnings of the P2P transport about CUDA, with the text of the error."""
     found = []
-    for item in paste.once(read_warnings):
-        match = _CUDA_FAILURE.search(item.text) or re.search(
-            r"(?:failed to open CUDA IPC handle|failed to peer with device [^:]*) ?: (?P<code>\d+) (?P<text>.*)",
-            item.text,
-        )
+    for item in warnings_with(paste, "Cuda failure ", "open CUDA IPC handle", "failed to peer with device"):
+        match = _CUDA_FAILURE.search(item.text) or _P2P_FAILURE.search(item.text)
         if match and "p2p.cc" in (item.source or ""):
             found.append((item, match["text"].strip()))
     return found
@@ -206,10 +207,11 @@ def too_many_peers(paste: Paste) -> Iterator[TextFinding]:
 def nvls_fabric(paste: Paste) -> Iterator[TextFinding]:
     """Memory for NVLink SHARP cannot be bound, or the NVLS transport fails in CUDA."""
     lines = [line.number for line in paste.find("Failed to bind NVLink SHARP")]
-    for item in paste.once(read_warnings):
-        match = _CUDA_FAILURE.search(item.text)
-        if match and "nvls.cc" in (item.source or "") and "out of memory" not in match["text"]:
-            lines.append(item.line)
+    lines += [
+        item.line
+        for item, match in paste.once(read_cuda_failures)
+        if "nvls.cc" in (item.source or "") and "out of memory" not in match["text"]
+    ]
     if lines:
         who = affected(paste, lines)
         yield nvls_fabric.finding(
@@ -451,9 +453,8 @@ def no_code_for_gpu(paste: Paste) -> Iterator[TextFinding]:
     """A kernel of NCCL is missing in its library."""
     found = [
         item
-        for item in paste.once(read_warnings)
-        if (match := _CUDA_FAILURE.search(item.text))
-        and re.search("named symbol not found|invalid device function", match["text"])
+        for item, match in paste.once(read_cuda_failures)
+        if re.search("named symbol not found|invalid device function", match["text"])
     ]
     if found:
         yield no_code_for_gpu.finding(
@@ -475,7 +476,7 @@ def vgpu_unsupported(paste: Paste) -> Iterator[TextFinding]:
     """The initialisation of NCCL fails because CUDA does not support an operation."""
     found = [
         item
-        for item in paste.once(read_warnings)
+        for item in warnings_with(paste, "Cuda failure ")
         if re.search("^(?:src/)?init.cc", item.source or "")
         and re.search("Cuda failure (?:801 )?'operation not supported", item.text)
     ]

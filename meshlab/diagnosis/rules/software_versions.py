@@ -188,6 +188,9 @@ def driver_library_mismatch(paste: Paste) -> Iterator[TextFinding]:
 _IN_NCCL = re.compile(
     r"NCCL WARN .*(?:named symbol not found|no kernel image is available|invalid device function|no device function)"
 )
+_WORDS_OF_MISSING = (
+    "named symbol not found", "no kernel image is available", "invalid device function", "no device function",
+)  # fmt: skip
 _SHARED_MEMORY = re.compile(r"ncclMaxSharedMem (?P<wanted>\d+) exceeds device/fn maxSharedMem (?P<there>\d+)")
 _VERSION = re.compile(r"NCCL version (?P<v>\d+\.\d+\.\d+)")
 _FAILED = (
@@ -214,7 +217,7 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
         names.append(match["name"].strip())
     name, arch = next(((name, a[0]) for name in names if (a := _architecture(name)) and a[0] in _FIRST_NCCL), ("", ""))
     first = _FIRST_NCCL.get(arch, ())
-    in_nccl = paste.matches(_IN_NCCL, "NCCL WARN")
+    in_nccl = paste.matches(_IN_NCCL, *_WORDS_OF_MISSING)
     memory = paste.matches(_SHARED_MEMORY, "exceeds device/fn maxSharedMem")
     is_older = bool(number and first and number < first)
     lines = [line for line, _ in (*in_nccl, *memory, *versions[:1])]
