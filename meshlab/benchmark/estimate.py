@@ -35,7 +35,7 @@ _MARGIN = 1.1  # batches that are marked as warm-up, and steps that need more th
 _HALF_WIDTH = 1.96 * 1.25
 _PROBED_BYTES = {"nccl": 64 << 20, "mpi": 4 << 20, "gloo": 4 << 20, "threads": 4 << 20}
 """Largest buffers of a step that is always probed."""
-_SMALL_PROBES = 3
+_SMALL_PROBES = 5
 _PROBED_SHARE = 0.2
 """Largest share of the expected duration of a run that probing larger steps may take. On CPUs, collectives whose data
 exceeds the caches take longer than their size suggests, and differ more than smaller ones. The durations of even
@@ -176,7 +176,7 @@ def seconds_per_step(
             else:
                 call_s = _model_us(part, rates) * n_together / 1e6 if math.isnan(call_s) else call_s
                 batch_s = _batch_s(call_s * 1e6, part.mode, plan.sampling, rates)
-            sampling_s = _sampling_s(call_s, batch_s, part.mode, plan.sampling, pace.spread(part))
+            sampling_s = _sampling_s(call_s, batch_s, part.mode, plan.sampling, pace.n_batches(plan.sampling))
             if _is_function(part):  # it may turn out to be slow
                 sampling_s[1] = max(sampling_s[1], SLOW_STEP_S)
             row += times * (sampling_s + blocks * pace.round_s + (blocks - 1) * _BATCHES_PER_BLOCK * batch_s)
@@ -227,13 +227,13 @@ class Pace:
         buffers = [one.buffer_bytes for one, _ in probed]
         return _with_fixed_part(step.buffer_bytes, buffers, [probe.setup_s for _, probe in probed])
 
-    def spread(self, step: Step) -> float:
-        """Return the relative standard deviation of batches. 0 if it is unknown."""
-        if not self.probed or step.size_bytes is None:
-            return 0.0
-        probed = self._probed_for(step)
-        sizes = [float(one.size_bytes or 0) for one, _ in probed]
-        return float(np.interp(step.size_bytes, sizes, [probe.spread for _, probe in probed]))
+    def n_batches(self, sampling: Sampling) -> float:
+        """Return the mean number of batches of a step, if its time is not limited."""
+        # Spreads vary more from one moment to the next than from one size to another.
+        fewest = _MARGIN * sampling.min_batches
+        precise = [(_HALF_WIDTH * probe.spread / sampling.precision) ** 2 for _, probe in self.probed]
+        known = np.array([n for n in precise if not math.isnan(n)] or [0.0])
+        return float(np.minimum(np.maximum(known, fewest), sampling.max_batches).mean())
 
     def _probed_for(self, step: Step) -> list[tuple[Step, Probe]]:
         """Return the probes of a collective, and the small ones of the first collective."""
@@ -253,7 +253,7 @@ def steps_to_probe(
 ) -> dict[str, list[Step]]:
     """Return a few steps of each axis whose durations suffice to estimate all steps.
 
-    They are up to three steps of one collective, from small to large, and one large step of each collective, unless
+    They are up to five steps of one collective, from small to large, and one large step of each collective, unless
     they take too long. `backend` is that of the axes for which the mesh names none. `seconds` are the assumed durations
     of all steps, by their index.
     """
@@ -272,7 +272,7 @@ def steps_to_probe(
             by_size = sorted(same.values(), key=lambda one: one.size_bytes or 0)
             fit = [one for one in by_size if one.buffer_bytes <= limit] or by_size[:1]
             if axis not in chosen:
-                chosen[axis] = [fit[i] for i in sorted({0, len(fit) // 2, len(fit) - 1})][:_SMALL_PROBES]
+                chosen[axis] = [fit[i] for i in np.unique(np.linspace(0, len(fit) - 1, _SMALL_PROBES).astype(int))]
             affordable_s = _PROBED_SHARE * float(seconds.sum()) / n_collectives
             large = [one for one in by_size if one not in fit and _probing_s(one, rates) <= affordable_s]
             chosen[axis] += large[-1:]
@@ -321,21 +321,23 @@ def _model_us(step: Step, rates: Rates) -> float:
     return rates.latency_us + _moved_bytes(step) / (rates.bandwidth_gbs * 1e3)
 
 
-def _sampling_s(call_s: float, batch_s: float, mode: str, sampling: Sampling, spread: float) -> npt.NDArray[np.float64]:
-    """Return the expected and the maximum duration of the sampling of one step, in seconds. See `take_batches`."""
+def _sampling_s(call_s: float, batch_s: float, mode: str, sampling: Sampling, n: float) -> npt.NDArray[np.float64]:
+    """Return the expected and the maximum duration of the sampling of one step, in seconds. See `take_batches`.
+
+    `n` is the number of batches if the time is not limited.
+    """
     if call_s > SLOW_CALL_S:
         # One call is the probe and the warm-up, and chunks end when the time is over.
-        n = max(1, min(max(FEWEST_FOR_INTERVAL, int(sampling.max_s / call_s - 1)), int(SLOW_STEP_S / call_s - 1)))
-        return np.full(2, (1 + n) * call_s)
+        n_slow = max(1, min(max(FEWEST_FOR_INTERVAL, int(sampling.max_s / call_s - 1)), int(SLOW_STEP_S / call_s - 1)))
+        return np.full(2, (1 + n_slow) * call_s)
     begin_s = PROBES * call_s + sampling.warmup_batches * batch_s
-    n_precise = max((_HALF_WIDTH * spread / sampling.precision) ** 2, _MARGIN * sampling.min_batches)
     chunk = min(max(FEWEST_FOR_INTERVAL, sampling.min_batches // 2), sampling.max_batches)
     # Each chunk has a batch more at each end, and graphs are replayed twice before it.
     chunk_s = (chunk + (4 if mode == "graph" else 2)) * batch_s
     # The ranks check the time after every chunk. Whole chunks are counted for the time, but not for the precision:
     # that is reached earlier or later by chance.
     most = min(math.ceil(sampling.max_batches / chunk), max(1, math.ceil((sampling.max_s - begin_s) / chunk_s)))
-    expected = begin_s + min(n_precise / chunk, most) * chunk_s
+    expected = begin_s + min(n / chunk, most) * chunk_s
     return np.array([expected, max(expected, begin_s + most * chunk_s)])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Probe", "probe_steps"]
 
 _BATCHES, _FEWEST = 20, 3
+_FEWEST_FOR_SPREAD = 8
 _MOST_S = 0.1  # time for the batches of one step, if that suffices for the fewest
 
 
@@ -36,7 +38,8 @@ class Probe:
     batch_s : float
         Time of one batch with everything around it, in seconds: the barrier, and the warm-up of a graph.
     spread : float
-        Standard deviation of the times of batches, relative to their median, from the median deviation.
+        Standard deviation of the times of batches, relative to their median, from the median deviation. NaN if there
+        were only a few batches.
     """
 
     setup_s: float
@@ -77,6 +80,6 @@ def probe_steps(
             times, batch_s = shared[:, :-1], float(shared[:, -1].max())
             medians = np.median(times, axis=1)
             deviations = np.median(np.abs(times - medians[:, None]), axis=1) / medians
-            spread = 1.4826 * float(deviations.max())
+            spread = 1.4826 * float(deviations.max()) if n >= _FEWEST_FOR_SPREAD else math.nan
             found.append(Probe(max(float(setup_s), 0.0), float(medians.max()), batch_s, spread))
     return found
