@@ -108,7 +108,8 @@ def test_a_gpu_off_the_bus_is_found_in_one_line_in_three_lines_and_once() -> Non
     )
     assert {loss.bus_id for loss in log.bus_losses} == {"0000:b3:00", "0000:44:00", "0000:65:00"}
     assert next(loss for loss in log.bus_losses if loss.bus_id == "0000:b3:00").pci_id == "10de:26b5"
-    assert [line.number for loss in log.bus_losses for line in loss.lines if "44:00" in line.raw] == [5, 4]
+    assert next(loss for loss in log.bus_losses if loss.bus_id == "0000:44:00").lines == (5, 4)
+    assert [loss.bus_id for loss in log.bus_losses if loss.by_xid] == ["0000:44:00"]
 
 
 # -- ports -------------------------------------------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def _names(values: Iterable[str], noun: str = "GPU") -> str:
     return f"{noun}s {', '.join(shown)}{more}" if more else f"{noun}s {', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def _lines(items: Iterable[Xid | SXid]) -> list[PasteLine]:
+def _lines(items: Iterable[Xid | SXid]) -> list[PasteLine | int]:
     return [item.line for item in items]
 
 
@@ -63,11 +63,10 @@ def gpu_off_bus(paste: Paste) -> Iterator[TextFinding]:
         where = "a GPU that the text does not name" if loss.bus_id is None else f"GPU {loss.bus_id}.0"
         where += f" ({loss.pci_id})" if loss.pci_id else ""
         where += f" of {loss.host}" if loss.host else ""
-        by_xid = any("Xid" in line.text for line in loss.lines)
         when = (
             "Xid 79: it fell off the bus while it was running, so every rank that uses it or waits for it fails "
             "or hangs"
-            if by_xid
+            if loss.by_xid
             else "the driver gets no answer from it on PCIe"
         )
         yield gpu_off_bus.finding(
