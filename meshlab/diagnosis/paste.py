@@ -159,7 +159,10 @@ class Paste:
         The pattern has no anchors. No line is created for the others, which takes several times as long.
         """
         text, search, bounds = self.text, pattern.search, self.bounds
-        return [self.line(number) for number in self.numbers(*literals) if search(text, *bounds(number)) is not None]
+        numbers = self.numbers(*literals)
+        if not numbers or search(text) is None:
+            return []
+        return [self.line(number) for number in numbers if search(text, *bounds(number)) is not None]
 
     def matches(self, pattern: re.Pattern[str], *literals: str) -> list[tuple[PasteLine, re.Match[str]]]:
         """Return the lines without prefixes in which a pattern occurs, with the match.

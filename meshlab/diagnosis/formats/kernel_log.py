@@ -175,11 +175,9 @@ def _xid_at(paste: Paste, number: int) -> Xid | None:
     raw = paste.raw(number)[:LONGEST_LINE]
     length, _, host = find_prefix(raw)
     match = _XID.search(raw, length, len(raw.rstrip("│ ")) if raw.endswith("│") else len(raw))
-    if match is None:
+    if match is None or (match[3] is None and number == len(paste)):  # the number may be cut: 7 of 79
         return None
     bus_id, code, text = match.groups("")
-    if match[3] is None and number == len(paste):
-        return None  # it may be cut: 7 of 79
     # Finding a string is much faster than a pattern.
     process = _PROCESS.search(text) if "pid=" in text else None
     pid, name = (None, None) if process is None else process.groups()
