@@ -61,6 +61,7 @@ _PREFIX_OF_FRAME = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED + 
 _FRAME_START = re.compile(_FRAME)
 _FRAME_END = re.compile(_FRAME.removeprefix(_NAME))
 _TWO_NUMBERS = re.compile(r" *\d+ +\d")  # the beginning of a row of a table, and of no prefix
+_KERNEL_TIME = re.compile(r"\[ *\d+\.\d+\] ")  # of dmesg, which no prefix begins with
 _LONGEST = 1000  # characters of all prefixes of a line
 
 
@@ -87,6 +88,8 @@ def find_prefix(line: str) -> Prefix:
     """
     # Most lines of a long log are NCCL's, with a few different prefixes or none.
     line = line[:_LONGEST]
+    if line[:1] == "[" and _KERNEL_TIME.match(line) is not None:
+        return _NONE
     # A search for the end of a frame, which begins with a colon, takes a tenth of the time of one for a name.
     has_frame = _FRAME_END.search(line, 0, 200) is not None
     frame = _FRAME_START.search(line, 0, 200) if has_frame else None

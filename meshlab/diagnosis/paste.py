@@ -153,6 +153,17 @@ class Paste:
         found = [numbers for literal in literals if (numbers := self._numbers(literal))]
         return list(*found) if len(found) < 2 else sorted(set().union(*found))
 
+    def containing(self, pattern: re.Pattern[str], *literals: str) -> list[PasteLine]:
+        """Return the lines that contain one of the strings and, with or without their prefixes, a pattern.
+
+        The pattern has no anchors. No line is created for the others, which takes several times as long.
+        """
+        text, search, bounds = self.text, pattern.search, self.bounds
+        numbers = self.numbers(*literals)
+        if not numbers or search(text) is None:
+            return []
+        return [self.line(number) for number in numbers if search(text, *bounds(number)) is not None]
+
     def matches(self, pattern: re.Pattern[str], *literals: str) -> list[tuple[PasteLine, re.Match[str]]]:
         """Return the lines without prefixes in which a pattern occurs, with the match.
 

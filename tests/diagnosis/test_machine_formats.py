@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,10 +14,11 @@ from meshlab.diagnosis.formats.gpu_tools import (
     read_queried_values,
 )
 from meshlab.diagnosis.formats.host_settings import read_access_control, read_limits, read_pcie_links, read_services
-from meshlab.diagnosis.formats.kernel_log import read_kernel_log
+from meshlab.diagnosis.formats.kernel_log import _XID, host_of, read_kernel_log
 from meshlab.diagnosis.formats.machine_text import MACHINE_FORMATS, machine_of
 from meshlab.diagnosis.formats.rdma_ports import read_ports
 from meshlab.diagnosis.paste import Paste
+from tests import hostile_inputs
 
 MATRIX = """\
         GPU0    GPU1    mlx5_0  CPU Affinity    NUMA Affinity
@@ -81,6 +83,23 @@ def test_xids_of_all_spellings_are_read() -> None:
     assert log.xids[7].link is None
 
 
+@pytest.mark.parametrize("end", ["", "│", "  │ │", ", pid=7, name=a│", "│ x"])
+@pytest.mark.parametrize(
+    "start", ["", "[1,3]<stdout>:", "[   12.5] ", "node7: ", "Nov 28 10:00:00 node7 kernel: ", "> "]
+)
+def test_an_xid_is_read_from_the_raw_line_as_from_its_text(start: str, end: str) -> None:
+    paste = Paste(f"{start}NVRM: Xid (PCI:0000:9b:00): 94{end}\nx")
+    line = paste.line(1)
+    expected = [(host_of(line), match[3] or "") for match in [_XID.search(line.text)] if match is not None]
+    assert [(item.host, item.text) for item in read_kernel_log(paste).xids] == expected
+
+
+def test_no_line_is_created_for_an_xid() -> None:
+    paste = Paste(hostile_inputs.KINDS["kernel messages"](10_000))
+    assert len(read_kernel_log(paste).xids) == len(paste)
+    assert not paste._lines
+
+
 def test_errors_of_switches_and_links_of_interfaces_are_read() -> None:
     log = read_kernel_log(
         Paste(
@@ -108,7 +127,8 @@ def test_a_gpu_off_the_bus_is_found_in_one_line_in_three_lines_and_once() -> Non
     )
     assert {loss.bus_id for loss in log.bus_losses} == {"0000:b3:00", "0000:44:00", "0000:65:00"}
     assert next(loss for loss in log.bus_losses if loss.bus_id == "0000:b3:00").pci_id == "10de:26b5"
-    assert [line.number for loss in log.bus_losses for line in loss.lines if "44:00" in line.raw] == [5, 4]
+    assert next(loss for loss in log.bus_losses if loss.bus_id == "0000:44:00").lines == (5, 4)
+    assert [loss.bus_id for loss in log.bus_losses if loss.by_xid] == ["0000:44:00"]
 
 
 # -- ports -------------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from meshlab import prefixes
 from meshlab.diagnosis.paste import Paste
 from meshlab.prefixes import find_prefix, may_have_prefix
 
@@ -157,6 +158,14 @@ def test_a_pattern_is_searched_in_the_text_without_prefix() -> None:
     assert [(line.number, match[1]) for line, match in found] == [(1, "5")]
 
 
+def test_lines_that_contain_a_pattern_are_found_with_their_prefixes_and_no_others_are_created() -> None:
+    paste = Paste("\n".join(["GPU is lost", "[1,3]<stdout>:GPU 3: A", "GPU 4: B", "gpu 5: C"]))
+    lines = paste.containing(re.compile(r"GPU \d+: "), "GPU ")
+    assert [(line.number, line.text) for line in lines] == [(2, "GPU 3: A"), (3, "GPU 4: B")]
+    assert sorted(paste._lines) == [2, 3]
+    assert paste.containing(re.compile(r"GPU \d\d: "), "GPU ") == []
+
+
 def test_links_that_a_forum_makes_are_undone() -> None:
     line = Paste(
         "nodeA:1:2 [0] [net_ib.cc:101](http://net_ib.cc:101/) NCCL WARN peer [10.0.0.3](http://10.0.0.3/)<5>"
@@ -203,6 +212,17 @@ def test_the_beginning_of_a_line_ends_before_a_string() -> None:
     assert paste.before("b", paste.numbers("b")) == ["a ", ""]
 
 
+_AFTER_TIMES = [
+    "",
+    "NVRM: Xid",
+    "nodeA:1:2 [0] NCCL INFO x",
+    "| nodeA:1:2 [0] NCCL INFO x",
+    "<stdout>: x",
+    "[1]: x",
+    "x",
+]
+
+
 @given(
     st.integers(0, 10**9),
     st.integers(1, 9),
@@ -216,6 +236,14 @@ def test_two_numbers_begin_no_prefix_but_blanks(first: int, blanks: int, second:
     for line in (row, f"   {row}"):
         assert line[: find_prefix(line).length].strip() == ""
         assert not may_have_prefix(line, 0, len(line))
+
+
+@given(st.integers(0, 5), st.from_regex(r"\d{1,9}\.\d{1,9}", fullmatch=True), st.sampled_from(_AFTER_TIMES))
+def test_a_time_of_the_kernel_begins_no_prefix(blanks: int, time: str, rest: str) -> None:
+    line = f"[{' ' * blanks}{time}] {rest}"
+    assert prefixes._PREFIX.match(line) is None
+    assert prefixes._PREFIX_OF_FRAME.match(line) is None
+    assert find_prefix(line).length == 0
 
 
 def test_a_string_may_be_in_a_long_text_only_if_its_letters_are() -> None:

@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 _GPU = re.compile(r"^\s*GPU (\d+): (\S+(?:\s+\S+)*?)(?: \(UUID: [^)]*\))?\s*$")
+_GPU_SIGN = re.compile(r"GPU \d+: ")
 _LINK = re.compile(r"^\s*Link (\d+): (?:<?(inactive)>?|(\d+(?:\.\d+)?) GB/s)\s*$", re.IGNORECASE)
 _COUNTER = re.compile(r"^\s*Link (\d+): ([A-Za-z][\w ]*?Errors): (\d+)\s*$")
 _ALL_INACTIVE = re.compile(r"all links are inactive", re.IGNORECASE)
@@ -42,6 +43,7 @@ _QUERY_SECTION = re.compile(r"^(\s+)([A-Za-z][\w()/.-]*(?: [\w()/.-]+)*)\s*$")
 _MATRIX_ROW = re.compile(
     r"^[\s|]*(?:GPU\d+|NIC\d+|mlx\d\w*)(?:[\s|]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|OK|[CGT]?NS|DR|U)(?=[\s|]|$))+"
 )
+_FIRST_CELLS = re.compile(r"(?:GPU\d+|NIC\d+|mlx\d\w*)[\s|]+(?:X|NV\d|P|NODE|S|OK|[CGT]?NS|DR|U)")
 _SECTIONS = ("Fabric", "ECC Errors", "Remapped Rows", "Retired Pages")
 _MOST_LINES = 400  # of one GPU
 
@@ -167,7 +169,7 @@ def matrix_numbers(paste: Paste) -> list[int]:
 
 def _matrix_numbers(paste: Paste) -> list[int]:
     found: list[int] = []
-    for line in paste.find(" X", "\tX", "|X"):
+    for line in paste.containing(_FIRST_CELLS, " X", "\tX", "|X"):
         if _MATRIX_ROW.search(line.text):
             found.append(line.number)
             check_number(
@@ -192,7 +194,11 @@ def link_frame(links: tuple[NvlinkState, ...]) -> pd.DataFrame:
 def _links(paste: Paste) -> list[tuple[int, str, PasteLine]]:
     """Return the lines about NVLinks, with the number and the product of their GPU."""
     found: list[tuple[int, str, PasteLine]] = []
-    heads = {line.number: match for line, match in paste.matches(_GPU, "GPU ")}
+    heads = {
+        line.number: match
+        for line in paste.containing(_GPU_SIGN, "GPU ")
+        if (match := _GPU.search(line.text)) is not None
+    }
     if not heads:
         return found
     gpu: tuple[int, str] | None = None

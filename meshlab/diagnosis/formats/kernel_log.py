@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
-from meshlab.diagnosis.paste import Paste, PasteLine, check_number
+from meshlab.diagnosis.paste import LONGEST_LINE, Paste, PasteLine, check_number
 from meshlab.numerals import whole
+from meshlab.prefixes import find_prefix
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,6 +38,8 @@ class Xid(NamedTuple):
 
     Parameters
     ----------
+    line : int
+        Number of the line.
     bus_id : str
         PCI bus ID of the GPU, such as ``0000:1b:00``.
     code : int
@@ -51,7 +54,7 @@ class Xid(NamedTuple):
         Whether the text says fatal or nonfatal.
     """
 
-    line: PasteLine
+    line: int
     host: str | None
     bus_id: str
     code: int
@@ -78,12 +81,13 @@ class SXid:
 
 @dataclass(frozen=True, slots=True)
 class BusLoss:
-    """A GPU that no longer responds on PCIe. `bus_id` is None if the text does not contain it."""
+    """A GPU that no longer responds on PCIe, with the numbers of its lines. `bus_id` is None if they do not name it."""
 
-    lines: tuple[PasteLine, ...]
+    lines: tuple[int, ...]
     host: str | None
     bus_id: str | None
     pci_id: str | None
+    by_xid: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +112,19 @@ class KernelLog:
     @property
     def numbers(self) -> list[int]:
         """Numbers of all lines."""
-        lines = [item.line for item in self.xids] + [item.line for item in self.sxids]
-        lines += [item.line for item in self.link_changes]
-        lines += [line for loss in self.bus_losses for line in loss.lines]
-        return sorted({line.number for line in lines})
+        numbers = [item.line for item in self.xids] + [item.line.number for item in self.sxids]
+        numbers += [item.line.number for item in self.link_changes]
+        numbers += [number for loss in self.bus_losses for number in loss.lines]
+        return sorted(set(numbers))
 
 
 def host_of(line: PasteLine) -> str | None:
     """Return the host that a prefix or the head of a line of syslog names."""
-    if line.host is not None:
-        return line.host
-    start = line.raw[:200]
+    return _host_in(line.raw) if line.host is None else line.host
+
+
+def _host_in(raw: str) -> str | None:
+    start = raw[:200]
     match = _HOST.search(start) if " kernel: " in start else None
     return None if match is None or match[1].isdecimal() else match[1]
 
@@ -138,11 +144,10 @@ def short_bus(bus_id: str) -> str:
 
 def read_kernel_log(paste: Paste) -> KernelLog:
     """Read the lines of the kernel log in a paste."""
-    # A number at the very end of the text may be cut: 7 of 79.
     for what in ("NVRM: Xid", "SXid ("):
         check_number(paste, len(paste.numbers(what)), "kernel messages of the driver")
-    found = paste.matches(_XID, "NVRM: Xid")
-    xids = [_xid(line, match) for line, match in found if match[3] is not None or line.number < len(paste)]
+    found = (_xid_at(paste, number) for number in paste.numbers("NVRM: Xid"))
+    xids = [item for item in found if item is not None]
     sxids = [
         SXid(line, host_of(line), short_bus(match[1]), whole(match[2]), match[3] or "", *_link_facts(match[3] or ""))
         for line, match in paste.matches(_SXID, "SXid (")
@@ -161,22 +166,28 @@ def xid_frame(log: KernelLog) -> pd.DataFrame:
     import pandas as pd
 
     names = ["host", "bus_id", "code", "link", "fatal", "cause", "pid", "process", "text"]
-    rows = [[item.line.number, *(getattr(item, name) for name in names)] for item in log.xids]
+    rows = [[item.line, *(getattr(item, name) for name in names)] for item in log.xids]
     return pd.DataFrame(rows, columns=["line", *names])
 
 
-def _xid(line: PasteLine, match: re.Match[str]) -> Xid:
-    text = match[3] or ""
+def _xid_at(paste: Paste, number: int) -> Xid | None:
+    """Return the Xid in a line. The line itself is not created: a host may log hundreds of thousands of them."""
+    raw = paste.raw(number)[:LONGEST_LINE]
+    length, _, host = find_prefix(raw)
+    match = _XID.search(raw, length, len(raw.rstrip("│ ")) if raw.endswith("│") else len(raw))
+    if match is None or (match[3] is None and number == len(paste)):  # the number may be cut: 7 of 79
+        return None
+    bus_id, code, text = match.groups("")
     # Finding a string is much faster than a pattern.
     process = _PROCESS.search(text) if "pid=" in text else None
     pid, name = (None, None) if process is None else process.groups()
     cause = _CAUSE.search(text) if "caused by" in text else None
     link, fatal = _link_facts(text)
     return Xid(
-        line,
-        host_of(line),
-        short_bus(match[1]),
-        whole(match[2]),
+        number,
+        _host_in(raw) if host is None else host,
+        short_bus(bus_id),
+        whole(code),
         text,
         None if pid is None else whole(pid),
         name.strip() if name else None,
@@ -196,21 +207,25 @@ def _link_facts(text: str) -> tuple[int | None, bool | None]:
 
 def _bus_losses(paste: Paste, xids: list[Xid]) -> list[BusLoss]:
     """Find GPUs off the bus. The driver prints the message in one line, in three lines, or as Xid 79."""
-    lines_of: defaultdict[tuple[str | None, str | None], list[PasteLine]] = defaultdict(list)
+    lines_of: defaultdict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+    by_xid: set[tuple[str | None, str | None]] = set()
     pci_ids: dict[tuple[str | None, str | None], str] = {}
 
     def add(lines: list[PasteLine], bus_id: str | None, pci_id: str | None) -> None:
         host = next((name for name in map(host_of, lines) if name), None)
         key = (host, bus_id)
-        lines_of[key].extend(lines)
+        lines_of[key].extend(line.number for line in lines)
+        if any("Xid" in line.text for line in lines):
+            by_xid.add(key)
         if pci_id is not None:
             pci_ids[key] = pci_id
 
-    with_xid = {item.line.number for item in xids}
-    for line in paste.find("fallen off the bus", "lost from the bus", "GPU is lost"):
-        if line.number in with_xid:
+    with_xid = {item.line for item in xids}
+    for number in paste.numbers("fallen off the bus", "lost from the bus", "GPU is lost"):
+        if number in with_xid:
             continue
-        lines = [paste.line(number) for number in range(max(1, line.number - 3), line.number + 1)]
+        line = paste.line(number)
+        lines = [paste.line(near) for near in range(max(1, number - 3), number + 1)]
         own = _GPU.search(line.raw)
         if own is None and "NVRM" not in line.raw and "nvidia" not in line.raw.lower() and "GPU" not in line.raw:
             continue  # a sentence about it, not a message of the driver
@@ -231,5 +246,7 @@ def _bus_losses(paste: Paste, xids: list[Xid]) -> list[BusLoss]:
         add([line], None if match is None else short_bus(match[1]), None)
     for item in xids:
         if item.code == 79:
-            lines_of[item.host or None, item.bus_id].append(item.line)
-    return [BusLoss(tuple(lines), *key, pci_ids.get(key)) for key, lines in lines_of.items()]
+            key = (item.host or None, item.bus_id)
+            lines_of[key].append(item.line)
+            by_xid.add(key)
+    return [BusLoss(tuple(lines), *key, pci_ids.get(key), key in by_xid) for key, lines in lines_of.items()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -59,8 +59,8 @@ _HEAD = re.compile(
 _PROCESS = re.compile(r"\[([A-Za-z][\w.-]*):(\d+) ?\]")
 # A line without prefixes, as nearly all of them are, in one step.
 _FRAMED = re.compile(
-    r"([A-Za-z0-9][\w.-]*):(\d{1,18}):(\d{1,18})"
-    r"(?: \[(-?\d{1,18})\](?: [\d.]+)?(?: ([^\s:]+:\d+)(?: \(\w*\))?)?)? NCCL (\w*) "
+    r"([A-Za-z0-9][\w.-]*+):(\d{1,18}+):(\d{1,18}+)"
+    r"(?: \[(-?\d{1,18}+)\](?: [\d.]++)?(?: (?!NCCL )([^\s:]++:\d++)(?: \(\w*+\))?)?)? NCCL (\w*+) "
 )
 _LONGEST_FRAME = 200
 _MOST_DEVICES = 128
@@ -154,37 +154,34 @@ def _known_messages(paste: Paste) -> dict[int, NcclMessage]:
     return {}
 
 
-def _message_at(paste: Paste, number: int) -> NcclMessage:
+def _messages_at(paste: Paste, numbers: Sequence[int]) -> list[NcclMessage]:
     known = paste.once(_known_messages)
-    message = known.get(number)
-    if message is None:
-        message = known[number] = _read_message(paste, number)
-        check_number(paste, len(known), _WHAT)
-    return message
+    new = [number for number in numbers if number not in known]
+    check_number(paste, len(known) + len(new), _WHAT)
+    known.update(zip(new, _read_messages(paste, new), strict=True))
+    return [known[number] for number in numbers]
 
 
-def _read_message(paste: Paste, number: int) -> NcclMessage:
-    start, end = paste.bounds(number)
-    text = paste.text
-    match = _FRAMED.match(text, start, min(end, start + _LONGEST_FRAME))
-    if match is None or text[end - 1] == "│":  # the border of a terminal
-        return message_of(paste.line(number))
-    host, pid, thread, device, source, level = match.groups()
-    rest = text[match.end() : end]
-    gpu = None if device is None else int(device)  # -1 or a random number stands for a thread without a device
-    known = gpu if gpu is not None and 0 <= gpu < _MOST_DEVICES else None
-    return NcclMessage(number, level, rest, host, int(pid), int(thread), known, source, None)
+def _read_messages(paste: Paste, numbers: Sequence[int]) -> Iterator[NcclMessage]:
+    text, bounds, frame, make = paste.text, paste.bounds, _FRAMED.match, NcclMessage._make
+    for number in numbers:
+        start, end = bounds(number)
+        match = frame(text, start, min(end, start + _LONGEST_FRAME))
+        if match is None or text[end - 1] == "│":  # the border of a terminal
+            yield message_of(paste.line(number))
+            continue
+        host, pid, thread, device, source, level = match.groups()
+        gpu = -1 if device is None else int(device)  # -1 or a random number stands for a thread without a device
+        known = gpu if 0 <= gpu < _MOST_DEVICES else None
+        rest = text[match.end() : end]
+        yield make((number, level, rest, host, int(pid), int(thread), known, source, None))
 
 
 def messages(paste: Paste, *literals: str) -> list[NcclMessage]:
     """Return the lines that contain one of the strings, as messages."""
     numbers = paste.numbers(*literals)
     check_number(paste, len(numbers), _WHAT)
-    known = paste.once(_known_messages)
-    new = [number for number in numbers if number not in known]
-    check_number(paste, len(known) + len(new), _WHAT)
-    known.update({number: _read_message(paste, number) for number in new})
-    return [known[number] for number in numbers]
+    return _messages_at(paste, numbers)
 
 
 def read_warnings(paste: Paste) -> tuple[NcclMessage, ...]:
@@ -461,8 +458,7 @@ def read_hosts(paste: Paste) -> tuple[str, ...]:
             if len(first) == _MOST_HEADS:
                 break
     counts: Counter[tuple[str, int]] = Counter()
-    for head, number in first.items():
-        item = _message_at(paste, number)
+    for head, item in zip(first, _messages_at(paste, list(first.values())), strict=True):
         if item.host is not None and item.pid is not None:
             counts[item.host, item.pid] += lines_of[head]
     most: dict[int, int] = defaultdict(int)
@@ -474,8 +470,8 @@ def read_hosts(paste: Paste) -> tuple[str, ...]:
 
 def hosts_of(paste: Paste, lines: Iterable[int]) -> tuple[str, ...]:
     """Return the hosts that printed some lines, in order."""
-    hosts = (_message_at(paste, number).host for number in sorted(set(lines)))
-    return tuple(dict.fromkeys(host for host in hosts if host is not None))
+    hosts = dict.fromkeys(item.host for item in _messages_at(paste, sorted(set(lines))))
+    return tuple(host for host in hosts if host is not None)
 
 
 def is_one_host(paste: Paste) -> bool | None:
@@ -551,8 +547,7 @@ def affected(paste: Paste, lines: Iterable[int | PasteLine | NcclMessage]) -> st
     numbers = sorted({line if isinstance(line, int) else _line_number(line) for line in lines})
     ranks: dict[str | None, set[int]] = defaultdict(set)
     devices: dict[str | None, set[int]] = defaultdict(set)
-    for number in numbers:
-        item = _message_at(paste, number)
+    for item in _messages_at(paste, numbers):
         rank = rank_of(paste, item)
         ranks[item.host].update(() if rank is None else (rank,))
         devices[item.host].update(() if item.device is None or rank is not None else (item.device,))

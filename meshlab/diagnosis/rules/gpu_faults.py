@@ -23,7 +23,7 @@ _CATALOG = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html
 _MEMORY = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"
 _FABRIC = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 
-_NVLINK = (74, 137, 144, 145, 146, 147, 148, 149, 150)
+_NVLINK = frozenset((74, 137, 144, 145, 146, 147, 148, 149, 150))
 _RECOVERABLE = (144, 145, 146, 147, 148, 149, 150)  # since Blackwell: the text says fatal or nonfatal
 _UNCORRECTABLE = {48: "double-bit error", 95: "uncontained memory error", 140: "unrecovered memory error"}
 _ROW_REMAPPING = {63: "a memory row was marked for remapping", 64: "remapping a memory row failed"}
@@ -35,6 +35,8 @@ _APPLICATION = {13: "an exception in a kernel", 31: "an access to an invalid add
 _GSP = (119, 120)
 _RECOVERY = 154
 _HANDLED = {*_NVLINK, *_UNCORRECTABLE, *_ROW_REMAPPING, *_CONSEQUENCES, *_APPLICATION, *_GSP, _RECOVERY, 79, 94}
+_WORSE_THAN_REMAPPING = {*_UNCORRECTABLE, 94}
+_HARDWARE = {*_NVLINK, *_UNCORRECTABLE, 79, 94}
 _VICTIM_CODES = ("nccl-timeout", "rank-missing", "rank-died", "net-unreachable")
 
 
@@ -52,7 +54,7 @@ def _names(values: Iterable[str], noun: str = "GPU") -> str:
     return f"{noun}s {', '.join(shown)}{more}" if more else f"{noun}s {', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def _lines(items: Iterable[Xid | SXid]) -> list[PasteLine]:
+def _lines(items: Iterable[Xid | SXid]) -> list[PasteLine | int]:
     return [item.line for item in items]
 
 
@@ -63,11 +65,10 @@ def gpu_off_bus(paste: Paste) -> Iterator[TextFinding]:
         where = "a GPU that the text does not name" if loss.bus_id is None else f"GPU {loss.bus_id}.0"
         where += f" ({loss.pci_id})" if loss.pci_id else ""
         where += f" of {loss.host}" if loss.host else ""
-        by_xid = any("Xid" in line.text for line in loss.lines)
         when = (
             "Xid 79: it fell off the bus while it was running, so every rank that uses it or waits for it fails "
             "or hangs"
-            if by_xid
+            if loss.by_xid
             else "the driver gets no answer from it on PCIe"
         )
         yield gpu_off_bus.finding(
@@ -91,7 +92,7 @@ def gpu_off_bus(paste: Paste) -> Iterator[TextFinding]:
 def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
     """Looks for Xid 74, 137 and 144 to 150 that are not marked nonfatal, for fatal SXids, and for what Xid 45 names."""
     log = paste.once(read_kernel_log)
-    items, named = _nvlink_items(log.xids)
+    items, named = paste.once(_nvlink_items)
     switches = [item for item in log.sxids if item.fatal]
     if not items and not named and not switches:
         return
@@ -137,7 +138,7 @@ def nvlink_warning(paste: Paste) -> Iterator[TextFinding]:
     "SXids.
     """
     log = paste.once(read_kernel_log)
-    errors, named = _nvlink_items(log.xids)
+    errors, named = paste.once(_nvlink_items)
     failed = {(item.host, item.bus_id) for item in (*errors, *named)}  # their nonfatal errors belong to the same event
     items: list[Xid | SXid] = [
         item
@@ -167,8 +168,9 @@ def nvlink_warning(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-def _nvlink_items(xids: Sequence[Xid]) -> tuple[list[Xid], list[Xid]]:
+def _nvlink_items(paste: Paste) -> tuple[list[Xid], list[Xid]]:
     """Return NVLink errors that stop traffic, and consequences that name an NVLink error as their cause."""
+    xids = paste.once(read_kernel_log).xids
     named = [item for item in xids if item.cause in _NVLINK]
     own = [item for item in xids if item.code in _NVLINK]
     stopping = [item for item in own if item.code not in _RECOVERABLE or item.fatal is not False]
@@ -282,7 +284,7 @@ def ecc_contained(paste: Paste) -> Iterator[TextFinding]:
 def row_remapping(paste: Paste) -> Iterator[TextFinding]:
     """Looks for Xid 63 and 64 without other memory errors of the GPU, and for the Remapped Rows of nvidia-smi -q."""
     xids = paste.once(read_kernel_log).xids
-    worse = {(i.host, i.bus_id) for i in xids if i.code in (*_UNCORRECTABLE, 94)}
+    worse = {(i.host, i.bus_id) for i in xids if i.code in _WORSE_THAN_REMAPPING}
     items = [i for i in xids if i.code == 64 or (i.code == 63 and (i.host, i.bus_id) not in worse)]
     values = [item for item in paste.once(read_queried_values) if "Remapped Rows" in item.sections]
     failed = [item for item in values if "Fail" in item.name and item.value == "Yes"]
@@ -304,7 +306,7 @@ def row_remapping(paste: Paste) -> Iterator[TextFinding]:
 def application_fault(paste: Paste) -> Iterator[TextFinding]:
     """Looks for Xid 13 and 31, if no hardware fault of the same GPU explains them."""
     xids = paste.once(read_kernel_log).xids
-    broken = {(i.host, i.bus_id) for i in xids if i.code in (*_NVLINK, *_UNCORRECTABLE, 79, 94)}
+    broken = {(i.host, i.bus_id) for i in xids if i.code in _HARDWARE}
     items = [item for item in xids if item.code in _APPLICATION and (item.host, item.bus_id) not in broken]
     if items:
         kinds = ", ".join(dict.fromkeys(f"Xid {item.code} ({_APPLICATION[item.code]})" for item in items))

@@ -176,7 +176,7 @@ _REASONS = {
 def _failed_connections(paste: Paste) -> list[tuple[PasteLine, str | None, str]]:
     """Return the lines that report a failed connection, with the address and the reason."""
     found: list[tuple[PasteLine, str | None, str]] = []
-    for line, match in paste.matches(_CONNECT, "onnect to ", "Call to connect"):
+    for line, match in paste.matches(_CONNECT, "onnect to ", "Call to connect failed", "Call to connect timeout"):
         if "retrying" in line.text and "exceeded" not in line.text:
             continue  # normal while the other ranks start
         groups = match.groupdict()
