@@ -7,6 +7,7 @@ shows the order of growth.
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import pkgutil
 import re
@@ -41,7 +42,8 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str], set[str]]]:
                 value if isinstance(value, (list, tuple)) else value.values() if isinstance(value, dict) else [value]
             )
             for one in values:
-                for pattern in one if isinstance(one, tuple) else (one,):
+                parts = vars(one).values() if dataclasses.is_dataclass(one) and hasattr(one, "__dict__") else (one,)
+                for pattern in one if isinstance(one, tuple) else parts:
                     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str) and pattern not in seen:
                         seen.add(pattern)
                         yield f"{info.name}.{name}", pattern, methods

@@ -735,10 +735,25 @@ class DeviceMesh:
             raise MeshError(f"groups {name!r} must be rows of equal lengths, not {short(rows)}")
         if name in self._axes_and_groups():
             raise MeshError(f"group name {name!r} is taken", hint="choose a different name")
-        mesh = self
-        for index, row in enumerate(array):
-            mesh = mesh.with_group(f"{name}_{index}", row, backend=backend)
-        return mesh
+        names = [f"{name}_{index}" for index in range(len(array))]
+        taken = set(self.creation_order)
+        if not self._are_members(array) or not taken.isdisjoint(names):
+            mesh = self
+            for one, row in zip(names, array, strict=True):  # one of them raises
+                mesh = mesh.with_group(one, row, backend=backend)
+            return mesh
+        first = (
+            self.with_group(names[0], array[0], backend=backend) if names else self
+        )  # checks the name and the backend
+        groups = [Group(one, row) for one, row in zip(names[1:], array[1:], strict=True)]
+        chosen = {} if backend is None else dict.fromkeys(names, backend)
+        return first._with_custom_groups((*first.custom_groups, *groups), {**self.backends, **chosen})
+
+    def _are_members(self, rows: npt.NDArray[Any]) -> bool:
+        """Return whether each row can be a group: ranks of the mesh, none of them twice."""
+        if rows.dtype.kind not in "iu" or not rows.shape[1] or ((rows < 0) | (rows >= self.world_size)).any():
+            return False
+        return bool((self.positions[rows] >= 0).all() and np.diff(np.sort(rows, axis=1), axis=1).all())
 
     def _family(self, name: str) -> Groups | None:
         """Return the custom groups ``name_0``, ``name_1``, … together, or None if there are none of one size."""

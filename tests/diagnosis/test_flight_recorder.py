@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import meshlab as ml
 from meshlab.diagnosis.formats.flight_recorder import FLIGHT_RECORDER, read_flight_dumps
 from meshlab.diagnosis.paste import Paste
 from meshlab.diagnosis.rules.hangs import (
@@ -227,7 +228,10 @@ def test_a_pickle_is_not_opened() -> None:
     data = pickle.dumps({"version": "2.4", "entries": []}, protocol=2)
     for text in (data.decode("latin-1"), data.decode(errors="replace")):
         with pytest.raises(ParseError, match=r"json\.dumps"):
-            read_flight_dumps(Paste(text, "nccl_trace_rank_0"))
+            ml.explain(text)
+    for text in ("\ufffd\x04", "\x1b[0m\ufffd\x04 text"):  # what looks like one is no error of a format either
+        with pytest.raises(ParseError):
+            ml.explain(text)
 
 
 VALUES = st.recursive(

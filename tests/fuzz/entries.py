@@ -7,6 +7,7 @@ import io
 import json
 import random
 import shutil
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,6 +58,11 @@ class Entry:
 # -- inputs ------------------------------------------------------------------------------------------------------------
 
 
+def _number(value: object) -> int:
+    """Return a number that is the same in every process, unlike a hash, so that a failure can be repeated."""
+    return zlib.crc32(repr(value).encode(errors="surrogatepass"))
+
+
 def _text(rng: random.Random, good: tuple[str, ...]) -> Source:
     """Return a mutated text, mostly of the format that the entry point reads."""
 
@@ -87,7 +93,7 @@ def _source(*good: str) -> Callable[[random.Random, Path], Source]:
 
 def _passed(source: Source, folder: Path, suffix: str = ".txt") -> Any:
     """Return the input as one of the forms of text that readers accept: itself, a file, or the name of a file."""
-    number = hash(source) % 4
+    number = _number(source) % 4
     if number > 1 and (isinstance(source, str) or number == 2):
         return source
     path = folder / f"input{suffix}"
@@ -179,7 +185,7 @@ def _mesh(text: str, folder: Path) -> None:
 
 def _mesh_read(text: str, folder: Path) -> None:
     _ = mesh_text_kind(text)
-    number = hash(text)
+    number = _number(text)
     world = (None, 8, 64, 2**70)[number % 4]
     framework = READERS[number % len(READERS)] if number % 3 == 0 else None
     _shown(ml.DeviceMesh.read(text, framework=framework, world_size=world, experts=(None, True, False)[number % 3]))
@@ -216,7 +222,7 @@ def _mesh_numbers(values: tuple[Any, Any, Any, str], folder: Path) -> None:
 
 
 def _hardware(source: Source, folder: Path) -> None:
-    number = hash(source)
+    number = _number(source)
     found = ml.topology.read(_passed(source, folder), machine=(None, None, 0, 1)[number % 4])
     _shown(found)
     if isinstance(found, ml.Cluster):
@@ -243,14 +249,14 @@ def _tests_log(source: Source, folder: Path) -> None:
     log = ml.nccl_tests.read(_passed(source, folder, ".json"))
     _shown(log)
     results = log.results
-    if len(results) and hash(source) % 5 == 0:
+    if len(results) and _number(source) % 5 == 0:
         ml.nccl_tests.write(results).encode()
 
 
 def _run(named: tuple[str, bytes], folder: Path) -> None:
     name, data = named
     shutil.copytree(seeds.saved_run(folder.parent / "kept"), folder / "run")
-    if name.startswith(("results", "samples")) and hash(data) % 2:
+    if name.startswith(("results", "samples")) and _number(data) % 2:
         (folder / "run" / f"{name.partition('.')[0]}.parquet").unlink()
     (folder / "run" / name).write_bytes(data)
     ml.frames.list_runs(folder)
@@ -258,7 +264,7 @@ def _run(named: tuple[str, bytes], folder: Path) -> None:
     _ = run.results, run.samples, run.devices, run.progress, run.alert, run.attrs, run.calibration, run.steps
     for text in (repr(run), run.table()._repr_html_(), str(run.table())):
         text.encode()
-    if hash(data) % 10 == 0:
+    if _number(data) % 10 == 0:
         run.redacted().save(folder / "copy")
         ml.frames.RunData.load(folder / "copy")
         with contextlib.suppress(ml.MeshlabError):
@@ -271,7 +277,7 @@ def _tuning(data: bytes, folder: Path) -> None:
     tuning = ml.analysis.Tuning.load(path)
     for text in (repr(tuning), str(tuning), str(tuning.table())):
         text.encode()
-    if hash(data) % 10 == 0:
+    if _number(data) % 10 == 0:
         tuning.save(folder / "again.json")
         ml.analysis.Tuning.load(folder / "again.json")
 
@@ -286,7 +292,7 @@ def _frame(named: tuple[str, bytes], folder: Path) -> None:
     path = folder / named[0]
     path.write_bytes(named[1])
     results = as_results(path)
-    if len(results) and hash(named[1]) % 4 == 0:
+    if len(results) and _number(named[1]) % 4 == 0:
         _shown(ml.compare(results, results))
 
 
@@ -472,7 +478,7 @@ def _calibration_from(document: Any, folder: Path) -> None:
         calibration = ml.prediction.Calibration.from_document(document)
         for text in (repr(calibration), calibration.explain(), calibration.frame().to_string()):
             text.encode()
-        if hash(str(document)) % 10 == 0:
+        if _number(str(document)) % 10 == 0:
             calibration._repr_html_().encode()
 
 

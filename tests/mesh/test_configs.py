@@ -34,6 +34,17 @@ def test_groups_of_one_size_can_be_added_and_returned_together() -> None:
         mesh.with_groups("tp", [[0], [1]])
     with pytest.raises(MeshError, match="groups 'x' must be rows of equal lengths"):
         mesh.with_groups("x", [[0, 1], [2]])
+    for wrong in ([[0, 0], [1, 2]], [[0, 1], [2, 4]], [[0, -1]], [[0.0, 1.0]], [[]]):
+        with pytest.raises(MeshError, match=r"group 'x_|rank -?[0-9]+ (does not exist|must)"):
+            mesh.with_groups("x", wrong)
+    with pytest.raises(MeshError, match="'x_1' is taken"):
+        mesh.with_group("x_1", [0]).with_groups("x", [[0, 1], [2, 3]])
+    assert mesh.with_groups("x", np.empty((0, 2), int)) == mesh
+    both, one_by_one = mesh.with_groups("x", [[0, 1], [3, 2]], backend="gloo"), mesh
+    for index, row in enumerate([[0, 1], [3, 2]]):
+        one_by_one = one_by_one.with_group(f"x_{index}", row, backend="gloo")
+    assert both == one_by_one
+    assert both.backends == one_by_one.backends
     with pytest.raises(MeshError, match="unknown axis or group 'cp'"):
         mesh["cp"]
 

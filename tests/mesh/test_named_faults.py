@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshlab.errors import MeshError
+from meshlab.errors import MeshError, MeshlabError
 from meshlab.mesh.mesh import DeviceMesh
 
 
@@ -38,6 +38,20 @@ def test_megatron_groups_survive_a_round_trip_with_any_order_and_offset() -> Non
     again = DeviceMesh.read(str(mesh.to("megatron")))
     assert again == mesh
     assert again["dp"].array.tolist() == [[8, 12], [9, 13], [10, 14], [11, 15]]
+
+
+@pytest.mark.parametrize("offset", [".5", "'8'", "True"])
+def test_an_offset_that_is_no_integer_is_named(offset: str) -> None:
+    with pytest.raises(MeshError, match=r"rank_offset=.* must be an integer"):
+        DeviceMesh.read(f'RankGenerator(tp=2, ep=1, dp=2, pp=2, cp=1, order="tp-pp-dp", rank_offset={offset})')
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_indented_lines_after_parallelism_take_no_time(end: str) -> None:
+    """With an ambiguous pattern, the time doubled with every line."""
+    text = f"parallelism:{end}" + f"    <channel>{end}" * 2000
+    with pytest.raises(MeshlabError):
+        DeviceMesh.read(text)
 
 
 def test_pytorch_a_ring_of_all_ranks_keeps_its_order() -> None:

@@ -59,7 +59,7 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
 
 FORMAT = Format(
     "nanotron",
-    re.compile(r"^parallelism:[ \t]*\r?\n(?:[ \t]+.*\r?\n)*?[ \t]+(?:dp|pp|tp):[ \t]*\d", re.MULTILINE),
+    re.compile(r"^parallelism:[ \t]*\r?\n(?:[ \t].*\n)*?[ \t]+(?:dp|pp|tp):[ \t]*\d", re.MULTILINE),
     _write,
     _parse,
     _build,

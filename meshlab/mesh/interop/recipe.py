@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.errors import MeshError
-from meshlab.mesh.axes import format_ranks, short
+from meshlab.mesh.axes import as_integer, format_ranks, short
 from meshlab.mesh.interop.clues import Clue
 from meshlab.mesh.mesh import DeviceMesh
 
@@ -198,8 +198,11 @@ def first_rank(mesh: DeviceMesh, framework: str, *, may_start_later: bool = Fals
     return first
 
 
-def mesh_from_offset(pairs: Sequence[tuple[str, int]], offset: int, world_size: int | None) -> DeviceMesh:
-    """Return a mesh whose ranks count up from `offset`."""
+def mesh_from_offset(pairs: Sequence[tuple[str, int]], rank_offset: object, world_size: int | None) -> DeviceMesh:
+    """Return a mesh whose ranks count up from an offset."""
+    offset = as_integer(rank_offset)
+    if offset is None:
+        raise MeshError(f"rank_offset={short(rank_offset)} must be an integer", hint="pass the first rank of the mesh")
     if not offset:
         return DeviceMesh(pairs, world_size=world_size)
     count = DeviceMesh(pairs).size()

@@ -316,6 +316,10 @@ def _load_yaml(text: str) -> Any:
         raise _yaml_error(f"invalid YAML: {problem}", hint, error, text) from None
     except yaml.YAMLError as error:
         raise ParseError(f"invalid YAML: {str(error).splitlines()[0]}") from None
+    except UnicodeEncodeError as error:  # the parser takes UTF-8, and half of a surrogate pair has no bytes
+        message = f"invalid YAML: {error.object[error.start]!r} is not a character"
+        line = 1 + text.count("\n", 0, error.start)
+        raise ParseError(message, hint="remove it", line=line) from None
     return document[0] if document else None
 
 

@@ -253,6 +253,11 @@ def test_unsupported_yaml_is_rejected_with_its_position(
         assert text.splitlines()[line - 1].startswith(caught.value.excerpt)
 
 
+def test_half_of_a_surrogate_pair_is_no_yaml(loader: type) -> None:
+    with pytest.raises(ParseError, match="invalid YAML: "):
+        slurm._load_yaml("a: b\nc: \udfff")
+
+
 def test_bomb_of_aliases_is_rejected_before_it_expands(loader: type) -> None:
     levels = [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 30)]
     with pytest.raises(ParseError, match="YAML aliases are not supported"):
