@@ -202,6 +202,8 @@ class RowBuffer:
             if shape.root:
                 root, start = whole(tokens[start]), start + 1
             cells = tokens[start:stop]
+            if cells[-1][-3:-1] in ("e-", "e+"):  # an exponent has two digits, so the line was cut
+                return False
             try:
                 numbers = list(map(float, cells))
             except ValueError:

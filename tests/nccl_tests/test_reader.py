@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import functools
+import re
 import tracemalloc
 
 import pytest
@@ -349,6 +350,15 @@ SIZES = st.sampled_from([tuple(2**power for power in range(8, 27, 3)), (1 << 20,
 def whole_timings(text):
     """The rows of an undamaged log, of which there are few."""
     return timings(ml.nccl_tests.read(text))
+
+
+def test_a_row_that_ends_within_an_exponent_is_cut(make_log):
+    whole = make_log("2.10", "all_reduce", sizes=(1 << 20,)).text()
+    cut = re.sub(r"(\n +1048576 .*\de[-+]\d)\d", r"\1", whole)
+    assert len(cut) == len(whole) - 1
+    (section,) = (found := ml.nccl_tests.read(cut)).sections
+    assert timings(found) == set()
+    assert section.unparsable_rows == 1
 
 
 @settings(max_examples=400, deadline=None)
