@@ -6,6 +6,7 @@ From top to bottom: the names that the tool uses, the device list, the rows, a s
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -447,7 +448,7 @@ class Section:
     def gpu(self) -> str | None:
         """The name of the GPU, the most frequent one if there are several. None if no device is listed."""
         names = [device.name for device in self.devices if device.name]
-        return max(set(names), key=names.count) if names else None
+        return Counter(names).most_common(1)[0][0] if names else None
 
     @property
     def library(self) -> str | None:
