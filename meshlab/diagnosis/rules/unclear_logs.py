@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from meshlab.diagnosis.formats.nccl_lines import messages
 from meshlab.diagnosis.formats.nccl_tests_starts import read_test_starts
 from meshlab.diagnosis.late_ranks import rank_list
 from meshlab.diagnosis.other_lines import other_lines
@@ -45,7 +46,6 @@ def communicator_of_one(paste: Paste) -> Iterator[TextFinding]:
 
 _LATER = ("Using network", "Init START", "NCCL WARN", "Connected all", " via ", "Trees [", "comm 0x", "nranks")
 _TROUBLE = ("ailure", "ailed", "rror")
-_BOOTSTRAP = re.compile(r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):\d+ .*Bootstrap ?: Using ")
 
 
 @rule("log-ends-early", "The text stops before anything went wrong", source="NVIDIA/nccl-tests#244")
@@ -53,19 +53,20 @@ def log_ends_early(paste: Paste) -> Iterator[TextFinding]:
     """Look for a log of NCCL that ends right after the bootstrap, without an error."""
     if any(mark in paste.text for mark in _LATER):
         return
-    found = paste.matches(_BOOTSTRAP, "Bootstrap : Using", "Bootstrap: Using")
+    lines = messages(paste, "Bootstrap : Using", "Bootstrap: Using")
+    found = [item for item in lines if item.level and item.pid is not None]
     # "Plugin load returned 2: … No such file" is how NCCL says that there is no plugin.
     trouble = [line for line in paste.find(*_TROUBLE) if "NET/Plugin" not in line.text and "PROFILER/" not in line.text]
     if not found or trouble:
         return
     devices = [one for start in paste.once(read_test_starts) for one in start.devices]
-    hosts = dict.fromkeys(match["host"] for _, match in found)
+    hosts = dict.fromkeys(item.host for item in found if item.host is not None)
     yield log_ends_early.finding(
         "info",
         rank_list(one.rank for one in devices) if devices else ", ".join(hosts),
         "The text ends right after the bootstrap. Nothing in it is an error, so it does not show where the job stops.",
         'Paste the lines up to "Init COMPLETE" or the first NCCL WARN, of all ranks (NCCL_DEBUG=INFO).',
-        [line for line, _ in found],
+        [item.line for item in found],
     )
 
 
