@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshlab import markup
+from meshlab.numerals import whole
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Node, parse_cpus
 from meshlab.topology.model.links import HIDES_NVLINK, NEAR, UNKNOWN, Distance
@@ -412,7 +413,7 @@ def _affinity(node: Node) -> Iterator[Finding]:
             f"{len(by_cpus)} NUMA nodes",
             "the virtual machine may hide their location; compare with the topology file of the cloud provider",
         )
-    empty = [d for d in node.devices if d.numa and d.numa.isdecimal() and by_cpus.get(int(d.numa)) == set()]
+    empty = [d for d in node.devices if d.numa and d.numa.isdecimal() and by_cpus.get(whole(d.numa)) == set()]
     if empty:
         yield Finding(
             "note",

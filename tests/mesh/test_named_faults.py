@@ -222,3 +222,8 @@ def test_megatron_order_tokens_are_compared_as_a_whole() -> None:
         DeviceMesh.read({"tp": 2, "dp": 2, "order": "tp-dp-dp"}, framework="megatron")
     with pytest.raises(MeshError, match="order 'tp-xp' contains 'xp', which has no size"):
         DeviceMesh.read({"tp": 2, "order": "tp-xp"}, framework="megatron")
+
+
+def test_a_shape_of_jax_that_is_no_sequence_is_named() -> None:
+    with pytest.raises(MeshError, match=r"axes must be .* not \[5\], 4"):
+        DeviceMesh.read("jax.make_mesh(5, 4)")

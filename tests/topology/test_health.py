@@ -222,6 +222,15 @@ def test_idle_gpus_may_lower_their_pcie_generation() -> None:
     assert health(cluster(changed(H100, pcie_generation=1))).codes == ()
 
 
+def test_numbers_beyond_any_integer_are_no_error() -> None:
+    node = replace(plain(2, "SYS", numa="0" * 5001), numa=(Numa(0, "0-71"), Numa(2, "")))
+    far = replace(node, devices=tuple(replace(device, id=9706854775 + device.id) for device in node.devices))
+    for one in (node, far):
+        cluster = Cluster.from_nodes([one])
+        health(cluster)
+        cluster.plot()
+
+
 def test_truncated_paste_is_not_mistaken_for_a_lost_gpu() -> None:
     text = "\tGPU0\tGPU1\tGPU2\tGPU3\nGPU0\t X \tNV18\tNV18\tNV18\nGPU1\tNV18\t X \tNV18\tNV18\nGPU2\tNV18"
     assert health(read_nvidia_smi(text)).codes == ("incomplete",)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from typing import Any
 
 import numpy as np
@@ -110,7 +110,7 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
     names = arguments.get("axis_names")
     if sizes is not None:
         (names,) = require(arguments, "jax", "axis_names")
-        if not len(sizes):
+        if isinstance(sizes, Sized) and not len(sizes):
             raise MeshError("this JAX mesh is empty: it has no axes")
         return DeviceMesh(sizes, names, world_size=world_size)
     found = arguments.get("device_ids")

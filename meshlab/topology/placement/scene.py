@@ -7,6 +7,7 @@ switches), and units are in pods. Positions follow from the scene alone, see `me
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -292,10 +293,12 @@ def _grid(devices: int) -> tuple[int, int]:
 
 def _slots(node: Node) -> Ints:
     """Return the position of every device: its number in the host, so that devices do not move if one is lost."""
-    numbers = np.array([device.id for device in node.devices], dtype=np.int32)
+    numbers = [device.id for device in node.devices]
     count = len(numbers)
-    is_usable = count > 0 and numbers[0] >= 0 and numbers[-1] < 2 * count and bool((np.diff(numbers) > 0).all())
-    return numbers if is_usable else np.arange(count, dtype=np.int32)
+    is_usable = (
+        count > 0 and numbers[0] >= 0 and numbers[-1] < 2 * count and all(map(operator.lt, numbers, numbers[1:]))
+    )
+    return np.array(numbers if is_usable else range(count), dtype=np.int32)
 
 
 def _kind(node: Node, rails: int, is_rack: bool, slot_of: Ints, most_slots: int) -> Kind:
