@@ -122,10 +122,15 @@ def test_a_run_that_measured_nothing_replaces_no_other_run(thread_engines: ml.En
 
     first = ml.bench(thread_engines, sizes="1K", sampling=QUICK, out=tmp_path)
     first.wait(30)
-    # The thread of the run warns, which may be before this one continues.
-    with pytest.warns(UserWarning, match="the run is not saved completely: .* holds a different run, which is kept"):
+
+    def measure() -> ml.Run:
         run = ml.bench(thread_engines, None, fails, out=tmp_path, overwrite=True)
         _wait_for_the_end(run)
+        return run
+
+    # The thread of the run warns, which may be before this one continues.
+    with pytest.warns(UserWarning, match="the run is not saved completely: .* holds a different run, which is kept"):
+        run = measure()
     assert ml.Run.load(tmp_path).run_id == first.run_id
     assert "which is kept" in run.out_problem
 
@@ -225,9 +230,13 @@ with ml.launch(2, backend="threads") as engines:
 def test_a_folder_that_vanishes_does_not_stop_the_run(thread_engines: ml.Engines, gate: Gate, tmp_path: Path) -> None:
     run = start(thread_engines, gate, tmp_path / "run")
     shutil.rmtree(tmp_path / "run")
-    with pytest.warns(UserWarning, match=f"no longer holds the run {run.run_id}"):
+
+    def finish() -> None:
         gate.is_open.set()
         run.wait(60)
+
+    with pytest.warns(UserWarning, match=f"no longer holds the run {run.run_id}"):
+        finish()
     assert run.results["status"].eq("ok").all()
     assert not (tmp_path / "run").exists()
     assert len(ml.Run.load(run.save(tmp_path / "run")).results) == 10

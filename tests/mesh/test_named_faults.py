@@ -227,3 +227,8 @@ def test_megatron_order_tokens_are_compared_as_a_whole() -> None:
 def test_a_shape_of_jax_that_is_no_sequence_is_named() -> None:
     with pytest.raises(MeshError, match=r"axes must be .* not \[5\], 4"):
         DeviceMesh.read("jax.make_mesh(5, 4)")
+
+
+def test_more_devices_than_a_mesh_can_have_are_refused() -> None:
+    with pytest.raises(MeshlabError, match="more than 16,777,216 devices"):
+        DeviceMesh.read('Mesh(np.array(jax.devices()).reshape(2, -1), ("data", "model"))', world_size=2**70)

@@ -22,7 +22,7 @@ __all__ = [
 
 _ACS = re.compile(r"ACSCtl:\s*((?:\w+[+-]\s*)+)")
 _LSPCI = re.compile(r"^\s*((?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]) (\S.*)$")
-_LINK = re.compile(r"(LnkCap|LnkSta):.*?Speed ([\d.]+)GT/s[^,]*, Width x(\d+)")
+_LINK = re.compile(r"(LnkCap|LnkSta):.*?Speed (\d+(?:\.\d+)?)GT/s[^,]*, Width x(\d+)")
 _LIMIT = re.compile(r"(max locked memory|open files)\s+\((?:kbytes, )?-[ln]\)\s+(\d+|unlimited)")
 _ULIMIT = re.compile(r"ulimit -(?:[HS])?([ln])\s*$")
 _DF = re.compile(r"^(\S+)\s+(\d+(?:\.\d+)?[KMGTP]?i?)\s+\S+\s+(\d+(?:\.\d+)?[KMGTP]?i?)\s+\d+%\s+(/dev/shm)\s*$")
@@ -114,7 +114,7 @@ def read_limits(paste: Paste) -> tuple[HostLimit, ...]:
         if answer is not None and re.fullmatch(r"\d+|unlimited", answer.text.strip()):
             found.append(_limit(answer, "memlock" if match[1] == "l" else "files", answer.text.strip()))
     for line, match in paste.matches(_DF, "/dev/shm"):
-        number = re.match(r"([\d.]+)([KMGTP]?)", match[2])
+        number = re.match(r"(\d+(?:\.\d+)?)([KMGTP]?)", match[2])
         if number is not None:
             size = int(float(number[1]) * _UNITS[number[2]])
             found.append(HostLimit(line, host_of(line), "shm", size))

@@ -209,7 +209,8 @@ class GraphPattern(NamedTuple):
 
 
 _PATTERN = re.compile(
-    r"Pattern (\d+), crossNic \d+, nChannels (\d+), (?:speed|bw) ([\d.]+)/([\d.]+), (?:nvlink \d, )?type (\w+)/(\w+)"
+    r"Pattern (\d+), crossNic \d+, nChannels (\d+), (?:speed|bw) (\d+(?:\.\d+)?)/(\d+(?:\.\d+)?), "
+    r"(?:nvlink \d, )?type (\w+)/(\w+)"
 )
 
 

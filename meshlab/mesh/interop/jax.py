@@ -143,6 +143,8 @@ def _filled(devices: Any, world_size: int | None) -> Any:
         if world_size % fixed:
             raise MeshError(f"{world_size} devices cannot be divided by {fixed}", hint="correct the shape")
         sizes[sizes.index(-1)] = world_size // fixed
+    if math.prod(sizes) > MAX_RANKS:
+        raise ParseError(f"more than {MAX_RANKS:,} devices", hint="write smaller sizes")
     return np.arange(math.prod(sizes)).reshape(sizes)
 
 

@@ -72,7 +72,7 @@ def read_nics(root: Path = Path("/")) -> list[dict[str, Any]]:
     for card in sorted(rdma.iterdir(), key=_natural) if rdma.is_dir() else []:
         ports = sorted((card / "ports").glob("[0-9]*"), key=_natural)
         for port in ports:
-            rate = re.match(r"([\d.]+)", _text(port / "rate") or "")
+            rate = re.match(r"(\d+(?:\.\d+)?)", _text(port / "rate") or "")
             nics.append(
                 {
                     "name": card.name if len(ports) == 1 else f"{card.name}:{port.name}",

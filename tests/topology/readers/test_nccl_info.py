@@ -295,6 +295,12 @@ def test_errors_say_what_is_missing() -> None:
         read_nccl_info(TREE, machine=1)
 
 
+def test_a_bandwidth_with_two_points_is_damaged() -> None:
+    text = "=== System : maxBw 2.5 totalBw 2.5 ===\nCPU/0 (1/1/2)\n+ PCI[2.54.0] - GPU/9 (0)\n"
+    with pytest.raises(ParseError):
+        read_nccl_info(text)
+
+
 @pytest.mark.skipif(not (CASES / "public").is_dir(), reason="MESHLAB_CASES is not set")
 def test_real_logs() -> None:
     virtual = ml.topology.read(CASES / "public" / "case_18_nccl_info_system_tree.txt")
