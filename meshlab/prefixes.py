@@ -88,7 +88,10 @@ def find_prefix(line: str) -> Prefix:
     """
     # Most lines of a long log are NCCL's, with a few different prefixes or none.
     line = line[:_LONGEST]
-    if line[:1] == "[" and _KERNEL_TIME.match(line) is not None:
+    if line[:1] == "[":
+        if _KERNEL_TIME.match(line) is not None:
+            return _NONE
+    elif _FRAME_START.match(line, 0, 200) is not None:
         return _NONE
     # A search for the end of a frame, which begins with a colon, takes a tenth of the time of one for a name.
     has_frame = _FRAME_END.search(line, 0, 200) is not None
