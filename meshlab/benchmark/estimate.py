@@ -261,7 +261,7 @@ def steps_to_probe(
     for step in steps:
         if step.count is not None and step.grouping != "pairs" and step.concurrent is None:
             by_axis.setdefault(step.axis, {}).setdefault(step.collective, []).append(step)
-    n_collectives = sum(map(len, by_axis.values()))
+    affordable_s = _PROBED_SHARE * float(seconds.sum()) / max(sum(map(len, by_axis.values())), 1)
     chosen: dict[str, list[Step]] = {}
     for axis, by_collective in by_axis.items():
         name = mesh.backend_of(axis) or backend
@@ -273,13 +273,13 @@ def steps_to_probe(
             fit = [one for one in by_size if one.buffer_bytes <= limit] or by_size[:1]
             if axis not in chosen:
                 chosen[axis] = [fit[i] for i in np.unique(np.linspace(0, len(fit) - 1, _SMALL_PROBES).astype(int))]
-            affordable_s = _PROBED_SHARE * float(seconds.sum()) / n_collectives
-            large = [one for one in by_size if one not in fit and _probing_s(one, rates) <= affordable_s]
+            large = [one for one in by_size[len(fit) :] if _probing_s(one, rates) <= affordable_s]
             chosen[axis] += large[-1:]
     return chosen
 
 
 def _probing_s(step: Step, rates: Rates) -> float:
+    """Return the assumed time to probe a large step, in seconds."""
     return _PROBED_CALLS * _model_us(step, rates) / 1e6 + step.buffer_bytes / (rates.data_gbs * 1e9)
 
 

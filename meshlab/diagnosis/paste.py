@@ -194,10 +194,9 @@ class Paste:
 
         Most lines have no prefix, and it takes longer to look for one than to match the pattern.
         """
-        text, starts, match, found = self.text, self._starts, pattern.match, []
+        text, bounds, match, found = self.text, self.bounds, pattern.match, []
         for number in numbers:
-            start = starts[number - 1]
-            end = min(start + LONGEST_LINE, starts[number] - 1 if number < len(starts) else len(text))
+            start, end = bounds(number)
             is_found = match(text, start, end) is not None
             if is_found or (may_have_prefix(text, start, end) and match(self.line(number).text) is not None):
                 found.append(number)

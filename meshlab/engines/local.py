@@ -173,7 +173,9 @@ class LaunchedSet(ProcessSet):
     def _start_processes(self, deadline: float) -> tuple[RankInfo, ...]:
         # ipyparallel selects free ports before it binds them, and another process can bind one of them in between. A
         # second controller selects other ports.
-        for n_left in reversed(range(_CONTROLLERS)):
+        n_left = _CONTROLLERS
+        while True:
+            n_left -= 1
             try:
                 self._start_controller(deadline)
                 return self._start_engines(deadline)
@@ -181,7 +183,6 @@ class LaunchedSet(ProcessSet):
                 if not n_left or self._is_closing or self._controller is None or not self._controller.has_failed():
                     raise
                 self._is_controller_suspect = True
-        raise AssertionError("unreachable")
 
     def _start_controller(self, deadline: float) -> None:
         controller = self._controller

@@ -34,6 +34,7 @@ POINTS = 9.0
 
 _MOST_VECTORS = 4096  # devices; more are drawn as one image
 _VEIL = 0.62
+_USED_BAR = 0.25  # share of the background in the colour of an NVLink bar in use
 _BASE, _CELLS, _TEXT, _SHADE, _ROUTE, _LIT, _TOP = 1, 2, 3, 5, 6, 7, 8  # orders of drawing
 
 
@@ -359,21 +360,22 @@ class Painter:
             key = self._host_of * 64 + np.concatenate([[0], self._set_of])[1:]
             used = np.isin(drawn.bar_host * 64 + drawn.bar_set, key[busy])
         for state in (False, True):
-            self.boxes(drawn.bar[used == state], theme.faint(theme.nvlink, 0.25 if state else 0.7), radius=3,
+            self.boxes(drawn.bar[used == state], theme.faint(theme.nvlink, _USED_BAR if state else 0.7), radius=3,
                        order=_CELLS)  # fmt: skip
         if drawn.detail >= 3:
             for k, (x, y, width, height) in enumerate(drawn.bar.tolist()):
                 kind = scene.kinds[scene.kind_of[drawn.bar_host[k]]]
                 word = "NVSwitch" if kind.has_switch else "NVLink"
                 rate = "" if math.isnan(kind.nvlink_gbs) else f" · {format_bandwidth(kind.nvlink_gbs)} per GPU"
-                color = theme.text_on(theme.faint(theme.nvlink, 0.25 if used[k] else 0.7))
+                color = theme.text_on(theme.faint(theme.nvlink, _USED_BAR if used[k] else 0.7))
                 self.text([word + rate, word], x + width / 2, y + height / 2, color, room=height - 8, turned=True)
         if drawn.detail >= 2 and not scene.is_rack:
             self._stubs(busy)
 
     def _blank_bars(self, found: Route) -> None:
         """Hide the names of the NVLink bars that a route covers."""
-        bar, fill = self.drawn.bar, self.theme.faint(self.theme.nvlink, 1 - (1 - 0.25) * (1 - _VEIL))
+        # The colour of a bar in use, seen through the veil.
+        bar, fill = self.drawn.bar, self.theme.faint(self.theme.nvlink, 1 - (1 - _USED_BAR) * (1 - _VEIL))
         if self.drawn.detail < 3 or not len(bar):
             return
         starts = np.array([one.points[0] for one in found.stretches if one.kind == "nvlink"]).reshape(-1, 1, 2)

@@ -226,9 +226,8 @@ def _measured(evidence: ReportEvidence) -> Iterator[str]:
     times = f", {len(launches)} launches" if len(launches) > 1 else ""
     dtypes, modes = kinds
     how = f" of {dtypes}" if dtypes and span else f", {dtypes}" if dtypes else ""
-    places = [
-        words for value, words in ((True, "in place"), (False, "out of place")) if (results["in_place"] == value).any()
-    ]
+    in_place = set(results["in_place"].dropna())
+    places = [words for value, words in ((True, "in place"), (False, "out of place")) if value in in_place]
     how += f", {' and '.join(places)}" if places else ""
     how += f", {'in the modes ' if ' ' in modes else ''}{modes}" if modes else ""
     ranks, _, system = where_text(results).partition(SEPARATOR)

@@ -15,6 +15,7 @@ from meshlab.nccl_tests.log import DEVICE_LINE
 from meshlab.numerals import whole
 
 __all__ = [
+    "CUDA_FAILURE",
     "NOT_NAMED",
     "BootstrapAddress",
     "CommRank",
@@ -195,12 +196,13 @@ def warnings_with(paste: Paste, *literals: str) -> list[NcclMessage]:
     return [item for item in paste.once(read_warnings) if item.line in numbers] if numbers else []
 
 
-_CUDA_FAILURE = re.compile(r"Cuda failure (?:(?P<code>\d+) )?'(?P<text>[^']*)'")
+CUDA_FAILURE = re.compile(r"Cuda failure (?:(?P<code>\d+) )?'(?P<text>[^']*)'")
+"""An error of CUDA in a warning of NCCL, with its ``code``, which older versions do not print, and its ``text``."""
 
 
 def read_cuda_failures(paste: Paste) -> tuple[tuple[NcclMessage, re.Match[str]], ...]:
     """Return the warnings of NCCL about an error of CUDA, with its ``code`` and its ``text``."""
-    found = ((item, _CUDA_FAILURE.search(item.text)) for item in warnings_with(paste, "Cuda failure "))
+    found = ((item, CUDA_FAILURE.search(item.text)) for item in warnings_with(paste, "Cuda failure "))
     return tuple((item, match) for item, match in found if match is not None)
 
 

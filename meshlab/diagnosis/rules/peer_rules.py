@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 
 from meshlab.diagnosis.formats.nccl_lines import (
+    CUDA_FAILURE,
     NOT_NAMED,
     NcclMessage,
     affected,
@@ -38,7 +39,6 @@ _PATHS = "NCCL src/graph/paths.cc"
 # -- P2P ---------------------------------------------------------------------------------------------------------------
 
 _DISABLED = re.compile(r"P2P is disabled between (?P<nvlink>NVLINK )?connected GPUs (\d+) and (\d+)")
-_CUDA_FAILURE = re.compile(r"Cuda failure (?:(?P<code>\d+) )?'(?P<text>[^']*)'")
 _P2P_FAILURE = re.compile(
     r"(?:failed to open CUDA IPC handle|failed to peer with device [^:]*) ?: (?P<code>\d+) (?P<text>.*)"
 )
@@ -129,7 +129,7 @@ def _p2p_failures(paste: Paste) -> list[tuple[NcclMessage, str]]:
     """Return the warnings of the P2P transport about CUDA, with the text of the error."""
     found = []
     for item in warnings_with(paste, "Cuda failure ", "open CUDA IPC handle", "failed to peer with device"):
-        match = _CUDA_FAILURE.search(item.text) or _P2P_FAILURE.search(item.text)
+        match = CUDA_FAILURE.search(item.text) or _P2P_FAILURE.search(item.text)
         if match and "p2p.cc" in (item.source or ""):
             found.append((item, match["text"].strip()))
     return found

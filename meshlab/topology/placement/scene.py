@@ -295,9 +295,8 @@ def _slots(node: Node) -> Ints:
     """Return the position of every device: its number in the host, so that devices do not move if one is lost."""
     numbers = [device.id for device in node.devices]
     count = len(numbers)
-    is_usable = (
-        count > 0 and numbers[0] >= 0 and numbers[-1] < 2 * count and all(map(operator.lt, numbers, numbers[1:]))
-    )
+    rises = all(map(operator.lt, numbers, numbers[1:]))
+    is_usable = count > 0 and rises and numbers[0] >= 0 and numbers[-1] < 2 * count
     return np.array(numbers if is_usable else range(count), dtype=np.int32)
 
 

@@ -22,7 +22,7 @@ function paintGroup(p, g, devices, active) {
 // The kind of stretch that is in conflict.
 const conflictKind = (p) => ({ nic: "nic", leaf: "up", unit: "up", pod: "core" })[p.shows.loads && p.shows.conflict ? p.loads?.conflict : ""] ?? "";
 
-// Hides the names of the NVLink bars that a route covers.
+// Hides the names of the NVLink bars that a route covers, with the colour of a bar in use seen through the veil.
 function blankBars({ pen, drawn, colors }, found) {
   const starts = found.stretches.filter(({ kind }) => kind === "nvlink").map(({ points }) => points[0]);
   for (let k = 0; k < drawn.barHost.length; k++) {
