@@ -83,23 +83,24 @@ class Slow:
 
 
 def test_a_slow_axis_is_exposed_on_that_axis(monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines) -> None:
-    Slow(monkeypatch, "tp", 0.004)
+    Slow(monkeypatch, "tp", 0.03)
     found = rehearse(thread_engines)
-    # Half of the 8 calls overlap with computation of 0.1 ms, which hides little of them.
-    assert part(found, "tp") > 8 * 3500
+    # Half of the 8 calls overlap with computation of 0.1 ms, which hides little of them. On a busy machine, computation
+    # and the calls of the other axis take some milliseconds longer.
+    assert part(found, "tp") > 8 * 20_000
     assert part(found, "dp") < part(found, "tp")
-    assert part(found, "tp", "alone_us") > 8 * 4000
+    assert part(found, "tp", "alone_us") > 8 * 30_000
 
 
 def test_a_slow_axis_is_hidden_if_the_computation_is_longer(
     monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines
 ) -> None:
-    Slow(monkeypatch, "dp", 0.004)
-    later = call("tp", phase="backward", block=2, gap_flops=2.4e13, repeats=1)  # 60 ms
+    Slow(monkeypatch, "dp", 0.03)
+    later = call("tp", phase="backward", block=2, gap_flops=6e13, repeats=1)  # 150 ms
     found = rehearse(thread_engines, job=(*STEP, later))
-    assert part(found, "dp", "hidden_us") > 4000 > part(found, "dp")
+    assert part(found, "dp", "hidden_us") > 30_000 > part(found, "dp")
     # Without the computation, nothing hides it.
-    assert part(rehearse(thread_engines, job=STEP), "dp") > 4000
+    assert part(rehearse(thread_engines, job=STEP), "dp") > 30_000
 
 
 def test_a_union_of_axes_is_one_group(thread_engines: ml.Engines) -> None:
