@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.text_findings import line_numbers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -94,11 +95,8 @@ def spans_of(kind: str, numbers: Sequence[int]) -> list[Span]:
     >>> spans_of("dmesg", [4, 5, 7, 40])
     [Span(kind='dmesg', first=4, last=7, n_lines=3), Span(kind='dmesg', first=40, last=40, n_lines=1)]
     """
-    found: list[Span] = []
-    ordered = line_numbers(numbers)
-    start = 0
-    for index, number in enumerate(ordered):
-        if index + 1 == len(ordered) or ordered[index + 1] - number > _GAP + 1:
-            found.append(Span(kind, ordered[start], number, index + 1 - start))
-            start = index + 1
-    return found
+    ordered = np.unique(np.array(numbers, dtype=np.int64))
+    starts = np.flatnonzero(np.diff(ordered, prepend=-_GAP - 1) > _GAP + 1)
+    ends = np.append(starts[1:], len(ordered))[: len(starts)]
+    rows = zip(ordered[starts].tolist(), ordered[ends - 1].tolist(), (ends - starts).tolist(), strict=True)
+    return [Span(kind, *row) for row in rows]

@@ -365,11 +365,13 @@ _COMMAND = re.compile(
 def read_variables(paste: Paste) -> tuple[Variable, ...]:
     """Return the variables that NCCL reports, and those that a pasted command sets."""
     found = []
-    for item in messages(paste, " set by environment to ", " set to "):
+    said = messages(paste, " set by environment to ", " set to ")
+    for item in said:
         match = VARIABLE.search(item.text)
         if match is not None:
             found.append(Variable(match[1], variable_value(match[2]), item.host, item.pid, item.line))
-    for number in paste.numbers("NCCL_", "FI_PROVIDER="):
+    others = set(paste.numbers("NCCL_", "FI_PROVIDER=")).difference(item.line for item in said if item.level)
+    for number in sorted(others):
         if "=" not in paste.raw(number):
             continue
         line = paste.line(number)
