@@ -379,6 +379,7 @@ def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
     BenchError
         If the frame has an unknown column.
         If a value cannot be converted to the dtype of its column.
+        If a row has only one rank of a pair.
     """
     import pandas as pd
 
@@ -392,6 +393,7 @@ def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
         )
     dtypes = [column.dtype for column in columns]
     if list(frame.columns) == names and [str(dtype) for dtype in frame.dtypes] == dtypes:
+        _check_pairs(frame)
         return frame.copy()
     # Most frames lack many columns. One without values is the same for all of its dtype.
     missing = {
@@ -406,7 +408,27 @@ def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
             raise BenchError(f"column {name} must be {dtype}: {error}") from error
     new = pd.DataFrame(data, index=frame.index)
     new.attrs = dict(frame.attrs)
+    _check_pairs(new)
     return new
+
+
+def _check_pairs(frame: pd.DataFrame) -> None:
+    """Raise if a row has only one rank of a pair."""
+    if not {"src_rank", "dst_rank"} <= set(frame.columns):
+        return
+    incomplete = (frame["src_rank"].isna() != frame["dst_rank"].isna()).to_numpy(bool)
+    if incomplete.any():
+        row = frame.iloc[int(incomplete.argmax())]
+        raise BenchError(
+            f"{int(incomplete.sum()):,} of {len(frame):,} rows have only one of src_rank and dst_rank; the first has "
+            f"src_rank {_or_missing(row['src_rank'])} and dst_rank {_or_missing(row['dst_rank'])}",
+            hint="a pair has both ranks, and other rows have none",
+        )
+
+
+def _or_missing(value: Any) -> str:
+    plain = plain_value(value)
+    return "missing" if plain is None else f"{plain}"
 
 
 def _cast(values: Any, dtype: str) -> Any:

@@ -103,6 +103,15 @@ def test_a_value_of_the_wrong_type_is_rejected() -> None:
         conform(pd.DataFrame({"time_us": ["fast"]}), RESULTS)
 
 
+@pytest.mark.parametrize("ranks", [{"src_rank": [0, 1]}, {"src_rank": [0, 1], "dst_rank": [1, None]}])
+def test_half_of_a_pair_is_rejected(ranks: dict[str, list[int | None]]) -> None:
+    with pytest.raises(BenchError, match=r"of 2 rows have only one of src_rank and dst_rank.* dst_rank missing"):
+        conform(pd.DataFrame(ranks), RESULTS)
+    complete = conform(pd.DataFrame({"src_rank": [0, 1], "dst_rank": [1, 2]}), RESULTS)
+    with pytest.raises(BenchError, match="src_rank missing and dst_rank 2"):
+        conform(complete.assign(src_rank=complete["src_rank"].where([True, False])), RESULTS)
+
+
 @pytest.mark.parametrize(
     ("collective", "n", "factor"),
     [("all_reduce", 4, 1.5), ("all_gather", 4, 0.75), ("reduce_scatter", 8, 0.875), ("broadcast", 4, 1.0)],
