@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, settings
 
 import meshlab as ml
 from meshlab.comm.backends import gloo
@@ -17,6 +18,11 @@ from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform
 from tests.nccl_tests.log_maker import LogMaker
 
 MakeResults = Callable[..., pd.DataFrame]
+
+# Hypothesis also judges how long the examples and their generation take, which on a busy machine is no property of the
+# code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker, and all that start a
 # browser to another, because each worker would start its own. The names with the most tests come first, so files

@@ -273,7 +273,9 @@ CALLS = {
 SEQUENCE = st.lists(st.tuples(st.sampled_from(sorted(CALLS)), st.integers(1, 3)), min_size=1, max_size=15)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(sequence=SEQUENCE, checks=st.sampled_from(["first", "all"]), where=st.integers(0, 14))
 def test_any_sequence_passes_and_any_difference_is_found(
     tmp_path: Path, sequence: list[tuple[str, int]], checks: str, where: int

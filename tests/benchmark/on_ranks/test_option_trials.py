@@ -115,7 +115,9 @@ def test_an_unexpected_error_names_the_call(thread_engines: ml.Engines) -> None:
         try_on(thread_engines, [None, 4], planted)
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     ranks=st.lists(st.permutations(range(8)), min_size=4, max_size=4),
     noise=st.sampled_from([0.0, 0.004]),
