@@ -6,6 +6,7 @@ import gc
 import re
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -122,13 +123,17 @@ def test_waiting_for_a_busy_rank_is_not_a_deadlock(thread_engines: ml.Engines) -
     assert thread_engines.run(chain)["value"].tolist() == [1, 2, 3, 4]
 
 
-def test_a_rank_that_never_calls_is_named(thread_engines: ml.Engines) -> None:
+def test_a_rank_that_never_calls_is_named(thread_engines: ml.Engines, deadline_at: Callable[..., None]) -> None:
+    deadline_at(1, 1, 0, 1)
     with pytest.raises(EngineError, match="rank 2 entered 0 of its group's 1 collective call within") as caught:
         thread_engines.run(lambda c: time.sleep(20) if c.rank == 2 else c.barrier(), deadline_s=1.0)
     assert caught.value.rank == 2
 
 
-def test_a_missing_message_is_not_blamed_on_other_ranks(thread_engines: ml.Engines) -> None:
+def test_a_missing_message_is_not_blamed_on_other_ranks(
+    thread_engines: ml.Engines, deadline_at: Callable[..., None]
+) -> None:
+    deadline_at(0, 0, 0, 0, n_inside=1, n_responses=3)
     with pytest.raises(
         EngineError, match=r"no progress within 0.3.s while running <lambda>: rank 1 waits in recv of world;"
     ):
