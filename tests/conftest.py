@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import queue
+import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import meshlab as ml
+from meshlab.benchmark.executor import Executor
 from meshlab.comm.backends import gloo
 from meshlab.engines import rounds
 from meshlab.errors import CommunicatorError
@@ -183,6 +186,28 @@ def deadline_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         monkeypatch.setattr(rounds, "time", clock)
 
     return use
+
+
+@pytest.fixture
+def hold_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., threading.Event]]:
+    """Lets runs measure only a number of steps until an event is set, so that none ends before a test has acted."""
+    may_go = threading.Event()
+
+    def use(*, after: int = 0) -> threading.Event:
+        original = Executor._measure
+        n_begun: Counter[int] = Counter()
+
+        def measure(self: Executor, *arguments: Any) -> Any:
+            n_begun[id(self)] += 1
+            if n_begun[id(self)] > after:
+                may_go.wait(60)
+            return original(self, *arguments)
+
+        monkeypatch.setattr(Executor, "_measure", measure)
+        return may_go
+
+    yield use
+    may_go.set()
 
 
 @pytest.fixture(scope="session")

@@ -66,6 +66,7 @@ def test_a_callable_that_a_function_returns_is_timed(thread_engines: ml.Engines)
     assert sorted(made) == [0, 0, 1, 1]
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_a_function_that_raises_on_all_ranks_is_a_failed_row(thread_engines: ml.Engines) -> None:
     def broken(comm: Any) -> None:
         raise RuntimeError("not today")

@@ -110,6 +110,7 @@ def test_settings_that_differ_between_ranks_are_reported() -> None:
     assert differing_settings([*same, {"NCCL_ALGO": "Tree"}]) == {"NCCL_ALGO": "Ring on ranks 0, 1, 2; Tree on rank 3"}
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_redaction_replaces_hosts_uuids_addresses_and_users_everywhere(
     thread_engines: ml.Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

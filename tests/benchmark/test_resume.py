@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +21,14 @@ MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)
 
 
-def cancelled(engines: ml.Engines, **arguments: Any) -> ml.Run:
+def cancelled(engines: ml.Engines, hold_runs: Callable[..., threading.Event], **arguments: Any) -> ml.Run:
     """Return a run that was cancelled halfway."""
+    may_go = hold_runs(after=3)
     run = ml.bench(engines, MESH, sampling=Sampling(max_s=0.05, precision=1e-9), sizes="1K:64K", **arguments)
     while run.progress.done < 3:
         time.sleep(0.002)
     run.cancel()
+    may_go.set()
     run.wait(30)
     assert run.state == "cancelled"
     return run
@@ -32,9 +36,9 @@ def cancelled(engines: ml.Engines, **arguments: Any) -> ml.Run:
 
 @pytest.mark.parametrize("from_disk", [False, True])
 def test_a_cancelled_run_resumes_and_keeps_its_rows(
-    thread_engines: ml.Engines, tmp_path: Path, from_disk: bool
+    thread_engines: ml.Engines, tmp_path: Path, from_disk: bool, hold_runs: Callable[..., threading.Event]
 ) -> None:
-    first = cancelled(thread_engines, launches=2, shuffle=True)
+    first = cancelled(thread_engines, hold_runs, launches=2, shuffle=True)
     n_done = first.progress.done
     old = ml.Run.load(first.save(tmp_path / "run")) if from_disk else first
     run = ml.bench(thread_engines, resume=old)
@@ -114,13 +118,15 @@ def test_a_run_whose_rank_died_in_the_first_step_resumes(mpi_engines: ml.Engines
 
 
 def test_a_folder_that_was_saved_while_the_run_was_measuring_can_be_resumed(
-    thread_engines: ml.Engines, tmp_path: Path
+    thread_engines: ml.Engines, tmp_path: Path, hold_runs: Callable[..., threading.Event]
 ) -> None:
+    may_go = hold_runs(after=3)
     run = ml.bench(thread_engines, MESH, sizes="1K:64K", sampling=Sampling(max_s=0.05, precision=1e-9))
     while run.progress.done < 3:
         time.sleep(0.002)
     folder = run.save(tmp_path / "run")
     run.cancel()
+    may_go.set()
     run.wait(30)
     saved = ml.Run.load(folder)
     assert saved.state == "running"
@@ -184,17 +190,21 @@ def test_functions_must_be_passed_again_for_a_run_from_disk(thread_engines: ml.E
         ml.bench(thread_engines, MESH, "all_reduce", resume=old)
 
 
-def test_a_run_does_not_resume_with_different_conditions(thread_engines: ml.Engines) -> None:
+def test_a_run_does_not_resume_with_different_conditions(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
     first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
     first.wait(30)
     with pytest.raises(BenchError, match="cannot resume with a different mesh: the saved run has"):
         ml.bench(thread_engines, ml.DeviceMesh("tp=2, dp=2"), resume=first)
     with pytest.raises(BenchError, match="cannot resume with a different sampling: the saved run has"):
         ml.bench(thread_engines, MESH, Plan("all_reduce", "tp"), resume=first)
+    may_go = hold_runs()
     going = ml.bench(thread_engines, MESH, sizes="1K:64K", sampling=Sampling(max_s=0.1, precision=1e-9))
     with pytest.raises(BenchError, match="the run to resume is still running"):
         ml.bench(thread_engines, resume=going)
     going.cancel()
+    may_go.set()
     going.wait(30)
     with ml.launch(2, backend="threads") as fewer, pytest.raises(ml.errors.MeshError, match="4 ranks, but there are 2"):
         ml.bench(fewer, resume=first)
@@ -218,16 +228,20 @@ def test_alternatives_are_taken_over_only_if_all_of_them_were_measured(thread_en
     assert again.contention()["n_blocks"].tolist() == 6 * [8]
 
 
-def test_alternatives_that_were_cancelled_keep_their_blocks(thread_engines: ml.Engines) -> None:
+def test_alternatives_that_were_cancelled_keep_their_blocks(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
     seen = []
+    may_go = hold_runs()
 
     def own(comm: Any) -> Any:
         seen.append(comm.world_rank)
-        if len(seen) == 10:  # during the second round
+        if len(seen) >= 10:  # during the second round
             run.cancel()
         return comm.prepare("barrier")
 
     run = ml.bench(thread_engines, MESH, own, axis="tp", grouping="together, alone", sampling=QUICK)
+    may_go.set()
     run.wait(30)
     assert run.state == "cancelled" or len(seen) < 64
     assert (run.results["status"] == "ok").all()

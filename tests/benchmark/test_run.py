@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -105,24 +106,32 @@ def test_combined_axes_world_and_custom_groups(thread_engines: ml.Engines) -> No
     assert (results["n_wrong"] == 0).all()
 
 
-def test_a_run_starts_in_the_background_and_the_engines_are_busy(thread_engines: ml.Engines) -> None:
+def test_a_run_starts_in_the_background_and_the_engines_are_busy(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
     run = ml.bench(thread_engines, MESH, sizes="1K:1M", sampling=Sampling(max_s=0.1, precision=1e-9))
     assert run.state == "running"
     with pytest.raises(EngineError, match=r"busy with (step \d+ of 22: all_reduce .* along dp|a run of 22 steps)"):
         ml.bench(thread_engines, MESH)
     run.cancel()
+    may_go.set()
     run.wait(30)
     assert thread_engines.state == "ready"
 
 
-def test_cancel_stops_after_the_step_and_keeps_the_rows(thread_engines: ml.Engines) -> None:
+def test_cancel_stops_after_the_step_and_keeps_the_rows(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs(after=3)
     run = ml.bench(thread_engines, MESH, sizes="1K:16M", sampling=Sampling(max_s=0.05, precision=1e-9))
     while run.progress.done < 3:
         time.sleep(0.005)
     run.cancel()
+    may_go.set()
     results = run.wait(30)
     assert run.state == "cancelled"
-    assert 3 <= run.progress.done < len(run.steps)
+    assert run.progress.done == 4
     assert len(results) == 2 * run.progress.done
     assert (results["status"] == "ok").all()
     assert any("cancelled after" in line for line in run.log)
@@ -167,13 +176,15 @@ def test_cancelling_now_releases_a_run_on_ranks_of_another_process(mpi_engines: 
 
 def test_engines_with_a_run_under_way_are_closed_only_on_request() -> None:
     engines = ml.launch(4, backend="threads")
-    run = ml.bench(engines, MESH, ["broadcast", "all_reduce"], sizes="1K:64K", sampling=Sampling(max_s=0.05))
+    # Long enough that the run cannot end before it is closed.
+    short = Sampling(max_s=0.05)
+    run = ml.bench(engines, MESH, ["broadcast", "all_reduce"], sizes="1K:64K", sampling=short, launches=50)
     while run.progress.done < 2:
         time.sleep(0.005)
     with pytest.raises(
         EngineError,
-        match=r"^cannot close the engines, which are busy with step \d+ of 28: .*; call run.wait\(\) or run.cancel\(\) "
-        r"first, or call engines.close\(cancel=True\)$",
+        match=r"^cannot close the engines, which are busy with (step \d+ of 1400: |launch \d+ of 50).*; "
+        r"call run.wait\(\) or run.cancel\(\) first, or call engines.close\(cancel=True\)$",
     ):
         engines.close()
     assert (engines.state, run.state) == ("busy", "running")
@@ -192,13 +203,17 @@ def test_the_end_of_a_with_block_cancels_a_run_and_keeps_the_rows(backend: str) 
     assert run.wait(0)["status"].tolist() == ["cancelled"]
 
 
-def test_a_listener_may_close_the_engines() -> None:
+def test_a_listener_may_close_the_engines(
+    monkeypatch: pytest.MonkeyPatch, hold_runs: Callable[..., threading.Event]
+) -> None:
+    # The run cannot end before its listener returns, so a listener that waited for the end would wait for so long.
+    monkeypatch.setattr("meshlab.engines.engines._END_S", 60.0)
+    may_go = hold_runs()
     with ml.launch(2, backend="threads") as engines:
         run = ml.bench(engines, sizes="1K:64K", sampling=Sampling(max_s=0.05, precision=1e-9))
-        began = time.monotonic()
         run.subscribe(lambda run: engines.close(cancel=True))
+        may_go.set()
         run.wait(30)
-    assert time.monotonic() - began < 4
     assert run.state == "cancelled"
 
 
@@ -216,6 +231,7 @@ while run.progress.done < 2:
     assert (done.returncode, done.stdout, done.stderr) == (0, "cancelled True\n", "")
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_a_step_whose_ranks_all_raise_is_a_failed_row(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -237,6 +253,7 @@ def test_a_step_whose_ranks_all_raise_is_a_failed_row(
     assert results["busbw_gbs"].isna().tolist() == [False, False, True, True, False, False]
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_a_run_without_any_times_fails(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, lambda comm: 1 / 0, axis="tp", sampling=QUICK)
     with pytest.raises(BenchError, match="nothing could be measured: rank 0: ZeroDivisionError: division by zero"):
@@ -255,7 +272,10 @@ def test_a_run_whose_last_step_is_interrupted_is_cancelled(thread_engines: ml.En
     assert run.state == "cancelled"
 
 
-def test_engines_are_free_when_listeners_are_notified_of_the_end(thread_engines: ml.Engines) -> None:
+def test_engines_are_free_when_listeners_are_notified_of_the_end(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
     heard: list[Any] = []
 
     def listen(run: ml.Run) -> None:
@@ -264,6 +284,7 @@ def test_engines_are_free_when_listeners_are_notified_of_the_end(thread_engines:
 
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
     run.subscribe(listen)
+    may_go.set()
     run.wait(30)
     assert heard == [[4] * 4]
     assert not any("listener failed" in line for line in run.log)
@@ -302,20 +323,18 @@ def test_invalid_arguments_are_rejected_before_anything_starts(
     assert thread_engines.state == "ready"
 
 
-def test_listeners_are_called_after_every_step_and_may_fail(thread_engines: ml.Engines) -> None:
+def test_listeners_are_called_after_every_step_and_may_fail(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
     heard: list[int] = []
-    gate = threading.Event()
-
-    def listen(run: ml.Run) -> None:
-        gate.wait(5)
-        heard.append(run.progress.done)
-
+    may_go = hold_runs()
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:4K", sampling=QUICK)
-    run.subscribe(listen)
+    run.subscribe(lambda run: heard.append(run.progress.done))
     run.subscribe(lambda run: 1 / 0)
-    gate.set()
+    may_go.set()
     run.wait(30)
     assert heard[-1] == 3
+    assert set(heard) >= {1, 2, 3}
     assert any("a listener failed: ZeroDivisionError" in line for line in run.log)
 
 
@@ -330,11 +349,15 @@ def test_results_can_be_read_while_it_runs(thread_engines: ml.Engines) -> None:
     assert len(run.wait(30)) >= seen
 
 
-def test_a_timeout_of_wait_raises_and_keeps_the_rows(thread_engines: ml.Engines) -> None:
+def test_a_timeout_of_wait_raises_and_keeps_the_rows(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
     run = ml.bench(thread_engines, MESH, sizes="1K:1M", sampling=Sampling(max_s=0.1, precision=1e-9))
     with pytest.raises(BenchError, match=r"did not finish within 0\.01 s and is still running; call wait\(\) again"):
         run.wait(0.01)
     run.cancel()
+    may_go.set()
     run.wait(30)
 
 
@@ -529,10 +552,14 @@ def test_an_unfinished_run_gives_no_answers(thread_engines: ml.Engines) -> None:
     assert "still running" not in ml.Report(run).html()
 
 
-def test_pairs_that_are_not_all_measured_have_no_matrix(thread_engines: ml.Engines) -> None:
-    run = ml.bench_pairs(thread_engines, sizes="1K, 1M", sampling=Sampling(max_s=0.1, precision=1e-9))
+def test_pairs_that_are_not_all_measured_have_no_matrix(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs(after=1)
+    run = ml.bench_pairs(thread_engines, sizes="1K, 1M", sampling=Sampling(max_s=0.02, min_batches=6))
     with pytest.raises(BenchError, match=r"^still running \(\d+ of \d+ steps\); call \.wait\(\)$"):
         run.matrix()
+    may_go.set()
     run.wait(60)
     assert run.matrix().shape == (4, 4)
 
@@ -614,7 +641,11 @@ def test_engines_that_are_closed_while_a_run_replaces_its_ranks_leave_nothing_be
     assert not marked_processes("MESHLAB_RUN", name)
 
 
-def test_a_run_pauses_between_steps_and_continues(thread_engines: ml.Engines) -> None:
+def test_a_run_pauses_between_steps_and_continues(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
+    began = time.monotonic()
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64K", sampling=Sampling(max_s=0.05, precision=1e-9))
     states: list[str] = []
     paused = threading.Event()
@@ -626,8 +657,9 @@ def test_a_run_pauses_between_steps_and_continues(thread_engines: ml.Engines) ->
 
     run.subscribe(listen)
     run.pause()
-    assert run.is_pausing or run.state == "paused"
-    assert paused.wait(20)
+    assert run.is_pausing
+    may_go.set()
+    assert paused.wait(60)
     at_pause = run.progress
     assert (run.state, run.has_ended, run.is_pausing, thread_engines.state) == ("paused", False, False, "busy")
     assert run.running_note == f"paused: {at_pause.done} of 7 steps"
@@ -643,7 +675,7 @@ def test_a_run_pauses_between_steps_and_continues(thread_engines: ml.Engines) ->
     results = run.wait(30)
     assert (run.state, len(results)) == ("done", 7 * 2)
     assert states.count("paused") == 1
-    assert run.elapsed_s < at_pause.elapsed_s + 7 * 0.3
+    assert at_pause.elapsed_s < run.elapsed_s < time.monotonic() - began - 0.3
     assert [line.split(" ", 1)[1] for line in run.log if "pause" in line] == [
         f"paused after {at_pause.done} of 7 steps",
         next(line.split(" ", 1)[1] for line in run.log if "continued after a pause of" in line),
@@ -651,9 +683,13 @@ def test_a_run_pauses_between_steps_and_continues(thread_engines: ml.Engines) ->
 
 
 @pytest.mark.parametrize("how", ["cancel", "now", "close"])
-def test_a_paused_run_can_be_cancelled(thread_engines: ml.Engines, how: str) -> None:
+def test_a_paused_run_can_be_cancelled(
+    thread_engines: ml.Engines, how: str, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64K", sampling=QUICK)
     run.pause()
+    may_go.set()
     while run.state == "running":
         time.sleep(0.001)
     assert run.state == "paused"
@@ -661,21 +697,25 @@ def test_a_paused_run_can_be_cancelled(thread_engines: ml.Engines, how: str) -> 
         thread_engines.close(cancel=True)
     else:
         run.cancel(now=how == "now")
-    run.wait(20)
+    run.wait(60)
     assert run.state == "cancelled"
     run.pause()
     run.resume()
     assert (run.state, run.is_pausing) == ("cancelled", False)
 
 
-def test_a_pause_that_is_taken_back_has_no_effect(thread_engines: ml.Engines) -> None:
-    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=Sampling(max_s=0.2, precision=1e-9))
+def test_a_pause_that_is_taken_back_has_no_effect(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
     while not run.progress.step:
         time.sleep(0.001)
     run.pause()
     assert run.is_pausing
     run.resume()
-    run.wait(20)
+    may_go.set()
+    run.wait(60)
     assert run.state == "done"
     assert not any("paused" in line for line in run.log)
 

@@ -209,6 +209,7 @@ def test_an_interrupt_keeps_what_was_measured(thread_engines: ml.Engines) -> Non
     assert thread_engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_a_failure_names_the_call_and_keeps_what_was_measured(thread_engines: ml.Engines) -> None:
     def time_us(step: Step, rank: int) -> float:
         if step.size_bytes == 65536 and step.max_ctas == 16:
@@ -220,6 +221,7 @@ def test_a_failure_names_the_call_and_keeps_what_was_measured(thread_engines: ml
     assert caught.value.measured.frame()["size_bytes"].tolist() == [1024]
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_an_immediate_failure_leaves_nothing(thread_engines: ml.Engines) -> None:
     def fail(step: Step, rank: int) -> float:
         raise OSError("a bad cable")

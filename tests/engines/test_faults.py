@@ -348,6 +348,7 @@ def test_a_rank_killed_in_a_benchmark_keeps_the_measured_rows(mpi_engines: ml.En
     assert ml.bench(mpi_engines, MESH, "all_reduce", axis="tp", sizes="1K").wait(60)["status"].tolist() == ["ok"] * 2
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_interrupt_stops_ranks_that_compute(engines: ml.Engines, tmp_path: Path) -> None:
     def spin(comm: Any) -> None:
         (tmp_path / str(comm.rank)).touch()
@@ -408,6 +409,7 @@ def test_an_interrupt_while_idle_does_not_affect_the_next_call(engines: ml.Engin
     assert frame["value"].tolist() == [2.0] * 4
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_every_call_gets_replies_whenever_it_is_interrupted(thread_engines: ml.Engines) -> None:
     for number in range(60):
         timer = threading.Timer(number * 1e-5, thread_engines.interrupt)
@@ -418,6 +420,7 @@ def test_every_call_gets_replies_whenever_it_is_interrupted(thread_engines: ml.E
     assert_works(thread_engines)
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_a_function_that_exits_is_an_error_of_its_rank(engines: ml.Engines) -> None:
     frame = engines.run(lambda comm: sys.exit(comm.rank), check=False)
     assert frame["error"].tolist() == [f"SystemExit: {rank}" for rank in range(4)]

@@ -116,6 +116,7 @@ def test_a_different_run_is_replaced_only_on_request_and_not_before_a_step_is_me
     assert {path.name for path in tmp_path.iterdir()} == FILES
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_a_run_that_measured_nothing_replaces_no_other_run(thread_engines: ml.Engines, tmp_path: Path) -> None:
     def fails(comm: Any) -> None:
         raise ValueError("no")

@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from meshlab.widgets.live import LiveView, static_bundle
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)
-SLOW = Sampling(max_s=0.15, precision=1e-9, max_batches=10**6)
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def no_previous_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "_last", {})
 
 
-def wait_until(condition: Any, limit_s: float = 10) -> None:
+def wait_until(condition: Any, limit_s: float = 60) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end
@@ -81,6 +81,7 @@ def test_lines_are_named_by_the_columns_that_vary(thread_engines: ml.Engines) ->
     run = ml.bench(thread_engines, MESH, sizes="1K, 2K", in_place=[False, True], sampling=QUICK)
     view = LiveView(run)
     run.wait(30)
+    wait_until(view.follower.is_over.is_set)
     assert set(view.follower.series) == {
         f"{axis} · {place}" for axis in ("dp", "tp") for place in ("in place", "out of place")
     }
@@ -109,13 +110,17 @@ def test_the_title_of_pairs_has_their_axis_label(thread_engines: ml.Engines) -> 
     assert set(view.follower.series) == {"send", "send_recv"}
 
 
-def test_the_status_has_step_elapsed_and_remaining_time(thread_engines: ml.Engines) -> None:
-    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:16K", sampling=SLOW)
+def test_the_status_has_step_elapsed_and_remaining_time(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs(after=2)
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:16K", sampling=QUICK)
     view = LiveView(run)
     wait_until(lambda: run.progress.done >= 2)
     expected = ("running · step", "elapsed", "left")
     wait_until(lambda: all(text in view._run["headline"] for text in expected))
     wait_until(lambda: "all_reduce" in view._run["step"])  # no step is named between two steps
+    may_go.set()
     run.wait(30)
     wait_until(lambda: view._run["state"] == "done")
     assert (view._run["share"], view._run["step"]) == (1.0, "")
@@ -126,20 +131,26 @@ def press(view: LiveView, action: str) -> None:
     view._handle_custom_msg({"type": action}, [])
 
 
-def test_the_buttons_pause_resume_and_stop_after_the_step(thread_engines: ml.Engines) -> None:
-    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:1M", sampling=Sampling(max_s=0.3, precision=1e-9))
+def test_the_buttons_pause_resume_and_stop_after_the_step(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs(after=1)
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:1M", sampling=QUICK)
     view = LiveView(run)
     wait_until(lambda: run.progress.done >= 1)
     press(view, "run.pause")
     assert view._run["is_pausing"]
     assert view._run["headline"].startswith("pausing after this step · step 2 of 11 · ")
+    may_go.set()
     wait_until(lambda: view._run["state"] == "paused")
     assert view._run["headline"].startswith("paused · 2 of 11 steps · ")
+    may_go.clear()
     press(view, "run.resume")
     wait_until(lambda: view._run["state"] == "running")
     for _ in range(5):
         press(view, "run.stop")
     assert view._run["level"] == 1
+    may_go.set()
     run.wait(30)
     assert run.state == "cancelled"
     assert (run.results["status"] == "ok").all()
@@ -182,6 +193,7 @@ def finished(engines: ml.Engines, *, mesh: ml.DeviceMesh = MESH, **choice: Any) 
     view = LiveView(run)
     run.wait(30)
     wait_until(view.follower.is_over.is_set)
+    view.kept = run  # a view does not keep its run, which the collector of garbage would take
     return view
 
 
@@ -250,7 +262,7 @@ def test_a_run_whose_rank_raises_shows_the_rank_and_the_fix(thread_engines: ml.E
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:16K", sampling=QUICK)
     view = LiveView(run)
     view.when_over(gate.set)
-    assert gate.wait(20)
+    assert gate.wait(60)
     assert run.state == "failed"
     assert "rank 1 raised ValueError: a bad cable" in view._run["error"]
     assert "call engines.restart() to start new ranks" in view._run["error"]
@@ -271,12 +283,16 @@ def test_every_state_has_a_static_bundle(thread_engines: ml.Engines) -> None:
     assert late["text/html"].count("<tr>") == 1 + 3  # the header and one row per size
 
 
-def test_lines_are_drawn_on_the_thread_of_the_view_while_the_run_measures(thread_engines: ml.Engines) -> None:
-    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64M", sampling=SLOW)
+def test_lines_are_drawn_on_the_thread_of_the_view_while_the_run_measures(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs(after=3)
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64M", sampling=QUICK)
     view = LiveView(run)
     wait_until(lambda: "all_reduce" in view.follower.series)
     assert run.state == "running"
     run.cancel()
+    may_go.set()
     run.wait(30)
     wait_until(view.follower.is_over.is_set)
     assert len(view.follower.series["all_reduce"]) == len(run.results["size_bytes"].unique())

@@ -24,7 +24,7 @@ from tests.widgets.measure_widget import MeasureWidget
 QUICK = Sampling(max_s=0.02, min_batches=6)
 
 
-def wait_until(condition: Callable[[], Any], limit_s: float = 20) -> None:
+def wait_until(condition: Callable[[], Any], limit_s: float = 60) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end
@@ -136,11 +136,15 @@ def test_the_form_can_be_filled_with_anything(with_engines: MeasureWidget) -> No
     assert fill(with_engines, launches=1e9)["form"]["launches"] == 99
 
 
-def test_a_run_of_the_form_is_followed_and_its_buttons_work(with_engines: MeasureWidget) -> None:
+def test_a_run_of_the_form_is_followed_and_its_buttons_work(
+    with_engines: MeasureWidget, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
     fill(with_engines, sizes="1K:64K", axis="tp", collectives=["broadcast"], mode="isolated")
     with_engines.press("measure.start")
     run: Any = with_engines.measuring.run
     with_engines.press("run.pause")
+    may_go.set()
     wait_until(lambda: with_engines._run["state"] == "paused")
     with_engines.measuring.show_all()
     assert with_engines._engines["ranks"][0][1] == "busy"
@@ -151,8 +155,10 @@ def test_a_run_of_the_form_is_followed_and_its_buttons_work(with_engines: Measur
     wait_until(lambda: with_engines._run["has_ended"] and with_engines._bench["can_start"])
     assert [line["name"] for line in with_engines._curve["lines"]] == ["broadcast"]
     assert [row["name"] for row in with_engines._runs["rows"]] == [run.run_id]
+    may_go.clear()
     with_engines.press("measure.start")
     with_engines.measuring.cancel()
+    may_go.set()
     again: Any = with_engines.measuring.run
     again.wait(30)
     assert again.state == "cancelled"

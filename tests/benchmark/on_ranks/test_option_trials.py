@@ -109,6 +109,7 @@ def test_rounds_end_at_the_time_limit(thread_engines: ml.Engines) -> None:
     assert [len(trial.times_us) for trial in found] == [1, 1]
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_an_unexpected_error_names_the_call(thread_engines: ml.Engines) -> None:
     planted = PlantedOptions(lambda step, rank: 100.0, errors={(4, rank): OSError("no space") for rank in range(4)})
     with pytest.raises(EngineError, match=r"all_reduce 1.KiB float32 .*: OSError: no space"):

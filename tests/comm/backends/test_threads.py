@@ -22,6 +22,7 @@ def one(rank: int, of_even: Any, of_odd: Any) -> Any:
     return of_odd if rank % 2 else of_even
 
 
+@pytest.mark.usefixtures("patient_rounds")
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -50,6 +51,7 @@ def test_mismatched_calls_raise_on_every_rank(thread_engines: ml.Engines, functi
     assert all(word in frame["error"][0] for word in message), frame["error"][0]
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_batches_that_differ_raise_on_every_rank(thread_engines: ml.Engines) -> None:
     def without_the_last(comm: Any) -> None:
         with comm.batch() as batch:
@@ -101,6 +103,7 @@ def test_messages_that_never_match_raise(thread_engines: ml.Engines, function: A
     assert re.search(message, text), text
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_the_engines_keep_working_after_a_mismatch(thread_engines: ml.Engines) -> None:
     thread_engines.run(lambda c: c.all_reduce(np.ones(1 + c.rank % 2)), check=False)
     thread_engines.run(lambda c: c.recv(np.ones(2), (c.rank + 1) % 4), check=False)
