@@ -23,6 +23,7 @@ from meshlab.engines.local import LaunchedSet
 from meshlab.engines.rounds import RankExit
 from meshlab.errors import EngineError
 from meshlab.frames.plan import Sampling
+from tests.engines.test_controller import wait_for_the_end
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 
@@ -270,7 +271,8 @@ def test_a_rank_that_died_while_idle_is_named_at_the_next_call(mpi_engines: ml.E
     # its own start.
     mpi_engines._rank_set._n_starts += 1
     os.kill(mpi_engines.ranks[3].pid, signal.SIGKILL)
-    time.sleep(0.3)
+    wait_for_the_end(mpi_engines.ranks[3].pid)
+    time.sleep(0.3)  # the check has a period
     with pytest.raises(EngineError, match=r"rank 3 \(process .*\) was killed by signal 9"):
         mpi_engines.run(lambda comm: comm.barrier())
     mpi_engines.restart()
@@ -284,6 +286,7 @@ def test_a_rank_whose_process_is_removed_slowly_is_named(thread_engines: ml.Engi
     rank_set._n_starts = 1
     rank_set._infos = (dataclasses.replace(thread_engines.ranks[0], pid=process.pid, parent_pid=os.getpid()),)
     process.kill()
+    wait_for_the_end(process.pid)
 
     def reap() -> None:
         time.sleep(2.0)  # longer than the shell of a process without a GPU takes

@@ -310,7 +310,7 @@ def test_a_paused_run_is_paused_in_its_folder_too(thread_engines: ml.Engines, ga
     run = start(thread_engines, gate, tmp_path)
     run.pause()
     gate.is_open.set()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while run.state != "paused" and time.monotonic() < deadline:
         time.sleep(0.005)
     paused = ml.Run.load(tmp_path)

@@ -161,10 +161,11 @@ def test_abort_releases_ranks_that_wait_in_a_group_and_its_children() -> None:
         threads = [threading.Thread(target=wait, args=(comm, in_message)) for comm in comms]
         for thread in threads:
             thread.start()
-        threads[1].join(5)
-        time.sleep(0.05)
+        threads[1].join(60)
+        while not any(child._waiting for child in world._descendants):  # until the other rank waits
+            time.sleep(0.01)
         world.abort()
-        threads[0].join(5)
+        threads[0].join(60)
         assert not threads[0].is_alive()
         world.reset()
     assert errors == ["the group was aborted while this rank waited for the others"] * 2
