@@ -42,7 +42,7 @@ def test_a_function_is_timed_like_a_collective(engines: ml.Engines) -> None:
         comm.all_reduce(comm.xp.ones(8))
 
     run = ml.bench(engines, MESH, [sum_up, "all_reduce"], axis="tp", sizes="1K", sampling=SHORT)
-    results = run.wait(30)
+    results = run.wait(120)
     own = results[results["collective"] == "sum_up"]
     assert own["group"].tolist() == ["tp_0", "tp_1"]
     assert own[["size_bytes", "count", "dtype", "op", "n_wrong", "busbw_gbs"]].isna().all().all()
@@ -62,7 +62,7 @@ def test_a_callable_that_a_function_returns_is_timed(thread_engines: ml.Engines)
         made.append(comm.rank)
         return comm.prepare("barrier")
 
-    ml.bench(thread_engines, MESH, prepare, axis="tp", mode="isolated", sampling=SHORT).wait(30)
+    ml.bench(thread_engines, MESH, prepare, axis="tp", mode="isolated", sampling=SHORT).wait(120)
     assert sorted(made) == [0, 0, 1, 1]
 
 
@@ -71,7 +71,7 @@ def test_a_function_that_raises_on_all_ranks_is_a_failed_row(thread_engines: ml.
     def broken(comm: Any) -> None:
         raise RuntimeError("not today")
 
-    results = ml.bench(thread_engines, MESH, [broken, "all_reduce"], axis="tp", sizes="1K", sampling=SHORT).wait(30)
+    results = ml.bench(thread_engines, MESH, [broken, "all_reduce"], axis="tp", sizes="1K", sampling=SHORT).wait(120)
     assert results["status"].tolist() == ["failed", "failed", "ok", "ok"]
     assert results["stop_reason"].iloc[0].endswith("RuntimeError: not today")
 
@@ -89,7 +89,7 @@ def test_a_rank_that_returns_before_a_collective_is_named_without_the_calls_of_t
 
     run = ml.bench(thread_engines, None, skip, sampling=SHORT)
     with pytest.raises(BenchError) as caught:
-        run.wait(30)
+        run.wait(120)
     expected = "rank 1 has returned from skip, but other ranks wait in a collective that it has not called"
     assert expected in str(caught.value)
     assert run.results["stop_reason"].tolist() == [f"{expected}; issue the same calls on every rank"]
@@ -107,7 +107,7 @@ def test_a_rank_that_never_returns_from_a_function_is_named(
     deadline_at(1, 0, 1, 1)
     run = ml.bench(thread_engines, None, wait, sampling=SHORT, deadline_s=1)
     with pytest.raises(EngineError, match=r"^rank 1 entered 0 .*; rank 1 has not returned from the function"):
-        run.wait(30)
+        run.wait(120)
     gate.set()
 
 
@@ -277,7 +277,7 @@ def test_a_delay_in_a_backend_is_a_spike(thread_engines: ml.Engines, monkeypatch
     monkeypatch.setattr(ThreadBackend, "prepare", hiccup)
     sampling = Sampling(max_s=60, precision=1e-9, max_batches=60, min_batches=60)
     run = ml.bench(thread_engines, ml.DeviceMesh("x=4"), sizes="16K", mode="isolated", sampling=sampling)
-    run.wait(30)
+    run.wait(120)
     spikes = run.spikes().iloc[0]
     times = run.samples.pivot(index="batch", columns="rank", values="time_us").max(axis=1)
     used = run.samples.groupby("batch")["is_warmup"].first()
@@ -321,7 +321,7 @@ def test_launches_have_new_communicators_and_separate_rows(thread_engines: ml.En
         seen.append(comm)
 
     run = ml.bench(thread_engines, MESH, remember, axis="tp", launches=3, sampling=SHORT)
-    results = run.wait(30)
+    results = run.wait(120)
     assert results["launch"].tolist() == [0, 0, 1, 1, 2, 2]
     assert len({id(comm) for comm in seen}) == 3 * 4
     assert sorted(run.samples["launch"].unique()) == [0, 1, 2]
@@ -334,7 +334,7 @@ def test_a_wrong_row_raises_an_alert(thread_engines: ml.Engines, monkeypatch: py
     monkeypatch.setattr(timing, "count_wrong_elements", lambda comm, *rest, **more: 3 if comm.world_rank == 2 else 0)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=SHORT)
     view = LiveView(run)
-    run.wait(30)
+    run.wait(120)
     assert run.alert == "1 of 2 results is WRONG: all_reduce on tp_1 at 1\u2009KiB (3 elements)"
     assert 'class="ml-bad">1 of 2 results is WRONG' in run._repr_html_()
     assert "with WRONG results" in repr(run)

@@ -89,7 +89,7 @@ def test_a_run_is_paused_stopped_and_ended_with_buttons(bare, page, sent, engine
     page.locator(".mr-danger").click()
     assert sent() == [{"type": "run.end"}]
     run.cancel()
-    run.wait(30)
+    run.wait(120)
     wait_until(lambda: view._details)
     shown.receive(view, "_run", "_details", "_curve")
     assert not page.locator(".mr-controls").is_visible()

@@ -205,7 +205,7 @@ def test_a_wait_for_a_collective_is_interrupted(thread_engines: ml.Engines) -> N
             time.sleep(0.01)
 
     def interrupt() -> None:
-        entered.wait(30)
+        entered.wait(120)
         time.sleep(0.2)
         thread_engines.interrupt()
 

@@ -353,7 +353,7 @@ def threads_in_processes(comm: Any) -> Any:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     return results
 
 
