@@ -86,7 +86,7 @@ def test_a_slow_axis_is_exposed_on_that_axis(monkeypatch: pytest.MonkeyPatch, th
     Slow(monkeypatch, "tp", 0.03)
     found = rehearse(thread_engines, steps=3)
     # Half of the 8 calls overlap with computation of 0.1 ms, which hides little of them. On a busy machine, computation
-    # and the calls of the other axis take some milliseconds longer, and one step of three may be interrupted for longer.
+    # and the calls of the other axis take some milliseconds longer, and one of the three steps may be interrupted.
     assert part(found, "tp") > 8 * 20_000
     assert part(found, "dp") < part(found, "tp")
     assert part(found, "tp", "alone_us") > 8 * 30_000
