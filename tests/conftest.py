@@ -3,20 +3,31 @@
 from __future__ import annotations
 
 import gc
+import queue
+import threading
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, settings
 
 import meshlab as ml
+from meshlab.benchmark.executor import Executor
 from meshlab.comm.backends import gloo
+from meshlab.engines import rounds
 from meshlab.errors import CommunicatorError
 from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform
 from tests.nccl_tests.log_maker import LogMaker
 
 MakeResults = Callable[..., pd.DataFrame]
+
+# Hypothesis also judges how long the examples and their generation take, which on a busy machine is no property of the
+# code.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 # The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker, and all that start a
 # browser to another, because each worker would start its own. The names with the most tests come first, so files
@@ -111,6 +122,92 @@ ENGINES = {"threads": "thread_engines", "mpi": "mpi_engines", "gloo": "gloo_engi
 @pytest.fixture(params=["threads", "mpi", pytest.param("gloo", marks=pytest.mark.long)])
 def engines(request: pytest.FixtureRequest) -> ml.Engines:
     return request.getfixturevalue(ENGINES[request.param])
+
+
+@pytest.fixture
+def patient_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks that all raise may do so at different times. By default, the others get a second after the first one."""
+    monkeypatch.setattr(rounds, "_GRACE_S", 60.0)
+
+
+class Responses(queue.SimpleQueue[Any]):
+    """The responses of the ranks, counted."""
+
+    n = 0
+
+    def put(self, item: Any, *arguments: Any, **options: Any) -> None:
+        super().put(item, *arguments, **options)
+        self.n += 1
+
+
+class StandingClock:
+    """A clock that stands still until the ranks are where a test wants them, and then is far ahead.
+
+    So a deadline passes neither earlier, because a rank was late, nor seconds later.
+    """
+
+    def __init__(self, entered: Sequence[int], n_inside: int | None, n_responses: int) -> None:
+        self._entered, self._n_inside, self._n_responses = list(entered), n_inside, n_responses
+        self._round: Any = None
+        self._n_reached = 0
+
+    def follow(self, one: rounds.Round) -> None:
+        one._responses = Responses()
+        self._round, self._n_reached = one, 0
+
+    def monotonic(self) -> float:
+        before, now = self._round._before, self._round._set.positions()
+        is_reached = (
+            [one.since(other).calls for one, other in zip(now, before, strict=True)] == self._entered
+            and self._n_inside in (None, sum(one.is_inside for one in now))
+            and self._round._responses.n == self._n_responses
+        )
+        # A round reads the clock again 0.2 s later, in which responses are taken.
+        self._n_reached = self._n_reached + 1 if is_reached else 0
+        return 1e9 * (self._n_reached > 2)
+
+
+@pytest.fixture
+def deadline_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Lets the deadline of a call pass when the ranks have entered given numbers of collectives.
+
+    As far as given, also a number of ranks must be inside a call, and a number of ranks must have responded.
+    """
+    original = rounds.Round.run
+
+    def use(*entered: int, n_inside: int | None = None, n_responses: int = 0) -> None:
+        clock = StandingClock(entered, n_inside, n_responses)
+
+        def run(self: rounds.Round, *arguments: Any) -> Any:
+            clock.follow(self)
+            return original(self, *arguments)
+
+        monkeypatch.setattr(rounds.Round, "run", run)
+        monkeypatch.setattr(rounds, "time", clock)
+
+    return use
+
+
+@pytest.fixture
+def hold_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., threading.Event]]:
+    """Lets runs measure only a number of steps until an event is set, so that none ends before a test has acted."""
+    may_go = threading.Event()
+
+    def use(*, after: int = 0) -> threading.Event:
+        original = Executor._measure
+        n_begun: Counter[int] = Counter()
+
+        def measure(self: Executor, *arguments: Any) -> Any:
+            n_begun[id(self)] += 1
+            if n_begun[id(self)] > after:
+                may_go.wait(60)
+            return original(self, *arguments)
+
+        monkeypatch.setattr(Executor, "_measure", measure)
+        return may_go
+
+    yield use
+    may_go.set()
 
 
 @pytest.fixture(scope="session")

@@ -170,7 +170,10 @@ def test_old_temporary_files_are_removed_and_new_ones_stay(tmp_path: Path) -> No
     assert names(tmp_path) == {"pointer", "a.bin", ".meshlab-new.partial"}
 
 
-def test_the_last_of_many_writers_wins_and_readers_never_see_a_mixture(tmp_path: Path) -> None:
+def test_the_last_of_many_writers_wins_and_readers_never_see_a_mixture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("meshlab.folders._PATIENCE_S", 120.0)  # nobody takes turns, so a writer may wait for all others
     write(tmp_path, "start")
     problems: list[BaseException] = []
     last: list[str] = []

@@ -28,7 +28,10 @@ QUICK = {
 
 @pytest.mark.parametrize(("entry", "kind"), [(entry, kind) for entry, kinds in QUICK.items() for kind in kinds])
 def test_a_hostile_input_takes_little_time_and_memory(entry, kind):
-    found = hostile_inputs.cost(entry, hostile_inputs.KINDS[kind](SIZE))
+    value = hostile_inputs.KINDS[kind](SIZE)
+    found = hostile_inputs.cost(entry, value)
+    if found.seconds > MOST_SECONDS / 2:  # a busy machine takes longer, also of the time of the processor
+        found = min(found, hostile_inputs.cost(entry, value), key=lambda cost: cost.seconds)
     assert found.outcome in ("returned", "refused")
     assert found.seconds < MOST_SECONDS
     assert found.megabytes < hostile_inputs.MOST_MEGABYTES

@@ -274,7 +274,7 @@ def test_wrong_rows_have_no_ratio() -> None:
 
 def test_groups_are_measured_together_and_in_isolation(engines: ml.Engines) -> None:
     run = ml.bench(engines, MESH, axis="tp", sizes="4K", grouping=["together", "alone"], sampling=QUICK)
-    results = run.wait(30)
+    results = run.wait(120)
     assert results[["axis", "grouping", "group", "status", "n_wrong"]].to_numpy().tolist() == [
         ["tp", "together", "tp_0", "ok", 0],
         ["tp", "together", "tp_1", "ok", 0],
@@ -308,7 +308,7 @@ def test_a_group_alone_runs_while_the_others_are_idle(
             under_way.discard(comm.world_rank)
 
     monkeypatch.setattr(executor, "measure_step", watch)
-    ml.bench(thread_engines, MESH, axis="tp", sizes="4K", grouping="alone", sampling=QUICK).wait(30)
+    ml.bench(thread_engines, MESH, axis="tp", sizes="4K", grouping="alone", sampling=QUICK).wait(120)
     assert set(seen) == {frozenset({0, 1}), frozenset({2, 3})}
 
 
@@ -426,7 +426,7 @@ def test_a_corrupted_message_is_counted(thread_engines: ml.Engines, monkeypatch:
 
     monkeypatch.setattr(ThreadBackend, "prepare", corrupt)
     run = ml.bench(thread_engines, MESH, "send", axis="world", grouping="pairs", sizes="4K", sampling=QUICK)
-    results = run.wait(30)
+    results = run.wait(120)
     wrong = results[results["status"] == "wrong"]
     assert wrong[["src_rank", "dst_rank", "n_wrong"]].sort_values("src_rank").to_numpy().tolist() == [
         [0, 3, 2],

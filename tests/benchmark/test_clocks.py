@@ -52,8 +52,8 @@ def test_the_offset_and_the_rate_of_a_clock_are_found(late_us: float) -> None:
 
 
 def test_a_fast_clock_of_a_rank_makes_no_straggler(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock of one thread is 100 ms ahead and runs ten percent fast while a run is measured."""
-    true, began = time.perf_counter_ns, time.perf_counter_ns() - 10**9
+    """The clock of one thread is 10 s ahead and runs ten percent fast while a run is measured."""
+    true, began = time.perf_counter_ns, time.perf_counter_ns() - 10**11
     fast: set[int] = set()
 
     def clock() -> int:
@@ -67,7 +67,7 @@ def test_a_fast_clock_of_a_rank_makes_no_straggler(thread_engines: ml.Engines, m
         return lambda: comm.all_reduce(x, x)
 
     monkeypatch.setattr(time, "perf_counter_ns", clock)
-    sampling = Sampling(max_s=0.4, min_batches=60, max_batches=60, precision=1e-9)
+    sampling = Sampling(max_s=60, min_batches=60, max_batches=60, precision=1e-9)
     run = ml.bench(thread_engines, "x=4", [plain, "all_reduce"], sizes="1K", mode="isolated", sampling=sampling)
     run.wait(60)
     monkeypatch.undo()
@@ -75,5 +75,6 @@ def test_a_fast_clock_of_a_rank_makes_no_straggler(thread_engines: ml.Engines, m
     found = run.stragglers()
     assert len(found) == 8
     assert not found["is_straggler"].any()
-    assert found["late_us"].max() < 20_000  # and not at least 100 ms
-    assert run.results["alignment_us"].max() < 20_000
+    # Not at least 10 s. A busy machine lets threads start some milliseconds apart, and rarely seconds.
+    assert found["late_us"].max() < 5e6
+    assert run.results["alignment_us"].max() < 5e6

@@ -84,9 +84,9 @@ class Slow:
 
 def test_a_slow_axis_is_exposed_on_that_axis(monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines) -> None:
     Slow(monkeypatch, "tp", 0.03)
-    found = rehearse(thread_engines)
+    found = rehearse(thread_engines, steps=3)
     # Half of the 8 calls overlap with computation of 0.1 ms, which hides little of them. On a busy machine, computation
-    # and the calls of the other axis take some milliseconds longer.
+    # and the calls of the other axis take some milliseconds longer, and one of the three steps may be interrupted.
     assert part(found, "tp") > 8 * 20_000
     assert part(found, "dp") < part(found, "tp")
     assert part(found, "tp", "alone_us") > 8 * 30_000
@@ -97,10 +97,10 @@ def test_a_slow_axis_is_hidden_if_the_computation_is_longer(
 ) -> None:
     Slow(monkeypatch, "dp", 0.03)
     later = call("tp", phase="backward", block=2, gap_flops=6e13, repeats=1)  # 150 ms
-    found = rehearse(thread_engines, job=(*STEP, later))
+    found = rehearse(thread_engines, job=(*STEP, later), steps=3)
     assert part(found, "dp", "hidden_us") > 30_000 > part(found, "dp")
     # Without the computation, nothing hides it.
-    assert part(rehearse(thread_engines, job=STEP), "dp") > 30_000
+    assert part(rehearse(thread_engines, job=STEP, steps=3), "dp") > 30_000
 
 
 def test_a_union_of_axes_is_one_group(thread_engines: ml.Engines) -> None:
@@ -155,7 +155,7 @@ def test_a_long_step_is_cut(thread_engines: ml.Engines) -> None:
     job = [replace(one, repeats=1000, gap_flops=4e11) for one in STEP]  # 6 s of computation
     began = time.monotonic()
     found = ml.rehearse(thread_engines, MESH, job, rounds=1, steps=1)
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 60  # the whole step is repeated for several parts and takes 6 s each time
     layout = found.layouts[0]
     assert layout.micro_batches == (1, 2)
     assert layout.scale < 0.1

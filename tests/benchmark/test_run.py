@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,7 @@ def test_a_run_has_complete_frames(engines: ml.Engines) -> None:
 
 def test_results_follow_from_samples(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, "all_gather", axis="tp", sizes="4K", mode="isolated", sampling=QUICK)
-    result = run.wait(30).set_index("group").loc["tp_1"]
+    result = run.wait(120).set_index("group").loc["tp_1"]
     samples = run.samples.query("group == 'tp_1' and not is_warmup")
     assert sorted(samples["rank"].unique()) == [2, 3]
     times = samples.pivot(index="batch", columns="rank", values="time_us")
@@ -91,12 +92,12 @@ def test_a_barrier_has_a_time_but_no_size_and_no_bandwidth(engines: ml.Engines, 
 
 
 def test_all_axes_are_the_default(thread_engines: ml.Engines) -> None:
-    assert set(ml.bench(thread_engines, MESH, sizes="1K", sampling=QUICK).wait(30)["axis"]) == {"dp", "tp"}
+    assert set(ml.bench(thread_engines, MESH, sizes="1K", sampling=QUICK).wait(120)["axis"]) == {"dp", "tp"}
 
 
 def test_combined_axes_world_and_custom_groups(thread_engines: ml.Engines) -> None:
     mesh = MESH.with_group("odd", [3, 1])
-    results = ml.bench(thread_engines, mesh, axis=["dp-tp", "world", "odd"], sizes="1K", sampling=QUICK).wait(30)
+    results = ml.bench(thread_engines, mesh, axis=["dp-tp", "world", "odd"], sizes="1K", sampling=QUICK).wait(120)
     assert results[["axis", "group", "n_ranks"]].to_numpy().tolist() == [
         ["dp-tp", "dp-tp_0", 4],
         ["world", "world", 4],
@@ -105,24 +106,32 @@ def test_combined_axes_world_and_custom_groups(thread_engines: ml.Engines) -> No
     assert (results["n_wrong"] == 0).all()
 
 
-def test_a_run_starts_in_the_background_and_the_engines_are_busy(thread_engines: ml.Engines) -> None:
+def test_a_run_starts_in_the_background_and_the_engines_are_busy(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
     run = ml.bench(thread_engines, MESH, sizes="1K:1M", sampling=Sampling(max_s=0.1, precision=1e-9))
     assert run.state == "running"
     with pytest.raises(EngineError, match=r"busy with (step \d+ of 22: all_reduce .* along dp|a run of 22 steps)"):
         ml.bench(thread_engines, MESH)
     run.cancel()
-    run.wait(30)
+    may_go.set()
+    run.wait(120)
     assert thread_engines.state == "ready"
 
 
-def test_cancel_stops_after_the_step_and_keeps_the_rows(thread_engines: ml.Engines) -> None:
+def test_cancel_stops_after_the_step_and_keeps_the_rows(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs(after=3)
     run = ml.bench(thread_engines, MESH, sizes="1K:16M", sampling=Sampling(max_s=0.05, precision=1e-9))
     while run.progress.done < 3:
         time.sleep(0.005)
     run.cancel()
-    results = run.wait(30)
+    may_go.set()
+    results = run.wait(120)
     assert run.state == "cancelled"
-    assert 3 <= run.progress.done < len(run.steps)
+    assert run.progress.done == 4
     assert len(results) == 2 * run.progress.done
     assert (results["status"] == "ok").all()
     assert any("cancelled after" in line for line in run.log)
@@ -140,7 +149,7 @@ def test_cancelling_now_does_not_wait_for_the_step(thread_engines: ml.Engines) -
     with pytest.raises(BenchError, match="still running"):
         run.wait(0.5)
     run.cancel(now=True)
-    results = run.wait(30)
+    results = run.wait(120)
     assert run.state == "cancelled"
     assert set(results["status"]) == {"cancelled"}
     assert [line[9:] for line in run.log if "cancel: " in line] == [
@@ -159,7 +168,7 @@ def test_cancelling_now_releases_a_run_on_ranks_of_another_process(mpi_engines: 
         while not run.progress.step:
             time.sleep(0.005)
         run.cancel(now=True)
-        assert run.wait(30)["status"].tolist() == ["cancelled"] * 2
+        assert run.wait(120)["status"].tolist() == ["cancelled"] * 2
         assert attached.state == "broken"
     mpi_engines.restart()  # the test left its function on the ranks
     assert mpi_engines.verify(MESH)["is_right"].all()
@@ -167,13 +176,15 @@ def test_cancelling_now_releases_a_run_on_ranks_of_another_process(mpi_engines: 
 
 def test_engines_with_a_run_under_way_are_closed_only_on_request() -> None:
     engines = ml.launch(4, backend="threads")
-    run = ml.bench(engines, MESH, ["broadcast", "all_reduce"], sizes="1K:64K", sampling=Sampling(max_s=0.05))
+    # Long enough that the run cannot end before it is closed.
+    short = Sampling(max_s=0.05)
+    run = ml.bench(engines, MESH, ["broadcast", "all_reduce"], sizes="1K:64K", sampling=short, launches=50)
     while run.progress.done < 2:
         time.sleep(0.005)
     with pytest.raises(
         EngineError,
-        match=r"^cannot close the engines, which are busy with step \d+ of 28: .*; call run.wait\(\) or run.cancel\(\) "
-        r"first, or call engines.close\(cancel=True\)$",
+        match=r"^cannot close the engines, which are busy with (step \d+ of 1400: |launch \d+ of 50).*; "
+        r"call run.wait\(\) or run.cancel\(\) first, or call engines.close\(cancel=True\)$",
     ):
         engines.close()
     assert (engines.state, run.state) == ("busy", "running")
@@ -192,13 +203,17 @@ def test_the_end_of_a_with_block_cancels_a_run_and_keeps_the_rows(backend: str) 
     assert run.wait(0)["status"].tolist() == ["cancelled"]
 
 
-def test_a_listener_may_close_the_engines() -> None:
+def test_a_listener_may_close_the_engines(
+    monkeypatch: pytest.MonkeyPatch, hold_runs: Callable[..., threading.Event]
+) -> None:
+    # The run cannot end before its listener returns, so a listener that waited for the end would wait for so long.
+    monkeypatch.setattr("meshlab.engines.engines._END_S", 600.0)
+    may_go = hold_runs()
     with ml.launch(2, backend="threads") as engines:
         run = ml.bench(engines, sizes="1K:64K", sampling=Sampling(max_s=0.05, precision=1e-9))
-        began = time.monotonic()
         run.subscribe(lambda run: engines.close(cancel=True))
-        run.wait(30)
-    assert time.monotonic() - began < 4
+        may_go.set()
+        run.wait(120)
     assert run.state == "cancelled"
 
 
@@ -216,6 +231,7 @@ while run.progress.done < 2:
     assert (done.returncode, done.stdout, done.stderr) == (0, "cancelled True\n", "")
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_a_step_whose_ranks_all_raise_is_a_failed_row(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,17 +246,18 @@ def test_a_step_whose_ranks_all_raise_is_a_failed_row(
 
     monkeypatch.setattr(timing, "allocate", no_memory)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K, 16K", sampling=QUICK)
-    results = run.wait(30)
+    results = run.wait(120)
     assert run.state == "done"
     assert results["status"].tolist() == ["ok", "ok", "failed", "failed", "ok", "ok"]
     assert results["stop_reason"].iloc[2] == "rank 0: MemoryError: too large"
     assert results["busbw_gbs"].isna().tolist() == [False, False, True, True, False, False]
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_a_run_without_any_times_fails(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, lambda comm: 1 / 0, axis="tp", sampling=QUICK)
     with pytest.raises(BenchError, match="nothing could be measured: rank 0: ZeroDivisionError: division by zero"):
-        run.wait(30)
+        run.wait(120)
     assert run.state == "failed"
     assert run.results["status"].tolist() == ["failed"] * 2
     assert thread_engines.state == "ready"
@@ -251,11 +268,14 @@ def test_a_run_whose_last_step_is_interrupted_is_cancelled(thread_engines: ml.En
     while not run.progress.step:
         time.sleep(0.002)
     run.cancel(now=True)
-    assert run.wait(30)["status"].tolist() == ["cancelled"] * 2
+    assert run.wait(120)["status"].tolist() == ["cancelled"] * 2
     assert run.state == "cancelled"
 
 
-def test_engines_are_free_when_listeners_are_notified_of_the_end(thread_engines: ml.Engines) -> None:
+def test_engines_are_free_when_listeners_are_notified_of_the_end(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
     heard: list[Any] = []
 
     def listen(run: ml.Run) -> None:
@@ -264,7 +284,8 @@ def test_engines_are_free_when_listeners_are_notified_of_the_end(thread_engines:
 
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
     run.subscribe(listen)
-    run.wait(30)
+    may_go.set()
+    run.wait(120)
     assert heard == [[4] * 4]
     assert not any("listener failed" in line for line in run.log)
 
@@ -273,13 +294,13 @@ def test_wrong_results_are_marked(thread_engines: ml.Engines, monkeypatch: pytes
     from meshlab.benchmark.on_ranks import timing
 
     monkeypatch.setattr(timing, "count_wrong_elements", lambda comm, *rest: 3 if comm.world_rank == 2 else 0)
-    results = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK).wait(30)
+    results = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK).wait(120)
     assert results["n_wrong"].tolist() == [0, 3]
     assert results["status"].tolist() == ["ok", "wrong"]
 
 
 def test_unchecked_is_missing_and_not_zero(thread_engines: ml.Engines) -> None:
-    results = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK, check=False).wait(30)
+    results = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK, check=False).wait(120)
     assert results["n_wrong"].isna().all()
     assert (results["status"] == "ok").all()
 
@@ -302,20 +323,18 @@ def test_invalid_arguments_are_rejected_before_anything_starts(
     assert thread_engines.state == "ready"
 
 
-def test_listeners_are_called_after_every_step_and_may_fail(thread_engines: ml.Engines) -> None:
+def test_listeners_are_called_after_every_step_and_may_fail(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
     heard: list[int] = []
-    gate = threading.Event()
-
-    def listen(run: ml.Run) -> None:
-        gate.wait(5)
-        heard.append(run.progress.done)
-
+    may_go = hold_runs()
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:4K", sampling=QUICK)
-    run.subscribe(listen)
+    run.subscribe(lambda run: heard.append(run.progress.done))
     run.subscribe(lambda run: 1 / 0)
-    gate.set()
-    run.wait(30)
+    may_go.set()
+    run.wait(120)
     assert heard[-1] == 3
+    assert set(heard) >= {1, 2, 3}
     assert any("a listener failed: ZeroDivisionError" in line for line in run.log)
 
 
@@ -327,20 +346,24 @@ def test_results_can_be_read_while_it_runs(thread_engines: ml.Engines) -> None:
         assert n >= seen
         seen = n
         run._repr_html_()
-    assert len(run.wait(30)) >= seen
+    assert len(run.wait(120)) >= seen
 
 
-def test_a_timeout_of_wait_raises_and_keeps_the_rows(thread_engines: ml.Engines) -> None:
+def test_a_timeout_of_wait_raises_and_keeps_the_rows(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
     run = ml.bench(thread_engines, MESH, sizes="1K:1M", sampling=Sampling(max_s=0.1, precision=1e-9))
     with pytest.raises(BenchError, match=r"did not finish within 0\.01 s and is still running; call wait\(\) again"):
         run.wait(0.01)
     run.cancel()
-    run.wait(30)
+    may_go.set()
+    run.wait(120)
 
 
 def test_changes_of_a_returned_frame_do_not_affect_the_run(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
-    frame = run.wait(30)
+    frame = run.wait(120)
     frame["time_us"] = 0.0
     assert (run.results["time_us"] > 0).all()
 
@@ -348,7 +371,7 @@ def test_changes_of_a_returned_frame_do_not_affect_the_run(thread_engines: ml.En
 def test_a_saved_run_loads_completely(thread_engines: ml.Engines, tmp_path: Path) -> None:
     mesh = ml.DeviceMesh("dp=2, tp=2", ranks=[0, 3, 2, 1], backends={"dp": "threads"}).with_group("odd", [3, 1])
     run = ml.bench(thread_engines, mesh, ["all_reduce", "broadcast"], axis=["tp", "odd"], sizes="1K:4K", sampling=QUICK)
-    run.wait(30)
+    run.wait(120)
     again = ml.Run.load(run.save(tmp_path / "run"))
     pd.testing.assert_frame_equal(again.results, run.results)
     pd.testing.assert_frame_equal(again.samples, run.samples)
@@ -386,7 +409,7 @@ def test_a_folder_without_a_run_is_rejected(tmp_path: Path, text: str | None, me
 @pytest.fixture
 def saved(thread_engines: ml.Engines, tmp_path: Path) -> Path:
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K", sampling=QUICK)
-    run.wait(30)
+    run.wait(120)
     return run.save(tmp_path / "saved")
 
 
@@ -395,7 +418,7 @@ def test_a_different_run_in_the_folder_is_overwritten_only_on_request(thread_eng
     ml.Report(first).save(saved / "report.md", pictures=True)
     (saved / "mine.txt").write_text("mine")
     run = ml.bench(thread_engines, MESH, axis="dp", sizes="1K", sampling=QUICK)
-    run.wait(30)
+    run.wait(120)
     with pytest.raises(
         BenchError, match=f"holds a different run, {first.run_id}; choose another folder, or pass overwrite"
     ):
@@ -478,7 +501,7 @@ def test_the_environment_is_recorded_without_secrets(
     monkeypatch.setenv("NCCL_ALGO", "Ring")
     monkeypatch.setenv("MY_TOKEN", "secret-value")
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
-    run.wait(30)
+    run.wait(120)
     assert run.environment["Settings"]["NCCL_ALGO"] == "Ring"
     assert "secret-value" not in str(run.environment)
     assert run.environment["Library"]["backend"] == "threads"
@@ -487,7 +510,7 @@ def test_the_environment_is_recorded_without_secrets(
 
 def test_progress_estimates_the_time_left(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64K", sampling=QUICK)
-    run.wait(30)
+    run.wait(120)
     now = run.progress
     assert (now.done, now.total, now.step, now.left_s) == (7, 7, "", 0.0)
     assert now.elapsed_s > 0
@@ -518,7 +541,7 @@ def test_an_unfinished_run_gives_no_answers(thread_engines: ml.Engines) -> None:
     early = ml.Report(run)
     run.cancel()
     gate.set()
-    run.wait(30)
+    run.wait(120)
     assert run.state == "cancelled"
     assert (run.running_note, run.table().note) == ("", "")
     assert "progress" not in run.results.attrs
@@ -529,10 +552,14 @@ def test_an_unfinished_run_gives_no_answers(thread_engines: ml.Engines) -> None:
     assert "still running" not in ml.Report(run).html()
 
 
-def test_pairs_that_are_not_all_measured_have_no_matrix(thread_engines: ml.Engines) -> None:
-    run = ml.bench_pairs(thread_engines, sizes="1K, 1M", sampling=Sampling(max_s=0.1, precision=1e-9))
+def test_pairs_that_are_not_all_measured_have_no_matrix(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs(after=1)
+    run = ml.bench_pairs(thread_engines, sizes="1K, 1M", sampling=Sampling(max_s=0.02, min_batches=6))
     with pytest.raises(BenchError, match=r"^still running \(\d+ of \d+ steps\); call \.wait\(\)$"):
         run.matrix()
+    may_go.set()
     run.wait(60)
     assert run.matrix().shape == (4, 4)
 
@@ -552,7 +579,7 @@ def test_an_interrupted_wait_in_a_notebook_is_one_sentence_and_the_run_continues
             errors.append(content)
 
     def execute(code: str) -> dict[str, Any]:
-        return client.execute_interactive(code, timeout=60, output_hook=hear)["content"]
+        return client.execute_interactive(code, timeout=120, output_hook=hear)["content"]
 
     try:
         start = """
@@ -579,7 +606,7 @@ def interrupt(main=threading.main_thread().ident):
         sentence = "The run continues in the background; call run.cancel() to stop it."
         assert [error["traceback"] for error in errors] == [[sentence]]
         assert (errors[0]["evalue"], printed) == (sentence, [])
-        assert execute("assert run.state == 'running'; run.cancel(now=True); run.wait(30)")["status"] == "ok"
+        assert execute("assert run.state == 'running'; run.cancel(now=True); run.wait(120)")["status"] == "ok"
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -614,7 +641,11 @@ def test_engines_that_are_closed_while_a_run_replaces_its_ranks_leave_nothing_be
     assert not marked_processes("MESHLAB_RUN", name)
 
 
-def test_a_run_pauses_between_steps_and_continues(thread_engines: ml.Engines) -> None:
+def test_a_run_pauses_between_steps_and_continues(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
+    began = time.monotonic()
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64K", sampling=Sampling(max_s=0.05, precision=1e-9))
     states: list[str] = []
     paused = threading.Event()
@@ -626,8 +657,9 @@ def test_a_run_pauses_between_steps_and_continues(thread_engines: ml.Engines) ->
 
     run.subscribe(listen)
     run.pause()
-    assert run.is_pausing or run.state == "paused"
-    assert paused.wait(20)
+    assert run.is_pausing
+    may_go.set()
+    assert paused.wait(60)
     at_pause = run.progress
     assert (run.state, run.has_ended, run.is_pausing, thread_engines.state) == ("paused", False, False, "busy")
     assert run.running_note == f"paused: {at_pause.done} of 7 steps"
@@ -640,10 +672,10 @@ def test_a_run_pauses_between_steps_and_continues(thread_engines: ml.Engines) ->
     time.sleep(0.3)  # the time of a pause, during which nothing may be measured
     assert run.progress == at_pause
     run.resume()
-    results = run.wait(30)
+    results = run.wait(120)
     assert (run.state, len(results)) == ("done", 7 * 2)
     assert states.count("paused") == 1
-    assert run.elapsed_s < at_pause.elapsed_s + 7 * 0.3
+    assert at_pause.elapsed_s < run.elapsed_s < time.monotonic() - began - 0.3
     assert [line.split(" ", 1)[1] for line in run.log if "pause" in line] == [
         f"paused after {at_pause.done} of 7 steps",
         next(line.split(" ", 1)[1] for line in run.log if "continued after a pause of" in line),
@@ -651,9 +683,13 @@ def test_a_run_pauses_between_steps_and_continues(thread_engines: ml.Engines) ->
 
 
 @pytest.mark.parametrize("how", ["cancel", "now", "close"])
-def test_a_paused_run_can_be_cancelled(thread_engines: ml.Engines, how: str) -> None:
+def test_a_paused_run_can_be_cancelled(
+    thread_engines: ml.Engines, how: str, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64K", sampling=QUICK)
     run.pause()
+    may_go.set()
     while run.state == "running":
         time.sleep(0.001)
     assert run.state == "paused"
@@ -661,21 +697,25 @@ def test_a_paused_run_can_be_cancelled(thread_engines: ml.Engines, how: str) -> 
         thread_engines.close(cancel=True)
     else:
         run.cancel(now=how == "now")
-    run.wait(20)
+    run.wait(60)
     assert run.state == "cancelled"
     run.pause()
     run.resume()
     assert (run.state, run.is_pausing) == ("cancelled", False)
 
 
-def test_a_pause_that_is_taken_back_has_no_effect(thread_engines: ml.Engines) -> None:
-    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=Sampling(max_s=0.2, precision=1e-9))
+def test_a_pause_that_is_taken_back_has_no_effect(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs()
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
     while not run.progress.step:
         time.sleep(0.001)
     run.pause()
     assert run.is_pausing
     run.resume()
-    run.wait(20)
+    may_go.set()
+    run.wait(60)
     assert run.state == "done"
     assert not any("paused" in line for line in run.log)
 

@@ -83,7 +83,7 @@ def served(command: Sequence[str], folder: Path, ready: str) -> Iterator[re.Matc
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(20)
+            process.wait(120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

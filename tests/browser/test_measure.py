@@ -25,7 +25,7 @@ def engines() -> Iterator[ml.Engines]:
         yield started
 
 
-def wait_until(condition: Callable[[], Any], limit_s: float = 20) -> None:
+def wait_until(condition: Callable[[], Any], limit_s: float = 120) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end
@@ -61,7 +61,8 @@ def names(page: Any, selector: str) -> list[str]:
     return [text.strip() for text in page.locator(selector).all_text_contents()]
 
 
-def test_a_run_is_paused_stopped_and_ended_with_buttons(bare, page, sent, engines):
+def test_a_run_is_paused_stopped_and_ended_with_buttons(bare, page, sent, engines, hold_runs):
+    may_go = hold_runs(after=2)
     run = ml.bench(engines, "dp=2, tp=2", axis="tp", sizes="1K:64M", sampling=SLOW)
     view = LiveView(run)
     wait_until(lambda: run.progress.done)
@@ -71,6 +72,7 @@ def test_a_run_is_paused_stopped_and_ended_with_buttons(bare, page, sent, engine
     page.keyboard.press("Enter")
     assert sent() == [{"type": "run.pause"}]
     run.pause()
+    may_go.set()
     wait_until(lambda: run.state == "paused")
     wait_until(lambda: view._run["state"] == "paused")
     shown.receive(view, "_run")
@@ -89,7 +91,7 @@ def test_a_run_is_paused_stopped_and_ended_with_buttons(bare, page, sent, engine
     page.locator(".mr-danger").click()
     assert sent() == [{"type": "run.end"}]
     run.cancel()
-    run.wait(30)
+    run.wait(120)
     wait_until(lambda: view._details)
     shown.receive(view, "_run", "_details", "_curve")
     assert not page.locator(".mr-controls").is_visible()

@@ -29,7 +29,7 @@ def test_a_saved_picture_is_interactive_without_python(page, tmp_path):
 def test_a_saved_run_has_its_tabs(page, tmp_path):
     with ml.launch(3, backend="threads") as engines:
         run = ml.bench_pairs(engines, sizes="1K", sampling=Sampling(max_s=0.02, min_batches=6))
-        run.wait(30)
+        run.wait(120)
         path = run.view.save(tmp_path / "run.html")
     page.goto(path.as_uri())
     page.get_by_role("tab", name="Pairs").click()

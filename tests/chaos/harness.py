@@ -28,8 +28,7 @@ from tests.chaos.processes import MARK, Part, end_all, files_of, find_parts, is_
 __all__ = ["Harness", "Settings", "attack_all"]
 
 _AFTER_S = 5.0  # time to clean up after a start that has reached its limit
-_GONE_S = 10.0  # time that processes and files get to go away
-_EVENT_S = 30.0  # time until a command begins, or a run reports its next step
+_EVENT_S = 60.0  # time until a command begins, or a run reports its next step
 _MEASURING_S = 60.0
 _START_S = 90.0  # time that a client gets to import everything, which is not part of the test
 _NUMBERS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP, "pause": signal.SIGSTOP}
@@ -55,6 +54,8 @@ class Settings:
         Duration of a step of a benchmark, in seconds.
     hang_s : float, default 15
         The longest time that anything but a start may take, in seconds.
+    gone_s : float, default 10
+        The time that processes and files get to go away, in seconds.
     """
 
     backend: str = "mpi"
@@ -65,6 +66,7 @@ class Settings:
     timeout_s: float = 14.0
     step_s: float = 0.15
     hang_s: float = HANG_S
+    gone_s: float = 10.0
 
     @property
     def mesh(self) -> str:
@@ -149,7 +151,7 @@ class ClientProcess:
         while True:
             is_over = not self.is_running  # read first: the events before its end arrive a little later
             if is_over:
-                self._reader.join(1.0)
+                self._reader.join(10.0)
             with self._changed:
                 for event in self.events[since:]:
                     if is_wanted(event):
@@ -620,7 +622,7 @@ class Harness:
         assert client is not None
         pids = [] if is_client_gone or is_closed else self._pids
         alive = None if is_client_gone else client.pid
-        deadline = time.monotonic() + _GONE_S
+        deadline = time.monotonic() + self._settings.gone_s
         while True:
             parts = find_parts(self._mark)
             if not (is_client_gone or is_closed):

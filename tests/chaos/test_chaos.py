@@ -12,7 +12,7 @@ from tests.chaos.harness import Settings, attack_all
 from tests.chaos.judging import summarise, to_frame
 
 # Bounds for a machine that is busy with other tests. By hand, ``python -m tests.chaos`` has tighter ones.
-PATIENT = {"deadline_s": 8.0, "timeout_s": 60.0, "hang_s": 60.0}
+PATIENT = {"deadline_s": 8.0, "timeout_s": 60.0, "hang_s": 60.0, "gone_s": 60.0}
 
 
 def assert_all_good(settings: Settings, faults: Sequence[Fault], seed: int) -> None:

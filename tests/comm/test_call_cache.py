@@ -189,13 +189,17 @@ def run_calls(comm: Any, calls: list[Any]) -> list[str]:
     return wrong
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(calls=CALLS)
 def test_sequences_of_calls_have_the_results_of_numpy(pair: ml.Engines, calls: list[Any]) -> None:
     assert pair.run(run_calls, arguments=(calls,))["value"].tolist() == [[], []]
 
 
-@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(calls=CALLS)
 def test_sequences_of_calls_over_mpi(mpi_engines: ml.Engines, calls: list[Any]) -> None:
     def on_first_two(comm: Any) -> list[str]:

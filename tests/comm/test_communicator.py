@@ -230,6 +230,7 @@ def test_in_place_calls_are_rejected_if_unsupported(comm: Communicator, call: st
         getattr(comm, call)(x, x, **arguments.get(call, {}))
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_indivisible_sizes_are_rejected(thread_engines: Any) -> None:
     messages = {
         "reduce_scatter": "the first dimension of the input is 6, which is not divisible by the 4 ranks of world; pad "
@@ -242,6 +243,7 @@ def test_indivisible_sizes_are_rejected(thread_engines: Any) -> None:
         assert errors.str.contains(message, regex=False).all()
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_scatter_requires_an_output_or_an_input_on_other_ranks(thread_engines: Any) -> None:
     errors = thread_engines.run(lambda c: c.scatter() if c.rank == 1 else None, check=False)["error"]
     assert "out= is required on this rank; pass the array that receives the data, or an input with" in errors[1]

@@ -439,6 +439,7 @@ def test_a_message_with_another_count_or_dtype_is_an_error(engines: ml.Engines, 
         assert not tag or re.search("tag[ =]9", line)
 
 
+@pytest.mark.usefixtures("patient_rounds")
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_dtype_is_supported_or_rejected(engines: ml.Engines, dtype: str) -> None:
     can = engines.ranks[0].capabilities

@@ -70,6 +70,7 @@ def test_a_file_that_hides_a_package_is_named(tmp_path: Path) -> None:
     assert "'comm' is not a package" in printed
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_an_error_on_every_rank_is_an_ordinary_result(engines: ml.Engines) -> None:
     def fail(comm: Any) -> None:
         raise ValueError(f"not on rank {comm.rank}")
@@ -80,6 +81,7 @@ def test_an_error_on_every_rank_is_an_ordinary_result(engines: ml.Engines) -> No
     assert engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_errors_are_raised_by_default_and_have_tracebacks(engines: ml.Engines) -> None:
     def fail_on_odd(comm: Any) -> None:
         if comm.world_rank % 2:
@@ -109,6 +111,7 @@ class DemandingError(Exception):
         super().__init__(f"{first} and {second}")
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_an_exception_that_cannot_be_pickled_arrives_as_text(mpi_engines: ml.Engines) -> None:
     def fail(comm: Any) -> None:
         comm.barrier()  # otherwise one rank may raise long before another, which is a different error
@@ -209,6 +212,7 @@ def test_functions_that_cannot_be_pickled_are_rejected(mpi_engines: ml.Engines) 
     assert mpi_engines.state == "ready"
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_a_value_that_cannot_be_pickled_is_an_error_of_its_rank(mpi_engines: ml.Engines) -> None:
     frame = mpi_engines.run(lambda comm: threading.Lock() if comm.rank == 1 else comm.rank, check=False)
     assert frame["error"].isna().tolist() == [True, False, True, True]

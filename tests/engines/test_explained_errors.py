@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,9 @@ def test_a_run_whose_rank_dies_shows_what_its_library_printed(
     assert FOUND in str(ml.Run.load(run.save(tmp_path / "run")).error)
 
 
-def test_ranks_that_meshlab_ended_itself_are_not_explained_as_killed(mpi_engines: ml.Engines) -> None:
+def test_ranks_that_meshlab_ended_itself_are_not_explained_as_killed(
+    mpi_engines: ml.Engines, deadline_at: Callable[..., None]
+) -> None:
     def wait(comm: Any) -> None:
         import time
 
@@ -60,6 +63,7 @@ def test_ranks_that_meshlab_ended_itself_are_not_explained_as_killed(mpi_engines
         else:
             time.sleep(60)
 
+    deadline_at(0, 1, 1, 1)
     with pytest.raises(EngineError) as caught:
         mpi_engines.run(wait, deadline_s=1.0)
     assert "The log shows" not in str(caught.value)

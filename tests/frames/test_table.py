@@ -14,7 +14,7 @@ def test_results_are_printed_as_tables(thread_engines: ml.Engines) -> None:
         sizes="1K, 64K",
         sampling=Sampling(max_s=0.02, min_batches=6),
     )
-    results = run.wait(30)
+    results = run.wait(120)
     results.loc[results["size_bytes"] == 65536, "status"] = "wrong"
     text = str(results_table(results)).replace("\u2009", " ")
     assert text.count("2 groups of 2, the slowest shown · 4 ranks · threads in this process · pipelined") == 2
@@ -33,7 +33,7 @@ def test_empty_results_are_printed() -> None:
 
 def test_a_low_bandwidth_is_not_rounded_to_zero(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="1K", sampling=Sampling(max_s=0.02, min_batches=6))
-    results = run.wait(30)
+    results = run.wait(120)
     results["time_us"], results["busbw_gbs"] = 123.4, 0.000456
     assert str(results_table(results)).splitlines()[-1].split()[-2:] == ["123", "0.000456"]
 
@@ -47,7 +47,7 @@ def test_decimal_points_of_a_column_are_aligned() -> None:
 
 def test_a_run_shows_its_table_as_text_and_as_html(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="1K", sampling=Sampling(max_s=0.02, min_batches=6))
-    run.wait(30)
+    run.wait(120)
     table = run.table()
     assert repr(table) == str(table) == str(results_table(run.results))
     html = table._repr_html_()

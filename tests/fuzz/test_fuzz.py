@@ -139,7 +139,7 @@ def test_the_time_to_recognise_a_text_grows_with_its_length_and_not_with_its_squ
         assert mesh_text_kind(text * n) is None
         return time.process_time() - begin
 
-    assert seconds(20_000) < 40 * max(min(seconds(2_000) for _ in range(3)), 0.002)
+    assert min(seconds(20_000) for _ in range(2)) < 40 * max(min(seconds(2_000) for _ in range(3)), 0.002)
 
 
 @pytest.mark.parametrize(

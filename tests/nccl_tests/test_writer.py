@@ -101,7 +101,7 @@ def test_every_pair_of_ranks_becomes_a_table():
 
 def test_a_run_and_its_folder_can_be_written(thread_engines, tmp_path):
     run = ml.bench(thread_engines, ml.DeviceMesh("tp=4"), sizes="1K, 4K", sampling=ml.Sampling(max_s=0.02))
-    run.wait(30)
+    run.wait(120)
     text = ml.nccl_tests.write(run)
     assert text == run.to_nccl_tests() == ml.nccl_tests.write(run.save(tmp_path / "run"))
 

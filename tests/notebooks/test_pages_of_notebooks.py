@@ -23,7 +23,7 @@ def shown() -> Iterator[dict[str, Any]]:
     """Everything that has a widget, as a notebook displays it."""
     with ml.launch(2, backend="threads") as engines:
         run = ml.bench(engines, sizes="1K, 4K", sampling=Sampling(max_s=0.02, min_batches=6))
-        run.wait(30)
+        run.wait(120)
         curve = Curve(title="a curve")
         curve.set_series("tp", [1024, 4096], [1.0, 2.0])
         things = {

@@ -340,7 +340,7 @@ def test_names_with_dollars_and_underscores_are_not_markup(make_results):
 @pytest.mark.parametrize("plot", PLOTS)
 def test_a_run_its_folder_its_results_and_a_list_are_accepted(thread_engines, tmp_path, plot):
     run = ml.bench(thread_engines, "dp=2, tp=2", axis="tp", sizes="1K, 2K", sampling=ml.Sampling(max_s=0.02))
-    run.wait(30)
+    run.wait(120)
     run.save(tmp_path / "run")
     data = ml.Run.load(tmp_path / "run")
     drawn = [
@@ -376,7 +376,7 @@ def test_the_figure_of_a_run_is_an_svg_and_empty_without_times(thread_engines):
     run = RunData(plan, mesh, run_id="r1", source="threads", where="4 ranks")
     assert run_figure_html(run) == ""
     done = ml.bench(thread_engines, mesh, plan)
-    done.wait(30)
+    done.wait(120)
     svg = run_figure_html(done)
     assert svg.startswith("<svg")
     assert 'aria-label="all_reduce · tp (2 groups of 2)' in svg

@@ -111,7 +111,7 @@ def test_a_run_its_folder_and_its_results_are_drawn_like_their_matrix(
     thread_engines: ml.Engines, tmp_path: Path
 ) -> None:
     run = ml.bench_pairs(thread_engines, sizes="1K, 4K", sampling=ml.Sampling(max_s=0.02, min_batches=6))
-    run.wait(30)
+    run.wait(120)
     run.save(tmp_path / "run")
     choice = {"collective": "send", "size_bytes": 1024}
     sources = [(run, choice), (run.results, choice), (tmp_path / "run", choice), (run.matrix(**choice), {})]

@@ -93,7 +93,7 @@ def loaded() -> ml.Run:
             grouping=["together", "alone", "pairs"], concurrent={"dp": "all_reduce"},
             sampling=ml.Sampling(max_s=0.02, min_batches=6),
         )  # fmt: skip
-        run.wait(30)
+        run.wait(120)
     return run
 
 

@@ -289,7 +289,7 @@ QUICK = ml.Sampling(max_s=0.03, min_batches=6)
 def pairs():
     with ml.launch(4, backend="threads") as engines:
         run = ml.bench_pairs(engines, MESH, sizes="1K, 4K", sampling=QUICK)
-        run.wait(30)
+        run.wait(120)
     return run
 
 
@@ -301,7 +301,7 @@ def loaded():
             engines, MESH, ["all_reduce", "all_gather"], axis="tp", sizes="1K", grouping="together, alone",
             concurrent={"dp": "reduce_scatter"}, sampling=QUICK,
         )  # fmt: skip
-        run.wait(30)
+        run.wait(120)
     return run
 
 

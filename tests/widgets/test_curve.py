@@ -183,6 +183,6 @@ def test_points_appended_from_several_threads_are_all_kept():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     assert {name: len(line) for name, line in curve.series.items()} == {f"tp_{index}": 100 for index in range(4)}
     assert len(sent(curve)) == 4

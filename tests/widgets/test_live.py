@@ -6,6 +6,7 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,6 @@ from meshlab.widgets.live import LiveView, static_bundle
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)
-SLOW = Sampling(max_s=0.15, precision=1e-9, max_batches=10**6)
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def no_previous_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "_last", {})
 
 
-def wait_until(condition: Any, limit_s: float = 10) -> None:
+def wait_until(condition: Any, limit_s: float = 60) -> None:
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end
@@ -37,7 +37,7 @@ def wait_until(condition: Any, limit_s: float = 10) -> None:
 def test_the_curve_has_the_points_of_the_results(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, ["all_reduce", "broadcast"], axis="tp", sizes="1K:16K", sampling=QUICK)
     view = LiveView(run)
-    results = run.wait(30)
+    results = run.wait(120)
     wait_until(lambda: view._run["has_ended"])
     assert set(view.follower.series) == {"all_reduce", "broadcast"}
     slowest = results.loc[results.groupby("step")["time_us"].idxmax()].set_index(["collective", "size_bytes"])
@@ -66,11 +66,11 @@ def test_the_lines_are_those_of_the_plot_of_the_run(thread_engines: ml.Engines) 
 
 def test_lines_of_a_resumed_run_have_its_old_and_its_new_points(thread_engines: ml.Engines) -> None:
     first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 2K", sampling=QUICK)
-    first.wait(30)
+    first.wait(120)
     plan = ml.Plan("all_reduce", "tp", sizes="1K:8K", sampling=QUICK)
     run = ml.bench(thread_engines, MESH, plan, resume=first)
     view = LiveView(run)
-    run.wait(30)
+    run.wait(120)
     wait_until(view.follower.is_over.is_set)
     assert {name: line.size.tolist() for name, line in view.follower.series.items()} == {
         "all_reduce": [1024, 2048, 4096, 8192]
@@ -80,7 +80,8 @@ def test_lines_of_a_resumed_run_have_its_old_and_its_new_points(thread_engines: 
 def test_lines_are_named_by_the_columns_that_vary(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, sizes="1K, 2K", in_place=[False, True], sampling=QUICK)
     view = LiveView(run)
-    run.wait(30)
+    run.wait(120)
+    wait_until(view.follower.is_over.is_set)
     assert set(view.follower.series) == {
         f"{axis} · {place}" for axis in ("dp", "tp") for place in ("in place", "out of place")
     }
@@ -93,7 +94,7 @@ def test_lines_under_different_loads_have_axis_labels(thread_engines: ml.Engines
         concurrent={"dp": "all_reduce"}, sampling=QUICK,
     )  # fmt: skip
     view = LiveView(run)
-    run.wait(30)
+    run.wait(120)
     wait_until(view.follower.is_over.is_set)
     assert set(view.follower.series) == {
         "tp", "dp", "tp, one group at a time", "tp, while dp runs all_reduce", "dp, while tp runs all_reduce",
@@ -103,20 +104,24 @@ def test_lines_under_different_loads_have_axis_labels(thread_engines: ml.Engines
 def test_the_title_of_pairs_has_their_axis_label(thread_engines: ml.Engines) -> None:
     run = ml.bench_pairs(thread_engines, MESH, sizes="1K", sampling=QUICK)
     view = LiveView(run)
-    run.wait(30)
+    run.wait(120)
     wait_until(view.follower.is_over.is_set)
     assert view._curve["title"].startswith("pairs of all ranks · pipelined · ")
     assert set(view.follower.series) == {"send", "send_recv"}
 
 
-def test_the_status_has_step_elapsed_and_remaining_time(thread_engines: ml.Engines) -> None:
-    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:16K", sampling=SLOW)
+def test_the_status_has_step_elapsed_and_remaining_time(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs(after=2)
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:16K", sampling=QUICK)
     view = LiveView(run)
     wait_until(lambda: run.progress.done >= 2)
     expected = ("running · step", "elapsed", "left")
     wait_until(lambda: all(text in view._run["headline"] for text in expected))
     wait_until(lambda: "all_reduce" in view._run["step"])  # no step is named between two steps
-    run.wait(30)
+    may_go.set()
+    run.wait(120)
     wait_until(lambda: view._run["state"] == "done")
     assert (view._run["share"], view._run["step"]) == (1.0, "")
 
@@ -126,21 +131,27 @@ def press(view: LiveView, action: str) -> None:
     view._handle_custom_msg({"type": action}, [])
 
 
-def test_the_buttons_pause_resume_and_stop_after_the_step(thread_engines: ml.Engines) -> None:
-    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:1M", sampling=Sampling(max_s=0.3, precision=1e-9))
+def test_the_buttons_pause_resume_and_stop_after_the_step(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs(after=1)
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:1M", sampling=QUICK)
     view = LiveView(run)
     wait_until(lambda: run.progress.done >= 1)
     press(view, "run.pause")
     assert view._run["is_pausing"]
     assert view._run["headline"].startswith("pausing after this step · step 2 of 11 · ")
+    may_go.set()
     wait_until(lambda: view._run["state"] == "paused")
     assert view._run["headline"].startswith("paused · 2 of 11 steps · ")
+    may_go.clear()
     press(view, "run.resume")
     wait_until(lambda: view._run["state"] == "running")
     for _ in range(5):
         press(view, "run.stop")
     assert view._run["level"] == 1
-    run.wait(30)
+    may_go.set()
+    run.wait(120)
     assert run.state == "cancelled"
     assert (run.results["status"] == "ok").all()
     wait_until(lambda: view._run["has_ended"])
@@ -166,22 +177,23 @@ def test_the_last_button_ends_the_ranks(thread_engines: ml.Engines) -> None:
 def test_the_previous_run_is_grey(thread_engines: ml.Engines) -> None:
     first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:4K", sampling=QUICK)
     view = LiveView(first)
-    first.wait(30)
+    first.wait(120)
     wait_until(view.follower.is_over.is_set)
     second = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:4K", sampling=QUICK)
     again = LiveView(second)
     assert again.follower.earlier["all_reduce"].value.tolist() == view.follower.series["all_reduce"].value.tolist()
-    second.wait(30)
+    second.wait(120)
     other = ml.bench(thread_engines, ml.DeviceMesh("x=4"), sizes="1K", sampling=QUICK)
     assert LiveView(other).follower.earlier == {}
-    other.wait(30)
+    other.wait(120)
 
 
 def finished(engines: ml.Engines, *, mesh: ml.DeviceMesh = MESH, **choice: Any) -> LiveView:
     run = ml.bench(engines, mesh, **{"axis": "tp", "sizes": "1K:4K", "sampling": QUICK, **choice})
     view = LiveView(run)
-    run.wait(30)
+    run.wait(120)
     wait_until(view.follower.is_over.is_set)
+    view.kept = run  # a view does not keep its run, which the collector of garbage would take
     return view
 
 
@@ -250,7 +262,7 @@ def test_a_run_whose_rank_raises_shows_the_rank_and_the_fix(thread_engines: ml.E
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:16K", sampling=QUICK)
     view = LiveView(run)
     view.when_over(gate.set)
-    assert gate.wait(20)
+    assert gate.wait(60)
     assert run.state == "failed"
     assert "rank 1 raised ValueError: a bad cable" in view._run["error"]
     assert "call engines.restart() to start new ranks" in view._run["error"]
@@ -264,20 +276,24 @@ def test_every_state_has_a_static_bundle(thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:4K", sampling=QUICK)
     early = static_bundle(run)
     assert set(early) >= {"text/plain", "text/html"}
-    run.wait(30)
+    run.wait(120)
     late = static_bundle(run)
     assert set(late) == {"text/plain", "text/html", "image/png"}
     assert "done · 3 of 3 steps" in late["text/html"]
     assert late["text/html"].count("<tr>") == 1 + 3  # the header and one row per size
 
 
-def test_lines_are_drawn_on_the_thread_of_the_view_while_the_run_measures(thread_engines: ml.Engines) -> None:
-    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64M", sampling=SLOW)
+def test_lines_are_drawn_on_the_thread_of_the_view_while_the_run_measures(
+    thread_engines: ml.Engines, hold_runs: Callable[..., threading.Event]
+) -> None:
+    may_go = hold_runs(after=3)
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:64M", sampling=QUICK)
     view = LiveView(run)
     wait_until(lambda: "all_reduce" in view.follower.series)
     assert run.state == "running"
     run.cancel()
-    run.wait(30)
+    may_go.set()
+    run.wait(120)
     wait_until(view.follower.is_over.is_set)
     assert len(view.follower.series["all_reduce"]) == len(run.results["size_bytes"].unique())
 
@@ -288,7 +304,7 @@ def test_a_run_has_one_view_which_lets_the_run_go_when_it_ends(thread_engines: m
     assert run.view is view
     assert run._display_() is view
     assert {"text/html", "text/plain", "application/vnd.jupyter.widget-view+json"} <= set(run._repr_mimebundle_()[0])
-    run.wait(30)
+    run.wait(120)
     wait_until(view.follower.is_over.is_set)
     assert view.comm is not None  # Voilà replays the display of a view after its cell, and must find the model
     left, name = weakref.ref(run), f"meshlab run {run.run_id}"

@@ -42,6 +42,6 @@ def test_names_in_a_page_are_escaped() -> None:
 
 def test_a_run_is_saved_as_a_page(tmp_path: Path, thread_engines: ml.Engines) -> None:
     run = ml.bench(thread_engines, axis="world", sizes="1K, 4K", sampling=Sampling(max_s=0.02, min_batches=6))
-    run.wait(30)
+    run.wait(120)
     page = run.view.save(tmp_path / "run.html").read_text()
     assert state_in(page)["state"]["_run"]["state"] == "done"

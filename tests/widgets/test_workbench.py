@@ -590,7 +590,7 @@ def test_edits_from_several_threads_leave_a_consistent_state(wb):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
     assert not faults
     assert wb.mesh == wb._design.mesh

@@ -109,13 +109,16 @@ def test_rounds_end_at_the_time_limit(thread_engines: ml.Engines) -> None:
     assert [len(trial.times_us) for trial in found] == [1, 1]
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_an_unexpected_error_names_the_call(thread_engines: ml.Engines) -> None:
     planted = PlantedOptions(lambda step, rank: 100.0, errors={(4, rank): OSError("no space") for rank in range(4)})
     with pytest.raises(EngineError, match=r"all_reduce 1.KiB float32 .*: OSError: no space"):
         try_on(thread_engines, [None, 4], planted)
 
 
-@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     ranks=st.lists(st.permutations(range(8)), min_size=4, max_size=4),
     noise=st.sampled_from([0.0, 0.004]),

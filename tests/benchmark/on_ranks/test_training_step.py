@@ -143,7 +143,7 @@ def test_a_worker_reports_the_error_of_its_call() -> None:
     with pytest.raises(ValueError, match="a bad cable"):
         flight.wait()
     worker.tasks.put(None)
-    worker.join(10)
+    worker.join(60)
     assert not worker.is_alive()
 
 

@@ -257,6 +257,7 @@ def test_hierarchical_calls_are_measured(engines: ml.Engines) -> None:
     assert engines.run(measured)["value"].tolist() == [[(4,), (4,)]] * 4
 
 
+@pytest.mark.usefixtures("patient_rounds")
 @pytest.mark.parametrize(
     ("use", "message"),
     [
@@ -352,7 +353,7 @@ def threads_in_processes(comm: Any) -> Any:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(20)
+        thread.join(60)
     return results
 
 

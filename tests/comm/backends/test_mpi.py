@@ -23,6 +23,7 @@ def engines_keep_working_afterwards(mpi_engines: ml.Engines) -> Any:
     assert total["value"].tolist() == [10.0] * 4
 
 
+@pytest.mark.usefixtures("patient_rounds")
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -65,6 +66,7 @@ def test_mismatched_calls_raise_on_every_rank(
     assert errors.str.contains(message).all(), errors.tolist()
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_an_error_about_a_group_names_it_and_its_global_ranks(mpi_engines: ml.Engines) -> None:
     def run(comm: Any) -> None:
         comm.all_reduce(np.ones(3 if comm.ranks[comm.rank] == 2 else 2))
@@ -82,11 +84,13 @@ def batches_that_differ(comm: Any) -> None:
             batch.barrier()
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_mismatched_batches_raise_on_every_rank(mpi_engines: ml.Engines) -> None:
     errors = mpi_engines.run(batches_that_differ, check=False)["error"]
     assert errors.str.contains("rank 1 calls all_gather count=2 dtype=float64, barrier").all()
 
 
+@pytest.mark.usefixtures("patient_rounds")
 @pytest.mark.parametrize("in_batch", [False, True])
 @pytest.mark.parametrize(
     ("sent", "received", "message"),

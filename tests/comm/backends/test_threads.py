@@ -6,6 +6,7 @@ import gc
 import re
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ def one(rank: int, of_even: Any, of_odd: Any) -> Any:
     return of_odd if rank % 2 else of_even
 
 
+@pytest.mark.usefixtures("patient_rounds")
 @pytest.mark.parametrize(
     ("function", "message"),
     [
@@ -49,6 +51,7 @@ def test_mismatched_calls_raise_on_every_rank(thread_engines: ml.Engines, functi
     assert all(word in frame["error"][0] for word in message), frame["error"][0]
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_batches_that_differ_raise_on_every_rank(thread_engines: ml.Engines) -> None:
     def without_the_last(comm: Any) -> None:
         with comm.batch() as batch:
@@ -100,6 +103,7 @@ def test_messages_that_never_match_raise(thread_engines: ml.Engines, function: A
     assert re.search(message, text), text
 
 
+@pytest.mark.usefixtures("patient_rounds")
 def test_the_engines_keep_working_after_a_mismatch(thread_engines: ml.Engines) -> None:
     thread_engines.run(lambda c: c.all_reduce(np.ones(1 + c.rank % 2)), check=False)
     thread_engines.run(lambda c: c.recv(np.ones(2), (c.rank + 1) % 4), check=False)
@@ -122,13 +126,17 @@ def test_waiting_for_a_busy_rank_is_not_a_deadlock(thread_engines: ml.Engines) -
     assert thread_engines.run(chain)["value"].tolist() == [1, 2, 3, 4]
 
 
-def test_a_rank_that_never_calls_is_named(thread_engines: ml.Engines) -> None:
+def test_a_rank_that_never_calls_is_named(thread_engines: ml.Engines, deadline_at: Callable[..., None]) -> None:
+    deadline_at(1, 1, 0, 1)
     with pytest.raises(EngineError, match="rank 2 entered 0 of its group's 1 collective call within") as caught:
         thread_engines.run(lambda c: time.sleep(20) if c.rank == 2 else c.barrier(), deadline_s=1.0)
     assert caught.value.rank == 2
 
 
-def test_a_missing_message_is_not_blamed_on_other_ranks(thread_engines: ml.Engines) -> None:
+def test_a_missing_message_is_not_blamed_on_other_ranks(
+    thread_engines: ml.Engines, deadline_at: Callable[..., None]
+) -> None:
+    deadline_at(0, 0, 0, 0, n_inside=1, n_responses=3)
     with pytest.raises(
         EngineError, match=r"no progress within 0.3.s while running <lambda>: rank 1 waits in recv of world;"
     ):
@@ -153,10 +161,11 @@ def test_abort_releases_ranks_that_wait_in_a_group_and_its_children() -> None:
         threads = [threading.Thread(target=wait, args=(comm, in_message)) for comm in comms]
         for thread in threads:
             thread.start()
-        threads[1].join(5)
-        time.sleep(0.05)
+        threads[1].join(60)
+        while not any(child._waiting for child in world._descendants):  # until the other rank waits
+            time.sleep(0.01)
         world.abort()
-        threads[0].join(5)
+        threads[0].join(60)
         assert not threads[0].is_alive()
         world.reset()
     assert errors == ["the group was aborted while this rank waited for the others"] * 2
