@@ -83,7 +83,7 @@ class Failure:
         return self.kind, self.place
 
 
-def check(entry: Entry, value: Any, kept: Path) -> Failure | None:
+def check(entry: Entry, value: Any, kept: Path, *, is_repeated: bool = False) -> Failure | None:
     """Pass one input to an entry point. Return what is wrong with its answer, or None."""
     folder = Path(tempfile.mkdtemp(dir=kept.parent))
     started = time.process_time()
@@ -113,6 +113,8 @@ def check(entry: Entry, value: Any, kept: Path) -> Failure | None:
         if caught is not None:
             caught.__traceback__ = None
     spent = time.process_time() - started
+    if spent > SLOW_S and not is_repeated:  # the first inputs import modules
+        return check(entry, value, kept, is_repeated=True)
     if spent > SLOW_S:
         return Failure(entry.name, "slow", entry.name, f"{spent:.1f} s", value)
     return None
