@@ -124,7 +124,7 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     """
     try:
         # Without O_NONBLOCK, opening a pipe that nobody writes to does not return.
-        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     except ValueError as error:
         raise OSError(errno.EINVAL, "not a name of a file") from error
     try:
