@@ -68,7 +68,7 @@ def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path 
     Raises
     ------
     ParseError
-        If the path is a folder.
+        If the path is a folder, or the source is something else.
 
     Examples
     --------
@@ -77,6 +77,8 @@ def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path 
     """
     if isinstance(source, bytes):
         return None
+    if not isinstance(source, (str, os.PathLike)):
+        raise ParseError(f"a {type(source).__name__} is neither text nor a file", hint="pass a text, or a path")
     if isinstance(source, str) and (
         any(sign in source for sign in "\n\r<\0") or len(source) > _LONGEST_NAME or not _exists(source)
     ):

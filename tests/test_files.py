@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import meshlab as ml
 from meshlab.errors import BenchError, ParseError
 from meshlab.files import describe_text, is_file, path_of, read_bytes, read_file, text_of, write_file
 
@@ -196,6 +197,13 @@ def test_text_is_read_from_a_string_bytes_and_files(tmp_path: Path, encoding: st
 @pytest.mark.parametrize("text", ["a\nb", "dp=2, tp=4", "<system>", "no\0name", "x" * 300, "x" * 5000, "", " "])
 def test_a_string_that_names_no_file_is_the_text(text: str) -> None:
     assert path_of(text, hint="") is None
+
+
+@pytest.mark.parametrize("read", [ml.read, ml.explain, ml.nccl_tests.read, ml.topology.read])
+@pytest.mark.parametrize("source", [None, 3, [[]], object(), {"a": 1}, ml.example()])
+def test_what_is_neither_text_nor_a_file_is_refused(read, source: object) -> None:
+    with pytest.raises(ParseError):
+        read(source)
 
 
 def test_a_folder_is_refused_with_the_hint_of_the_reader(tmp_path: Path) -> None:

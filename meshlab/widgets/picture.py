@@ -560,9 +560,10 @@ class Picture(anywidget.AnyWidget):
 def _ranks_in(data: Any) -> list[int]:
     """Return the ranks in a message of the front end, and none if it has something else."""
     try:
-        return np.frombuffer(data, dtype="<i4").tolist()
+        ranks: list[int] = np.frombuffer(data, dtype="<i4").tolist()
     except (TypeError, ValueError, BufferError):
         return []
+    return ranks
 
 
 def _array(values: Any) -> npt.NDArray[Any]:
