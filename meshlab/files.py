@@ -10,7 +10,9 @@ import io
 import os
 import re
 import secrets
+import select
 import stat
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +22,7 @@ from typing import BinaryIO
 from meshlab.errors import BenchError, ParseError, printable
 
 __all__ = [
+    "LARGEST_FILE",
     "LARGEST_TEXT",
     "TextSource",
     "decode_text",
@@ -30,6 +33,7 @@ __all__ = [
     "open_log",
     "path_of",
     "read_bytes",
+    "read_file",
     "text_encoding",
     "text_of",
     "write_file",
@@ -41,7 +45,12 @@ TextSource = str | bytes | os.PathLike[str]
 LARGEST_TEXT = 256 << 20
 """The largest text that is read at once, in bytes after decompression."""
 
+LARGEST_FILE = 1 << 30
+"""The largest file that is read at once as it is, in bytes, such as the samples of a run."""
+
+_PATIENCE_S = 0.5  # how long the other end of a pipe may take to open it
 _LONGEST_NAME = 4096
+_OWN_FILE = re.compile(r"(?:/dev/fd|/proc/self/fd)/(?P<number>\d{1,6})|/dev/(?P<name>stdin|stdout|stderr)")
 _GZIP = b"\x1f\x8b"
 _XML_ROOT = re.compile(r"<(?!\?|!)([A-Za-z_][\w.:-]*)")
 
@@ -59,7 +68,7 @@ def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path 
     Raises
     ------
     ParseError
-        If the path is a folder.
+        If the path is a folder, or the source is something else.
 
     Examples
     --------
@@ -68,6 +77,8 @@ def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path 
     """
     if isinstance(source, bytes):
         return None
+    if not isinstance(source, (str, os.PathLike)):
+        raise ParseError(f"a {type(source).__name__} is neither text nor a file", hint="pass a text, or a path")
     if isinstance(source, str) and (
         any(sign in source for sign in "\n\r<\0") or len(source) > _LONGEST_NAME or not _exists(source)
     ):
@@ -86,9 +97,9 @@ def is_folder(name: str | os.PathLike[str]) -> bool:
 
 
 def is_file(name: str | os.PathLike[str]) -> bool:
-    """Return True if a file has this name. A text that cannot be a name is not an error, unlike for pathlib."""
+    """Return True if a file or a pipe has this name. A text that cannot be a name is not an error."""
     try:
-        return Path(name).is_file()
+        return Path(name).exists() and not Path(name).is_dir()
     except (OSError, ValueError):
         return False
 
@@ -101,17 +112,71 @@ def _exists(name: str) -> bool:
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for reading.
+    """Open a file for reading. Nothing that has no end, or that may never have content, is opened in its place.
+
+    A pipe, such as that of ``<(command)`` in a shell, is read to its end, and its content is returned. If nobody writes
+    to it, it is empty.
 
     Raises
     ------
     OSError
         If the file cannot be read, also if no file can have this name, which is a ValueError in Python.
+    ParseError
+        If it is a device, or a pipe that has more than `LARGEST_TEXT`.
     """
     try:
-        return Path(path).open("rb")
+        # Without O_NONBLOCK, opening a pipe that nobody writes to does not return.
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     except ValueError as error:
         raise OSError(errno.EINVAL, "not a name of a file") from error
+    try:
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode):
+            os.set_blocking(file.fileno(), True)
+            return file
+        is_terminal = stat.S_ISCHR(status.st_mode) and file.isatty()
+        if not (stat.S_ISFIFO(status.st_mode) or is_terminal or status.st_rdev == Path(os.devnull).stat().st_rdev):
+            raise ParseError("this is a device", hint="pass a file", file=str(path))
+        with file:
+            return io.BytesIO(_content_of_pipe(file, str(path)))
+    except BaseException:
+        file.close()
+        raise
+
+
+def _content_of_pipe(file: BinaryIO, name: str) -> bytes:
+    ready = select.poll()
+    ready.register(file.fileno(), select.POLLIN)
+    ready.poll(_PATIENCE_S * 1000)
+    try:
+        start = os.read(file.fileno(), 1)
+        if not start:
+            return b""
+    except BlockingIOError:  # of a command that has not written yet
+        start = b""
+    os.set_blocking(file.fileno(), True)
+    content = start + file.read(LARGEST_TEXT)
+    if len(content) > LARGEST_TEXT or file.read(1):
+        raise ParseError(f"the pipe has more than {LARGEST_TEXT >> 20} MiB", hint="save it to a file", file=name)
+    return content
+
+
+def read_file(path: str | os.PathLike[str], *, largest: int = LARGEST_FILE) -> bytes:
+    """Return the content of a file as it is, never more than `largest` bytes.
+
+    Raises
+    ------
+    ParseError
+        If the file is larger.
+    OSError
+        If the file cannot be read.
+    """
+    with open_file(path) as file:
+        # By its size, because a file of any size may occupy no space at all.
+        if file.seek(0, os.SEEK_END) > largest:
+            raise ParseError(f"the file is larger than {largest >> 20} MiB", hint="copy it again", file=str(path))
+        file.seek(0)
+        return file.read(largest + 1)
 
 
 @contextmanager
@@ -154,9 +219,11 @@ def read_bytes(source: bytes | Path, *, hint: str, largest: int = LARGEST_TEXT) 
         io.BytesIO(source) if isinstance(source, bytes) else open_file(source) as file,
         _decompressed(file, name, "copy it again") as content,
     ):
+        is_too_large = content is file and file.seek(0, os.SEEK_END) > largest
+        file.seek(0)
         # Without the limit, a small file could decompress to more than the memory.
-        data = content.read(largest + 1)
-    if len(data) > largest:
+        data = b"" if is_too_large else content.read(largest + 1)
+    if is_too_large or len(data) > largest:
         raise ParseError(f"the text is larger than {largest >> 20} MiB", hint=hint, file=name)
     return data
 
@@ -242,8 +309,8 @@ def describe_text(text: str, *, may_be_name: bool = False) -> str:
 def write_file(path: str | Path, data: str | bytes) -> Path:
     """Write a file atomically: under a random temporary name in the same folder, then renamed.
 
-    A symbolic link with the name of the file is replaced, and the file that it points to is left unchanged. A device or
-    a pipe, such as ``/dev/stdout``, is written to directly. The mode of the file follows the umask.
+    A symbolic link with the name of the file is replaced, and what it points to is left unchanged. A device or a pipe,
+    such as ``/dev/stdout``, is written to directly. The mode of the file follows the umask.
 
     Parameters
     ----------
@@ -265,8 +332,9 @@ def write_file(path: str | Path, data: str | bytes) -> Path:
     path = Path(path)
     content = data.encode() if isinstance(data, str) else data
     try:
-        if _is_device(path):  # a rename would replace the device
-            path.write_bytes(content)
+        if _is_device(path):  # a rename would replace it
+            with _open_device(path) as file:
+                file.write(content)
             return path
         descriptor, temporary = _create_temporary(path.parent)
         try:
@@ -287,12 +355,32 @@ def write_file(path: str | Path, data: str | bytes) -> Path:
 
 
 def _is_device(path: Path) -> bool:
-    """Return whether a path is a character device or a pipe."""
+    """Return whether a path is a character device, a pipe or an open file of this process, but not a link to one."""
+    if _OWN_FILE.fullmatch(str(path)):
+        return True
     try:
-        mode = path.stat().st_mode
+        mode = path.lstat().st_mode
     except OSError:
         return False
     return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+def _open_device(path: Path) -> BinaryIO:
+    """Open a device or a pipe for writing. A pipe that nobody reads is an error: open() would wait forever."""
+    own = _OWN_FILE.fullmatch(str(path))
+    if own is not None:  # at its position, which a file that was opened again would not have
+        return open(os.dup(int(own["number"] or ("stdin", "stdout", "stderr").index(own["name"]))), "wb")  # noqa: PTH123
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        else:
+            os.set_blocking(descriptor, True)
+            return open(descriptor, "wb")  # noqa: PTH123
 
 
 def _create_temporary(folder: Path) -> tuple[int, Path]:

@@ -28,6 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from meshlab.errors import BenchError, ParseError
+from meshlab.files import read_file
 
 __all__ = ["check_writable", "digest_of", "locate", "read_recorded", "release", "staged_folder", "try_lock"]
 
@@ -153,10 +154,10 @@ def read_recorded(folder: Path, name: str, digest: str) -> bytes:
     # The first place again at the end, because a writer may move the file there in the meantime.
     for path in (folder / name, *(stage / name for stage in _stages(folder)), folder / name):
         try:
-            content = path.read_bytes()
+            content = read_file(path)
         except FileNotFoundError:
             continue
-        except OSError as error:
+        except (OSError, ParseError) as error:
             problem = error
             continue
         if digest_of(content) == digest:

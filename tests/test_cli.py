@@ -393,6 +393,17 @@ def test_compare_names_runs_after_their_folders_and_accepts_percent(
     assert "wednesday: No such file or directory; pass the folder of a run" in err
 
 
+def test_a_file_that_cannot_be_read_is_an_error_of_every_command(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for words in (["explain"], ["predict", "tp=2", "--cluster"]):
+        assert main([*words, "/proc/self/mem"]) == 2  # opens, but cannot be read
+        assert capsys.readouterr().err == "meshlab: reading or writing failed: Input/output error\n"
+    assert main(["explain", str(tmp_path / "loop")]) == 2
+    assert "loop: Too many levels of symbolic links" in capsys.readouterr().err
+
+
 def test_a_comparison_can_be_printed_without_names(
     make_results: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

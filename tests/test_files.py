@@ -4,13 +4,15 @@ import gzip
 import os
 import secrets
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import meshlab as ml
 from meshlab.errors import BenchError, ParseError
-from meshlab.files import describe_text, path_of, read_bytes, text_of, write_file
+from meshlab.files import describe_text, is_file, path_of, read_bytes, read_file, text_of, write_file
 
 
 def test_a_file_is_replaced_or_untouched(tmp_path: Path) -> None:
@@ -94,6 +96,63 @@ def test_a_pipe_is_written_and_not_replaced(tmp_path: Path) -> None:
     assert write_file("/dev/null", "x").is_char_device()
 
 
+def test_a_pipe_that_nobody_reads_is_an_error(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(BenchError, match=r"^cannot write "):
+        write_file(tmp_path / "pipe", "content")
+
+
+def test_a_link_to_a_pipe_is_replaced(tmp_path: Path) -> None:
+    pipe, link = tmp_path / "pipe", tmp_path / "report.html"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_file(link, "content")
+    assert (os.read(reader, 1), link.is_symlink(), link.read_text()) == (b"", False, "content")
+    os.close(reader)
+
+
+def test_an_open_file_of_the_process_is_written_where_it_is(tmp_path: Path) -> None:
+    with (tmp_path / "out.txt").open("wb", buffering=0) as file:
+        file.write(b"before ")
+        write_file(f"/dev/fd/{file.fileno()}", "content")
+        file.write(b" after")
+    assert (tmp_path / "out.txt").read_text() == "before content after"
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.2])
+def test_the_output_of_a_command_is_read(pause: float) -> None:
+    reading, writing = os.pipe()
+
+    def write() -> None:
+        time.sleep(pause)
+        os.write(writing, b"first line\n")
+        time.sleep(pause)
+        os.write(writing, b"second line\n")
+        os.close(writing)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    path = Path(f"/dev/fd/{reading}")
+    assert is_file(path)
+    assert text_of(path, hint="")[0] == "first line\nsecond line\n"
+    writer.join()
+    os.close(reading)
+
+
+def test_what_has_no_end_or_no_content_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert read_file(tmp_path / "pipe") == read_file("/dev/null") == b""
+    (tmp_path / "link.csv").symlink_to("/dev/zero")
+    for name in ("/dev/zero", "/dev/full", tmp_path / "link.csv"):
+        with pytest.raises(ParseError, match="this is a device; pass a file"):
+            read_file(name)
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(ParseError, match="the file is larger than 1024 MiB"):
+        read_file(tmp_path / "sparse")
+
+
 def test_threads_that_write_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     texts = [letter * 20_000 for letter in "abcd"]
@@ -138,6 +197,13 @@ def test_text_is_read_from_a_string_bytes_and_files(tmp_path: Path, encoding: st
 @pytest.mark.parametrize("text", ["a\nb", "dp=2, tp=4", "<system>", "no\0name", "x" * 300, "x" * 5000, "", " "])
 def test_a_string_that_names_no_file_is_the_text(text: str) -> None:
     assert path_of(text, hint="") is None
+
+
+@pytest.mark.parametrize("read", [ml.read, ml.explain, ml.nccl_tests.read, ml.topology.read])
+@pytest.mark.parametrize("source", [None, 3, [[]], object(), {"a": 1}, ml.example()])
+def test_what_is_neither_text_nor_a_file_is_refused(read, source: object) -> None:
+    with pytest.raises(ParseError):
+        read(source)
 
 
 def test_a_folder_is_refused_with_the_hint_of_the_reader(tmp_path: Path) -> None:

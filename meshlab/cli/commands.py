@@ -211,13 +211,9 @@ def explain(options: argparse.Namespace) -> int:
     form = options.format or _EXPLANATION_FORMATS.get(Path(options.out or "").suffix, "text")
     if "-" in options.files and sys.stdin.isatty():
         print_error("paste the text, and end it with Ctrl-D on a line of its own")
-    try:
-        sources = [sys.stdin.buffer.read() if name == "-" else Path(name) for name in options.files]
-        explanation = explain(sources[0] if len(sources) == 1 else sources)
-        explanation = explanation.redacted() if options.redact else explanation
-    except OSError as error:
-        print_error(f"cannot read {error.filename}: {error.strerror or error}")
-        return BAD_INPUT
+    sources = [sys.stdin.buffer.read() if name == "-" else Path(name) for name in options.files]
+    explanation = explain(sources[0] if len(sources) == 1 else sources)
+    explanation = explanation.redacted() if options.redact else explanation
     if form == "html":
         text = as_page(explanation)
     elif form == "markdown":

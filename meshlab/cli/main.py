@@ -93,6 +93,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # would raise the same error again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    except OSError as error:
+        reason = error.strerror or error
+        print_error(
+            f"reading or writing failed: {reason}"
+            if error.filename is None
+            else f"cannot read {error.filename}: {reason}"
+        )
+        return BAD_INPUT
 
 
 def _is_first_process() -> bool:

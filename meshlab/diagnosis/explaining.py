@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -124,7 +124,7 @@ def explain_log(text: str) -> Explanation | None:
 
 def _paste_of(source: TextSource | Sequence[TextSource]) -> Paste:
     """Return the paste of one or several sources."""
-    if isinstance(source, (str, bytes, os.PathLike)):
+    if isinstance(source, (str, bytes, os.PathLike)) or not isinstance(source, Iterable):
         return Paste(*_text_of(source))
     texts = [_text_of(one) for one in source]
     # The names of files, as head and tail print them, because the name of a dump has its rank.

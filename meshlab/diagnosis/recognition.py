@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -97,7 +98,7 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
     >>> ml.read("GPU0  X  NV18\nGPU1  NV18  X").kind
     'description of hardware'
     """
-    if not isinstance(source, bytes) and len(str(source)) < _LONGEST_NAME and is_folder(source):
+    if isinstance(source, (str, os.PathLike)) and len(str(source)) < _LONGEST_NAME and is_folder(source):
         folder = Path(source)
         if run_id_in(folder) is None:
             raise ParseError("this folder has no saved run", hint="pass one of its files", file=str(folder))

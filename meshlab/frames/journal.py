@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.documents import parse_json
+from meshlab.files import read_file
 from meshlab.folders import release, try_lock
 from meshlab.frames.rundata import Columns, Row
 
@@ -117,7 +118,7 @@ def read_journal(path: Path) -> JournalContent:
         If it was not written by a `Journal`.
     """
     found = JournalContent()
-    *lines, last = path.read_bytes().split(b"\n")
+    *lines, last = read_file(path).split(b"\n")
     found.n_cut_off = int(last != b"")
     n_expected = n_bad = 0
     for line in lines:
@@ -140,7 +141,7 @@ def read_journal(path: Path) -> JournalContent:
 def is_journal_open(path: Path) -> bool:
     """Return whether the process that writes a journal still exists, in this process or another one."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except (OSError, ValueError):  # a damaged run.json may name it with a null character
         return False
     try:

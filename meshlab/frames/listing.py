@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 
 from meshlab.documents import read_own_json
 from meshlab.errors import ParseError
-from meshlab.files import is_folder
+from meshlab.files import is_folder, read_file
 from meshlab.frames.store import load
 
 if TYPE_CHECKING:
@@ -124,6 +125,8 @@ def _best_gbs(path: Path) -> float:
     for name, read in (("results.parquet", pd.read_parquet), ("results.csv", pd.read_csv)):
         with suppress(OSError, ValueError, KeyError):
             options: dict[str, Any] = {"columns" if name.endswith("parquet") else "usecols": ["busbw_gbs"]}
-            best = read(path / name, **options)["busbw_gbs"].to_numpy(dtype=np.float64, na_value=np.nan)
+            best = read(BytesIO(read_file(path / name)), **options)["busbw_gbs"].to_numpy(
+                dtype=np.float64, na_value=np.nan
+            )
             return float(np.nanmax(best)) if np.isfinite(best).any() else float("nan")
     return float("nan")

@@ -9,10 +9,12 @@ __all__ = [
     "CREDENTIALS",
     "HARDWARE_IDS",
     "HOME",
+    "HOST_LISTS",
     "HOST_SHAPES",
     "IPV4",
     "IPV6",
     "KEYED_SECRET",
+    "OPTION_SECRET",
     "PRIVATE_KEY",
     "PRODUCT",
     "PUBLIC_DOMAINS",
@@ -20,6 +22,7 @@ __all__ = [
     "SERIAL",
     "TOKENS",
     "USER_AT_HOST",
+    "USER_SHAPES",
     "UUID",
     "VERSION_BEFORE",
     "WORD",
@@ -48,6 +51,8 @@ TOKENS = re.compile(
             r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",  # JSON web tokens
             r"\b(?:npm_|pypi-|dckr_pat_)[\w-]{20,}",
             r"\bssh-(?:rsa|dss|ed25519) [A-Za-z0-9+/=]{40,}",
+            r"(?<=hooks\.slack\.com/services/)[\w/]{20,}",
+            r"(?<=[?&]sig=)[\w%.~+/=-]{6,}|(?<=[?&]key=)[\w%.~+/=-]{6,}",  # addresses that are signed
             r"(?i:\b(?:bearer|basic) )(?=[A-Za-z._~+/=-]*\d)[\w.~+/=-]{8,}",
             r"(?<![0-9A-Za-z])[0-9a-f]{40}(?![0-9A-Za-z])",  # Weights & Biases, and other keys of 160 bits
         )
@@ -55,24 +60,33 @@ TOKENS = re.compile(
 )
 """Secrets that can be recognised without a word before them, apart from private keys, which have several lines."""
 
-CREDENTIALS = re.compile(r"(?<=://)(?P<user>[^\s/@:\"'<>]{1,200})(?::[^\s/@\"'<>]{0,500})?@")
+CREDENTIALS = re.compile(r"(?<=://)(?P<user>[^\s/@:\"'<>]{0,200})(?::[^\s/@\"'<>]{0,500})?@")
 """The user and the password in an address."""
 
 _SECRET_WORDS = (
     r"[\w.-]{0,60}(?:(?<![a-z])(?:auth)?token(?!i[sz]|s)|secret|passw(?:or)?d|passwd|passphrase|api[_-]?key|access[_-]?key"
-    r"|private[_-]?key|account[_-]?key|signing[_-]?key|credentials?|authorization|signature|cookie)[\w.-]{0,60}"
+    r"|private[_-]?key|account[_-]?key|signing[_-]?key|credentials?|authorization|signature|cookie|(?<![a-z])auth(?=[\"']))[\w.-]{0,60}"
 )
+_NO_COUNT = r"(?!\[secret\]|(?:-?\d{1,6}(?:\.\d+)?|(?i:true|false|none|null|yes|no))(?:[\s\"',;&)\]}]|$))"
+# Counts and switches are no secrets: token=512, token=True.
+
 SECRET_WORD = re.compile(r"(?i:token|secret|pass|key|cred|auth|sign|cookie)|_P")
 """What every match of `KEYED_SECRET` contains."""
 
 KEYED_SECRET = re.compile(
     rf"(?P<key>(?i:(?<!\w){_SECRET_WORDS})|(?<!\w)[A-Z][A-Z0-9_]{0, 60}_(?:KEY|PAT|PWD|PASS)(?!\w))"
-    r"(?P<between>[\"']?[ \t]*(?:[:=]|(?<=\w)[ \t](?=\S*\d))[ \t]*[\"']?(?:(?i:bearer|basic|token)[ \t]+)?)"
-    # Counts and switches are no secrets: token=512, token=True.
-    r"(?!\[secret\]|(?:-?\d{1,6}(?:\.\d+)?|(?i:true|false|none|null|yes|no))(?:[\s\"',;&)\]}]|$))"
-    r"[^\s\"'<>&,;]+"
+    r"(?P<between>(?:\\?[\"'])?[ \t]*(?:[:=]|(?<=\w)[ \t](?=\S*\d))[ \t]*"
+    r"(?:\\?[\"'])?(?:(?i:bearer|basic|token)[ \t]+)?)"
+    rf"{_NO_COUNT}"
+    # In quotes, a secret may have spaces.
+    r"(?:(?<=\")[^\"\\\n]{1,200}(?=\\?\")|(?<=')[^'\\\n]{1,200}(?=\\?')|(?:[^\s\"'<>&,;\\]|\\(?![\"']))+)"
 )
 """A word such as ``password`` or ``HF_TOKEN`` with a value."""
+
+OPTION_SECRET = re.compile(
+    rf"(?P<key>(?<![\w-])--?(?i:{_SECRET_WORDS}))(?P<between>[ \t]+[\"']?){_NO_COUNT}(?!-)[^\s\"'<>&,;]+"
+)
+"""An option of a command with a value, such as ``--token abc``."""
 
 # -- hardware ----------------------------------------------------------------------------------------------------------
 
@@ -85,6 +99,7 @@ HARDWARE_IDS = {
     "mac": re.compile(
         r"(?<![\w:.-])(?:[0-9a-fA-F]{2}:){5,19}[0-9a-fA-F]{2}(?![\w:])"
         r"|(?<![\w:.-])(?:[0-9a-fA-F]{2}-){5}[0-9a-fA-F]{2}(?![\w-])"
+        r"|(?<![\w.])(?=[\d.]*[a-f])[0-9a-f]{4}\.[0-9a-f]{4}\.[0-9a-f]{4}(?![\w.])"  # as switches write it
     ),
     "guid": re.compile(
         r"(?<!\w)0x[0-9a-fA-F]{16}(?!\w)|(?<!\w)[SHR]-[0-9a-fA-F]{16}(?!\w)"
@@ -105,7 +120,7 @@ SERIAL = re.compile(
 
 IPV4 = re.compile(r"(?<![\w.])(?P<address>\d{1,3}(?:\.\d{1,3}){3})(?![\w]|\.\d)")
 IPV6 = re.compile(
-    r"(?<![\w:.])(?P<address>(?=[0-9a-fA-F:]{0,45}(?:\d|::[0-9a-fA-F]{2,}|[0-9a-fA-F]{3,}::))"
+    r"(?<![\w:.])(?P<interface>[a-z]{1,8}\d[\w.-]{0,12}:)??(?P<address>(?=[0-9a-fA-F:]{0,45}(?:\d|::[0-9a-fA-F]{2,}|[0-9a-fA-F]{3,}::))"
     r"(?:[0-9a-fA-F]{0,4}:){2,7}(?:[0-9a-fA-F]{1,4}|(?:\d{1,3}\.){3}\d{1,3})?)(?P<zone>%\w+)?(?![\w:])"
 )
 VERSION_BEFORE = re.compile(
@@ -128,6 +143,20 @@ _WITH_NUMBER = rf"(?=[\w.-]{{0,255}}[A-Za-z])(?=[\w.-]{{0,255}}[\d.-]){_HOST}"
 USER_AT_HOST = re.compile(rf"(?<![\w.+/:-])(?P<user>[A-Za-z][\w.+-]{{0,63}})@(?P<host>{_WITH_LETTER}|(?=\d+\.)[\d.]+)")
 """An address of e-mail, or of ssh."""
 
+USER_SHAPES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?<![A-Za-z])(?:[A-Z]{1,20}_){0,4}(?:USER|USERNAME|LOGNAME|ACCOUNT)=[\"']?(?P<user>[A-Za-z][\w.-]{1,63})",
+        r"(?i:(?<![A-Za-z])(?:user|owner)(?:[ _]?(?:name|id))?)(?:=|[\"'][ \t]*:[ \t]*)[\"']?"
+        r"(?P<user>[A-Za-z][\w.-]{1,63})(?![\w[]|\((?!\d))",
+        r"(?<![A-Za-z])(?:Account=|uid=\d{1,10}\()(?P<user>[A-Za-z][\w.-]{1,63})",  # of Slurm, and of id
+        r" for (?:user )?(?P<user>[A-Za-z][\w.-]{1,63}) from (?=\S*\d)",  # of sshd
+        r"(?<![\w/.~])~(?P<user>[A-Za-z][\w.-]{1,63})/",
+        r"\[(?P<user>[A-Za-z][\w.-]{1,63})@[\w.-]{1,63} [^\]\n]{1,100}\][$#]",  # a prompt
+    )
+)
+"""Names of users by the words around them."""
+
 _DOMAINS = (
     "com|org|net|edu|gov|mil|int|io|ai|dev|cloud|de|fr|uk|ch|at|nl|eu|jp|cn|kr|us|ca|au|it|es|se|no|fi|dk|pl|cz|be|sg"
     "|local|lan|internal|intern|intra|intranet|corp|hpc|example|invalid|localdomain|svc"
@@ -145,6 +174,11 @@ HOST_SHAPES = tuple(
         rf"(?<![\w.-])(?P<host>{_WITH_LETTER}):\d+:\d+ (?:\[-?\d+\] |NCCL )",  # the frame of NCCL
         rf"\[(?P<host>{_WITH_LETTER}):\d{{2,}}\]",  # Open MPI
         rf"(?<![\w.-])(?P<host>{_WITH_LETTER})<\d+>",  # NCCL's addresses
+        rf"'(?P<host>{_WITH_LETTER})_\d{{2,}}_\d+'",  # the names of nodes of torchrun
+        rf"(?<!\w)host[ \t]{{2,20}}: (?P<host>{_WITH_LETTER})(?!\S)",  # the summary of torchrun
+        rf"(?i:\brdzv[_-]endpoint[\"']?[=: ]+[\"']?|\bhost=[\"']?|\bswitch_?name[\"']?[=:][ \t]*[\"']?)"
+        rf"(?P<host>{_WITH_LETTER})(?![\w(\[])",
+        rf"(?i:\b(?:to|from|for|with|at|reach) )(?P<host>{_WITH_NUMBER}):\d{{2,5}}(?![\w:.])",
         rf"(?<=://)(?:[^\s/@]{{0,700}}@)?(?P<host>{_WITH_LETTER})",
         rf"(?<![\w.@/-])(?P<host>(?:[A-Za-z0-9](?:[A-Za-z0-9-]{{0,62}}[A-Za-z0-9])?\.){{1,8}}(?:{_DOMAINS}))(?![\w-]|\.\w|\()",
         r"(?<![\w.-])(?P<host>ip-\d+-\d+-\d+-\d+)(?![\w-])",  # AWS
@@ -161,6 +195,17 @@ HOST_SHAPES = tuple(
     )
 )
 """Names of hosts by the words around them."""
+
+HOST_LISTS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?i:(?<![A-Za-z])(?:\w{0,40}node_?list|nodes?|hosts?|host_?list|node_?name|failures? on"
+        r"|(?:on|of) (?:nodes?|hosts?))"
+        r"[\"']?[ \t]*[:= ][ \t]*[\"']?)(?P<hosts>(?=[\w.,-]{1,300}\[\d{1,15}[,-])[\w.,\[\]-]{2,3000})",
+        r"(?<!\S)(?:-H|--hosts?|--nodelist)[= ](?P<hosts>(?=[\w.-]{0,100}(?:\d|:\d|,))[A-Za-z][\w.,:-]{1,3000})",
+    )
+)
+"""Lists of hosts: in the notation of Slurm, and in options of launchers."""
 
 BRACKETED = re.compile(r"(?<![\w.-])(?P<stem>[^\W_][\w.-]{0,62})(?P<numbers>\[\d[\d, -]{0,2000}\])")
 """A list of hosts in the notation of Slurm."""

@@ -26,10 +26,12 @@ from meshlab.frames.private_shapes import (
     CREDENTIALS,
     HARDWARE_IDS,
     HOME,
+    HOST_LISTS,
     HOST_SHAPES,
     IPV4,
     IPV6,
     KEYED_SECRET,
+    OPTION_SECRET,
     PRIVATE_KEY,
     PRODUCT,
     PUBLIC_DOMAINS,
@@ -37,6 +39,7 @@ from meshlab.frames.private_shapes import (
     SERIAL,
     TOKENS,
     USER_AT_HOST,
+    USER_SHAPES,
     UUID,
     VERSION_BEFORE,
     WORD,
@@ -83,6 +86,9 @@ _CLOSED_COLUMNS = frozenset(_COLUMN_WORDS.split())
 _MESH_COLUMNS = ("collective", "axis", "group", "concurrent_axis", "concurrent_collective")
 
 
+_LISTED = re.compile(r"[^,\[\]]{1,300}(?:\[[^\[\]]{0,2000}\][^,\[\]]{0,100})*")
+
+
 class Redactor:
     """Replaces names by keyed hashes. The key is random and not stored, so a hash cannot be reversed by trying names.
 
@@ -109,6 +115,8 @@ class Redactor:
         self._names: dict[str, tuple[str, str]] = {}  # in lower case, with the kind and the name that is hashed
         self._first_parts: set[str] = set()
         self._stems: set[str] = set()
+        self._listed: set[str] = set()  # stems of lists of hosts, such as node[1-4], followed by a number
+        self._listed_names: re.Pattern[str] | None = None
         self._others: dict[str, str] = {}  # names that are not words, such as "Ada L.", with their kinds
         self._other_names: re.Pattern[str] | None = None
         for host in hosts:
@@ -158,6 +166,13 @@ class Redactor:
         for found in USER_AT_HOST.finditer(text):
             self._add("user", found["user"], is_guess=True)
             self._add_host(found["host"], is_guess=True)
+        for shape in USER_SHAPES:
+            for found in shape.finditer(text):
+                self._add("user", found["user"], is_guess=True)
+        for shape in HOST_LISTS:
+            for found in shape.finditer(text):
+                for name in _LISTED.findall(found["hosts"]):
+                    self._add_listed(name)
         for shape in HOST_SHAPES:
             for found in shape.finditer(text):
                 self._add_host(found["host"], is_guess=True)
@@ -177,6 +192,17 @@ class Redactor:
         stem = short.lower().rstrip("0123456789")
         if stem != short.lower():
             self._stems.add(stem)
+
+    def _add_listed(self, name: str) -> None:
+        """Add a host of a list, or the hosts whose numbers are in brackets."""
+        stem, bracket, _ = name.partition("[")
+        low = stem.lower()
+        if not bracket:
+            self._add_host(re.sub(r":\d+\Z", "", name), is_guess=True)
+        elif re.search(r"[^\W\d]", low) and low.strip("-_.") not in self._keep and not PRODUCT.fullmatch(low):
+            self._stems.add(low)
+            self._listed.add(low)
+            self._listed_names = None
 
     def _add(self, kind: str, name: str, *, is_guess: bool = False) -> None:
         name = name.strip()
@@ -216,11 +242,14 @@ class Redactor:
             text = CREDENTIALS.sub("[secret]@", text)
         if SECRET_WORD.search(text):
             text = KEYED_SECRET.sub(r"\g<key>\g<between>[secret]", text)
+            text = OPTION_SECRET.sub(r"\g<key>\g<between>[secret]", text) if "-" in text else text
         if any(sign.isdecimal() for sign in text):
             text = self._without_numbers(text)
         text = HOME.sub(lambda found: f"{found['folder']}user", text)
         if self._others:
             text = self._replace_others(text)
+        if self._listed:
+            text = self._replace_listed(text)
         if self._stems and "[" in text:
             text = BRACKETED.sub(self._bracketed, text)
         return WORD.sub(self._word, text) if self._names else text
@@ -242,6 +271,12 @@ class Redactor:
             self._other_names = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
         return self._other_names.sub(lambda found: f"{self._others[found[0]]}-{self._hash(found[0])}", text)
 
+    def _replace_listed(self, text: str) -> str:
+        if self._listed_names is None:
+            stems = "|".join(sorted(map(re.escape, self._listed), key=len, reverse=True))
+            self._listed_names = re.compile(rf"(?i)(?<![^\W_])(?:{stems})\d+(?![^\W_])")
+        return self._listed_names.sub(lambda found: self._hashed("host", found[0].lower()), text)
+
     def _bracketed(self, found: re.Match[str]) -> str:
         """Replace the stem of a list of hosts, such as node[1-4,7] of Slurm."""
         if found["stem"].lower() not in self._stems:
@@ -258,7 +293,8 @@ class Redactor:
         start = found.start()
         if address.version == 4 and VERSION_BEFORE.search(found.string, max(0, start - 32), start):
             return found[0]
-        return f"address-{self._hash(str(address))}"
+        interface = found["interface"] if address.version == 6 else None
+        return f"{interface or ''}address-{self._hash(str(address))}"
 
     def _word(self, found: re.Match[str]) -> str:
         """Replace the names within a word, which separators divide into parts: mgmt-node7-ib0.cluster."""
@@ -322,7 +358,7 @@ class Redactor:
 
     def _item(self, key: Any, value: Any) -> Any:
         """Return a value of a mapping. The value of a key such as HF_TOKEN is a secret of any shape."""
-        if isinstance(key, str) and isinstance(value, str) and value:
+        if isinstance(key, str) and isinstance(value, str) and value.strip():
             return "[secret]" if KEYED_SECRET.fullmatch(f"{key}={value.split()[0]}") else self.text(value)
         return self.anything(value)
 

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from meshlab.documents import LimitError, parse_own_json, read_own_json
 from meshlab.errors import BenchError, ParseError
-from meshlab.files import is_folder, open_file, text_of
+from meshlab.files import LARGEST_TEXT, is_folder, open_file, read_file, text_of
 from meshlab.folders import digest_of, locate, read_recorded, staged_folder
 from meshlab.frames.journal import Journal, is_journal_open, read_journal
 from meshlab.frames.plan import Plan
@@ -439,8 +439,7 @@ def load(folder: str | Path) -> RunData:
     path = folder / _POINTER
     for _ in range(_MOST_READS):
         try:
-            with open_file(path) as file:
-                text = file.read()
+            text = read_file(path, largest=LARGEST_TEXT)
         except OSError as error:
             raise ParseError(f"{folder} holds no run: {error.strerror or error}", file=str(path)) from error
         caught: ParseError | None = None
@@ -450,8 +449,8 @@ def load(folder: str | Path) -> RunData:
         except ParseError as error:
             caught = error
         try:
-            is_current = path.read_bytes() == text
-        except OSError:
+            is_current = read_file(path, largest=LARGEST_TEXT) == text
+        except (OSError, ParseError):
             is_current = True
         if not is_current:  # another process has replaced the run in the meantime
             continue
@@ -829,8 +828,7 @@ def frame_from_csv(path: str | Path, columns: Sequence[Column], content: bytes |
     import pandas as pd
 
     if content is None:
-        with open_file(path) as file:
-            content = file.read()
+        content = read_file(path)
     data = content
     _check_csv_size(data, path)
     with _complete(path, "CSV"):

@@ -151,7 +151,7 @@ def explain(mesh: DeviceMesh, ranks_per_node: int = 8) -> str:
     if mesh.idle_ranks.size:
         lines.append(f"Idle: {format_ranks(mesh.idle_ranks.tolist())} of {mesh.world_size:,}.")
     lines += [_axis_line(mesh, index) for index in reversed(range(len(mesh.axes)))]
-    lines.append(_node_line(mesh, number))
+    lines.append(_node_line(mesh, min(number, np.iinfo(np.int32).max)))
     if len(mesh.axes) > 1:
         lines.append(
             f"Axis order in torch and JAX: ({', '.join(mesh.axis_names)}). "

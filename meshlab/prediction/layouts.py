@@ -55,6 +55,7 @@ This is an assumption, because only totals are published, which include both. On
 arXiv 2407.21783, table 4) and up to 47 % (README of Megatron-LM).
 """
 
+_MOST_CHUNKS = 1 << 31
 _COMPONENT = {
     "tp": "tp", "cp": "cp", "ep": "ep", "etp": "ep", "pp": "pp", "data": "dp", "expert_data": "dp", "replicas": "dp"
 }  # fmt: skip
@@ -164,6 +165,7 @@ def search(
     degrees_of = {name: None if value is None else positive_integers(name, value) for name, value in wanted.items()}
     allowed = {name: allowed_degrees(name, values, ranks) for name, values in degrees_of.items()}
     chunks = sorted(set(positive_integers("interleave", work.interleave if interleave is None else interleave)))
+    chunks = sorted({min(number, _MOST_CHUNKS) for number in chunks})  # more than the layers of any job
     candidates = all_factorisations(ranks, allowed, chunks)
     kept, dropped = drop_layouts(work, candidates, hardware)
     if not kept.any():

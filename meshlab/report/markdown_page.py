@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from meshlab.diagnosis.quoting import visible
 from meshlab.mesh.groups import Groups
 from meshlab.report.answers import Answer
 from meshlab.report.pictures import Pictures, ReportPicture
@@ -135,6 +136,6 @@ def _escape(text: str) -> str:
     >>> print(_escape("a|b <script> all_reduce"))
     a\|b &lt;script&gt; all_reduce
     """
-    text = re.sub(r"\s*[\r\n]+\s*", " ", text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = visible(re.sub(r"\s*[\r\n]+\s*", " ", text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # GitHub does not treat an underscore between letters as emphasis, so all_reduce stays readable.
     return re.sub(r"([\\`*|\[\]~])|(?<!\w)(_)|(_)(?!\w)", lambda match: "\\" + match[0], text)

@@ -19,6 +19,7 @@ from meshlab.analysis.references import reference_lines
 from meshlab.analysis.stragglers import find_stragglers
 from meshlab.analysis.thresholds import ThresholdCheck, Thresholds
 from meshlab.analysis.tunings import Tuning
+from meshlab.diagnosis.quoting import visible
 from meshlab.errors import BenchError, MeshError, MeshlabError, TopologyError, did_you_mean
 from meshlab.files import is_folder, text_of, write_file
 from meshlab.folders import staged_folder
@@ -264,7 +265,7 @@ class Report:
             self._compare(earlier)
         calibration = None if data is None else data.calibration
         self.expected = expectations(self.results, self.cluster, mesh=self.mesh, calibration=calibration)
-        self.title = title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives")
+        self.title = visible(title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives"))
         self._state = "" if data is None else data.state
         self._elapsed_s = 0.0 if data is None else data.progress.elapsed_s
         self._devices = None if data is None else data.devices

@@ -13,7 +13,7 @@ import numpy as np
 
 from meshlab.errors import TopologyError, did_you_mean
 from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.presets import PRESETS, Preset, preset
+from meshlab.topology.model.presets import PRESETS, Preset, as_cluster, preset
 from meshlab.topology.placement.scene import Scene, scene_of
 from meshlab.widgets.source import cluster_code, python
 
@@ -87,6 +87,7 @@ class Machine:
             machine = cls(cluster)
             machine.whole  # noqa: B018 - raises if the preset is unknown
             return machine
+        cluster = as_cluster(cluster)  # raises if it is no cluster
         for name, one in PRESETS.items():
             if one.title == cluster.title:
                 defaults = _preset_values(one)

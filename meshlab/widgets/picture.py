@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -27,12 +28,38 @@ from meshlab.topology.placement.view import View, make_view
 from meshlab.units import format_size, format_time_us, parse_size
 from meshlab.widgets.assets import joined_scripts, joined_styles
 
-__all__ = ["PICTURE_SCRIPTS", "Picture", "check_ranks"]
+__all__ = ["PICTURE_SCRIPTS", "Checked", "Picture", "check_ranks"]
 
 _PAGE_NOTE = "A saved view. Zoom, hover, colours and the axis can be changed here. Edits need meshlab."
 _COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
 PICTURE_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "picture")
+
+
+class Checked(traitlets.Any):
+    """A trait of one kind, such as a mapping. Other values, also None, are errors of meshlab.
+
+    Parameters
+    ----------
+    default : object
+        The first value.
+    kind : type
+        The class of all values.
+    what : str
+        What they are, for the error.
+    """
+
+    allow_none = False  # with None, traitlets would not call the validators
+
+    def __init__(self, default: Any, kind: type[Any], what: str) -> None:
+        super().__init__(default)
+        self._kind, self._what = kind, what
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        """Raise if the value is of a different kind."""
+        if not isinstance(value, self._kind):
+            raise MeshError(f"{self.name} must be {self._what}, not {reprlib.repr(value)}")
+        return value
 
 
 class Picture(anywidget.AnyWidget):
@@ -101,7 +128,8 @@ class Picture(anywidget.AnyWidget):
     """The axis or group whose groups are shown."""
 
     pick = traitlets.Int(None, allow_none=True).tag(
-        sync=True, from_json=lambda rank, picture: rank if rank is None or 0 <= rank < picture._n_picks else None
+        sync=True,
+        from_json=lambda rank, picture: rank if isinstance(rank, int) and 0 <= rank < picture._n_picks else None,
     )
     """The rank whose group is highlighted, or None. Without a mesh, the device."""
 
@@ -113,20 +141,20 @@ class Picture(anywidget.AnyWidget):
     focus = traitlets.Unicode("all").tag(sync=True, from_json=lambda place, picture: picture._known_place(place))
     """The part in view, such as ``"all"`` or ``"pod:2"``."""
 
-    selected = traitlets.Any(()).tag(
+    selected = Checked((), Iterable, "a sequence of ranks").tag(
         sync=True,
         to_json=lambda ranks, _: np.asarray(ranks, dtype="<i4").tobytes(),
-        from_json=lambda data, picture: picture._existing(np.frombuffer(data, dtype="<i4").tolist()),
+        from_json=lambda data, picture: picture._existing(_ranks_in(data)),
     )
     """The selected ranks, ascending."""
 
-    size = traitlets.Any("256M")
+    size = Checked("256M", object, "a size")
     """Message size that the loads assume."""
 
     collective = traitlets.Unicode(None, allow_none=True)
     """The collective that causes the loads, or None for the usual one of the axis."""
 
-    values = traitlets.Any(_NO_VALUES)
+    values = Checked(_NO_VALUES, Mapping, "numbers by name")
     """Measured values by name, one per rank."""
 
     height = traitlets.Int(540, min=160).tag(sync=True)
@@ -329,7 +357,7 @@ class Picture(anywidget.AnyWidget):
         for name, column in dict(proposal["value"]).items():
             if name in _COLORS:
                 raise MeshError(f"values has a column named {name!r}, which is a mode of colour; rename it")
-            array = np.asarray(column)
+            array = _array(column)
             if array.ndim != 1 or array.dtype.kind not in "iufb":
                 raise MeshError(
                     f"values[{name!r}] must be one number per rank, not {array.dtype} of shape {array.shape}"
@@ -348,11 +376,13 @@ class Picture(anywidget.AnyWidget):
 
     def _existing(self, ranks: Iterable[int]) -> tuple[int, ...]:
         """Drop ranks that the mesh does not have, because a selection may arrive after the mesh has become smaller."""
-        return tuple(rank for rank in ranks if rank < self._world)
+        return tuple(rank for rank in ranks if 0 <= rank < self._world)
 
-    def _known_place(self, place: str) -> str:
+    def _known_place(self, place: Any) -> str:
         """Return a place, or "all" if the machine has changed and does not have it any more."""
         try:
+            if not isinstance(place, str):
+                return "all"
             locate(self._view_of.scene, place)
         except TopologyError:
             return "all"
@@ -527,6 +557,23 @@ class Picture(anywidget.AnyWidget):
         return {**data, "text/html": self.fallback()}, metadata
 
 
+def _ranks_in(data: Any) -> list[int]:
+    """Return the ranks in a message of the front end, and none if it has something else."""
+    try:
+        ranks: list[int] = np.frombuffer(data, dtype="<i4").tolist()
+    except (TypeError, ValueError, BufferError):
+        return []
+    return ranks
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    """Return values as an array. Lists of different lengths become one of objects, which no caller accepts."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.asarray(values, dtype=object)
+
+
 def check_ranks(ranks: Iterable[int], world_size: int) -> tuple[int, ...]:
     """Return ranks in ascending order and without duplicates.
 
@@ -535,7 +582,7 @@ def check_ranks(ranks: Iterable[int], world_size: int) -> tuple[int, ...]:
     MeshError
         If one of them is not a rank of the mesh.
     """
-    selected = np.asarray(list(ranks))
+    selected = _array(list(ranks))
     if selected.size and (selected.dtype.kind not in "iu" or selected.ndim != 1):
         raise MeshError("selected must be a sequence of integers; pass ranks such as (0, 1, 5)")
     outside = selected[(selected < 0) | (selected >= world_size)]

@@ -27,7 +27,7 @@ from meshlab.widgets.edits import Design, History
 from meshlab.widgets.machines import Machine, find_part
 from meshlab.widgets.measuring import Measuring, MeasuringTraits
 from meshlab.widgets.panels import AxisRow
-from meshlab.widgets.picture import PICTURE_SCRIPTS, Picture
+from meshlab.widgets.picture import PICTURE_SCRIPTS, Checked, Picture
 from meshlab.widgets.prices import Price, predicted_lines, price_of
 from meshlab.widgets.source import python
 
@@ -120,10 +120,10 @@ class Workbench(Picture, MeasuringTraits):
     rest = traitlets.Unicode("")
     """The axis that takes the rest. Empty for the usual one."""
 
-    failed = traitlets.Any(())
+    failed = Checked((), Iterable, "a list of parts")
     """The parts of the machine that do not work, such as ``("node1/NIC3",)``. Settable."""
 
-    per_axis = traitlets.Any(_NO_CALLS)
+    per_axis = Checked(_NO_CALLS, Mapping, "calls by axis")
     """Collective and message size of the axes that do not have the usual ones."""
 
     pinned = traitlets.Any(None, allow_none=True)
@@ -132,7 +132,7 @@ class Workbench(Picture, MeasuringTraits):
     tab = traitlets.Enum(("design", "measure", "runs"), "design").tag(sync=True)
     """The tab that is shown: ``"design"``, ``"measure"`` or ``"runs"``."""
 
-    panels = traitlets.Any(PANELS).tag(sync=True, to_json=lambda names, _: list(names))
+    panels = Checked(PANELS, Iterable, "a sequence of names").tag(sync=True, to_json=lambda names, _: list(names))
     """The panels that are shown."""
 
     _measuring: Measuring | None = None

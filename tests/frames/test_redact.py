@@ -57,6 +57,24 @@ IN_LOG = {
     "Authorization: Bearer qwe.RTY77.uio": "RTY77",
     "jwt eyJhbGciOi77.eyJzdWIiOiI3.abc": "eyJhbGciOi77",
     PRIVATE_KEY: "zzTopSecret",
+    "NET/Socket : Using [0]ibs1:fe80::77e:48ff:fe00:1122%ibs1<0>": "fe80::77e",
+    "MAC a077.9f12.3456 on port 3": "a077.9f12",
+    "redis://:swordfish77@cache:6379/0": "swordfish77",
+    "https://x.blob.core.windows.net/c?sv=2020&sig=Qwe77Rty%3D": "Qwe77Rty",
+    "train.py --api-key tok_plain --lr 1": "tok_plain",
+    'config {"password": "correct horse battery"}': "battery",
+    r'command "{\"password\": \"hunter77\"}"': "hunter77",
+    "https://hooks.slack.com/services/T00000077/B00000000/XXXXXXXXXXXX": "T00000077",
+    "SLURM_JOB_NODELIST=quagga[012-015,020], and quagga013 died": "quagga",
+    "srun: error: Node failure on okapi-b[01-04]": "okapi-b",
+    "mpirun -H puma:8,ocelot77:8 python train.py": "ocelot77",
+    "SwitchName=leaf-savanna Nodes=dingo[1-4]": "leaf-savanna",
+    "UserId=trudy(1001), USER=trudy, cd ~trudy/src": "trudy",
+    "Accepted publickey for wendy from 10.77.3.9 port 22": "wendy",
+    "The node 'tapir77_1234_0' has failed to join": "tapir77",
+    "  host      : jackal": "jackal",
+    "torchrun --rdzv-endpoint=lynx77:29500": "lynx77",
+    "Waiting for bison77:2379": "bison77",
 }
 ELSEWHERE = {
     "the measuring user": "walter",
@@ -139,7 +157,7 @@ def left_in(*documents: str | bytes) -> list[str]:
     return [secret for secret in SECRETS if secret in text]
 
 
-def test_there_are_forty_secrets_and_all_are_found_without_redaction(make_results: Any, tmp_path: Path) -> None:
+def test_there_are_many_secrets_and_all_are_found_without_redaction(make_results: Any, tmp_path: Path) -> None:
     assert len(IN_LOG) + len(ELSEWHERE) >= 40
     run = planted_run(make_results)
     run.save(tmp_path / "run")
@@ -213,6 +231,8 @@ def test_what_identifies_nobody_stays_readable() -> None:
         "127.0.0.1:8866, 0.0.0.0, ::1, localhost, max_tokens=4096, tokenizer=llama, key: value, basic information",
         "see https://docs.nvidia.com/deeplearning/nccl and https://github.com/NVIDIA/nccl/issues/1",
         "node 3 of 4, host memory, server error, on node failure, peer access, the machine has 2 NUMA nodes",
+        "nodes: sizes[0], ranks[0-3] of tp[0-3], gpu[0-7], user=user",
+        "--max-new-tokens 512, --tokenizer gpt2, curl -H x",
         "fingerprint 3f2a99b1, nccl-2.27.3-1.el9.x86_64.rpm, libnccl.so.2.27.3, torch.distributed.run",
     ]
     redactor = Redactor(["zebra7"], ["walter"]).learn(*texts)
@@ -243,6 +263,11 @@ def test_a_host_with_the_name_of_a_key_does_not_damage_the_run(make_results: Any
     run.environment["Host"]["name"] = host
     run.save(tmp_path / "run", redact=True)
     assert len(ml.Run.load(tmp_path / "run").results) == len(run.results)
+
+
+def test_an_item_without_a_word_stays() -> None:
+    value = {"NCCL_ALGO": " ", "HF_TOKEN": "\t"}
+    assert redactor_of(None).anything(value) == value
 
 
 def test_anything_is_redacted_at_any_depth() -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import json
+import os
 import pickle
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -217,3 +220,24 @@ def test_results_without_options_had_plain_buffers_if_they_are_of_meshlab() -> N
     assert ml.example()["buffers"].eq("plain").all()
     frame = pd.DataFrame({"source": ["mpi", "nccl-tests", None, "mpi"], "size_bytes": [8, 8, 8, None], "time_us": 1.0})
     assert as_results(frame.assign(collective="all_reduce"))["buffers"].isna().tolist() == [False, True, True, True]
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize("plant", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), Path.mkdir, _huge])
+@pytest.mark.parametrize("name", ["run.json", "results.parquet", "results.csv", "samples.parquet"])
+def test_what_is_no_file_in_place_of_a_file_of_a_run_is_not_read(
+    name: str, plant: Callable[[Path], None], tmp_path: Path
+) -> None:
+    folder = ml.Run.load(OLD).save(tmp_path / "run")
+    for file in [name] if name != "results.csv" else [name, "results.parquet"]:
+        (folder / file).unlink()
+        plant(folder / file)
+    with contextlib.suppress(ParseError):
+        assert len(ml.Run.load(folder).results) == 12
+        assert name in ("samples.parquet", "results.parquet")  # which have a copy as CSV
+    assert len(ml.frames.list_runs(tmp_path)) <= 1

@@ -461,3 +461,11 @@ def test_the_answers_omit_what_the_stages_say():
     ]
     assert without_repeated(found, [stage]) == tuple(found[:1])
     assert without_repeated(found, []) == tuple(found)
+
+
+def test_a_title_cannot_command_a_terminal_or_reorder_a_page(tmp_path):
+    report = ml.Report(ml.example(), title="Nightly\x1b[31m \u202eof us")
+    for suffix in (".html", ".md", ".xml"):
+        text = report.save(tmp_path / f"report{suffix}").read_text(encoding="utf-8")
+        assert "\x1b" not in text
+        assert "\u202e" not in text

@@ -205,3 +205,15 @@ def test_a_regular_network_is_that_of_the_presets() -> None:
         "dgx-h100", nodes=80, nodes_per_leaf=4, rails=2, nodes_per_pod=16, taper=3
     )
     assert preset("dgx-h100").with_network(4).levels == ()
+
+
+def test_numbers_of_any_size_are_an_answer_or_an_error() -> None:
+    huge = 10**30
+    cluster = preset("dgx-h100", nodes=2)
+    assert cluster.with_nvlink_domain(8 * huge).n_nodes == 2
+    assert "ranks per node" in ml.DeviceMesh("dp=2, tp=2").explain(ranks_per_node=huge)
+    for ranks in (huge, 100_000, 0, "4"):
+        with pytest.raises(TopologyError, match="ranks must be an integer from 1 to 8,192 for these hosts"):
+            cluster.with_cpu_slots(ranks)  # type: ignore[arg-type]
+    with pytest.raises(ml.MeshlabError):
+        ml.search("dgx-h100", "llama3-8b", interleave=huge, pp=2)

@@ -604,3 +604,25 @@ def test_unknown_messages_are_ignored_or_explained(wb):
     wb._handle_custom_msg("text", [])
     do(wb, "dance")
     assert "unknown action 'dance'" in problem(wb)["text"]
+
+
+@pytest.mark.parametrize("name", ["selected", "values", "size", "failed", "per_axis", "panels", "pinned"])
+def test_a_value_of_the_wrong_kind_is_an_error_of_meshlab(name: str) -> None:
+    workbench = Workbench("dgx-h100", mesh="dp=2, tp=4")
+    before = getattr(workbench, name)
+    for value in (None, True, object(), [["a"], "b"], {"x": [[1], [1, 2]]}, [float("nan")]):
+        if value is not None or name != "pinned":
+            with pytest.raises(MeshlabError):
+                setattr(workbench, name, value)
+    assert getattr(workbench, name) is before or getattr(workbench, name) == before
+    with pytest.raises(MeshlabError, match="unknown place"):
+        workbench.focus = f"device:{'1' * 5000}"
+
+
+def test_a_message_of_the_wrong_kind_changes_nothing() -> None:
+    workbench = Workbench("dgx-h100", mesh="dp=2, tp=4")
+    for name in ("selected", "pick", "focus", "color"):
+        before = getattr(workbench, name)
+        for value in (None, b"x", "", "x", b"\xff\xff\xff\xff"):
+            workbench.set_state({name: value})
+            assert getattr(workbench, name) == before

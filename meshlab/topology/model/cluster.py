@@ -54,6 +54,7 @@ MOST_RAILS = 1024
 """Limit for the leaf switches per host. With it, the number of every switch fits into 32 bits."""
 
 _LARGEST_MATRIX = 2048
+_MOST_SLOTS = 4096  # on one host, whose matrix of links has the square of it
 
 _LATENCIES_US = (None, 0.6, 1.0)  # of a hop inside a device, NVLink and PCIe (NVIDIA/nccl src/graph/tuning.cc, LL ring)
 
@@ -353,6 +354,12 @@ class Cluster:
         >>> Cluster.from_nodes([Node("laptop", cpu_model="Ryzen")]).with_cpu_slots(4).summary
         '1 node, 4 × Ryzen'
         """
+        most = _MOST_SLOTS * self.n_nodes
+        if not isinstance(ranks, int | np.integer) or not 0 < ranks <= most:
+            raise TopologyError(
+                f"ranks must be an integer from 1 to {most:,} for these hosts, not {str(ranks)[:40]}",
+                hint="pass the number of CPU ranks",
+            )
         shares = [ranks // self.n_nodes + (index < ranks % self.n_nodes) for index in range(self.n_nodes)]
         nodes = [_with_slots(self.node(index), share) for index, share in enumerate(shares)]
         return Cluster.from_nodes(nodes, levels=self.levels, title=self.title, source=self.source, notes=self.notes)

@@ -237,7 +237,7 @@ def locate(scene: Scene, place: str) -> tuple[str, int]:
     TopologyError
         If the place is unknown.
     """
-    word, _, rest = place.partition(":")
+    word, _, rest = place[:20].partition(":")
     if place in scene.names:
         return "host", scene.names.index(place)
     numbers = {"pod": scene.pod_id, "leaf": scene.unit_id, "rack": np.unique(scene.box_of), "node": scene.host}
