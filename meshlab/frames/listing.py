@@ -13,7 +13,7 @@ import numpy as np
 from meshlab.documents import read_own_json
 from meshlab.errors import ParseError
 from meshlab.files import is_folder, read_file
-from meshlab.frames.store import load
+from meshlab.frames.store import check_parquet_size, load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,9 +124,11 @@ def _best_gbs(path: Path) -> float:
 
     for name, read in (("results.parquet", pd.read_parquet), ("results.csv", pd.read_csv)):
         with suppress(OSError, ValueError, KeyError):
-            options: dict[str, Any] = {"columns" if name.endswith("parquet") else "usecols": ["busbw_gbs"]}
-            best = read(BytesIO(read_file(path / name)), **options)["busbw_gbs"].to_numpy(
-                dtype=np.float64, na_value=np.nan
-            )
+            data = read_file(path / name)
+            is_parquet = name.endswith("parquet")
+            if is_parquet:
+                check_parquet_size(data, path / name)
+            options: dict[str, Any] = {"columns" if is_parquet else "usecols": ["busbw_gbs"]}
+            best = read(BytesIO(data), **options)["busbw_gbs"].to_numpy(dtype=np.float64, na_value=np.nan)
             return float(np.nanmax(best)) if np.isfinite(best).any() else float("nan")
     return float("nan")

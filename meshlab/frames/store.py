@@ -50,6 +50,7 @@ __all__ = [
     "as_results",
     "check_ended",
     "check_free",
+    "check_parquet_size",
     "frame_from_csv",
     "frame_from_json",
     "frame_from_parquet",
@@ -78,8 +79,10 @@ _READABLE = (2, 3, 4, 5, SCHEMA)
 
 _POINTER = "run.json"
 _KINDS = ("results", "samples")
-_MOST_COLUMNS = 1_000  # of a CSV file
-_MOST_ROWS, _ROW = 100_000, 40  # of a CSV file, and one more for each of so many bytes
+_MOST_COLUMNS = 1_000  # of a file
+_MOST_ROWS, _ROW = 100_000, 40  # of a file, and one more for each of so many bytes
+_SAMPLE = 4  # bytes of a row of samples in Parquet, which repeats most of its values: usually 6 and more
+_MOST_UNPACKED, _UNPACKED = 64 << 20, 16  # bytes of an unpacked Parquet file, and more for each of its bytes
 _FRAMES = tuple(f"{name}.{suffix}" for name in _KINDS for suffix in ("parquet", "csv"))
 _JOURNALS = "steps-*.jsonl"
 _MOST_READS = 100  # of a run that is replaced while it is read
@@ -763,14 +766,71 @@ def frame_from_parquet(path: str | Path, columns: Sequence[Column], content: byt
     ------
     ParseError
         If the file is incomplete, or holds a different kind of frame.
+        If it has more rows than 100,000 and one more for each 40 bytes, or each 4 bytes of samples.
+        If it takes more than 64 MiB and 16 times its size when it is unpacked.
     OSError
         If the file does not exist, or cannot be read.
     """
     import pandas as pd
 
-    # Open the file here: pyarrow reports a corrupt file as an OSError too, which would look like an unreadable one.
-    with open_file(path) if content is None else io.BytesIO(content) as file, _complete(path, "Parquet"):
-        return conform(upgrade(pd.read_parquet(file)), columns)
+    # Read the file here: pyarrow reports a corrupt file as an OSError too, which would look like an unreadable one.
+    data = read_file(path) if content is None else content
+    with _complete(path, "Parquet"):
+        check_parquet_size(data, path, row=_SAMPLE if columns is SAMPLES else _ROW)
+        return conform(upgrade(pd.read_parquet(io.BytesIO(data))), columns)
+
+
+def check_parquet_size(data: bytes, path: str | Path, *, row: int = _ROW) -> None:
+    """Raise if a small Parquet file would take much memory: values that repeat need hardly any space in it.
+
+    Parameters
+    ----------
+    data : bytes
+        The content of the file.
+    path : str or Path
+        Its name, for the message.
+    row : int, default 40
+        The file may have 100,000 rows, and one more for each of so many bytes.
+
+    Raises
+    ------
+    ParseError
+        If the file has too many rows or columns, or too much in them.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import parquet
+
+    metadata = parquet.read_metadata(io.BytesIO(data))
+    most_rows, most_bytes = _MOST_ROWS + len(data) // row, _MOST_UNPACKED + _UNPACKED * len(data)
+    n_bytes = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
+    types = {one.name: one.type for one in parquet.read_schema(io.BytesIO(data))}
+    if len(types) > _MOST_COLUMNS:
+        problem = f"{len(types):,} columns"
+    elif any(pa.types.is_nested(kind) for kind in types.values()):
+        problem = "lists or records in a column"
+    elif metadata.num_rows > most_rows:
+        problem = f"{metadata.num_rows:,} rows, but at most {most_rows:,} are read from {len(data):,} bytes"
+    elif n_bytes > most_bytes:
+        problem = f"{n_bytes:,} bytes when it is unpacked, but is only {len(data):,} bytes large"
+    else:
+        texts = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
+        names = [
+            name
+            for name, kind in types.items()
+            if any(test(kind.value_type if pa.types.is_dictionary(kind) else kind) for test in texts)
+        ]
+        # As dictionaries: otherwise a long string in every row would be copied for each of them.
+        table = parquet.read_table(io.BytesIO(data), columns=names, read_dictionary=names)
+        lengths = [
+            pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() or 0
+            for name in names
+            for chunk in table[name].chunks
+        ]
+        if sum(lengths) <= most_bytes:
+            return
+        problem = f"{sum(lengths):,} characters in its rows, but is only {len(data):,} bytes large"
+    raise LimitError(f"the Parquet file has {problem}", hint="pass a file that meshlab wrote", file=str(path))
 
 
 @contextmanager
@@ -779,6 +839,8 @@ def _complete(path: str | Path | None, kind: str) -> Iterator[None]:
     file = None if path is None else str(path)
     try:
         yield
+    except LimitError:
+        raise
     except BenchError as error:
         raise ParseError(f"not a frame of meshlab: {error.message}", hint=error.hint, file=file) from error
     except Exception as error:  # pandas and Arrow raise a dozen types, also of their own

@@ -11,7 +11,9 @@ import pickle
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -241,3 +243,33 @@ def test_what_is_no_file_in_place_of_a_file_of_a_run_is_not_read(
         assert len(ml.Run.load(folder).results) == 12
         assert name in ("samples.parquet", "results.parquet")  # which have a copy as CSV
     assert len(ml.frames.list_runs(tmp_path)) <= 1
+
+
+def _repeated(n: int, value: object) -> Any:
+    """A column of one value, which takes hardly any space in Parquet."""
+    import pyarrow as pa
+
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(n, "int32")), pa.array([value]))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: {"time_us": _repeated(3_000_000, 1.0)}, "3,000,000 rows, but at most 1"),
+        (lambda: {"collective": _repeated(90_000, "x" * 10_000)}, "900,000,000 characters in its rows"),
+        (lambda: {"group": ["x" * 80_000_000]}, "bytes when it is unpacked, but is only"),
+        (lambda: {"time_us": [[1.0] * 9]}, "lists or records in a column"),
+        (lambda: {f"c{number}": [1] for number in range(1001)}, "1,001 columns"),
+    ],
+    ids=["rows", "strings", "compressed", "lists", "columns"],
+)
+def test_a_small_parquet_file_does_not_take_much_memory(
+    make: Callable[[], dict[str, Any]], message: str, tmp_path: Path
+) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    path = tmp_path / "frame.parquet"
+    parquet.write_table(pa.table(make()), path, compression="zstd")
+    with pytest.raises(ParseError, match=message):
+        as_results(path)
