@@ -248,7 +248,7 @@ def test_predict_writes_the_table_or_the_figure(
 
 
 def test_predict_calibrates_with_results_of_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from meshlab.frames.store import frame_to_parquet
+    from meshlab.frames.frame_files import frame_to_parquet
 
     frame_to_parquet(ml.example(), tmp_path / "h200.parquet")
     arguments = words(f"predict tp=2 --cluster dgx-h200 --sizes 1K --calibration {tmp_path / 'h200.parquet'}")

@@ -244,7 +244,7 @@ def cluster_of(name: str | None) -> Cluster | str | None:
 
 def _write_prediction(prediction: Prediction, path: Path) -> None:
     from meshlab.files import write_file
-    from meshlab.frames.store import without_formulas
+    from meshlab.frames.frame_files import without_formulas
     from meshlab.plots.predicted import figure_of
     from meshlab.plots.style import figure_png, figure_svg
 
@@ -486,7 +486,7 @@ def rehearse(options: argparse.Namespace) -> int:
     print_text(found)
     if options.out:
         from meshlab.files import write_file
-        from meshlab.frames.store import without_formulas
+        from meshlab.frames.frame_files import without_formulas
 
         write_file(Path(options.out), without_formulas(found.frame()).to_csv(index=False).encode())
         print_text(f"frame: {options.out}")

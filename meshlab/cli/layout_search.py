@@ -160,7 +160,7 @@ def _write(layouts: Layouts, path: Path, rows: int) -> None:
     from matplotlib.figure import Figure
 
     from meshlab.files import write_file
-    from meshlab.frames.store import without_formulas
+    from meshlab.frames.frame_files import without_formulas
     from meshlab.plots.style import figure_png, figure_svg
 
     if path.suffix == ".csv":

@@ -113,7 +113,7 @@ def write_folder(tuning: Tuning, folder: Path) -> list[Path]:
         The files.
     """
     from meshlab.folders import staged_folder
-    from meshlab.frames.store import without_formulas
+    from meshlab.frames.frame_files import without_formulas
     from meshlab.report.report import Report
 
     with staged_folder(folder, pointer=_SAVED, replaces=_OTHERS) as stage:

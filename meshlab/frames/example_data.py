@@ -75,8 +75,8 @@ def example(name: str = "h200x2") -> pd.DataFrame | Tuning:
     ('315 GB/s', '2 × H200 · NCCL 2.28.9')
     """
     from meshlab.analysis.tunings import Tuning
+    from meshlab.frames.frame_files import frame_from_csv
     from meshlab.frames.schema import RESULTS, bandwidth
-    from meshlab.frames.store import frame_from_csv
 
     folder = Path(__file__).parent / "examples"
     if name == _TUNING:

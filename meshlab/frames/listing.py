@@ -13,7 +13,8 @@ import numpy as np
 from meshlab.documents import read_own_json
 from meshlab.errors import ParseError
 from meshlab.files import is_folder, read_file
-from meshlab.frames.store import check_parquet_size, load
+from meshlab.frames.frame_files import check_parquet_size
+from meshlab.frames.store import load
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 
 from meshlab.errors import ParseError
 from meshlab.files import LARGEST_TEXT
+from meshlab.frames.frame_files import frame_from_json, frame_to_json
 from meshlab.frames.schema import RESULTS, SAMPLES, empty_samples
-from meshlab.frames.store import Frames, frame_from_json, frame_to_json
+from meshlab.frames.store import Frames
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,11 +23,12 @@ from meshlab.diagnosis.quoting import visible
 from meshlab.errors import BenchError, MeshError, MeshlabError, TopologyError, did_you_mean
 from meshlab.files import is_folder, text_of, write_file
 from meshlab.folders import staged_folder
+from meshlab.frames.frame_files import frame_to_csv, frame_to_json, frame_to_parquet
 from meshlab.frames.labels import where_text
 from meshlab.frames.redact import redact as redact_run
 from meshlab.frames.redact import redactor_of
 from meshlab.frames.rundata import RunData
-from meshlab.frames.store import Frames, as_frames, frame_to_csv, frame_to_json, frame_to_parquet, load
+from meshlab.frames.store import Frames, as_frames, load
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.nccl_tests.reader import read as read_nccl_tests
 from meshlab.prediction.bounds import with_bounds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from meshlab.errors import BenchError, MeshlabError
-from meshlab.frames.store import without_formulas
+from meshlab.frames.frame_files import without_formulas
 from meshlab.markup import escape, table
 from meshlab.mesh.interop.frameworks import FRAMEWORKS
 from meshlab.units import format_size, format_time_us

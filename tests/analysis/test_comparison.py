@@ -14,8 +14,8 @@ from meshlab.analysis.comparison import compare
 from meshlab.analysis.launches import student_p, student_quantile
 from meshlab.cli.commands import print_comparison
 from meshlab.errors import BenchError
+from meshlab.frames.frame_files import frame_to_csv, frame_to_json, frame_to_parquet
 from meshlab.frames.schema import RESULTS, conform
-from meshlab.frames.store import frame_to_csv, frame_to_json, frame_to_parquet
 
 GPU = pd.read_csv(Path(__file__).parents[1] / "gpu" / "side_by_side_2xH200.csv")
 GPU_LAUNCHES = GPU.filter(like="launch_").to_numpy()

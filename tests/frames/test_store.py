@@ -19,9 +19,10 @@ import pytest
 
 import meshlab as ml
 from meshlab.errors import BenchError, ParseError
+from meshlab.frames.frame_files import frame_from_csv, upgrade
 from meshlab.frames.rundata import RunData
 from meshlab.frames.schema import RESULTS, SAMPLES, is_plain
-from meshlab.frames.store import as_frames, as_results, frame_from_csv, load, upgrade
+from meshlab.frames.store import as_frames, as_results, load
 
 OLD = Path(__file__).parent / "data" / "schema_2"  # send_recv along tp: together, alone, pairs, and next to dp
 QUICK = ml.Sampling(max_s=0.02, min_batches=6)
