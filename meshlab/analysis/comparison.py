@@ -650,7 +650,7 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     >>> print(ml.compare(before[:1], before[1:2]).headline)
     1 row compared: 1 unclear.
     """
-    if not 0 < effect < 1:
+    if not isinstance(effect, (int, float, np.number)) or not 0 < effect < 1:
         raise BenchError(f"effect must be a relative difference between 0 and 1, not {effect!r}")
     sides = _with_same_loads(load_side(before, "before"), load_side(after, "after"))
     redactor = _redactor_of((before, after), sides) if redact else None

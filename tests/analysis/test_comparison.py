@@ -381,6 +381,8 @@ def test_empty_results_and_an_invalid_effect_are_rejected():
         compare(table({1: 1.0}), table({1: 1.0}).head(0))
     with pytest.raises(BenchError, match="effect must be a relative difference between 0 and 1, not 5"):
         compare(table({1: 1.0}), table({1: 1.0}), effect=5)
+    with pytest.raises(BenchError, match="not None"):
+        compare(table({1: 1.0}), table({1: 1.0}), effect=None)
 
 
 def test_the_html_is_escaped():

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -187,11 +188,13 @@ def test_choices_that_exclude_each_other_are_rejected(arguments: dict[str, objec
         {"precision": 0.0},
         {"max_s": -1.0},
         {"warmup_batches": -1},
+        {"precision": None},
+        {"max_s": "1"},
     ],
 )
-def test_invalid_sampling_is_rejected(arguments: dict[str, float]) -> None:
+def test_invalid_sampling_is_rejected(arguments: dict[str, Any]) -> None:
     with pytest.raises(BenchError):
-        Sampling(**arguments)  # type: ignore[arg-type]
+        Sampling(**arguments)
 
 
 def test_an_axis_cannot_run_next_to_itself() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from meshlab import markup
 from meshlab.errors import ParseError
+from meshlab.files import TextSource, text_of
 from meshlab.topology.readers.xml import Element, read_document
 
 if TYPE_CHECKING:
@@ -142,12 +143,12 @@ def _order(graph: NcclGraph) -> str:
     return " ".join(map(str, graph.channels[0])) if graph.channels else "–"
 
 
-def read_nccl_graph(xml: str, *, machine: int | None = None) -> NcclGraphs:
+def read_nccl_graph(xml: TextSource, *, machine: int | None = None) -> NcclGraphs:
     """Read the text of a graph file of NCCL.
 
     Parameters
     ----------
-    xml : str
+    xml : str, bytes or path
         The text of the file.
     machine : int, optional
         Index of the document, counted from 0, if the text contains several.
@@ -164,6 +165,8 @@ def read_nccl_graph(xml: str, *, machine: int | None = None) -> NcclGraphs:
         If the file has a different version.
     TopologyError
         If the text contains several documents and `machine` is not given.
+    OSError
+        If the file cannot be read.
 
     Examples
     --------
@@ -177,6 +180,7 @@ def read_nccl_graph(xml: str, *, machine: int | None = None) -> NcclGraphs:
     algorithm   gpus  gpu_gbs net_path
          ring [0, 1]     24.0      PXB
     """
+    xml, _ = text_of(xml, hint="pass one graph file")
     if "<system" in xml and "<graphs" not in xml:
         raise ParseError("this is a topology, not a graph file", hint="read it with ml.topology.read()")
     root, trouble = read_document(xml, ("graphs",), machine)

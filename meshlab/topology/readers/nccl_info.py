@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from meshlab.errors import ParseError, TopologyError
+from meshlab.files import TextSource, text_of
 from meshlab.numerals import whole
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Nic, Node
@@ -121,12 +122,12 @@ def looks_like_nccl_info(text: str) -> bool:
     return any(_PATHS.match(match[1]) for match in _MESSAGE.finditer(text)) if "NCCL INFO" in text else False
 
 
-def read_nccl_info(text: str, *, machine: int | None = None) -> Cluster:
+def read_nccl_info(text: TextSource, *, machine: int | None = None) -> Cluster:
     """Read the system trees in a log of NCCL.
 
     Parameters
     ----------
-    text : str
+    text : str, bytes or path
         The log, possibly of several ranks and hosts, with any prefixes.
     machine : int, optional
         Index of the host, counted from 0 in the order of the log. By default all hosts.
@@ -144,6 +145,8 @@ def read_nccl_info(text: str, *, machine: int | None = None) -> Cluster:
         If the text has no tree and no paths, or the tree is cut before the first GPU.
     TopologyError
         If `machine` is out of range.
+    OSError
+        If the file cannot be read.
 
     Examples
     --------
@@ -160,6 +163,7 @@ def read_nccl_info(text: str, *, machine: int | None = None) -> Cluster:
     >>> cluster.link_words().tolist(), cluster.device(1).bus_id, cluster.names
     ([['X', 'NV18'], ['NV18', 'X']], '0000:3c:00.0', ('a',))
     """
+    text, _ = text_of(text, hint="pass the part with the system tree")
     hosts = _hosts(text)
     products = _products(text)
     nodes = [node for host in hosts for node in _nodes(host, products)]

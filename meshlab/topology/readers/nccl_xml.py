@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from meshlab.errors import ParseError
+from meshlab.files import TextSource, text_of
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Nic, Node, Numa, count_cpus, cpus_of_mask
 from meshlab.topology.model.products import product_of_pci
@@ -42,12 +43,12 @@ class _End:
         return (self.pci.get("busid") or None) if self.pci is not None else None
 
 
-def read_nccl_topology(xml: str, *, machine: int | None = None) -> Cluster:
+def read_nccl_topology(xml: TextSource, *, machine: int | None = None) -> Cluster:
     """Read the text of a topology XML that NCCL wrote, or that was written for NCCL.
 
     Parameters
     ----------
-    xml : str
+    xml : str, bytes or path
         The text of the file.
     machine : int, optional
         Index of the document, counted from 0, if the text contains several.
@@ -67,6 +68,8 @@ def read_nccl_topology(xml: str, *, machine: int | None = None) -> Cluster:
         If the file has a different version.
     TopologyError
         If the text contains several documents and `machine` is not given.
+    OSError
+        If the file cannot be read.
 
     Examples
     --------
@@ -80,6 +83,7 @@ def read_nccl_topology(xml: str, *, machine: int | None = None) -> Cluster:
     >>> cluster.node(0).words, cluster.node(0).nics[0].gbits
     ((('X', 'PIX'), ('PIX', 'X')), 400.0)
     """
+    xml, _ = text_of(xml, hint="pass one topology")
     if "<graphs" in xml and "<system" not in xml:
         raise ParseError(
             "this is a graph file (NCCL_GRAPH_DUMP_FILE) with rings and trees, not a topology",

@@ -13,6 +13,7 @@ from itertools import islice
 
 from meshlab.documents import LimitError
 from meshlab.errors import ParseError, TopologyError
+from meshlab.files import TextSource, text_of
 from meshlab.numerals import whole
 from meshlab.topology.model.cluster import Cluster
 from meshlab.topology.model.hardware import Device, Nic, Node
@@ -86,12 +87,12 @@ def looks_like_nvidia_smi(text: str) -> bool:
     return any(_row(line[:_LONGEST], "") is not None for line in lines)
 
 
-def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str | None = None) -> Cluster:
+def read_nvidia_smi(text: TextSource, *, machine: int | str | None = None, device: str | None = None) -> Cluster:
     """Read the output of ``nvidia-smi topo -m``.
 
     Parameters
     ----------
-    text : str
+    text : str, bytes or path
         The output. It may also contain the output of ``nvidia-smi topo -p2p``, or only that.
     machine : int or "all", optional
         Index of the machine, counted from 0, if the text contains several. ``"all"`` creates a cluster of all machines.
@@ -110,6 +111,8 @@ def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str 
         If the text contains no matrix.
     TopologyError
         If the text contains several machines and `machine` is not given.
+    OSError
+        If the file cannot be read.
 
     Examples
     --------
@@ -122,6 +125,7 @@ def read_nvidia_smi(text: str, *, machine: int | str | None = None, device: str 
     >>> cluster.link_words().tolist(), cluster.device(1).numa
     ([['X', 'NV18'], ['NV18', 'X']], '1')
     """
+    text, _ = text_of(text, hint="pass the part with the matrix")
     if machine not in (None, "all") and not isinstance(machine, int):
         raise TopologyError(
             f"machine must be an integer or 'all', not {machine!r}", hint="pass a number counted from 0, or 'all'"

@@ -15,6 +15,7 @@ import yaml
 
 from meshlab.documents import LimitError
 from meshlab.errors import ParseError, TopologyError
+from meshlab.files import TextSource, text_of
 from meshlab.numerals import whole
 from meshlab.topology.model.cluster import Cluster, Ints, Level
 from meshlab.topology.model.hardware import Node
@@ -78,12 +79,12 @@ def _begins_line(text: str, place: int) -> bool:
     return place == 0 or text[place - 1] == "\n"
 
 
-def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: str | None = None) -> Cluster:
+def read_slurm_topology(text: TextSource, *, node: Node | str | None = None, topology: str | None = None) -> Cluster:
     """Read the text of a ``topology.conf`` or ``topology.yaml`` of Slurm.
 
     Parameters
     ----------
-    text : str
+    text : str, bytes or path
         The text of the file.
     node : Node or str, optional
         The hardware of every host: a node, or the name of a preset such as ``"dgx-h100"``. By default the hosts have no
@@ -105,6 +106,8 @@ def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: 
     TopologyError
         If switches form a cycle.
         If the file names no hosts, or no topology with the given name.
+    OSError
+        If the file cannot be read.
 
     Examples
     --------
@@ -117,6 +120,7 @@ def read_slurm_topology(text: str, *, node: Node | str | None = None, topology: 
     >>> cluster.names, cluster.levels[0].of_node.tolist()
     (('n1', 'n2', 'n3', 'n4'), [0, 0, 1, 1])
     """
+    text, _ = text_of(text, hint="pass the topology.conf or topology.yaml")
     if _is_conf(text):
         parsed = _read_conf(text)
     elif _is_yaml(text):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,6 +30,25 @@ def test_formats_are_detected_in_text_bytes_and_files(text: str, source: str, tm
         cluster = ml.topology.read(value)
         assert isinstance(cluster, Cluster)
         assert cluster.source == source
+
+
+@pytest.mark.parametrize(
+    ("read", "text"),
+    [
+        (ml.topology.read_nvidia_smi, SMI),
+        (ml.topology.read_nccl_topology, XML),
+        (ml.topology.read_nccl_graph, GRAPH),
+        (ml.topology.read_slurm_topology, CONF),
+    ],
+)
+def test_the_reader_of_one_format_takes_the_same_sources(read: Any, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "anything"
+    path.write_text(text)
+    assert read(text) == read(text.encode()) == read(path) == read(str(path))
+    with pytest.raises(ParseError, match="a NoneType is neither text nor a file"):
+        read(None)
+    with pytest.raises(ParseError, match="a float is neither text nor a file"):
+        ml.topology.read_nccl_info(1.5)  # type: ignore[arg-type]
 
 
 def test_graph_files_return_graphs() -> None:
