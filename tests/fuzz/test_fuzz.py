@@ -150,7 +150,7 @@ def test_the_time_to_recognise_a_text_grows_with_its_length_and_not_with_its_squ
             lambda document: [document["files"].pop(f"samples.{end}") for end in ("parquet", "csv")],
             "is missing, and samples.csv next to it",
         ),
-        (lambda document: document.update(journal="rows\0.journal"), "not a journal of meshlab"),
+        (lambda document: document.update(journal="rows\0.journal"), "not a name of a file"),
     ],
 )
 def test_a_damaged_description_of_a_run_is_an_error(thread_engines, tmp_path: Path, change, message: str) -> None:
