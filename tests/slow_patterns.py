@@ -7,6 +7,7 @@ shows the order of growth.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import pkgutil
@@ -36,6 +37,10 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str], set[str]]]:
         except ImportError:  # of a GPU library
             continue
         source = Path(info.module_finder.find_spec(info.name).origin).read_text()  # type: ignore[union-attr]
+        for line, method, pattern in _written_in_calls(source):
+            if pattern not in seen:
+                seen.add(pattern)
+                yield f"{info.name}.{line}", pattern, {method}
         for name, value in vars(module).items():
             methods = set(re.findall(rf"\b{name}\.(\w+)\(", source)) or {"search"}
             values = (
@@ -47,6 +52,17 @@ def patterns() -> Iterator[tuple[str, re.Pattern[str], set[str]]]:
                     if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str) and pattern not in seen:
                         seen.add(pattern)
                         yield f"{info.name}.{name}", pattern, methods
+
+
+def _written_in_calls(source: str) -> Iterator[tuple[int, str, re.Pattern[str]]]:
+    """Yield the patterns of calls such as ``re.search(r"a+", text)``, with the line and the method."""
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id="re"), attr=method), args=[ast.Constant(value=str(text)), *_]
+            ) if method not in ("compile", "escape"):
+                flags = re.MULTILINE if "MULTILINE" in ast.unparse(node) else 0
+                yield node.lineno, method, re.compile(text, flags)
 
 
 def hostile_texts(pattern: re.Pattern[str], length: int) -> Iterator[str]:

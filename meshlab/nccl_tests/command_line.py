@@ -120,7 +120,7 @@ def options_in_line(line: str) -> CommandOptions:
     >>> options_in_line("./all_reduce_perf -b 8 -e 1G").local_register, options_in_line("./all_reduce_perf $ARGS")[0]
     (0, None)
     """
-    command = re.split(r"(?<=[\w'\"])_perf(?:_\w+)?(?=['\"\s]|$)", line, maxsplit=1)
+    command = re.split(r"(?<=[\w'\"])_perf(?:_\w{1,60})?(?=['\"\s]|$)", line, maxsplit=1)
     if len(command) != 2:
         return CommandOptions()
     text = _END.split(f" {command[1].lstrip(chr(39) + chr(34))} ", maxsplit=1)[0].strip()

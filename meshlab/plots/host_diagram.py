@@ -294,7 +294,7 @@ def _nic_label(host: Node, nics: Sequence[int], scale: float) -> str:
     """Return the label of a box of NICs: their names and their line rate."""
     first, last = host.nics[nics[0]].name, host.nics[nics[-1]].name
     room = _BOX * scale - 2
-    start, tail = re.search(r"\d+$", first), re.search(r"\d+$", last)
+    start, tail = re.search(r"(?<!\d)\d+$", first), re.search(r"(?<!\d)\d+$", last)
     name = first if len(nics) == 1 else f"{first}–{tail[0]}" if tail else f"{first} +{len(nics) - 1}"
     if text_width(name, _POINTS) > room - 2:
         numbers = f"\n{start[0]}–{tail[0]}" if start and tail and len(nics) > 1 else ""

@@ -136,6 +136,7 @@ def _escape(text: str) -> str:
     >>> print(_escape("a|b <script> all_reduce"))
     a\|b &lt;script&gt; all_reduce
     """
-    text = visible(re.sub(r"\s*[\r\n]+\s*", " ", text)).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    text = visible(re.sub(r"(?<!\s)\s*[\r\n]\s*", " ", text))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # GitHub does not treat an underscore between letters as emphasis, so all_reduce stays readable.
     return re.sub(r"([\\`*|\[\]~])|(?<!\w)(_)|(_)(?!\w)", lambda match: "\\" + match[0], text)

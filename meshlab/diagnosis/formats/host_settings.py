@@ -82,7 +82,7 @@ class ServiceState:
 def read_access_control(paste: Paste) -> tuple[AccessControl, ...]:
     """Read the ACSCtl lines of ``lspci -vvv``."""
     return tuple(
-        AccessControl(line, _device(paste, line)[0], tuple(re.findall(r"(\w+)\+", match[1])))
+        AccessControl(line, _device(paste, line)[0], tuple(re.findall(r"(?<!\w)(\w+)\+", match[1])))
         for line, match in paste.matches(_ACS, "ACSCtl:")
     )
 

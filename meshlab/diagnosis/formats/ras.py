@@ -314,7 +314,7 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
                 draft.lines.append(number)
             elif match["what"] != "rank":
                 n_missing = whole(match["n"])
-        elif section == "DEAD" and (match := re.search(r"(\d+) job process", text)):
+        elif section == "DEAD" and (match := re.search(r"(?<!\d)(\d+) job process", text)):
             n_dead = whole(match[1])
         elif match := _TIMEOUT.search(text):
             n_timeouts = whole(match["n"])

@@ -31,6 +31,7 @@ _MESSAGE = re.compile(
 )
 _BARE = re.compile(r"(?m)^[ \t]*?((?: *\+ [A-Z0-9]{3}\[|CPU/|=== System|={20}|(?:GPU|NET)/[0-9a-fA-F-]+ ?:).*)")
 _FRAME = re.compile(r"(?<![\w.-])([\w.-]+):(\d+):(\d+) (?:\[-?\d+\] )?$")
+_HOST = re.compile(r"(?<![\w.-])([\w.-]++):\d++:\d++ ")
 _ROOT = re.compile(rf"CPU/{_ID}(?: \((-?\d+)/(-?\d+)/(-?\d+)\))?")
 _BRANCH = re.compile(rf"( *)\+ ([A-Z0-9]{{3}})\[ ?(\d+(?:\.\d+)?)\] - ([A-Z]{{3}})/{_ID}(?: \(([^()]*)\))?")
 _PATHS = re.compile(rf"(GPU|NET)/{_ID} ?:")
@@ -299,7 +300,7 @@ def _add_names(hosts: dict[str, _Host], text: str) -> None:
     for pattern in (_NUMBERS, _NETWORK):
         for match in pattern.finditer(text):
             head = text[text.rfind("\n", 0, match.start()) + 1 : match.end()]
-            frame = re.search(r"([\w.-]+):\d+:\d+ ", head)
+            frame = _HOST.search(head)
             host = hosts.get(frame[1]) if frame else None
             if host is None:
                 continue

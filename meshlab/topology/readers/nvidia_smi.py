@@ -188,7 +188,7 @@ def _cluster(nodes: Sequence[Node], text: str) -> Cluster:
     notes = [f"{name}: {note}" for name, node in zip(names, nodes, strict=True) for note in node.notes]
     hidden = _HIDDEN.search(text)
     if hidden is not None:
-        number = re.search(r"(\d+)\s*$", text[max(0, hidden.start() - 20) : hidden.start()])
+        number = re.search(r"(?<!\d)(\d+)\s*$", text[max(0, hidden.start() - 20) : hidden.start()])
         if number is not None and whole(number[1]) > len(nodes[0].nics):
             notes.append(f"nvidia-smi found {number[1]} NICs, but lists only {len(nodes[0].nics)}")
     return Cluster.from_nodes(nodes, names=names, source="nvidia-smi topo", notes=tuple(notes))
