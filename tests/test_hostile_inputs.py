@@ -79,6 +79,7 @@ def test_a_log_has_at_most_5000_runs():
 
 # A pattern that is used on a few characters, or once per text, may be slow for a long one.
 BOUNDED = {
+    "nccl_lines._FRAMED",
     "pair_table._PAIR",
     "pieces._START_AT_END",
     "pieces._MESSAGE_HEAD",
