@@ -112,7 +112,7 @@ HARDWARE_IDS = {
 
 SERIAL = re.compile(
     r"(?P<key>(?<!\w)(?i:(?:[\w-]{0,30}[ _])?serial(?:[ _]?(?:number|num|no\.?|id))?|s/n|asset[ _]tag)"
-    r"[\"']?[ \t]*[:=]?[ \t]*[\"']?)"
+    r"[\"']?[ \t]{0,40}[:=]?[ \t]{0,40}[\"']?)"
     r"(?!serial-)(?P<serial>(?=[A-Za-z-]*\d)[A-Za-z0-9][A-Za-z0-9-]{4,})"
 )
 
@@ -201,7 +201,7 @@ HOST_LISTS = tuple(
     for pattern in (
         r"(?i:(?<![A-Za-z])(?:\w{0,40}node_?list|nodes?|hosts?|host_?list|node_?name|failures? on"
         r"|(?:on|of) (?:nodes?|hosts?))"
-        r"[\"']?[ \t]*[:= ][ \t]*[\"']?)(?P<hosts>(?=[\w.,-]{1,300}\[\d{1,15}[,-])[\w.,\[\]-]{2,3000})",
+        r"[\"']?[ \t]{0,40}[:= ][ \t]{0,40}[\"']?)(?P<hosts>(?=[\w.,-]{1,300}\[\d{1,15}[,-])[\w.,\[\]-]{2,3000})",
         r"(?<!\S)(?:-H|--hosts?|--nodelist)[= ](?P<hosts>(?=[\w.-]{0,100}(?:\d|:\d|,))[A-Za-z][\w.,:-]{1,3000})",
     )
 )

@@ -32,7 +32,7 @@ _TESTS_LITERALS = (
     "out-of-place",
 )
 _HEADER_LITERALS = ("(elements)", "algbw", "Rank  ")
-_HEADER = re.compile(r"#?\s*\(B\) +\(elements\)|#?\s*size +count +|#\s+Rank +\d+ (?:Group|Pid)")
+_HEADER = re.compile(r"\(B\) ++\(elements\)|size ++count |#\s++Rank ++\d++ (?:Group|Pid)")
 _ROW_LITERALS = tuple(
     f" {name} "
     for name in ("float", "half", "double", "bfloat16", "int8", "uint8", "int32", "int64", "uint64", "uint32")

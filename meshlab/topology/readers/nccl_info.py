@@ -29,7 +29,10 @@ _ID = r"(?:([0-9a-fA-F]+)-)?([0-9a-fA-F]+)"  # up to 2.20 without the number of 
 _MESSAGE = re.compile(
     r"NCCL INFO ((?: *\+ [A-Z0-9]{3}\[|CPU/|=== System|={20}|(?:GPU|NET)/[0-9a-fA-F]+(?:-[0-9a-fA-F]+)? ?:).*)"
 )
-_BARE = re.compile(r"(?m)^[ \t]*?((?: *\+ [A-Z0-9]{3}\[|CPU/|=== System|={20}|(?:GPU|NET)/[0-9a-fA-F-]+ ?:).*)")
+_BARE = re.compile(
+    r"(?m)^(?:[ \t]*+(?=[^ \t+])|(?:[ \t]*\t)?)"
+    r"((?: *+\+ [A-Z0-9]{3}\[|CPU/|=== System|={20}|(?:GPU|NET)/[0-9a-fA-F-]+ ?:).*)"
+)
 _FRAME = re.compile(r"(?<![\w.-])([\w.-]+):(\d+):(\d+) (?:\[-?\d+\] )?$")
 _HOST = re.compile(r"(?<![\w.-])([\w.-]++):\d++:\d++ ")
 _ROOT = re.compile(rf"CPU/{_ID}(?: \((-?\d+)/(-?\d+)/(-?\d+)\))?")
