@@ -7,6 +7,7 @@ tokens. Fields have fixed widths, so a field that lost a digit is too narrow.
 
 from __future__ import annotations
 
+import itertools
 import re
 from array import array
 from collections import Counter
@@ -32,6 +33,7 @@ _MILLISECONDS = re.compile(r"\d+\.\d{3}")
 _BEFORE_NA = re.compile(r"\s+(?=N/A)")
 
 _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_CELL = re.compile(r"\S+")
 _SKIPPED_HALF = re.compile(r"\S {30,}\S")  # the blanks that are printed instead of the out-of-place half
 
 # Flags of a row, one byte each: 1 and 2 for its placements, 4 if the line is exactly as the tool prints it, 8 if its
@@ -225,6 +227,8 @@ class RowBuffer:
             exact = _is_as_printed(tokens, text, shape, start, present)
             if strict and not exact:
                 return False
+            if not exact and present == _BOTH and not shape.stamp and _is_last_cell_cut(text, len(tokens), width):
+                return False
         follows = _follows(size, numbers, width, milliseconds=shape.milliseconds)
         if strict and not (follows and ranks_in_size(size, count, tokens[2]) >= 0):
             return False
@@ -299,6 +303,19 @@ class RowBuffer:
             return table, []
         keep = np.array(good, dtype=bool)
         return table.take(np.flatnonzero(keep)), line[~keep].tolist()
+
+
+def _is_last_cell_cut(text: str, n: int, width: int) -> bool:
+    """Return whether a line lost digits at its end: the last cell is narrower than the one of the other placement."""
+    spans = [match.span() for match in _CELL.finditer(text)]
+    gaps = [after[0] - before[1] for before, after in itertools.pairwise(spans)]
+    if len(spans) != n or n < 2 * width + 2 or max(gaps) < 3:  # columns that a tool has aligned have gaps of one or two
+        return False
+    other = n - 1 - width
+    fields = [spans[index][1] - spans[index - 1][1] for index in (other, n - 1)]
+    # Columns that are aligned to the left can look like this too, but then nearly all counts are 0.
+    are_counts = text[slice(*spans[n - 1])].isdecimal() and re.fullmatch(r"\d{2,}", text[slice(*spans[other])])
+    return bool(are_counts) and min(gaps[other - 1], gaps[-1]) > 1 and fields[1] < fields[0]
 
 
 def ranks_in_size(size: int, count: int, type_: str) -> int:

@@ -361,6 +361,16 @@ def test_a_row_that_ends_within_an_exponent_is_cut(make_log):
     assert section.unparsable_rows == 1
 
 
+@pytest.mark.parametrize("n_lost", [1, 2])
+def test_a_row_that_lost_the_end_of_its_wrong_elements_is_cut(make_log, n_lost):
+    maker = make_log("2.17", "all_reduce", sizes=(1 << 20,), wrong={0: 512})
+    lines = maker.lines()
+    (index,) = (number for number, line in enumerate(lines) if line.endswith(" 512"))
+    assert len(ml.nccl_tests.read("\n".join(lines)).results) == 2
+    lines[index] = lines[index][:-n_lost]
+    assert len(ml.nccl_tests.read("\n".join(lines)).results) == 0
+
+
 @settings(max_examples=400, deadline=None)
 @given(ALL, SIZES, st.data())
 def test_damage_to_a_log_never_creates_a_row(make_log, which, sizes, data):
