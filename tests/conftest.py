@@ -140,8 +140,8 @@ class Responses(queue.SimpleQueue[Any]):
         self.n += 1
 
 
-class StandingClock:
-    """A clock that stands still until the ranks are where a test wants them, and then is far ahead.
+class FrozenClock:
+    """A clock that does not advance until the ranks are where a test wants them, and then jumps far ahead.
 
     So a deadline passes neither earlier, because a rank was late, nor seconds later.
     """
@@ -176,7 +176,7 @@ def deadline_at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     original = rounds.Round.run
 
     def use(*entered: int, n_inside: int | None = None, n_responses: int = 0) -> None:
-        clock = StandingClock(entered, n_inside, n_responses)
+        clock = FrozenClock(entered, n_inside, n_responses)
 
         def run(self: rounds.Round, *arguments: Any) -> Any:
             clock.follow(self)

@@ -187,10 +187,10 @@ def check_parquet_size(data: bytes, path: str | Path, *, row: int = _ROW) -> Non
     import pyarrow.compute as pc
     from pyarrow import parquet
 
-    metadata = parquet.read_metadata(io.BytesIO(data))
+    file = parquet.ParquetFile(io.BytesIO(data))
+    metadata, types = file.metadata, {one.name: one.type for one in file.schema_arrow}
     most_rows, most_bytes = _MOST_ROWS + len(data) // row, _MOST_UNPACKED + _UNPACKED * len(data)
     n_bytes = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
-    types = {one.name: one.type for one in parquet.read_schema(io.BytesIO(data))}
     if len(types) > _MOST_COLUMNS:
         problem = f"{len(types):,} columns"
     elif any(pa.types.is_nested(kind) for kind in types.values()):
@@ -208,14 +208,14 @@ def check_parquet_size(data: bytes, path: str | Path, *, row: int = _ROW) -> Non
         ]
         # As dictionaries: otherwise a long string in every row would be copied for each of them.
         table = parquet.read_table(io.BytesIO(data), columns=names, read_dictionary=names)
-        lengths = [
+        n_text = sum(
             pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() or 0
             for name in names
             for chunk in table[name].chunks
-        ]
-        if sum(lengths) <= most_bytes:
+        )
+        if n_text <= most_bytes:
             return
-        problem = f"{sum(lengths):,} characters in its rows, but is only {len(data):,} bytes large"
+        problem = f"{n_text:,} bytes of text in its rows, but is only {len(data):,} bytes large"
     raise LimitError(f"the Parquet file has {problem}", hint="pass a file that meshlab wrote", file=str(path))
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from meshlab import markup
 from meshlab.errors import MeshError
-from meshlab.mesh.axes import WELL_KNOWN_AXES, as_integer, format_axes, format_ranks, short
+from meshlab.mesh.axes import MAX_RANKS, WELL_KNOWN_AXES, as_integer, format_axes, format_ranks, short
 from meshlab.mesh.groups import Group, categories, groups_name, ranks_repr, uniform_stride
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def explain(mesh: DeviceMesh, ranks_per_node: int = 8) -> str:
     if mesh.idle_ranks.size:
         lines.append(f"Idle: {format_ranks(mesh.idle_ranks.tolist())} of {mesh.world_size:,}.")
     lines += [_axis_line(mesh, index) for index in reversed(range(len(mesh.axes)))]
-    lines.append(_node_line(mesh, min(number, np.iinfo(np.int32).max)))
+    lines.append(_node_line(mesh, number))
     if len(mesh.axes) > 1:
         lines.append(
             f"Axis order in torch and JAX: ({', '.join(mesh.axis_names)}). "
@@ -186,8 +186,8 @@ def _axis_line(mesh: DeviceMesh, index: int) -> str:
 
 
 def _node_line(mesh: DeviceMesh, ranks_per_node: int) -> str:
-    if mesh.ranks.max() // ranks_per_node == mesh.ranks.min() // ranks_per_node:
-        return f"With {ranks_per_node} ranks per node, all groups stay inside one node."
+    if ranks_per_node > MAX_RANKS or mesh.ranks.max() // ranks_per_node == mesh.ranks.min() // ranks_per_node:
+        return f"With {short(ranks_per_node)} ranks per node, all groups stay inside one node."
     inside: list[str] = []
     across: list[str] = []
     for axis in mesh.axes:

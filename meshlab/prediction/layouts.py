@@ -164,8 +164,8 @@ def search(
     wanted = {"pp": pp, "dp": dp, "cp": cp, "tp": tp, "ep": ep if work.experts or ep is not None else 1}
     degrees_of = {name: None if value is None else positive_integers(name, value) for name, value in wanted.items()}
     allowed = {name: allowed_degrees(name, values, ranks) for name, values in degrees_of.items()}
-    chunks = sorted(set(positive_integers("interleave", work.interleave if interleave is None else interleave)))
-    chunks = sorted({min(number, _MOST_CHUNKS) for number in chunks})  # more than the layers of any job
+    wanted_chunks = positive_integers("interleave", work.interleave if interleave is None else interleave)
+    chunks = sorted({min(number, _MOST_CHUNKS) for number in wanted_chunks})  # more than the layers of any job
     candidates = all_factorisations(ranks, allowed, chunks)
     kept, dropped = drop_layouts(work, candidates, hardware)
     if not kept.any():

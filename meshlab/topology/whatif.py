@@ -168,7 +168,8 @@ def with_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
             hint=f"pass {width} for domains that end at the host",
         )
     if size >= width:
-        racks = np.arange(cluster.n_nodes, dtype=np.int32) // min(size // width, max(cluster.n_nodes, 1))
+        hosts_per_rack = min(size // width, max(cluster.n_nodes, 1))  # a size may exceed the integers of numpy
+        racks = np.arange(cluster.n_nodes, dtype=np.int32) // hosts_per_rack
         return replace(cluster, nvlink_of_node=racks if size > width else None)
     # Domains inside a host also remove the domains between hosts.
     templates = tuple(_without_nvlink(template, lambda i, j: i // size != j // size) for template in cluster.templates)

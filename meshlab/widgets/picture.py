@@ -380,9 +380,9 @@ class Picture(anywidget.AnyWidget):
 
     def _known_place(self, place: Any) -> str:
         """Return a place, or "all" if the machine has changed and does not have it any more."""
+        if not isinstance(place, str):
+            return "all"
         try:
-            if not isinstance(place, str):
-                return "all"
             locate(self._view_of.scene, place)
         except TopologyError:
             return "all"

@@ -257,7 +257,7 @@ def _repeated(n: int, value: object) -> Any:
     ("make", "message"),
     [
         (lambda: {"time_us": _repeated(3_000_000, 1.0)}, "3,000,000 rows, but at most 1"),
-        (lambda: {"collective": _repeated(90_000, "x" * 10_000)}, "900,000,000 characters in its rows"),
+        (lambda: {"collective": _repeated(90_000, "x" * 10_000)}, "900,000,000 bytes of text in its rows"),
         (lambda: {"group": ["x" * 80_000_000]}, "bytes when it is unpacked, but is only"),
         (lambda: {"time_us": [[1.0] * 9]}, "lists or records in a column"),
         (lambda: {f"c{number}": [1] for number in range(1001)}, "1,001 columns"),

@@ -365,12 +365,12 @@ _COMMAND = re.compile(
 def read_variables(paste: Paste) -> tuple[Variable, ...]:
     """Return the variables that NCCL reports, and those that a pasted command sets."""
     found = []
-    said = messages(paste, " set by environment to ", " set to ")
-    for item in said:
+    reported = messages(paste, " set by environment to ", " set to ")
+    for item in reported:
         match = VARIABLE.search(item.text)
         if match is not None:
             found.append(Variable(match[1], variable_value(match[2]), item.host, item.pid, item.line))
-    others = set(paste.numbers("NCCL_", "FI_PROVIDER=")).difference(item.line for item in said if item.level)
+    others = set(paste.numbers("NCCL_", "FI_PROVIDER=")).difference(item.line for item in reported if item.level)
     for number in sorted(others):
         if "=" not in paste.raw(number):
             continue

@@ -87,9 +87,9 @@ def _other_interfaces(paste: Paste, host: str | None) -> set[str]:
 )
 def virtual_interface(paste: Paste) -> Iterator[TextFinding]:
     """The interface of the bootstrap belongs to docker, a virtual machine or a tunnel, in a job with several hosts."""
-    first = paste.once(read_bootstrap)
-    virtual = {name for name in {item.interface for item in first} if _VIRTUAL.match(name)}
-    used = [item for item in first if item.interface in virtual or item.address[:4].lower() == "fe80"]
+    chosen = paste.once(read_bootstrap)
+    virtual = {name for name in {item.interface for item in chosen} if _VIRTUAL.match(name)}
+    used = [item for item in chosen if item.interface in virtual or item.address[:4].lower() == "fe80"]
     if used and is_one_host(paste) is False:
         hosts = text_list(hosts_of(paste, (item.line for item in used)))
         yield virtual_interface.finding(

@@ -346,7 +346,13 @@ class Cluster:
         Parameters
         ----------
         ranks : int
-            Number of slots. They are divided evenly. If there is a remainder, the first hosts get one more.
+            Number of slots, at most 4,096 per host. They are divided evenly. If there is a remainder, the first hosts
+            get one more.
+
+        Raises
+        ------
+        TopologyError
+            If `ranks` is not an integer in this range.
 
         Examples
         --------
