@@ -28,7 +28,7 @@ from .engines.launcher import launch as launch
 from .errors import MeshlabError as MeshlabError
 from .frames.example_data import example as example
 from .frames.plan import Plan as Plan
-from .frames.plan import Sampling as Sampling
+from .frames.samplings import Sampling as Sampling
 from .frames.schema import describe as describe
 from .mesh.groups import Group as Group
 from .mesh.mesh import DeviceMesh as DeviceMesh

@@ -17,8 +17,10 @@ from meshlab.comm.elements import ReduceOp, find_op
 from meshlab.comm.windows import why_not_symmetric
 from meshlab.engines.engines import Engines
 from meshlab.errors import BenchError
-from meshlab.frames.plan import CONFIGURED, Function, Plan, Sampling
+from meshlab.frames.plan import Plan
 from meshlab.frames.rundata import RunData
+from meshlab.frames.samplings import Sampling
+from meshlab.frames.steps import CONFIGURED, Function
 from meshlab.frames.store import check_ended, load
 from meshlab.mesh.axes import WORLD
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh

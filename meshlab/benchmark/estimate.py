@@ -13,8 +13,9 @@ import numpy.typing as npt
 
 from meshlab.benchmark.on_ranks.sampling import PROBES, SLOW_CALL_S
 from meshlab.comm.catalog import CATALOG
-from meshlab.frames.plan import SLOW_STEP_S, n_blocks, turns
+from meshlab.frames.samplings import SLOW_STEP_S, n_blocks
 from meshlab.frames.statistics import FEWEST_FOR_INTERVAL
+from meshlab.frames.steps import turns
 from meshlab.frames.store import as_results
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.units import format_seconds, format_size
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from meshlab.benchmark.on_ranks.probing import Probe
-    from meshlab.frames.plan import Plan, Sampling, Step
+    from meshlab.frames.plan import Plan
+    from meshlab.frames.samplings import Sampling
+    from meshlab.frames.steps import Step
 
 __all__ = ["RATES", "Estimate", "Pace", "Rates", "estimate_plan", "seconds_per_step", "steps_to_probe"]
 

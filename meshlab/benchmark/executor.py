@@ -34,10 +34,11 @@ from meshlab.engines.engines import Lease
 from meshlab.engines.memory import usable_bytes
 from meshlab.engines.rounds import RankInfo, Reply, number_of_gpus
 from meshlab.errors import BenchError, EngineError, MeshlabError
-from meshlab.frames.plan import Step, n_blocks, turns
 from meshlab.frames.rundata import Columns, Progress, Row, RunData, State
+from meshlab.frames.samplings import n_blocks
 from meshlab.frames.schema import DEVICES, OPTIONS
 from meshlab.frames.statistics import FEWEST_FOR_SHAPE, find_modes, relative_trend, summarise
+from meshlab.frames.steps import Step, turns
 from meshlab.mesh.axes import WORLD
 from meshlab.topology.readers.hosts import cluster_from_hosts
 from meshlab.units import format_seconds, format_size
@@ -45,7 +46,7 @@ from meshlab.units import format_seconds, format_size
 if TYPE_CHECKING:
     from meshlab.comm.backend import Buffers
     from meshlab.engines.engines import Engines
-    from meshlab.frames.plan import MeasuredGroup
+    from meshlab.frames.steps import MeasuredGroup
     from meshlab.mesh.groups import Groups
     from meshlab.mesh.mesh import DeviceMesh
 

@@ -33,7 +33,7 @@ from meshlab.comm.elements import DTYPES, find_dtype
 from meshlab.engines.engines import Engines, Lease, raise_first_error
 from meshlab.engines.memory import usable_bytes
 from meshlab.errors import BenchError, EngineError, MeshError, MeshlabError, did_you_mean
-from meshlab.frames.plan import Step
+from meshlab.frames.steps import Step
 from meshlab.mesh.axes import WORLD, as_integer
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction.call_prices import price

@@ -22,10 +22,12 @@ from meshlab.benchmark.executor import Executor
 from meshlab.engines.engines import Engines, Lease
 from meshlab.engines.memory import local_buffer_bytes
 from meshlab.errors import BenchError
-from meshlab.frames.plan import Plan, Step, n_blocks, turns
+from meshlab.frames.plan import Plan
 from meshlab.frames.recorder import Recorder
 from meshlab.frames.redact import current_user
 from meshlab.frames.rundata import Progress, RunData, columns_of_samples, rows_of_results
+from meshlab.frames.samplings import n_blocks
+from meshlab.frames.steps import Step, turns
 from meshlab.mesh.mesh import DeviceMesh
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from meshlab.benchmark.tuning_options import TuningOption
-    from meshlab.frames.plan import Step
+    from meshlab.frames.steps import Step
 
 __all__ = ["Environment", "Setting", "distribute"]
 

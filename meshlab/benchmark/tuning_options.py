@@ -14,7 +14,7 @@ from meshlab.errors import BenchError, did_you_mean
 from meshlab.frames.trials import option_label
 
 if TYPE_CHECKING:
-    from meshlab.frames.plan import Step
+    from meshlab.frames.steps import Step
 
 __all__ = [
     "OPTION_NAMES",

@@ -39,9 +39,10 @@ from meshlab.engines.engines import Engines, Lease, raise_first_error
 from meshlab.engines.launcher import launch
 from meshlab.engines.memory import free_bytes, usable_bytes
 from meshlab.errors import BenchError, EngineError
-from meshlab.frames.plan import Plan, Step
+from meshlab.frames.plan import Plan
 from meshlab.frames.redact import current_user
 from meshlab.frames.statistics import median_interval
+from meshlab.frames.steps import Step
 from meshlab.frames.trials import CASE, OPTION, TRIALS, as_trials, option_key
 from meshlab.mesh.axes import WORLD, as_integer
 from meshlab.mesh.mesh import DeviceMesh, MeshLike, as_mesh

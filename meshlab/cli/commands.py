@@ -369,7 +369,8 @@ def lab(options: argparse.Namespace) -> int:
 
 def demo(options: argparse.Namespace) -> int:
     """Run all steps once, from a mesh to a report."""
-    from meshlab.frames.plan import Plan, Sampling
+    from meshlab.frames.plan import Plan
+    from meshlab.frames.samplings import Sampling
     from meshlab.mesh.describe import mesh_text
     from meshlab.mesh.mesh import DeviceMesh
 
@@ -503,7 +504,8 @@ def default_ranks(backend: str, fewest: int = _FEWEST_RANKS) -> int:
 
 
 def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
-    from meshlab.frames.plan import Plan, Sampling
+    from meshlab.frames.plan import Plan
+    from meshlab.frames.samplings import Sampling
 
     if options.seconds is not None and options.seconds <= 0:
         raise BenchError(

@@ -1,14 +1,14 @@
 from .example_data import example as example
 from .listing import list_runs as list_runs
 from .plan import Plan as Plan
-from .plan import Sampling as Sampling
-from .plan import Step as Step
 from .rundata import Progress as Progress
 from .rundata import RunData as RunData
+from .samplings import Sampling as Sampling
 from .schema import DEVICES as DEVICES
 from .schema import RESULTS as RESULTS
 from .schema import SAMPLES as SAMPLES
 from .schema import bandwidth as bandwidth
 from .schema import describe as describe
+from .steps import Step as Step
 from .trials import TRIALS as TRIALS
 from .trials import TUNED as TUNED

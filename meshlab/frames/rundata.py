@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from meshlab.errors import MeshlabError
-from meshlab.frames.plan import Plan, Step
+from meshlab.frames.plan import Plan
 from meshlab.frames.schema import (
     RESULTS,
     SAMPLES,
@@ -22,6 +22,7 @@ from meshlab.frames.schema import (
     empty_results,
     empty_samples,
 )
+from meshlab.frames.steps import Step
 from meshlab.frames.table import ResultsTable, results_table, run_html
 from meshlab.mesh.mesh import DeviceMesh
 from meshlab.units import format_size

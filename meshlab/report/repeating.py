@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from meshlab.frames.plan import Plan, Sampling
+from meshlab.frames.plan import Plan
 from meshlab.frames.rundata import RunData
+from meshlab.frames.samplings import Sampling
 from meshlab.frames.schema import OPTIONS
 from meshlab.units import parse_sizes
 

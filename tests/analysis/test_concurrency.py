@@ -13,7 +13,7 @@ from meshlab.analysis.concurrency import contention, interference
 from meshlab.analysis.pairs import pair_matrix, pair_table
 from meshlab.comm.backends.threads import ThreadBackend
 from meshlab.errors import BenchError
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 from meshlab.frames.schema import RESULTS, SAMPLES, conform
 
 MESH = ml.DeviceMesh("dp=2, tp=2")

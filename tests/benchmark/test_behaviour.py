@@ -15,7 +15,7 @@ import meshlab as ml
 from meshlab.analysis.stragglers import find_spikes, find_stragglers
 from meshlab.comm.backends.threads import ThreadBackend
 from meshlab.errors import BenchError, EngineError
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 from meshlab.frames.schema import RESULTS, SAMPLES, conform
 from meshlab.frames.statistics import leading_warmup, spike_limit
 from meshlab.frames.table import results_table

@@ -12,7 +12,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.benchmark.clocks import clock_errors
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 
 Floats = npt.NDArray[np.float64]
 

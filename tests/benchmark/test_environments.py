@@ -8,7 +8,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.errors import BenchError, EngineError
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 
 MESH = ml.DeviceMesh("tp=2")
 

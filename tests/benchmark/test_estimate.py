@@ -13,7 +13,8 @@ from meshlab.benchmark import estimate
 from meshlab.benchmark.estimate import RATES, Pace, Rates, seconds_per_step, steps_to_probe
 from meshlab.benchmark.on_ranks.probing import Probe
 from meshlab.engines.memory import host_free_bytes
-from meshlab.frames.plan import Plan, Sampling
+from meshlab.frames.plan import Plan
+from meshlab.frames.samplings import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 

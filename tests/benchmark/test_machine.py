@@ -17,8 +17,8 @@ import pytest
 import meshlab as ml
 from meshlab.benchmark.executor import device_lines, device_rows, differing_settings
 from meshlab.errors import BenchError
-from meshlab.frames.plan import Sampling
 from meshlab.frames.redact import Redactor
+from meshlab.frames.samplings import Sampling
 from meshlab.frames.schema import DEVICES, devices_frame
 from meshlab.topology.readers import nvml
 

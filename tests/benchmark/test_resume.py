@@ -15,7 +15,8 @@ import pytest
 
 import meshlab as ml
 from meshlab.errors import BenchError, EngineError
-from meshlab.frames.plan import Plan, Sampling
+from meshlab.frames.plan import Plan
+from meshlab.frames.samplings import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 import meshlab as ml
 from meshlab.engines.reaper import marked_processes
 from meshlab.errors import BenchError, EngineError, MeshError, ParseError
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth
 
 MESH = ml.DeviceMesh("dp=2, tp=2")

@@ -19,7 +19,7 @@ from meshlab.benchmark.tuning_environments import Setting, distribute
 from meshlab.benchmark.tuning_options import TuningOption
 from meshlab.benchmark.tuning_search import TuningSearch
 from meshlab.errors import BenchError, EngineError, MeshError
-from meshlab.frames.plan import Step
+from meshlab.frames.steps import Step
 from tests.benchmark.on_ranks.planted_options import PlantedOptions
 
 CTAS = (None, 1, 4, 16)

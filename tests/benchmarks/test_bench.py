@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Sampling
 from meshlab.frames.recorder import Recorder
 from meshlab.frames.rundata import RunData
+from meshlab.frames.samplings import Sampling
 from meshlab.widgets.live import LiveView
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 from meshlab.widgets.live import LiveView
 from meshlab.widgets.readings import load_rows
 from tests.browser.pages import overlapping_texts, scrolls_sideways, state_of

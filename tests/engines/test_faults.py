@@ -22,7 +22,7 @@ from meshlab.engines.engines import Lease
 from meshlab.engines.local import LaunchedSet
 from meshlab.engines.rounds import RankExit
 from meshlab.errors import EngineError
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 from tests.engines.test_controller import wait_for_the_end
 
 MESH = ml.DeviceMesh("dp=2, tp=2")

@@ -11,7 +11,7 @@ import psutil
 import meshlab as ml
 from meshlab.engines.monitor import LoadMonitor
 from meshlab.engines.sampler import Sampler
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 60) -> Any:

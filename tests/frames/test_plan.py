@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.elements import pre_mul_sum
 from meshlab.errors import BenchError, CommunicatorError, MeshError, ParseError
-from meshlab.frames.plan import Plan, Sampling
+from meshlab.frames.plan import Plan
+from meshlab.frames.samplings import Sampling
 from meshlab.mesh.mesh import DeviceMesh
 
 MESH = DeviceMesh("dp=2, tp=4")

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.errors import BenchError
-from meshlab.frames.plan import MeasuredGroup, Plan, Sampling, block_sampling, n_blocks, n_rounds, pairs_of_round, turns
+from meshlab.frames.plan import Plan
+from meshlab.frames.samplings import Sampling, block_sampling, n_blocks
+from meshlab.frames.steps import MeasuredGroup, n_rounds, pairs_of_round, turns
 from meshlab.mesh.mesh import DeviceMesh
 
 MESH = DeviceMesh("dp=2, tp=4")

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import meshlab as ml
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 from meshlab.frames.schema import empty_results
 from meshlab.frames.table import results_table
 

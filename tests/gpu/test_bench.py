@@ -11,7 +11,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.errors import BenchError
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

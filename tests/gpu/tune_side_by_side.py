@@ -27,7 +27,7 @@ from meshlab.benchmark.on_ranks.buffers import StepBuffers, release_buffers
 from meshlab.benchmark.on_ranks.timing import prepare_step, set_up_step
 from meshlab.benchmark.tuning_options import TuningOption, chooses_per_call
 from meshlab.comm.catalog import CATALOG
-from meshlab.frames.plan import Step
+from meshlab.frames.steps import Step
 from meshlab.frames.trials import OPTION, option_key
 
 PROGRAMS = {

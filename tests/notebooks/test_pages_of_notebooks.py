@@ -11,7 +11,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.cli.main import main
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 from meshlab.widgets import Curve, Designer, Picture, Workbench
 
 VIEW = "application/vnd.jupyter.widget-view+json"

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 from meshlab.plots.lines import lines_of
 from meshlab.widgets import following
 from meshlab.widgets.live import LiveView, static_bundle

@@ -15,7 +15,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.errors import BenchError, EngineError
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 from meshlab.plots.lines import Line
 from meshlab.widgets import measuring
 from meshlab.widgets.readings import load_rows

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import meshlab as ml
-from meshlab.frames.plan import Sampling
+from meshlab.frames.samplings import Sampling
 from meshlab.widgets import Curve, Picture
 from meshlab.widgets.page import page_of
 

@@ -16,7 +16,7 @@ from meshlab.comm.elements import carrier, find_dtype
 if TYPE_CHECKING:
     from meshlab.comm.backend import Buffers
     from meshlab.comm.communicator import Communicator
-    from meshlab.frames.plan import Step
+    from meshlab.frames.steps import Step
 
 __all__ = ["StepBuffers", "allocate", "allocate_shared", "block_bytes", "plan_buffers", "release_buffers"]
 

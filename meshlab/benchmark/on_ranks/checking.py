@@ -18,11 +18,11 @@ from meshlab.benchmark.on_ranks.buffers import StepBuffers
 from meshlab.comm.catalog import CATALOG
 from meshlab.comm.correctness import PERIOD, Case, Expected, encode
 from meshlab.comm.elements import find_dtype, find_op, is_integer
-from meshlab.frames.plan import pairs_of_round
+from meshlab.frames.steps import pairs_of_round
 
 if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator
-    from meshlab.frames.plan import Step
+    from meshlab.frames.steps import Step
 
 __all__ = ["count_differences", "count_wrong_elements", "fill_periodically"]
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from meshlab.comm.backend import Mode, Timings
     from meshlab.comm.communicator import Communicator
-    from meshlab.frames.plan import Step
+    from meshlab.frames.steps import Step
 
 __all__ = ["HOPELESS", "SetUp", "Status", "TimedTrial", "Trial", "TrialRounds", "try_options"]
 

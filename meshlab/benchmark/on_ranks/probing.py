@@ -16,7 +16,8 @@ from meshlab.benchmark.on_ranks.timing import set_up_step
 
 if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator
-    from meshlab.frames.plan import Sampling, Step
+    from meshlab.frames.samplings import Sampling
+    from meshlab.frames.steps import Step
 
 __all__ = ["Probe", "probe_steps"]
 

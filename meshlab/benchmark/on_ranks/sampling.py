@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm.backend import Mode, Timings
-from meshlab.frames.plan import SLOW_STEP_S, block_sampling
+from meshlab.frames.samplings import SLOW_STEP_S, block_sampling
 from meshlab.frames.statistics import FEWEST_FOR_INTERVAL, is_precise, leading_warmup
 
 if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator
-    from meshlab.frames.plan import Sampling
+    from meshlab.frames.samplings import Sampling
 
 __all__ = ["PROBES", "SLOW_CALL_S", "Batches", "Measure", "StopVote", "calls_per_batch", "group_vote", "take_batches"]
 

@@ -20,11 +20,12 @@ from meshlab.benchmark.on_ranks.sampling import Batches, Floats, StopVote, calls
 from meshlab.comm.backend import Mode, Timings
 from meshlab.comm.catalog import CATALOG
 from meshlab.errors import CommunicatorError
-from meshlab.frames.plan import CONFIGURED, pairs_of_round
+from meshlab.frames.steps import CONFIGURED, pairs_of_round
 
 if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator, PreparedCall
-    from meshlab.frames.plan import Sampling, Step
+    from meshlab.frames.samplings import Sampling
+    from meshlab.frames.steps import Step
 
 __all__ = [
     "EarlyReturnError",

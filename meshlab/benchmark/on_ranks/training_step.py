@@ -26,7 +26,7 @@ from meshlab.engines.memory import free_bytes
 
 if TYPE_CHECKING:
     from meshlab.comm.communicator import Communicator, PreparedCall
-    from meshlab.frames.plan import Step
+    from meshlab.frames.steps import Step
 
 __all__ = [
     "CallProbe",

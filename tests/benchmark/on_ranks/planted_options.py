@@ -11,7 +11,7 @@ import numpy as np
 
 from meshlab.comm.backend import Mode, Timings
 from meshlab.comm.communicator import Communicator
-from meshlab.frames.plan import Step
+from meshlab.frames.steps import Step
 
 __all__ = ["PlantedOptions"]
 

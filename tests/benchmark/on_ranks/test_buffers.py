@@ -11,7 +11,8 @@ import pytest
 import meshlab as ml
 from meshlab.benchmark.on_ranks.buffers import allocate, block_bytes, plan_buffers, release_buffers
 from meshlab.benchmark.on_ranks.timing import measure_pair, measure_step
-from meshlab.frames.plan import Plan, Sampling
+from meshlab.frames.plan import Plan
+from meshlab.frames.samplings import Sampling
 from tests.comm.threads_with_windows import with_windows
 
 MIB = 1 << 20

@@ -14,7 +14,7 @@ import meshlab as ml
 from meshlab.benchmark.on_ranks.option_trials import Trial, TrialRounds, try_options
 from meshlab.benchmark.tuning_options import TuningOption
 from meshlab.errors import CommunicatorError, EngineError
-from meshlab.frames.plan import Step
+from meshlab.frames.steps import Step
 from tests.benchmark.on_ranks.planted_options import PlantedOptions
 
 HOW = TrialRounds(rounds=6, max_s=60.0, check=True, halves=True)

@@ -17,7 +17,8 @@ from meshlab.benchmark.on_ranks.timing import measure_step, prepare_step
 from meshlab.comm.backend import Timings
 from meshlab.comm.backends.threads import ThreadBackend, ThreadWorld
 from meshlab.comm.catalog import CATALOG
-from meshlab.frames.plan import Plan, Sampling
+from meshlab.frames.plan import Plan
+from meshlab.frames.samplings import Sampling
 
 MESH = ml.DeviceMesh("tp=4")
 MEASURABLE = [name for name, row in CATALOG.items() if row.is_measurable]

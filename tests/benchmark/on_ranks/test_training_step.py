@@ -24,7 +24,7 @@ from meshlab.benchmark.on_ranks.training_step import (
     _Worker,
     expand,
 )
-from meshlab.frames.plan import Step
+from meshlab.frames.steps import Step
 
 AXES = ("tp", "dp", "pp")
 
