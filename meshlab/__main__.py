@@ -2,6 +2,6 @@
 
 import sys
 
-from meshlab.cli.main import main
+from meshlab.cli._main import main
 
 sys.exit(main())

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import meshlab as ml
-from meshlab.benchmark.executor import Executor
-from meshlab.comm.backends import gloo
-from meshlab.engines import rounds
-from meshlab.errors import CommunicatorError
-from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform
+from meshlab.base._errors import CommunicatorError
+from meshlab.benchmark._executor import Executor
+from meshlab.comm.backends import _gloo as gloo
+from meshlab.engines import _rounds as rounds
+from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth, conform
 from tests.nccl_tests.log_maker import LogMaker
 
 MakeResults = Callable[..., pd.DataFrame]

@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 import meshlab as ml
-from meshlab.engines.reaper import shared_memory_files
+from meshlab.engines._reaper import shared_memory_files
 
 if TYPE_CHECKING:
     import pandas as pd

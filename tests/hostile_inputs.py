@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import meshlab as ml
-from meshlab.analysis.tunings import Tuning
-from meshlab.cli.main import main as command_line
-from meshlab.errors import MeshlabError, did_you_mean
-from meshlab.frames.store import as_results
-from meshlab.topology.readers.hostlists import expand_hosts
-from meshlab.topology.readers.slurm import read_slurm_topology
-from meshlab.units import parse_size, parse_sizes
+from meshlab.analysis.tuning._tuning import Tuning
+from meshlab.base._errors import MeshlabError, did_you_mean
+from meshlab.base._units import parse_size, parse_sizes
+from meshlab.cli._main import main as command_line
+from meshlab.runs._store import as_results
+from meshlab.topology.readers._hostlists import expand_hosts
+from meshlab.topology.readers._slurm import read_slurm_topology
 
 MOST_SECONDS = 2.0
 MOST_MEGABYTES = 300.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import astuple
 
-from meshlab.frames.samplings import Sampling
+from meshlab.plans._sampling import Sampling
 
 __all__ = ["shorten_steps"]
 

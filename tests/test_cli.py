@@ -18,10 +18,10 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import executor
-from meshlab.cli import commands
-from meshlab.cli.main import main
-from meshlab.errors import EngineError
+from meshlab.base._errors import EngineError
+from meshlab.benchmark import _executor as executor
+from meshlab.cli import _commands as commands
+from meshlab.cli._main import main
 
 ROOT = Path(__file__).parents[1]
 
@@ -214,7 +214,7 @@ def test_a_mesh_need_not_be_quoted(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_benchmark_without_a_mesh_takes_all_gpus_or_some_cores(
     monkeypatch: pytest.MonkeyPatch, n_gpus: int, n_cores: int, n: int
 ) -> None:
-    monkeypatch.setattr("meshlab.engines.launcher.count_gpus", lambda: n_gpus)  # what the machine has
+    monkeypatch.setattr("meshlab.engines._launch.count_gpus", lambda: n_gpus)  # what the machine has
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: range(n_cores))
     assert commands.default_ranks("auto") == commands.default_ranks("nccl") == n
     assert commands.default_ranks("mpi") == commands.default_ranks("threads") == min(max(n_cores, 2), 8)
@@ -248,7 +248,7 @@ def test_predict_writes_the_table_or_the_figure(
 
 
 def test_predict_calibrates_with_results_of_the_machine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from meshlab.frames.frame_files import frame_to_parquet
+    from meshlab.frames._files import frame_to_parquet
 
     frame_to_parquet(ml.example(), tmp_path / "h200.parquet")
     arguments = words(f"predict tp=2 --cluster dgx-h200 --sizes 1K --calibration {tmp_path / 'h200.parquet'}")
@@ -407,7 +407,7 @@ def test_a_file_that_cannot_be_read_is_an_error_of_every_command(
 def test_a_comparison_can_be_printed_without_names(
     make_results: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    from meshlab.frames.rundata import RunData
+    from meshlab.runs._rundata import RunData
 
     for folder, note in (("zuse17-monday", "zuse17 with 10.1.2.3"), ("zuse17-tuesday", "zuse18, seen by /home/lise")):
         results = make_results("dp=2, tp=2", axes=("tp",), exponents=(10,), collectives=("all_reduce",))
@@ -501,8 +501,8 @@ def test_bench_prints_an_estimate_and_resumes_a_run(capsys: pytest.CaptureFixtur
 # So that it is killed while it measures, however late that is.
 STOPS_IN_ITS_FOURTH_STEP = """
 import itertools, sys, time
-from meshlab.benchmark.executor import Executor
-from meshlab.cli.main import main
+from meshlab.benchmark._executor import Executor
+from meshlab.cli._main import main
 
 numbers, measure = itertools.count(), Executor._measure
 Executor._measure = lambda *arguments: time.sleep(600) if next(numbers) == 3 else measure(*arguments)
@@ -748,7 +748,7 @@ def test_lab_opens_the_first_notebook(tmp_path: Path) -> None:
 def test_lab_does_not_overwrite_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "01_first_mesh.ipynb").write_text("mine")
     called: list[list[str]] = []
-    monkeypatch.setattr("meshlab.cli.commands.subprocess.call", lambda command: called.append(command) or 0)
+    monkeypatch.setattr("meshlab.cli._commands.subprocess.call", lambda command: called.append(command) or 0)
     assert main(["lab", str(tmp_path)]) == 0
     assert (tmp_path / "01_first_mesh.ipynb").read_text() == "mine"
     assert called[0][-1] == str(tmp_path / "01_first_mesh.ipynb")
@@ -844,7 +844,7 @@ def test_explain_reads_several_files_together(capsys: pytest.CaptureFixture[str]
 def test_explain_exits_with_1_for_an_error_and_with_2_if_nothing_is_recognised(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshlab.diagnosis import explaining
+    from meshlab.diagnosis import _explain as explaining
     from tests.diagnosis.texts_with_rules import RULES, printer_text
 
     log = tmp_path / "a.log"
@@ -864,8 +864,8 @@ def test_explain_imports_neither_pandas_nor_matplotlib_nor_engines(tmp_path: Pat
     path = tmp_path / "a.log"
     path.write_text("node1:1:2 [0] NCCL INFO NCCL version 2.26.6\n")
     code = (
-        "import sys; from meshlab.cli.main import main; main(['explain', sys.argv[1]]); "
-        "print([name for name in ('pandas', 'matplotlib', 'scipy', 'meshlab.engines.engines') if name in sys.modules])"
+        "import sys; from meshlab.cli._main import main; main(['explain', sys.argv[1]]); "
+        "print([name for name in ('pandas', 'matplotlib', 'scipy', 'meshlab.engines._engines') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

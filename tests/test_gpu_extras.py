@@ -30,7 +30,7 @@ def test_kernels_compile_with_the_packages_of_the_extra_alone(extra: str, tmp_pa
 
     def doctor() -> str:
         code = (
-            "from meshlab.commissioning.doctor import _gpu_packages, checks_text; print(checks_text(_gpu_packages()))"
+            "from meshlab.commissioning._doctor import _gpu_packages, checks_text; print(checks_text(_gpu_packages()))"
         )
         return run(python, "-c", code)
 

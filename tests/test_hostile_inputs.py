@@ -7,8 +7,8 @@ import re
 import pytest
 
 import meshlab as ml
-from meshlab.errors import MeshlabError, ParseError
-from meshlab.units import parse_size, parse_sizes
+from meshlab.base._errors import MeshlabError, ParseError
+from meshlab.base._units import parse_size, parse_sizes
 from tests import hostile_inputs, slow_patterns
 
 # The limits for 10 MB are 2 s and 300 MB. These inputs are smaller, and the machine may be busy. Reading one of them in

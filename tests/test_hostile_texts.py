@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.cli.main import main
-from meshlab.errors import BenchError
-from meshlab.frames.rundata import RunData
+from meshlab.base._errors import BenchError
+from meshlab.cli._main import main
+from meshlab.runs._rundata import RunData
 
 HOSTILE = {
     "html": "<script>alert(1)</script><img src=x onerror=alert(1)>",

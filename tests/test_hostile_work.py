@@ -16,19 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab import prefixes
-from meshlab.diagnosis.text_findings import rule
-from meshlab.documents import LimitError, decode_json, parse_json, parse_own_json
-from meshlab.errors import MeshlabError, ParseError
-from meshlab.frames.store import as_results
-from meshlab.nccl_tests import json_reader
-from meshlab.nccl_tests import reader as nccl_reader
-from meshlab.nccl_tests.pieces import ends_before_message
-from meshlab.nccl_tests.row_checks import _repeated
-from meshlab.nccl_tests.rows import RowBuffer
-from meshlab.topology.readers import slurm
-from meshlab.topology.readers.hostlists import _patterns, expand_hosts
-from meshlab.topology.readers.slurm import looks_like_slurm, read_slurm_topology
+from meshlab.base import _prefixes as prefixes
+from meshlab.base._documents import LimitError, decode_json, parse_json, parse_own_json
+from meshlab.base._errors import MeshlabError, ParseError
+from meshlab.diagnosis._findings import rule
+from meshlab.nccl_tests import _json as json_reader
+from meshlab.nccl_tests import _reader as nccl_reader
+from meshlab.nccl_tests._pieces import ends_before_message
+from meshlab.nccl_tests._row_checks import _repeated
+from meshlab.nccl_tests._rows import RowBuffer
+from meshlab.runs._store import as_results
+from meshlab.topology.readers import _slurm as slurm
+from meshlab.topology.readers._hostlists import _patterns, expand_hosts
+from meshlab.topology.readers._slurm import looks_like_slurm, read_slurm_topology
 from tests import hostile_inputs
 
 

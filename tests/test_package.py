@@ -65,66 +65,66 @@ NEVER_IMPORT = {
 # The only imports that go up, or would close a circle: methods that forward, `.plot()`, and display hooks. All are
 # inside functions, so nothing is imported before the method is called.
 FORWARDING = {
-    ("errors", "EngineError.explain"): "diagnosis/explaining",
-    ("mesh/mesh", "DeviceMesh.to"): "mesh/interop/frameworks",
-    ("mesh/mesh", "DeviceMesh.read"): "mesh/interop/frameworks",
-    ("mesh/mesh", "DeviceMesh.plot"): "plots/cells",
-    ("topology/model/cluster", "Cluster.health"): "topology/health",
-    ("topology/model/cluster", "Cluster.without_device"): "topology/whatif",
-    ("topology/model/cluster", "Cluster.without_link"): "topology/whatif",
-    ("topology/model/cluster", "Cluster.without_nic"): "topology/whatif",
-    ("topology/model/cluster", "Cluster.without_node"): "topology/whatif",
-    ("topology/model/cluster", "Cluster.with_devices"): "topology/whatif",
-    ("topology/model/cluster", "Cluster.with_network"): "topology/whatif",
-    ("topology/model/cluster", "Cluster.with_nodes"): "topology/whatif",
-    ("topology/model/cluster", "Cluster.with_nvlink_domain"): "topology/whatif",
-    ("topology/model/cluster", "Cluster.with_taper"): "topology/whatif",
-    ("topology/model/cluster", "Cluster.plot"): "plots/machine",
-    ("topology/model/hardware", "Node.plot"): "plots/host_diagram",
-    ("topology/placement/placement", "Placement.describe"): "topology/placement/loads",
-    ("topology/placement/placement", "Placement.loads"): "topology/placement/loads",
-    ("topology/placement/placement", "Placement.plot"): "plots/machine",
-    ("frames/plan", "Plan.estimate"): "benchmark/estimate",
-    ("frames/rundata", "RunData.spikes"): "analysis/stragglers",
-    ("frames/rundata", "RunData.stragglers"): "analysis/stragglers",
-    ("frames/rundata", "RunData.contention"): "analysis/concurrency",
-    ("frames/rundata", "RunData.interference"): "analysis/concurrency",
-    ("frames/rundata", "RunData.pairs"): "analysis/pairs",
-    ("frames/rundata", "RunData.matrix"): "analysis/pairs",
-    ("frames/rundata", "RunData.to_nccl_tests"): "nccl_tests/writer",
-    ("frames/rundata", "RunData.save"): "frames/store",
-    ("frames/rundata", "RunData.load"): "frames/store",
-    ("frames/rundata", "RunData.redacted"): "frames/redact",
-    ("frames/rundata", "RunData.plot"): "plots/curves",
-    ("frames/rundata", "RunData._repr_html_"): "plots/curves",
-    ("frames/rundata", "RunData._repr_png_"): "plots/curves",
-    ("frames/rundata", "RunData.calibration"): "prediction/calibration",
-    ("frames/rundata", "RunData.table"): "prediction/bounds",
-    ("frames/example_data", "example"): "analysis/tunings",
-    ("analysis/comparison", "Comparison.plot"): "plots/ratios",
-    ("analysis/tunings", "Tuning.plot"): "plots/tuned",
-    ("analysis/tunings", "Tuning._repr_html_"): "plots/tuned",
-    ("prediction/calibration", "Calibration.plot"): "plots/predicted",
-    ("prediction/calibration", "Calibration._repr_html_"): "plots/predicted",
-    ("prediction/calibration", "_read_log"): "nccl_tests/reader",
-    ("prediction/predictions", "Prediction.plot"): "plots/predicted",
-    ("prediction/predictions", "Prediction._repr_html_"): "plots/predicted",
-    ("benchmark/rehearsal", "Rehearsal.plot"): "plots/rehearsals",
-    ("benchmark/rehearsal", "Rehearsal._repr_html_"): "plots/rehearsals",
-    ("prediction/layouts", "Layouts.plot"): "plots/step_bars",
-    ("benchmark/run", "Run._ipython_display_"): "widgets/live",
-    ("benchmark/run", "Run.view"): "widgets/live",
+    ("base/_errors", "EngineError.explain"): "diagnosis/_explain",
+    ("mesh/_mesh", "DeviceMesh.to"): "mesh/interop/_frameworks",
+    ("mesh/_mesh", "DeviceMesh.read"): "mesh/interop/_frameworks",
+    ("mesh/_mesh", "DeviceMesh.plot"): "plots/_cells",
+    ("topology/model/_cluster", "Cluster.health"): "topology/_health",
+    ("topology/model/_cluster", "Cluster.without_device"): "topology/_whatif",
+    ("topology/model/_cluster", "Cluster.without_link"): "topology/_whatif",
+    ("topology/model/_cluster", "Cluster.without_nic"): "topology/_whatif",
+    ("topology/model/_cluster", "Cluster.without_node"): "topology/_whatif",
+    ("topology/model/_cluster", "Cluster.with_devices"): "topology/_whatif",
+    ("topology/model/_cluster", "Cluster.with_network"): "topology/_whatif",
+    ("topology/model/_cluster", "Cluster.with_nodes"): "topology/_whatif",
+    ("topology/model/_cluster", "Cluster.with_nvlink_domain"): "topology/_whatif",
+    ("topology/model/_cluster", "Cluster.with_taper"): "topology/_whatif",
+    ("topology/model/_cluster", "Cluster.plot"): "plots/_machine",
+    ("topology/model/_hardware", "Node.plot"): "plots/_host_diagram",
+    ("topology/placement/_placement", "Placement.describe"): "topology/placement/_loads",
+    ("topology/placement/_placement", "Placement.loads"): "topology/placement/_loads",
+    ("topology/placement/_placement", "Placement.plot"): "plots/_machine",
+    ("plans/_plan", "Plan.estimate"): "benchmark/_estimate",
+    ("runs/_rundata", "RunData.spikes"): "analysis/_stragglers",
+    ("runs/_rundata", "RunData.stragglers"): "analysis/_stragglers",
+    ("runs/_rundata", "RunData.contention"): "analysis/_concurrency",
+    ("runs/_rundata", "RunData.interference"): "analysis/_concurrency",
+    ("runs/_rundata", "RunData.pairs"): "analysis/_pairs",
+    ("runs/_rundata", "RunData.matrix"): "analysis/_pairs",
+    ("runs/_rundata", "RunData.to_nccl_tests"): "nccl_tests/_writer",
+    ("runs/_rundata", "RunData.save"): "runs/_store",
+    ("runs/_rundata", "RunData.load"): "runs/_store",
+    ("runs/_rundata", "RunData.redacted"): "runs/_redact",
+    ("runs/_rundata", "RunData.plot"): "plots/_curves",
+    ("runs/_rundata", "RunData._repr_html_"): "plots/_curves",
+    ("runs/_rundata", "RunData._repr_png_"): "plots/_curves",
+    ("runs/_rundata", "RunData.calibration"): "prediction/_calibration",
+    ("runs/_rundata", "RunData.table"): "prediction/_bounds",
+    ("frames/_example", "example"): "analysis/tuning/_tuning",
+    ("analysis/_comparison", "Comparison.plot"): "plots/_ratios",
+    ("analysis/tuning/_tuning", "Tuning.plot"): "plots/_tuning",
+    ("analysis/tuning/_tuning", "Tuning._repr_html_"): "plots/_tuning",
+    ("prediction/_calibration", "Calibration.plot"): "plots/_prediction",
+    ("prediction/_calibration", "Calibration._repr_html_"): "plots/_prediction",
+    ("prediction/_calibration", "_read_log"): "nccl_tests/_reader",
+    ("prediction/_predictions", "Prediction.plot"): "plots/_prediction",
+    ("prediction/_predictions", "Prediction._repr_html_"): "plots/_prediction",
+    ("benchmark/rehearsal/_rehearsal", "Rehearsal.plot"): "plots/_rehearsal",
+    ("benchmark/rehearsal/_rehearsal", "Rehearsal._repr_html_"): "plots/_rehearsal",
+    ("prediction/_search", "Layouts.plot"): "plots/_step_times",
+    ("benchmark/_run", "Run._ipython_display_"): "widgets/_live",
+    ("benchmark/_run", "Run.view"): "widgets/_live",
 }
 
 ONLY_IN = {
-    "mpi4py": {"meshlab/comm/backends/mpi.py"},
-    "cupy": {"meshlab/comm/backends/nccl.py", "meshlab/comm/backends/nccl_binding.py"},
-    "cuda": {"meshlab/comm/backends/cuda_parts.py"},
-    "nccl": {"meshlab/comm/backends/nccl.py", "meshlab/comm/backends/nccl_binding.py"},
-    "torch": {"meshlab/comm/backends/gloo.py"},
-    "pynvml": {"meshlab/topology/readers/nvml.py"},
-    "yaml": {"meshlab/topology/readers/slurm.py", "meshlab/documents.py"},
-    "ipyparallel": {"meshlab/engines/processes.py"},
+    "mpi4py": {"meshlab/comm/backends/_mpi.py"},
+    "cupy": {"meshlab/comm/backends/_nccl.py", "meshlab/comm/backends/_nccl_binding.py"},
+    "cuda": {"meshlab/comm/backends/_cuda_parts.py"},
+    "nccl": {"meshlab/comm/backends/_nccl.py", "meshlab/comm/backends/_nccl_binding.py"},
+    "torch": {"meshlab/comm/backends/_gloo.py"},
+    "pynvml": {"meshlab/topology/readers/_nvml.py"},
+    "yaml": {"meshlab/topology/readers/_slurm.py", "meshlab/base/_documents.py"},
+    "ipyparallel": {"meshlab/engines/_processes.py"},
     "ipywidgets": {"meshlab/widgets/"},
     "anywidget": {"meshlab/widgets/"},
 }
@@ -135,7 +135,7 @@ def file_of(path: Path) -> str:
 
 
 def file_named(module: str) -> str | None:
-    """The file of a module of meshlab, such as "mesh/mesh"; None if it is a package or not a module."""
+    """The file of a module of meshlab, such as "mesh/_mesh"; None if it is a package or not a module."""
     path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
     return file_of(path) if module.startswith("meshlab.") and path.is_file() else None
 
@@ -266,7 +266,7 @@ def test_classes_of_one_name_are_one_thing() -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["meshlab.benchmark.on_ranks.timing", "meshlab.benchmark.on_ranks.training_step", "meshlab.engines.worker"],
+    ["meshlab.benchmark.on_ranks._timing", "meshlab.benchmark.on_ranks._training_step", "meshlab.engines._worker"],
 )
 def test_what_runs_on_the_ranks_is_light(module: str) -> None:
     heavy = ["pandas", "matplotlib", "pyarrow", "ipywidgets", "anywidget"]
@@ -288,7 +288,7 @@ LOGGERS = {"meshlab.engines.ipyparallel"}
 
 
 def exists(reference: str) -> bool:
-    """Return whether a dotted name, such as ml.plot.bandwidth or meshlab.frames.schema.STEP, can be resolved."""
+    """Return whether a dotted name, such as ml.plot.bandwidth or meshlab.frames._schema.STEP, can be resolved."""
     value: object = meshlab
     names = reference.split(".")
     for number, name in enumerate(names[1:], 2):
@@ -329,7 +329,7 @@ def test_pyplot_is_used_only_where_no_axes_were_given() -> None:
 def check_pyplot(path: Path) -> None:
     tree = tree_of(path)
     importing = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-    assert file_of(path) == "plots/style" or not any("pyplot" in ast.unparse(node) for node in importing), path
+    assert file_of(path) == "plots/_style" or not any("pyplot" in ast.unparse(node) for node in importing), path
     if "new_figure" not in path.read_text():
         return
     branches = [
@@ -359,7 +359,7 @@ def check_exports(name: str) -> None:
     exported = getattr(module, "__all__", None)
     is_package = Path(str(module.__file__)).name == "__init__.py"
     if exported is None:
-        assert is_package or name == "meshlab.version", f"{name} has no __all__"
+        assert is_package or name == "meshlab.base._version", f"{name} has no __all__"
         return
     # Like ruff's rule: constants, then classes, then the rest, each in order. lazy_loader sorts by character.
     order = sorted(
@@ -467,6 +467,6 @@ def test_only_one_module_parses_documents_and_digits_are_decimal() -> None:
             owner = node.value.id if isinstance(node.value, ast.Name) else ""
             # The lifeline starts before anything else of meshlab, and reads what meshlab has just written.
             if path.stem not in ("documents", "lifeline"):
-                assert node.attr not in GATES.get(owner, ()), f"{path}: read it with meshlab.documents"
+                assert node.attr not in GATES.get(owner, ()), f"{path}: read it with meshlab.base._documents"
             # "²" is a digit for both of them, but not for int().
             assert node.attr not in ("isdigit", "isnumeric"), f"{path}: use isdecimal()"

@@ -12,7 +12,7 @@ import pytest
 
 import meshlab as ml
 from meshlab import DeviceMesh
-from meshlab.errors import MeshlabError
+from meshlab.base._errors import MeshlabError
 
 FOLDER = Path(os.environ.get("MESHLAB_CASES", ".")) / "public"
 AVAILABLE = "MESHLAB_CASES" in os.environ and (FOLDER / "expected.json").is_file()

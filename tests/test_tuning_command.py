@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.analysis.tunings import Tuning
-from meshlab.cli import commands, tuning_command
-from meshlab.cli.main import main
-from meshlab.errors import EngineError
+from meshlab.analysis.tuning._tuning import Tuning
+from meshlab.base._errors import EngineError
+from meshlab.cli import _commands as commands
+from meshlab.cli import _tuning as tuning_command
+from meshlab.cli._main import main
 from tests.analysis.trial_maker import SYSTEM, a_tuning, both, usual_rows
 
 MPI = {"backend": "mpi", "library": "MPICH 5.0.2", "where": "2 ranks · MPI on this CPU", "hosts": "laptop"}
@@ -56,7 +57,7 @@ def test_tuning_prints_the_choice_and_writes_the_folder(
         asked.update(arguments, mesh=str(mesh), collectives=collectives)
         return a_tuning(usual_rows(), system={**SYSTEM, "hosts": "gpu-7"})
 
-    monkeypatch.setattr("meshlab.benchmark.tuning_search.tune", search)
+    monkeypatch.setattr("meshlab.benchmark.tuning._search.tune", search)
     more = ["all_reduce", "broadcast", "--sizes", "1K:8K", "--seconds", "60", "--no-confirm", "--redact"]
     assert main([*ARGUMENTS, *more, "--out", str(tmp_path / "tuned")]) == commands.OK
     out = capsys.readouterr().out
@@ -79,7 +80,7 @@ def test_what_was_measured_before_a_failure_is_kept(
         error.measured = a_tuning(usual_rows())  # type: ignore[union-attr]
         raise error
 
-    monkeypatch.setattr("meshlab.benchmark.tuning_search.tune", search)
+    monkeypatch.setattr("meshlab.benchmark.tuning._search.tune", search)
     code = main([*ARGUMENTS, "--out", str(tmp_path / "tuned")])
     assert code == (commands.FAILED if kind == "rank" else commands.INTERRUPTED)
     err = capsys.readouterr().err

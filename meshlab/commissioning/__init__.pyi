@@ -1,2 +1,2 @@
-from .accepting import acceptance as acceptance
-from .outcome import Acceptance as Acceptance
+from ._acceptance import acceptance as acceptance
+from ._outcome import Acceptance as Acceptance

@@ -1,5 +1,5 @@
-from .engines import Engines as Engines
-from .launcher import attach as attach
-from .launcher import launch as launch
-from .mpi_world import join as join
-from .rounds import RankInfo as RankInfo
+from ._engines import Engines as Engines
+from ._launch import attach as attach
+from ._launch import launch as launch
+from ._mpi_world import join as join
+from ._rounds import RankInfo as RankInfo

@@ -1,5 +1,5 @@
-from .info import NcclFacts as NcclFacts
-from .log import Log as Log
-from .log import Section as Section
-from .reader import read as read
-from .writer import write as write
+from ._info import NcclFacts as NcclFacts
+from ._log import Log as Log
+from ._log import Section as Section
+from ._reader import read as read
+from ._writer import write as write

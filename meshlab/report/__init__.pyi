@@ -1,1 +1,1 @@
-from .report import Report as Report
+from ._report import Report as Report

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.analysis.comparison import compare
-from meshlab.analysis.launches import student_p, student_quantile
-from meshlab.cli.commands import print_comparison
-from meshlab.errors import BenchError
-from meshlab.frames.frame_files import frame_to_csv, frame_to_json, frame_to_parquet
-from meshlab.frames.schema import RESULTS, conform
+from meshlab.analysis._comparison import compare
+from meshlab.analysis._launches import student_p, student_quantile
+from meshlab.base._errors import BenchError
+from meshlab.cli._commands import print_comparison
+from meshlab.frames._files import frame_to_csv, frame_to_json, frame_to_parquet
+from meshlab.frames._schema import RESULTS, conform
 
 GPU = pd.read_csv(Path(__file__).parents[1] / "gpu" / "side_by_side_2xH200.csv")
 GPU_LAUNCHES = GPU.filter(like="launch_").to_numpy()
@@ -340,7 +340,7 @@ def test_rows_are_named_by_the_columns_that_vary(column):
 
 def test_rows_of_the_example_have_unique_names():
     import meshlab as ml
-    from meshlab.analysis.comparison import distinguishing_columns, row_name
+    from meshlab.analysis._comparison import distinguishing_columns, row_name
 
     frame = compare(ml.example(), ml.example()).frame()
     columns = distinguishing_columns(frame)

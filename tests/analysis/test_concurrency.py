@@ -9,12 +9,12 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.analysis.concurrency import contention, interference
-from meshlab.analysis.pairs import pair_matrix, pair_table
-from meshlab.comm.backends.threads import ThreadBackend
-from meshlab.errors import BenchError
-from meshlab.frames.samplings import Sampling
-from meshlab.frames.schema import RESULTS, SAMPLES, conform
+from meshlab.analysis._concurrency import contention, interference
+from meshlab.analysis._pairs import pair_matrix, pair_table
+from meshlab.base._errors import BenchError
+from meshlab.comm.backends._threads import ThreadBackend
+from meshlab.frames._schema import RESULTS, SAMPLES, conform
+from meshlab.plans._sampling import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.03, min_batches=6)
@@ -144,7 +144,7 @@ def spied(measure: Any, calls: list[str]) -> Any:
 
 
 def test_alternatives_take_turns(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark import executor
+    from meshlab.benchmark import _executor as executor
 
     calls: list[str] = []
     for name in (
@@ -291,7 +291,7 @@ def test_groups_are_measured_together_and_in_isolation(engines: ml.Engines) -> N
 def test_a_group_alone_runs_while_the_others_are_idle(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshlab.benchmark import executor
+    from meshlab.benchmark import _executor as executor
 
     under_way: set[int] = set()
     seen = []

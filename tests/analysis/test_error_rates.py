@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.cli.main import main
+from meshlab.cli._main import main
 
 PAIRS = 10
 BENCH = ["bench", "all_reduce", "--mesh", "dp=2, tp=2", "--sizes", "1K:16K", "--launches", "3", "--seconds", "0.1"]

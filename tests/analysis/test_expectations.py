@@ -7,8 +7,8 @@ import math
 import pytest
 
 import meshlab as ml
-from meshlab.analysis.expectations import EXPECTED_SHARE, describe_expectation, expectations
-from meshlab.units import THIN
+from meshlab.analysis._expectations import EXPECTED_SHARE, describe_expectation, expectations
+from meshlab.base._units import THIN
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshlab.analysis.launches import LaunchTimes, ratio_of, student_p, student_quantile
+from meshlab.analysis._launches import LaunchTimes, ratio_of, student_p, student_quantile
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.analysis.references import matching_references, published_references, reference_lines
-from meshlab.comm.catalog import CATALOG
+from meshlab.analysis._references import matching_references, published_references, reference_lines
+from meshlab.comm._catalog import CATALOG
 
 
 def measured(gpu, *pairs):

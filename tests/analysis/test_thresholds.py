@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.analysis.thresholds import METRICS, Threshold, Thresholds
-from meshlab.errors import BenchError, ParseError
-from meshlab.units import THIN
+from meshlab.analysis._thresholds import METRICS, Threshold, Thresholds
+from meshlab.base._errors import BenchError, ParseError
+from meshlab.base._units import THIN
 
 FAST = "[[limits]]\nmetric = 'busbw_gbs'\ncollective = 'all_reduce'\n"
 

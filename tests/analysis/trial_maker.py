@@ -7,8 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from meshlab.analysis.tunings import Tuning
-from meshlab.comm.catalog import CATALOG
+from meshlab.analysis.tuning._tuning import Tuning
+from meshlab.comm._catalog import CATALOG
 
 DEFAULT: dict[str, Any] = {}
 WINDOW = {"buffers": "symmetric"}

@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.analysis.stragglers import find_spikes, find_stragglers
-from meshlab.comm.backends.threads import ThreadBackend
-from meshlab.errors import BenchError, EngineError
-from meshlab.frames.samplings import Sampling
-from meshlab.frames.schema import RESULTS, SAMPLES, conform
-from meshlab.frames.statistics import leading_warmup, spike_limit
-from meshlab.frames.table import results_table
+from meshlab.analysis._stragglers import find_spikes, find_stragglers
+from meshlab.base._errors import BenchError, EngineError
+from meshlab.comm.backends._threads import ThreadBackend
+from meshlab.frames._schema import RESULTS, SAMPLES, conform
+from meshlab.frames._statistics import leading_warmup, spike_limit
+from meshlab.frames._table import results_table
+from meshlab.plans._sampling import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 SHORT = Sampling(max_s=0.3, min_batches=12, max_batches=40)
@@ -328,8 +328,8 @@ def test_launches_have_new_communicators_and_separate_rows(thread_engines: ml.En
 
 
 def test_a_wrong_row_raises_an_alert(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark.on_ranks import timing
-    from meshlab.widgets.live import LiveView
+    from meshlab.benchmark.on_ranks import _timing as timing
+    from meshlab.widgets._live import LiveView
 
     monkeypatch.setattr(timing, "count_wrong_elements", lambda comm, *rest, **more: 3 if comm.world_rank == 2 else 0)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=SHORT)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.clocks import clock_errors
-from meshlab.frames.samplings import Sampling
+from meshlab.benchmark._clocks import clock_errors
+from meshlab.plans._sampling import Sampling
 
 Floats = npt.NDArray[np.float64]
 

@@ -7,8 +7,8 @@ import os
 import pytest
 
 import meshlab as ml
-from meshlab.errors import BenchError, EngineError
-from meshlab.frames.samplings import Sampling
+from meshlab.base._errors import BenchError, EngineError
+from meshlab.plans._sampling import Sampling
 
 MESH = ml.DeviceMesh("tp=2")
 
@@ -22,7 +22,7 @@ def environment_matters(comm: object) -> None:
 
 @pytest.mark.slow
 def test_settings_are_measured_on_new_engines_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark import environments
+    from meshlab.benchmark import _environments as environments
 
     started = []
     original = environments.launch
@@ -49,7 +49,7 @@ class Threads:
     """Starts threads instead of processes, and counts the turns of the settings."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, broken_turns: set[int]) -> None:
-        from meshlab.benchmark import environments
+        from meshlab.benchmark import _environments as environments
 
         self.turn, self.broken_turns = -1, broken_turns
         self.settings: list[object] = []

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark import estimate
-from meshlab.benchmark.estimate import RATES, Pace, Rates, seconds_per_step, steps_to_probe
-from meshlab.benchmark.on_ranks.probing import Probe
-from meshlab.engines.memory import host_free_bytes
-from meshlab.frames.plan import Plan
-from meshlab.frames.samplings import Sampling
+from meshlab.benchmark import _estimate as estimate
+from meshlab.benchmark._estimate import RATES, Pace, Rates, seconds_per_step, steps_to_probe
+from meshlab.benchmark.on_ranks._probing import Probe
+from meshlab.engines._memory import host_free_bytes
+from meshlab.plans._plan import Plan
+from meshlab.plans._sampling import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 
@@ -126,7 +126,7 @@ def test_a_long_run_is_estimated_from_a_few_steps_of_it(
 ) -> None:
     # The assumptions are far off, so that the estimate shows also on a busy machine whether it comes from the probes.
     monkeypatch.setattr(estimate, "RATES", {"mpi": Rates(1e7, 1e-3, 1e-3), "threads": Rates(1e7, 1e-3, 1e-3)})
-    monkeypatch.setattr("meshlab.benchmark.run._ESTIMATE_S", 60.0)
+    monkeypatch.setattr("meshlab.benchmark._run._ESTIMATE_S", 60.0)
     plan = Plan("all_reduce", ["tp", "dp"], sizes="1K:64K", sampling=Sampling(max_s=60, min_batches=6, max_batches=6))
     assumed = plan.estimate(MESH, backend="threads").seconds
     run = ml.bench(thread_engines, MESH, plan)
@@ -180,7 +180,7 @@ def test_a_container_without_a_limit_has_the_memory_of_its_host(tmp_path: Path) 
 def test_sizes_that_exceed_the_memory_are_skipped_with_a_reason(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshlab.engines import memory
+    from meshlab.engines import _memory as memory
 
     monkeypatch.setattr(memory, "host_free_bytes", lambda: 4 * 100 * 1024)  # for four ranks
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 32K, 64K", sampling=Sampling(max_s=0.02))

@@ -15,12 +15,12 @@ import pynvml
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.executor import device_lines, device_rows, differing_settings
-from meshlab.errors import BenchError
-from meshlab.frames.redact import Redactor
-from meshlab.frames.samplings import Sampling
-from meshlab.frames.schema import DEVICES, devices_frame
-from meshlab.topology.readers import nvml
+from meshlab.base._errors import BenchError
+from meshlab.benchmark._executor import device_lines, device_rows, differing_settings
+from meshlab.frames._schema import DEVICES, devices_frame
+from meshlab.plans._sampling import Sampling
+from meshlab.runs._redact import Redactor
+from meshlab.topology.readers import _nvml as nvml
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)
@@ -114,7 +114,7 @@ def test_settings_that_differ_between_ranks_are_reported() -> None:
 def test_redaction_replaces_hosts_uuids_addresses_and_users_everywhere(
     thread_engines: ml.Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshlab.benchmark.on_ranks import timing
+    from meshlab.benchmark.on_ranks import _timing as timing
 
     host, uuid = platform.node(), "GPU-01234567-89ab-cdef-0123-456789abcdef"
 

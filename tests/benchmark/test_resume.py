@@ -14,9 +14,9 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.errors import BenchError, EngineError
-from meshlab.frames.plan import Plan
-from meshlab.frames.samplings import Sampling
+from meshlab.base._errors import BenchError, EngineError
+from meshlab.plans._plan import Plan
+from meshlab.plans._sampling import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)
@@ -61,7 +61,7 @@ def test_a_cancelled_run_resumes_and_keeps_its_rows(
 
 
 def test_failed_steps_are_repeated_after_a_restart(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark.on_ranks import timing
+    from meshlab.benchmark.on_ranks import _timing as timing
 
     honest = timing.allocate
 

@@ -15,10 +15,10 @@ import pytest
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.engines.reaper import marked_processes
-from meshlab.errors import BenchError, EngineError, MeshError, ParseError
-from meshlab.frames.samplings import Sampling
-from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth
+from meshlab.base._errors import BenchError, EngineError, MeshError, ParseError
+from meshlab.engines._reaper import marked_processes
+from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth
+from meshlab.plans._sampling import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)
@@ -207,7 +207,7 @@ def test_a_listener_may_close_the_engines(
     monkeypatch: pytest.MonkeyPatch, hold_runs: Callable[..., threading.Event]
 ) -> None:
     # The run cannot end before its listener returns, so a listener that waited for the end would wait for so long.
-    monkeypatch.setattr("meshlab.engines.engines._END_S", 600.0)
+    monkeypatch.setattr("meshlab.engines._engines._END_S", 600.0)
     may_go = hold_runs()
     with ml.launch(2, backend="threads") as engines:
         run = ml.bench(engines, sizes="1K:64K", sampling=Sampling(max_s=0.05, precision=1e-9))
@@ -235,7 +235,7 @@ while run.progress.done < 2:
 def test_a_step_whose_ranks_all_raise_is_a_failed_row(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshlab.benchmark.on_ranks import timing
+    from meshlab.benchmark.on_ranks import _timing as timing
 
     honest = timing.allocate
 
@@ -291,7 +291,7 @@ def test_engines_are_free_when_listeners_are_notified_of_the_end(
 
 
 def test_wrong_results_are_marked(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark.on_ranks import timing
+    from meshlab.benchmark.on_ranks import _timing as timing
 
     monkeypatch.setattr(timing, "count_wrong_elements", lambda comm, *rest: 3 if comm.world_rank == 2 else 0)
     results = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK).wait(120)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.frames.recorder import Recorder
-from meshlab.frames.rundata import RunData
-from meshlab.frames.samplings import Sampling
-from meshlab.widgets.live import LiveView
+from meshlab.plans._sampling import Sampling
+from meshlab.runs._recorder import Recorder
+from meshlab.runs._rundata import RunData
+from meshlab.widgets._live import LiveView
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -143,7 +143,7 @@ def test_one_update_of_the_live_view(benchmark: Any, thread_engines: ml.Engines)
 
 
 def test_results_of_a_thousand_steps(benchmark: Any, make_results: Any) -> None:
-    from meshlab.frames.rundata import results_frame, rows_of_results
+    from meshlab.runs._rundata import results_frame, rows_of_results
 
     rows = 4 * rows_of_results(make_results())
     benchmark.extra_info["rows"] = len(rows)

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm.backends.hierarchical import Hierarchical
-from meshlab.comm.communicator import Communicator
+from meshlab.comm._communicator import Communicator
+from meshlab.comm.backends._hierarchical import Hierarchical
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -40,7 +40,7 @@ def overheads(comm: Any, alone: bool) -> dict[str, float]:
     """Times of one small all_reduce, made in every way there is."""
     from mpi4py import MPI
 
-    from meshlab.comm.backends.mpi import MpiBackend
+    from meshlab.comm.backends._mpi import MpiBackend
 
     own = Communicator(MpiBackend(MPI.COMM_SELF.Dup())) if alone else comm
     bare = own.backend.comm

@@ -10,7 +10,7 @@ import cloudpickle
 import numpy as np
 
 import meshlab as ml
-from meshlab.engines.engines import Lease
+from meshlab.engines._engines import Lease
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -78,8 +78,8 @@ def _overhead(comm: Any) -> dict[str, float]:
 
     from mpi4py import MPI
 
-    from meshlab.comm.backends.mpi import MpiBackend
-    from meshlab.comm.communicator import Communicator
+    from meshlab.comm._communicator import Communicator
+    from meshlab.comm.backends._mpi import MpiBackend
 
     alone = MPI.COMM_SELF.Dup()
     own = Communicator(MpiBackend(alone))

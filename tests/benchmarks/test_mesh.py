@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd  # before the clock starts: frames are timed without the import of pandas
 import pytest
 
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh._mesh import DeviceMesh
 
 AXES = "pp=16, dp=32, cp=4, ep=8, tp=8"
 OTHER = "tp=8, pp=16, dp=32, cp=4, ep=8"

@@ -6,12 +6,12 @@ import pytest
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.plots.cells import CellGrid
-from meshlab.plots.curves import curve_box
-from meshlab.plots.lines import lines_of
-from meshlab.plots.style import figure_png
-from meshlab.report.report import Report
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plots._cells import CellGrid
+from meshlab.plots._curves import curve_box
+from meshlab.plots._lines import lines_of
+from meshlab.plots._style import figure_png
+from meshlab.report._report import Report
 
 
 def test_membership_of_16384_ranks_to_png(benchmark):

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.prediction.costs import cost, prices
-from meshlab.prediction.group_links import GroupLinks, _table
+from meshlab.prediction._costs import cost, prices
+from meshlab.prediction._group_links import GroupLinks, _table
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

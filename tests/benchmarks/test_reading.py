@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.analysis.comparison import compare
-from meshlab.frames.schema import RESULTS, SAMPLES, conform
+from meshlab.analysis._comparison import compare
+from meshlab.frames._schema import RESULTS, SAMPLES, conform
 
 SIZE = 10 << 20
 HALF = "    198.6  168.96  295.67      0"

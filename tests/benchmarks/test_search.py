@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.prediction import layouts as module
-from meshlab.prediction.layouts import Layouts, search
+from meshlab.prediction import _search as module
+from meshlab.prediction._search import Layouts, search
 
 pytestmark = pytest.mark.benchmark(timer=time.process_time)
 

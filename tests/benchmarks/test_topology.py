@@ -9,15 +9,15 @@ import matplotlib as mpl
 import pytest
 
 import meshlab as ml
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.topology.health import health
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.presets import preset
-from meshlab.topology.placement.placement import place
-from meshlab.topology.readers.nccl_graph import NcclGraphs
-from meshlab.topology.readers.nccl_xml import read_nccl_topology
-from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
-from meshlab.topology.readers.slurm import read_slurm_topology
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.topology._health import health
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._presets import preset
+from meshlab.topology.placement._placement import place
+from meshlab.topology.readers._nccl_graph import NcclGraphs
+from meshlab.topology.readers._nccl_xml import read_nccl_topology
+from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
+from meshlab.topology.readers._slurm import read_slurm_topology
 
 MESH = DeviceMesh("pp=16, dp_replicate=8, dp_shard=16, cp=2, ep=4, tp=8")
 TEN_MB = 10_000_000

@@ -8,8 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshlab.plots.lines import Line
-from meshlab.widgets.curve import Curve
+from meshlab.plots._lines import Line
+from meshlab.widgets._curve import Curve
 from tests.browser.pages import HIDDEN_FOR_AN_INSTANT, overlapping_texts, scrolls_sideways, state_of
 
 SIZES = 2.0 ** np.arange(10, 27)

@@ -28,7 +28,7 @@ SHOWN_MS = 120_000
 # The run continues after its cell has ended. Voilà shows the page only then.
 RUN = (
     "import meshlab as ml\n"
-    "from meshlab.frames.plan import Sampling\n"
+    "from meshlab.plans._plan import Sampling\n"
     "engines = ml.launch(2, backend='threads')\n"
     "slow = Sampling(max_s=4, precision=1e-9, max_batches=10**6)\n"
     "run = ml.bench(engines, sizes='1K:16K', sampling=slow)\n"

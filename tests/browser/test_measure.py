@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.frames.samplings import Sampling
-from meshlab.widgets.live import LiveView
-from meshlab.widgets.readings import load_rows
+from meshlab.plans._sampling import Sampling
+from meshlab.widgets._live import LiveView
+from meshlab.widgets._readings import load_rows
 from tests.browser.pages import overlapping_texts, scrolls_sideways, state_of
 from tests.widgets.measure_widget import MeasureWidget
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import meshlab as ml
-from meshlab.frames.samplings import Sampling
+from meshlab.plans._sampling import Sampling
 from meshlab.widgets import Picture
 
 

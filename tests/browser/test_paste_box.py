@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.diagnosis import explaining
-from meshlab.diagnosis.explanation_html import as_page
+from meshlab.diagnosis import _explain as explaining
+from meshlab.diagnosis._html import as_page
 from meshlab.widgets import PasteBox
 from tests.browser.pages import overlapping_texts, scrolls_sideways
 from tests.diagnosis.questions import QUESTIONS

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.plots.theme import LIGHT
-from meshlab.topology.placement.layout import fit, layout
-from meshlab.widgets.picture import Picture
+from meshlab.plots._theme import LIGHT
+from meshlab.topology.placement._layout import fit, layout
+from meshlab.widgets._picture import Picture
 from tests.browser.pages import HIDDEN_FOR_AN_INSTANT, overlapping_texts, scrolls_sideways, state_of
 
 ROOT = ".meshlab-picture"

@@ -8,10 +8,10 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.frames.plan import Plan
-from meshlab.frames.rundata import RunData
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.report.report import Report
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plans._plan import Plan
+from meshlab.report._report import Report
+from meshlab.runs._rundata import RunData
 
 OVERLAPS = """() => {
   const touching = [];

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.widgets.workbench import Workbench
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.widgets._workbench import Workbench
 from tests.browser.pages import Wired, overlapping_texts, scrolls_sideways
 
 ROOT = ".meshlab-workbench"

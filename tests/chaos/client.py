@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import meshlab as ml
-from meshlab.errors import MeshlabError
+from meshlab.base._errors import MeshlabError
 from meshlab.frames import RunData
 
 __all__ = ["HIT", "describe_error", "digest", "main", "rows_of"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from meshlab.engines.reaper import shared_memory_files
+from meshlab.engines._reaper import shared_memory_files
 
 __all__ = ["MARK", "Part", "end_all", "files_of", "find_parts", "is_left"]
 

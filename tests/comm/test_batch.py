@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.comm.backends.threads import ThreadWorld
-from meshlab.comm.communicator import Communicator
-from meshlab.errors import CommunicatorError
+from meshlab.base._errors import CommunicatorError
+from meshlab.comm._communicator import Communicator
+from meshlab.comm.backends._threads import ThreadWorld
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.comm.backends.threads import ThreadWorld
-from meshlab.comm.communicator import Communicator
-from meshlab.errors import CommunicatorError
+from meshlab.base._errors import CommunicatorError
+from meshlab.comm._communicator import Communicator
+from meshlab.comm.backends._threads import ThreadWorld
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

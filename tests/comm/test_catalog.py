@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.comm.catalog import CATALOG, find_collective
-from meshlab.comm.correctness import Case, Expected, count_wrong, encode
-from meshlab.comm.elements import DTYPES, OPS, find_dtype, find_op
-from meshlab.errors import CommunicatorError
+from meshlab.base._errors import CommunicatorError
+from meshlab.comm._catalog import CATALOG, find_collective
+from meshlab.comm._correctness import Case, Expected, count_wrong, encode
+from meshlab.comm._elements import DTYPES, OPS, find_dtype, find_op
 
 OPS_TO_TRY = ["pre_mul_sum(3)" if name == "pre_mul_sum" else name for name in OPS]
 

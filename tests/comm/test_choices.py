@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.comm.backend import CallChoice, CallConfig
-from meshlab.comm.backends.nccl_binding import selection
-from meshlab.comm.backends.threads import ThreadWorld
-from meshlab.comm.catalog import CATALOG
-from meshlab.comm.choices import SizeChoices, message_bytes
-from meshlab.comm.communicator import Communicator
-from meshlab.errors import CommunicatorError
+from meshlab.base._errors import CommunicatorError
+from meshlab.comm._backend import CallChoice, CallConfig
+from meshlab.comm._catalog import CATALOG
+from meshlab.comm._choices import SizeChoices, message_bytes
+from meshlab.comm._communicator import Communicator
+from meshlab.comm.backends._nccl_binding import selection
+from meshlab.comm.backends._threads import ThreadWorld
 from tests.comm import test_conformance as suite
 from tests.comm import threads_with_windows
 from tests.comm.threads_with_windows import with_windows

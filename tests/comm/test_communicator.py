@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshlab.comm.backend import Capabilities
-from meshlab.comm.backends.hierarchical import Hierarchical
-from meshlab.comm.backends.threads import ThreadBackend, ThreadWorld
-from meshlab.comm.communicator import Communicator
-from meshlab.comm.elements import pre_mul_sum
-from meshlab.comm.streams import Event
-from meshlab.errors import CommunicatorError
+from meshlab.base._errors import CommunicatorError
+from meshlab.comm._backend import Capabilities
+from meshlab.comm._communicator import Communicator
+from meshlab.comm._elements import pre_mul_sum
+from meshlab.comm._streams import Event
+from meshlab.comm.backends._hierarchical import Hierarchical
+from meshlab.comm.backends._threads import ThreadBackend, ThreadWorld
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm.catalog import CATALOG
-from meshlab.comm.elements import DTYPES, OPS, pre_mul_sum
+from meshlab.comm._catalog import CATALOG
+from meshlab.comm._elements import DTYPES, OPS, pre_mul_sum
 from tests.conftest import ENGINES
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

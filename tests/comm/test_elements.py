@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshlab.comm.elements import DTYPES, divide, find_op, pre_mul_sum, scalar_in
-from meshlab.errors import CommunicatorError
+from meshlab.base._errors import CommunicatorError
+from meshlab.comm._elements import DTYPES, divide, find_op, pre_mul_sum, scalar_in
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm.catalog import CATALOG
-from meshlab.comm.elements import DTYPES
+from meshlab.comm._catalog import CATALOG
+from meshlab.comm._elements import DTYPES
 from tests.comm import test_conformance
 from tests.comm.test_conformance import Checker, Given, cases
 from tests.conftest import ENGINES

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm.backend import Capabilities
-from meshlab.comm.backends.nccl_memory import RegisteredBuffers
-from meshlab.comm.communicator import Communicator
-from meshlab.comm.windows import SYMMETRIC, why_not_symmetric
-from meshlab.errors import CommunicatorError, EngineError
+from meshlab.base._errors import CommunicatorError, EngineError
+from meshlab.comm._backend import Capabilities
+from meshlab.comm._communicator import Communicator
+from meshlab.comm._windows import SYMMETRIC, why_not_symmetric
+from meshlab.comm.backends._nccl_memory import RegisteredBuffers
 from tests.comm.threads_with_windows import with_windows
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.comm.backend import CONFIGURABLE, Call, CallConfig, Capabilities
-from meshlab.comm.backends.nccl_memory import BufferRegistration, RegisteredBuffers
-from meshlab.comm.backends.threads import ThreadBackend
-from meshlab.comm.catalog import CATALOG
-from meshlab.comm.communicator import Communicator
-from meshlab.comm.windows import SYMMETRIC
-from meshlab.errors import CommunicatorError
+from meshlab.base._errors import CommunicatorError
+from meshlab.comm._backend import CONFIGURABLE, Call, CallConfig, Capabilities
+from meshlab.comm._catalog import CATALOG
+from meshlab.comm._communicator import Communicator
+from meshlab.comm._windows import SYMMETRIC
+from meshlab.comm.backends._nccl_memory import BufferRegistration, RegisteredBuffers
+from meshlab.comm.backends._threads import ThreadBackend
 
 
 class WithWindows(ThreadBackend):

@@ -12,15 +12,16 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.analysis.thresholds import Thresholds
-from meshlab.benchmark.run import Run
-from meshlab.cli.main import main
-from meshlab.commissioning import accepting, planning
-from meshlab.commissioning.doctor import Check
-from meshlab.commissioning.planning import machine_mesh, matching_preset, plans
-from meshlab.errors import BenchError, CommunicatorError, EngineError, MeshError, ParseError
-from meshlab.frames.rundata import RunData
-from meshlab.report.stages import StageResult, Stages
+from meshlab.analysis._thresholds import Thresholds
+from meshlab.base._errors import BenchError, CommunicatorError, EngineError, MeshError, ParseError
+from meshlab.benchmark._run import Run
+from meshlab.cli._main import main
+from meshlab.commissioning import _acceptance as accepting
+from meshlab.commissioning import _plans as planning
+from meshlab.commissioning._doctor import Check
+from meshlab.commissioning._plans import machine_mesh, matching_preset, plans
+from meshlab.report._stages import StageResult, Stages
+from meshlab.runs._rundata import RunData
 
 FINE = [Check("python", "ok", "3.11")]
 LIMIT = '[[limits]]\nmetric = "busbw_gbs"\ncollective = "all_reduce"\nat_least = {}'
@@ -355,7 +356,7 @@ def test_bad_input_starts_nothing(
     (tmp_path / "limits.toml").write_text('[[limits]]\nmetric = "busbw_gbs"\nat_lest = 3\n')
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "acceptance.json").write_text("{}")
-    monkeypatch.setattr("meshlab.engines.launcher.launch", lambda *_, **__: pytest.fail("started ranks"))
+    monkeypatch.setattr("meshlab.engines._launch.launch", lambda *_, **__: pytest.fail("started ranks"))
     assert main(["acceptance", *options]) == 2
     assert message in capsys.readouterr().err
 

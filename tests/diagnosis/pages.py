@@ -18,13 +18,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
-from meshlab.diagnosis.explaining import explain
-from meshlab.diagnosis.formats.format_table import FORMATS
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.quoting import fenced, markdown_text, visible
-from meshlab.diagnosis.rules.rule_table import RULES
-from meshlab.diagnosis.text_findings import LEVELS, Rule, TextFinding
-from meshlab.files import write_file
+from meshlab.base._files import write_file
+from meshlab.diagnosis._explain import explain
+from meshlab.diagnosis._findings import LEVELS, Rule, TextFinding
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._quoting import fenced, markdown_text, visible
+from meshlab.diagnosis.formats._table import FORMATS
+from meshlab.diagnosis.rules._table import RULES
 from tests.diagnosis.questions import QUESTIONS
 
 __all__ = ["PAGES", "questions_page", "rules_page"]

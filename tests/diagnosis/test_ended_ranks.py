@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshlab.diagnosis.formats.process_exits import PROCESS_EXITS, read_process_exits
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.ended_ranks import ENDED_RANK_RULES, oom_rank, rank_died, rank_killed
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.formats._process_exits import PROCESS_EXITS, read_process_exits
+from meshlab.diagnosis.rules._ended_ranks import ENDED_RANK_RULES, oom_rank, rank_died, rank_killed
 
 
 def codes(text: str) -> list[str]:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.errors import ParseError
+from meshlab.base._errors import ParseError
 
 FOLDER = Path(os.environ.get("MESHLAB_CASES", "")) / "explain"
 CASES: dict[str, Any] = (

@@ -9,11 +9,11 @@ from html.parser import HTMLParser
 import pytest
 
 import meshlab as ml
-from meshlab.diagnosis.explanation import Explanation
-from meshlab.diagnosis.explanation_html import as_page
-from meshlab.diagnosis.explanation_text import LEVEL_MARKS, as_text
-from meshlab.diagnosis.text_findings import LEVELS
-from meshlab.errors import BenchError
+from meshlab.base._errors import BenchError
+from meshlab.diagnosis._explanation import Explanation
+from meshlab.diagnosis._findings import LEVELS
+from meshlab.diagnosis._html import as_page
+from meshlab.diagnosis._text import LEVEL_MARKS, as_text
 from tests.diagnosis.texts_with_rules import HOSTILE, RULES, printer_text
 
 VOID = {"br", "hr", "img", "meta", "input"}

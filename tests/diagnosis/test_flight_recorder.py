@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.diagnosis.formats.flight_recorder import FLIGHT_RECORDER, read_flight_dumps
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.hangs import (
+from meshlab.base._errors import ParseError
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.formats._flight_recorder import FLIGHT_RECORDER, read_flight_dumps
+from meshlab.diagnosis.rules._hangs import (
     HANG_RULES,
     dumps_missing,
     nccl_timeout,
@@ -22,7 +23,6 @@ from meshlab.diagnosis.rules.hangs import (
     rank_missing,
     size_mismatch,
 )
-from meshlab.errors import ParseError
 
 
 def entry(

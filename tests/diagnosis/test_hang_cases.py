@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.diagnosis.explanation import Explanation
-from meshlab.errors import ParseError
+from meshlab.base._errors import ParseError
+from meshlab.diagnosis._explanation import Explanation
 
 CASES = Path(os.environ.get("MESHLAB_CASES", ""))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import meshlab as ml
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.hangs import (
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.rules._hangs import (
     HANG_RULES,
     collective_mismatch,
     nccl_timeout,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.job_rules import JOB_RULES
-from meshlab.diagnosis.text_findings import TextFinding
+from meshlab.diagnosis._findings import TextFinding
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.rules._jobs import JOB_RULES
 
 
 def found(text: str) -> dict[str, TextFinding]:

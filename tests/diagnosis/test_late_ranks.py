@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from meshlab.diagnosis.late_ranks import plain_name, rank_list
+from meshlab.diagnosis._late_ranks import plain_name, rank_list
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshlab.diagnosis.formats.nccl_tests_starts import read_test_starts
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.launching import launcher_failed, too_few_gpus, two_copies
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.formats._nccl_tests_starts import read_test_starts
+from meshlab.diagnosis.rules._launching import launcher_failed, too_few_gpus, two_copies
 
 HEADER = "# nThread 1 nGpus {} minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 validation: 1"
 USING = "#\n# Using devices"

@@ -7,17 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.diagnosis.formats.gpu_tools import (
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.formats._gpu_tools import (
     read_gpu_rows,
     read_nvlink_counters,
     read_nvlinks,
     read_queried_values,
 )
-from meshlab.diagnosis.formats.host_settings import read_access_control, read_limits, read_pcie_links, read_services
-from meshlab.diagnosis.formats.kernel_log import _XID, host_of, read_kernel_log
-from meshlab.diagnosis.formats.machine_text import MACHINE_FORMATS, machine_of
-from meshlab.diagnosis.formats.rdma_ports import read_ports
-from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links, read_services
+from meshlab.diagnosis.formats._kernel_log import _XID, host_of, read_kernel_log
+from meshlab.diagnosis.formats._machine_text import MACHINE_FORMATS, machine_of
+from meshlab.diagnosis.formats._rdma_ports import read_ports
 from tests import hostile_inputs
 
 MATRIX = """\

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.errors import ParseError
+from meshlab.base._errors import ParseError
 
 FOLDER = Path(os.environ.get("MESHLAB_CASES", "")) / "explain"
 
@@ -364,9 +364,9 @@ def test_a_far_nic_is_named_with_its_distance_and_a_better_gpu() -> None:
 
 
 def test_every_rule_has_a_source_a_docstring_and_a_text_in_this_file() -> None:
-    from meshlab.diagnosis.rules.gpu_faults import GPU_RULES
-    from meshlab.diagnosis.rules.host_links import LINK_RULES
-    from meshlab.diagnosis.rules.port_faults import PORT_RULES
+    from meshlab.diagnosis.rules._gpu_faults import GPU_RULES
+    from meshlab.diagnosis.rules._host_links import LINK_RULES
+    from meshlab.diagnosis.rules._port_faults import PORT_RULES
 
     rules = [*GPU_RULES, *PORT_RULES, *LINK_RULES]
     assert len({rule.check.__name__ for rule in rules}) == len(rules)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.errors import ParseError
+from meshlab.base._errors import ParseError
 
 FOLDER = Path(os.environ.get("MESHLAB_CASES", ""))
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 import meshlab as ml
-from meshlab.diagnosis.formats.nccl_channels import network_devices, read_patterns
-from meshlab.diagnosis.formats.nccl_lines import (
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.formats._nccl_channels import network_devices, read_patterns
+from meshlab.diagnosis.formats._nccl_lines import (
     affected,
     is_one_host,
     message_of,
@@ -22,7 +23,6 @@ from meshlab.diagnosis.formats.nccl_lines import (
     read_warnings,
     warnings_with,
 )
-from meshlab.diagnosis.paste import Paste
 
 TWO_HOSTS = """\
 nodeA:100:100 [0] NCCL INFO Bootstrap: Using eth0:10.0.0.1<0>

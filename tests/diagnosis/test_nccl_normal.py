@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 import meshlab as ml
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.nccl_normal import NCCL_NORMAL_RULES
-from meshlab.diagnosis.text_findings import TextFinding
+from meshlab.diagnosis._findings import TextFinding
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.rules._nccl_normal import NCCL_NORMAL_RULES
 
 
 def found(text: str) -> dict[str, TextFinding]:

@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshlab.diagnosis.other_lines import OtherLines, other_lines
-from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis._other_lines import OtherLines, other_lines
+from meshlab.diagnosis._paste import Paste
 
 INFO = "nodeA:1:2 [0] NCCL INFO Channel 00 : 0 1 srun"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import meshlab as ml
-from meshlab.diagnosis.rules.rule_table import RULES
+from meshlab.diagnosis.rules._table import RULES
 from tests.diagnosis.pages import PAGES, ROOT, examples
 from tests.diagnosis.questions import QUESTIONS, Question
 

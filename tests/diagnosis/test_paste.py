@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshlab import prefixes
-from meshlab.diagnosis.paste import Paste
-from meshlab.prefixes import find_prefix, may_have_prefix
+from meshlab.base import _prefixes as prefixes
+from meshlab.base._prefixes import find_prefix, may_have_prefix
+from meshlab.diagnosis._paste import Paste
 
 LINE = "nodeA:12:34 [0] NCCL INFO Channel 00/02 :    0   1"
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshlab.diagnosis.quoting import fenced, markdown_text, quote_line, visible
+from meshlab.diagnosis._quoting import fenced, markdown_text, quote_line, visible
 from tests.diagnosis.texts_with_rules import HOSTILE
 
 mistune = pytest.importorskip("mistune")

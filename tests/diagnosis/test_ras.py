@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from meshlab.diagnosis.formats.ras import RAS_REPORT, read_ras_reports
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.ras_reports import (
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.formats._ras import RAS_REPORT, read_ras_reports
+from meshlab.diagnosis.rules._ras_reports import (
     RAS_RULES,
     ras_consistent,
     ras_error,

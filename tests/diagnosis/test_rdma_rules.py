@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.rdma_rules import RDMA_RULES
-from meshlab.diagnosis.text_findings import TextFinding
+from meshlab.diagnosis._findings import TextFinding
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.rules._rdma import RDMA_RULES
 
 
 def found(text: str) -> dict[str, TextFinding]:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.errors import ParseError
-from meshlab.nccl_tests.log import Log
+from meshlab.base._errors import ParseError
+from meshlab.nccl_tests._log import Log
 
 CASES = Path(os.environ.get("MESHLAB_CASES", ""))
 LOG = """# nThread 1 nGpus 2 minBytes 8 maxBytes 8 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1

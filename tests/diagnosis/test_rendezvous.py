@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.rendezvous import RENDEZVOUS_RULES
-from meshlab.diagnosis.text_findings import TextFinding
+from meshlab.diagnosis._findings import TextFinding
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.rules._rendezvous import RENDEZVOUS_RULES
 
 FAMILY = (
     "[W socket.cpp:558] [c10d] The IPv{} network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.diagnosis.formats.pair_table import read_host_pairs
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.slow_hosts import slow_node, slow_node_undecided
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.formats._pair_table import read_host_pairs
+from meshlab.diagnosis.rules._slow_hosts import slow_node, slow_node_undecided
 
 TABLE = """\
 all_reduce_perf, busbw in GB/s

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.software_versions import SOFTWARE_VERSION_RULES
-from meshlab.diagnosis.text_findings import TextFinding
+from meshlab.diagnosis._findings import TextFinding
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.rules._software_versions import SOFTWARE_VERSION_RULES
 
 DEVICES = """\
 #   Rank  0 Pid   1592 on node01 device  0 [0x06] {name}

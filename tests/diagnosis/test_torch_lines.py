@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshlab.diagnosis.formats.torch_lines import TORCH_LOG, TorchLog, read_torch_log
-from meshlab.diagnosis.paste import Paste
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.formats._torch_lines import TORCH_LOG, TorchLog, read_torch_log
 
 WATCHDOGS = {
     "2021": (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.rules.unclear_logs import communicator_of_one, log_ends_early, warning_missing
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.rules._unclear_logs import communicator_of_one, log_ends_early, warning_missing
 
 BOOTSTRAP = """\
 nodeA:1189:1189 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.83<0>

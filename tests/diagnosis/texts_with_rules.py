@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.text_findings import TextFinding, rule
+from meshlab.diagnosis._findings import TextFinding, rule
+from meshlab.diagnosis._paste import Paste
 
 __all__ = ["HOSTILE", "RULES", "printer_jam", "printer_text"]
 

@@ -15,15 +15,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.comm.agreement import checksum
-from meshlab.comm.backend import Call
-from meshlab.comm.backends.threads import ThreadWorld
-from meshlab.comm.communicator import Communicator
-from meshlab.engines.call_board import CallBoard
-from meshlab.engines.disagreement import describe_disagreement, find_disagreement
-from meshlab.engines.positions import Positions, PositionWriter
-from meshlab.engines.rounds import Reply
-from meshlab.errors import CommunicatorError, EngineError
+from meshlab.base._errors import CommunicatorError, EngineError
+from meshlab.comm._agreement import checksum
+from meshlab.comm._backend import Call
+from meshlab.comm._communicator import Communicator
+from meshlab.comm.backends._threads import ThreadWorld
+from meshlab.engines._call_board import CallBoard
+from meshlab.engines._disagreement import describe_disagreement, find_disagreement
+from meshlab.engines._positions import Positions, PositionWriter
+from meshlab.engines._rounds import Reply
 
 
 class Unchecked:

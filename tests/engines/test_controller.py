@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 import meshlab as ml
-from meshlab.engines.controller import bounded
-from meshlab.engines.reaper import marked_processes
-from meshlab.errors import EngineError
+from meshlab.base._errors import EngineError
+from meshlab.engines._controller import bounded
+from meshlab.engines._reaper import marked_processes
 
 
 def hub(engines: ml.Engines) -> psutil.Process:
@@ -133,7 +133,7 @@ def test_a_client_that_was_closed_is_named(mpi_engines: ml.Engines) -> None:
 
 def test_a_controller_that_does_not_start_shows_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     program = "import sys; print('no controller today'); sys.exit(3)"
-    monkeypatch.setattr("meshlab.engines.controller.command", lambda role, module: [sys.executable, "-c", program])
+    monkeypatch.setattr("meshlab.engines._controller.command", lambda role, module: [sys.executable, "-c", program])
     expected = rf"^{CONTROLLER} did not start: it exited with code 3; .*\nno controller today"
     with pytest.raises(EngineError, match=expected):
         ml.launch(2, backend="mpi")
@@ -144,7 +144,7 @@ def test_a_controller_that_does_not_start_shows_its_log(monkeypatch: pytest.Monk
 LOSES_A_PORT = """
 import pathlib, socket, sys
 from ipyparallel import util
-from meshlab.engines.lifeline import main
+from meshlab.engines._lifeline import main
 
 folder, number, losers = pathlib.Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3].split(",")
 select, selected, bound = util.select_random_ports, [], []
@@ -173,7 +173,7 @@ def test_another_controller_is_started_if_one_of_its_ports_was_bound_by_another_
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     begin = [sys.executable, "-c", LOSES_A_PORT, str(tmp_path), str(number), "1"]
-    monkeypatch.setattr("meshlab.engines.controller.command", lambda role, module: [*begin, role, module])
+    monkeypatch.setattr("meshlab.engines._controller.command", lambda role, module: [*begin, role, module])
     with ml.launch(2, backend="mpi") as engines:
         assert engines.run(lambda comm: comm.rank)["value"].tolist() == [0, 1]
     assert len(list(tmp_path.iterdir())) == 2
@@ -181,7 +181,7 @@ def test_another_controller_is_started_if_one_of_its_ports_was_bound_by_another_
 
 def test_a_start_that_never_gets_its_ports_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = [sys.executable, "-c", LOSES_A_PORT, str(tmp_path), "3", "1,2,3,4"]
-    monkeypatch.setattr("meshlab.engines.controller.command", lambda role, module: [*begin, role, module])
+    monkeypatch.setattr("meshlab.engines._controller.command", lambda role, module: [*begin, role, module])
     expected = rf"^another process bound a port that {CONTROLLER} had selected during start-up; start the engines again"
     with pytest.raises(EngineError, match=expected):
         ml.launch(2, backend="mpi")

@@ -16,9 +16,9 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.engines import verification
-from meshlab.engines.engines import Lease
-from meshlab.errors import CommunicatorError, EngineError, MeshError
+from meshlab.base._errors import CommunicatorError, EngineError, MeshError
+from meshlab.engines import _verification as verification
+from meshlab.engines._engines import Lease
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 

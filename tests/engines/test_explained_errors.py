@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.cli.commands import print_error
-from meshlab.errors import EngineError
+from meshlab.base._errors import EngineError
+from meshlab.cli._commands import print_error
 
 WARNING = (
     "node1:91:130 [1] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-Q7d to 33030532 bytes, "

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.engines.engines import Lease
-from meshlab.engines.local import LaunchedSet
-from meshlab.engines.rounds import RankExit
-from meshlab.errors import EngineError
-from meshlab.frames.samplings import Sampling
+from meshlab.base._errors import EngineError
+from meshlab.engines._engines import Lease
+from meshlab.engines._local import LaunchedSet
+from meshlab.engines._rounds import RankExit
+from meshlab.plans._sampling import Sampling
 from tests.engines.test_controller import wait_for_the_end
 
 MESH = ml.DeviceMesh("dp=2, tp=2")

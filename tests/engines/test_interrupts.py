@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import pytest
 
-from meshlab.engines.controller import Controller, bounded
-from meshlab.engines.interrupts import interrupts_kept
-from meshlab.engines.local import LaunchedSet
-from meshlab.engines.reaper import RUN, marked_processes
+from meshlab.engines._controller import Controller, bounded
+from meshlab.engines._interrupts import interrupts_kept
+from meshlab.engines._local import LaunchedSet
+from meshlab.engines._reaper import RUN, marked_processes
 
 
 def press() -> None:

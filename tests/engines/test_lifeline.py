@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from meshlab.engines.reaper import marked_processes
+from meshlab.engines._reaper import marked_processes
 from tests.engines.test_reaper import CLIENT, PATIENCE_S, leftovers, wait_until_nothing_is_left
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import psutil
 
 import meshlab as ml
-from meshlab.engines.monitor import LoadMonitor
-from meshlab.engines.sampler import Sampler
-from meshlab.frames.samplings import Sampling
+from meshlab.engines._monitor import LoadMonitor
+from meshlab.engines._sampler import Sampler
+from meshlab.plans._sampling import Sampling
 
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 60) -> Any:
@@ -26,7 +26,7 @@ def samplers() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children(recursive=True)
-        if child.status() != psutil.STATUS_ZOMBIE and "meshlab.engines.sampler" in child.cmdline()
+        if child.status() != psutil.STATUS_ZOMBIE and "meshlab.engines._sampler" in child.cmdline()
     ]
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.engines.launchers import launched_as
-from meshlab.engines.local import find_mpiexec
-from meshlab.frames.schema import RESULTS, SAMPLES
+from meshlab.engines._launchers import launched_as
+from meshlab.engines._local import find_mpiexec
+from meshlab.frames._schema import RESULTS, SAMPLES
 
 ROOT = Path(__file__).parents[2]
 

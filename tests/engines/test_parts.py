@@ -13,8 +13,8 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from meshlab.engines.parts import STOPPED, Parts, how_ended, is_stopped
-from meshlab.engines.rounds import RankExit
+from meshlab.engines._parts import STOPPED, Parts, how_ended, is_stopped
+from meshlab.engines._rounds import RankExit
 
 
 @contextmanager

@@ -15,9 +15,9 @@ import pytest
 import zmq
 
 import meshlab as ml
-from meshlab.commissioning import doctor
-from meshlab.engines import processes
-from meshlab.engines.reaper import marked_processes
+from meshlab.commissioning import _doctor as doctor
+from meshlab.engines import _processes as processes
+from meshlab.engines._reaper import marked_processes
 
 SECRET = "the weights are 0.25 and 0.75"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from meshlab.engines.positions import Position, Positions
+from meshlab.engines._positions import Position, Positions
 
 
 def test_the_client_reads_what_a_rank_writes_into_the_file(tmp_path: Path) -> None:

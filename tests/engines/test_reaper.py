@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from meshlab.engines.reaper import marked_processes
+from meshlab.engines._reaper import marked_processes
 
 PATIENCE_S = 60.0
 
@@ -27,7 +27,7 @@ PATIENCE_S = 60.0
 CLIENT = """
 import json, os, re, sys, time
 import meshlab as ml
-from meshlab.engines.reaper import marked_processes
+from meshlab.engines._reaper import marked_processes
 
 
 def hydra_files(processes):

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.errors import BenchError
-from meshlab.frames.frame_files import (
+from meshlab.base._errors import BenchError
+from meshlab.frames._files import (
     frame_from_csv,
     frame_from_json,
     frame_from_parquet,
@@ -19,7 +19,7 @@ from meshlab.frames.frame_files import (
     frame_to_json,
     frame_to_parquet,
 )
-from meshlab.frames.schema import RESULTS, SAMPLES, bandwidth, conform, describe, empty_results, empty_samples
+from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth, conform, describe, empty_results, empty_samples
 
 DESIGN = {
     "results": """run_id launch step source collective op dtype root in_place mode

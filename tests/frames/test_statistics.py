@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshlab.frames.statistics import find_modes, is_precise, median_interval, relative_trend, summarise
+from meshlab.frames._statistics import find_modes, is_precise, median_interval, relative_trend, summarise
 
 
 @given(st.lists(st.floats(0.1, 1e6), min_size=1, max_size=300))

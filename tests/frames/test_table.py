@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import meshlab as ml
-from meshlab.frames.samplings import Sampling
-from meshlab.frames.schema import empty_results
-from meshlab.frames.table import results_table
+from meshlab.frames._schema import empty_results
+from meshlab.frames._table import results_table
+from meshlab.plans._sampling import Sampling
 
 
 def test_results_are_printed_as_tables(thread_engines: ml.Engines) -> None:

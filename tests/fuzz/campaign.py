@@ -23,8 +23,8 @@ from unittest import mock
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 import meshlab
-from meshlab.diagnosis import explaining
-from meshlab.errors import MeshlabError
+from meshlab.base._errors import MeshlabError
+from meshlab.diagnosis import _explain as explaining
 from tests.fuzz.entries import ENTRIES, Entry
 
 __all__ = ["Campaign", "Failure", "check"]

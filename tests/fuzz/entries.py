@@ -16,13 +16,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab import units
-from meshlab.cli.main import main
-from meshlab.comm.catalog import find_collective
-from meshlab.comm.elements import find_dtype, find_op
-from meshlab.frames.store import as_results
-from meshlab.mesh.interop.frameworks import FRAMEWORKS, READERS, mesh_text_kind
-from meshlab.topology.readers.hostlists import expand_hosts
+from meshlab.base import _units as units
+from meshlab.cli._main import main
+from meshlab.comm._catalog import find_collective
+from meshlab.comm._elements import find_dtype, find_op
+from meshlab.mesh.interop._frameworks import FRAMEWORKS, READERS, mesh_text_kind
+from meshlab.runs._store import as_results
+from meshlab.topology.readers._hostlists import expand_hosts
 from tests.fuzz import mutations, seeds, strategies
 
 __all__ = ["ENTRIES", "Entry"]

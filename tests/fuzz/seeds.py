@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 
 import meshlab as ml
-from meshlab.frames.frame_files import frame_to_json
+from meshlab.frames._files import frame_to_json
 from tests.diagnosis.questions import QUESTIONS
 from tests.diagnosis.rule_texts import TEXTS
 

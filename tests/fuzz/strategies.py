@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from meshlab.mesh.interop.frameworks import READERS
+from meshlab.mesh.interop._frameworks import READERS
 from tests.fuzz.mutations import NUMBERS, VALUES, WORDS
 from tests.fuzz.seeds import CONFIGS, HARDWARE, JSONS, LOGS, MESHES, SLURM
 

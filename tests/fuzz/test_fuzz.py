@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab import units
-from meshlab.diagnosis.text_findings import rule
-from meshlab.errors import BenchError
-from meshlab.files import write_file
-from meshlab.frames.store import as_results
-from meshlab.mesh.interop.frameworks import mesh_text_kind
+from meshlab.base import _units as units
+from meshlab.base._errors import BenchError
+from meshlab.base._files import write_file
+from meshlab.diagnosis._findings import rule
+from meshlab.mesh.interop._frameworks import mesh_text_kind
+from meshlab.runs._store import as_results
 from tests.fuzz.campaign import Campaign
 from tests.fuzz.entries import ENTRIES, Entry
 

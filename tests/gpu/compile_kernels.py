@@ -21,7 +21,7 @@ from cupy._core import _kernel, _reduction, core
 from cupy.cuda import compiler
 from cupy_backends.cuda.libs import nvrtc
 
-from meshlab.benchmark.on_ranks.checking import _counter
+from meshlab.benchmark.on_ranks._checking import _counter
 
 ARCHITECTURE = "90"  # H100 and H200
 DTYPES = [np.dtype(name) for name in ("int64", "uint8", "float16", ml_dtypes.bfloat16, "float32", "float64")]

@@ -26,7 +26,7 @@ NVRTC = {"cuda12": "nvidia-cuda-nvrtc-cu12", "cuda13": "nvidia-cuda-nvrtc"}
 # Prints the parts that are not in the environment. The driver and the versions of packages have no path.
 FOREIGN = """
 import sys
-from meshlab.comm.backends.cuda_parts import find_parts
+from meshlab.comm.backends._cuda_parts import find_parts
 parts = find_parts()
 bad = [p for p in parts if p.problem or (" at " in p.text or p.text[:1] == "/") and sys.prefix not in p.text]
 sys.exit("\\n".join(f"{p.name}: {p.problem or p.text}" for p in bad) or 0)
@@ -60,7 +60,7 @@ with ml.launch(n, backend=backend) as engines:
 FAIL = """
 import sys
 import meshlab as ml
-from meshlab.comm.backends.cuda_parts import find_parts
+from meshlab.comm.backends._cuda_parts import find_parts
 
 found = next(part for part in find_parts() if part.name == "NVRTC")
 if not found.problem:

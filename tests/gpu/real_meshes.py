@@ -23,9 +23,9 @@ import cloudpickle
 import pandas as pd
 
 import meshlab as ml
-from meshlab.comm.catalog import CATALOG
-from meshlab.commissioning.doctor import checks_text, run_checks
-from meshlab.errors import BenchError, EngineError
+from meshlab.base._errors import BenchError, EngineError
+from meshlab.comm._catalog import CATALOG
+from meshlab.commissioning._doctor import checks_text, run_checks
 from tests.gpu.side_by_side import PROGRAMS
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

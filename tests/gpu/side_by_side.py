@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 import meshlab as ml
-from meshlab.units import parse_sizes
+from meshlab.base._units import parse_sizes
 
 PROGRAMS = {
     "all_reduce": "all_reduce_perf",

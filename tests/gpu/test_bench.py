@@ -10,8 +10,8 @@ import cloudpickle
 import pytest
 
 import meshlab as ml
-from meshlab.errors import BenchError
-from meshlab.frames.samplings import Sampling
+from meshlab.base._errors import BenchError
+from meshlab.plans._sampling import Sampling
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -121,9 +121,9 @@ def test_results_are_checked_on_the_gpu(gpu_engines: ml.Engines, mesh: ml.Device
     assert (results["status"] == "ok").all(), results["stop_reason"].tolist()
 
     def corrupt(comm: Any, step: Any) -> int:
-        from meshlab.benchmark.on_ranks.buffers import allocate
-        from meshlab.benchmark.on_ranks.checking import count_wrong_elements
-        from meshlab.benchmark.on_ranks.timing import prepare_step
+        from meshlab.benchmark.on_ranks._buffers import allocate
+        from meshlab.benchmark.on_ranks._checking import count_wrong_elements
+        from meshlab.benchmark.on_ranks._timing import prepare_step
 
         (buffers,) = allocate([(comm, step)])
         call = prepare_step(comm, step, buffers)

@@ -11,7 +11,7 @@ import cloudpickle
 import pytest
 
 import meshlab as ml
-from meshlab.errors import EngineError
+from meshlab.base._errors import EngineError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm.backends import gloo
-from meshlab.errors import BenchError, CommunicatorError, EngineError
+from meshlab.base._errors import BenchError, CommunicatorError, EngineError
+from meshlab.comm.backends import _gloo as gloo
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -93,7 +93,7 @@ def alternate(comm: Any, other: Any, n: int) -> list[float]:
 
 
 def test_calls_of_both_take_turns(engines: ml.Engines) -> None:
-    from meshlab.engines.engines import Lease
+    from meshlab.engines._engines import Lease
 
     with Lease(engines, "a test") as lease:
         replies = lease.call(alternate, MESH, "tp", (50,), concurrent=[(MESH, "control")])

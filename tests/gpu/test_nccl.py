@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.errors import EngineError
+from meshlab.base._errors import EngineError
 from tests.comm import test_conformance as suite
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

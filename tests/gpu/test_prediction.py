@@ -12,10 +12,10 @@ import numpy as np
 import pandas as pd
 
 import meshlab as ml
-from meshlab.prediction.constants import ALGORITHMS, PROTOCOLS, VERSIONS
-from meshlab.prediction.costs import prices
-from meshlab.prediction.group_links import GroupLinks
-from meshlab.prediction.tuner import NcclSettings
+from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS, VERSIONS
+from meshlab.prediction._costs import prices
+from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._tuner import NcclSettings
 from tests.gpu.test_nccl import nccl_version, values
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.rehearsal import Rehearsal
-from meshlab.comm.backends.cuda_parts import find_cublas
-from meshlab.prediction.job import Job, StepCall
+from meshlab.benchmark.rehearsal._rehearsal import Rehearsal
+from meshlab.comm.backends._cuda_parts import find_cublas
+from meshlab.prediction._job import Job, StepCall
 
 LAYERS, TP_BYTES, GRADIENT_BYTES = 6, 64 << 20, 256 << 20
 

@@ -10,7 +10,7 @@ import cloudpickle
 import pytest
 
 import meshlab as ml
-from meshlab.errors import CommunicatorError, EngineError
+from meshlab.base._errors import CommunicatorError, EngineError
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.tuning_options import chooses_per_call
-from meshlab.errors import BenchError, EngineError
+from meshlab.base._errors import BenchError, EngineError
+from meshlab.benchmark.tuning._options import chooses_per_call
 from tests.gpu.test_nccl import nccl_version, values
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -92,7 +92,7 @@ def test_pairs_work_on_windows(gpu_engines: ml.Engines, mesh: ml.DeviceMesh) -> 
 
 
 def count_registrations(comm: Any) -> None:
-    from meshlab.comm.backends.nccl import NcclBackend
+    from meshlab.comm.backends._nccl import NcclBackend
 
     honest = NcclBackend.register_window
     NcclBackend.honest, NcclBackend.n_windows = honest, 0  # type: ignore[attr-defined]
@@ -105,7 +105,7 @@ def count_registrations(comm: Any) -> None:
 
 
 def read_registrations(comm: Any) -> int:
-    from meshlab.comm.backends.nccl import NcclBackend
+    from meshlab.comm.backends._nccl import NcclBackend
 
     NcclBackend.register_window = NcclBackend.honest  # type: ignore[attr-defined,method-assign]
     return int(NcclBackend.n_windows)  # type: ignore[attr-defined]

@@ -22,13 +22,13 @@ import numpy as np
 import pandas as pd
 
 import meshlab as ml
-from meshlab.analysis.tunings import Tuning
-from meshlab.benchmark.on_ranks.buffers import StepBuffers, release_buffers
-from meshlab.benchmark.on_ranks.timing import prepare_step, set_up_step
-from meshlab.benchmark.tuning_options import TuningOption, chooses_per_call
-from meshlab.comm.catalog import CATALOG
-from meshlab.frames.steps import Step
-from meshlab.frames.trials import OPTION, option_key
+from meshlab.analysis.tuning._tuning import Tuning
+from meshlab.benchmark.on_ranks._buffers import StepBuffers, release_buffers
+from meshlab.benchmark.on_ranks._timing import prepare_step, set_up_step
+from meshlab.benchmark.tuning._options import TuningOption, chooses_per_call
+from meshlab.comm._catalog import CATALOG
+from meshlab.frames._trials import OPTION, option_key
+from meshlab.plans._steps import Step
 
 PROGRAMS = {
     "all_reduce": "all_reduce_perf",

@@ -23,8 +23,8 @@ from pathlib import Path
 import numpy as np
 
 import meshlab as ml
-from meshlab.analysis.tuner_config import TunerConfig, TunerLine
-from meshlab.units import format_size
+from meshlab.analysis.tuning._plugin import TunerConfig, TunerLine
+from meshlab.base._units import format_size
 
 FUNCTIONS = {"broadcast": 0, "reduce": 1, "all_gather": 2, "reduce_scatter": 3, "all_reduce": 4}  # ncclFunc_t
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")

@@ -9,9 +9,9 @@ import pytest
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.errors import MeshError, ParseError
-from meshlab.frames.schema import empty_results
-from meshlab.mesh.mesh import DeviceMesh, as_mesh
+from meshlab.base._errors import MeshError, ParseError
+from meshlab.frames._schema import empty_results
+from meshlab.mesh._mesh import DeviceMesh, as_mesh
 
 CLUSTER = ml.preset("dgx-h100")
 TAKERS: dict[str, Callable[[Any], Any]] = {

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import MeshError, ParseError
-from meshlab.mesh.axes import (
+from meshlab.base._errors import MeshError, ParseError
+from meshlab.mesh._axes import (
     MAX_RANKS,
     Axis,
     as_integer,

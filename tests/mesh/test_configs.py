@@ -9,11 +9,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from meshlab.errors import MeshError, ParseError
-from meshlab.mesh.interop.config_text import parse_config
-from meshlab.mesh.interop.frameworks import FRAMEWORKS, READERS, mesh_text_kind
-from meshlab.mesh.interop.parsing import all_flags, find_call
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.base._errors import MeshError, ParseError
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh.interop._config_text import parse_config
+from meshlab.mesh.interop._frameworks import FRAMEWORKS, READERS, mesh_text_kind
+from meshlab.mesh.interop._parsing import all_flags, find_call
 
 
 def lists(mesh: DeviceMesh, axes: str) -> list[list[int]]:

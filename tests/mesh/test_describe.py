@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import MeshError
-from meshlab.mesh.describe import check_array, mesh_text, wrapped
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.base._errors import MeshError
+from meshlab.mesh._describe import check_array, mesh_text, wrapped
+from meshlab.mesh._mesh import DeviceMesh
 
 RESULTS = ["disjoint", "covers", "equal_size", "same_order"]
 

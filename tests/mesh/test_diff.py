@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import MeshError, ParseError
-from meshlab.mesh.diff import CHANGES
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.base._errors import MeshError, ParseError
+from meshlab.mesh._diff import CHANGES
+from meshlab.mesh._mesh import DeviceMesh
 
 
 def test_equal_meshes_have_no_difference() -> None:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import MeshError
-from meshlab.mesh.groups import Group, Groups, split_levels
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.base._errors import MeshError
+from meshlab.mesh._groups import Group, Groups, split_levels
+from meshlab.mesh._mesh import DeviceMesh
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from meshlab.errors import MeshError, ParseError
-from meshlab.mesh.interop.frameworks import FRAMEWORKS
-from meshlab.mesh.interop.parsing import find_call, read_flags
-from meshlab.mesh.interop.recipe import Recipe, code
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.base._errors import MeshError, ParseError
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh.interop._frameworks import FRAMEWORKS
+from meshlab.mesh.interop._parsing import find_call, read_flags
+from meshlab.mesh.interop._recipe import Recipe, code
 
 MESH = DeviceMesh("pp=2, dp=4, tp=8")
 EXPERTS = MESH.view("pp=2, edp=2, ep=16, etp=1")

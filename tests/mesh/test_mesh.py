@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from meshlab.errors import MeshError
-from meshlab.frames.store import mesh_from_document, mesh_to_document
-from meshlab.mesh.axes import Axis
-from meshlab.mesh.groups import Group
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.plots.cells import membership
+from meshlab.base._errors import MeshError
+from meshlab.mesh._axes import Axis
+from meshlab.mesh._groups import Group
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plots._cells import membership
+from meshlab.runs._store import mesh_from_document, mesh_to_document
 
 # -- constructors ------------------------------------------------------------------------------------------------------
 

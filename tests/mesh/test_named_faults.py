@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from meshlab.errors import MeshError, MeshlabError
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.base._errors import MeshError, MeshlabError
+from meshlab.mesh._mesh import DeviceMesh
 
 
 def test_torchtitan_the_order_of_axes_is_explained() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import MeshError
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.base._errors import MeshError
+from meshlab.mesh._mesh import DeviceMesh
 
 NAMES = ("pp", "dp", "cp", "tp", "ep", "rail")
 QUICK = settings(deadline=None, max_examples=40)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.mesh._mesh import DeviceMesh
 
 
 def lists(mesh: DeviceMesh, *axes: str) -> list[list[int]]:

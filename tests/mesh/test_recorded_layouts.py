@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from meshlab.errors import MeshError
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.base._errors import MeshError
+from meshlab.mesh._mesh import DeviceMesh
 
 RECORDED = {path.stem: json.loads(path.read_text()) for path in Path(__file__).parent.glob("recorded_layouts/*.json")}
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshlab.errors import MeshError
-from meshlab.mesh.groups import Group
-from meshlab.mesh.mesh import DeviceMesh
+from meshlab.base._errors import MeshError
+from meshlab.mesh._groups import Group
+from meshlab.mesh._mesh import DeviceMesh
 
 MESH = DeviceMesh("pp=2, dp=2, cp=3, tp=2")
 

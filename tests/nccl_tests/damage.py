@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import meshlab as ml
-from meshlab.errors import ParseError
-from meshlab.nccl_tests.log import DTYPE_OF_TYPE
+from meshlab.base._errors import ParseError
+from meshlab.nccl_tests._log import DTYPE_OF_TYPE
 
 _TYPE = "|".join(sorted(DTYPE_OF_TYPE, key=len, reverse=True))
 ROW = re.compile(rf"(?<![\w.])\d+\s+\d+\s+(?:{_TYPE})\s.*\d.*$")

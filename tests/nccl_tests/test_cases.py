@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.errors import ParseError
+from meshlab.base._errors import ParseError
 
 FOLDER = os.environ.get("MESHLAB_CASES")
 LOGS = Path(FOLDER or ".") / "nccl_logs"

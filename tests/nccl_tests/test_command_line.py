@@ -8,9 +8,9 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.frames.schema import OPTIONS
-from meshlab.nccl_tests.command_line import CommandOptions, options_in_line, read_options
-from tests.nccl_tests.test_json_reader import document
+from meshlab.frames._schema import OPTIONS
+from meshlab.nccl_tests._command_line import CommandOptions, options_in_line, read_options
+from tests.nccl_tests.test_json import document
 from tests.nccl_tests.test_writer import results, row
 
 UNKNOWN = CommandOptions()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 import meshlab as ml
-from meshlab.nccl_tests.info import FactCollector, merge_facts
+from meshlab.nccl_tests._info import FactCollector, merge_facts
 
 LINES = """
 node00:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to hsn

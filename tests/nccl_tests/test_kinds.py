@@ -7,7 +7,7 @@ import json
 import pytest
 
 import meshlab as ml
-from meshlab.errors import ParseError
+from meshlab.base._errors import ParseError
 
 SETTINGS = (
     "# nThread 1 nGpus {gpus} minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 "

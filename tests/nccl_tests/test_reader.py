@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.errors import ParseError
-from meshlab.frames.schema import RESULTS
-from meshlab.nccl_tests.info import NO_FACTS
-from meshlab.nccl_tests.pieces import TYPES, may_have_type
+from meshlab.base._errors import ParseError
+from meshlab.frames._schema import RESULTS
+from meshlab.nccl_tests._info import NO_FACTS
+from meshlab.nccl_tests._pieces import TYPES, may_have_type
 
 LAYOUTS = ("2.0", "2.10", "2.13", "2.17", "2.19")
 NAMES = {"alltoall": "all_to_all", "sendrecv": "send_recv"}

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.errors import BenchError
-from meshlab.frames.schema import RESULTS, bandwidth, conform
+from meshlab.base._errors import BenchError
+from meshlab.frames._schema import RESULTS, bandwidth, conform
 
 KEPT = ["collective", "op", "dtype", "root", "in_place", "mode", "n_ranks", "count", "size_bytes", "n_wrong", "status"]
 

@@ -10,8 +10,8 @@ import ipywidgets
 import pytest
 
 import meshlab as ml
-from meshlab.cli.main import main
-from meshlab.frames.samplings import Sampling
+from meshlab.cli._main import main
+from meshlab.plans._sampling import Sampling
 from meshlab.widgets import Curve, Designer, Picture, Workbench
 
 VIEW = "application/vnd.jupyter.widget-view+json"

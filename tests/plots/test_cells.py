@@ -10,11 +10,11 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.errors import MeshError
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.plots.cell_texts import CellTexts
-from meshlab.plots.cells import CellGrid
-from meshlab.plots.style import ON_DARK, ON_LIGHT, figure_png, figure_svg, group_colors
+from meshlab.base._errors import MeshError
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plots._cell_texts import CellTexts
+from meshlab.plots._cells import CellGrid
+from meshlab.plots._style import ON_DARK, ON_LIGHT, figure_png, figure_svg, group_colors
 
 sizes = st.lists(st.integers(1, 5), min_size=1, max_size=3)
 

@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.diagnosis.explanation import Explanation
-from meshlab.diagnosis.paste import Paste
-from meshlab.diagnosis.seen import Seen
-from meshlab.errors import MeshError, TopologyError
-from meshlab.plots.chosen_rings import _orders
+from meshlab.base._errors import MeshError, TopologyError
+from meshlab.diagnosis._explanation import Explanation
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import Seen
+from meshlab.plots._chosen_rings import _orders
 
 
 def rings(*orders: list[int], comm: str | None = None, channels: list[int] | None = None) -> pd.DataFrame:

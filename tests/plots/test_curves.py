@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import meshlab as ml
-from meshlab.errors import BenchError
-from meshlab.frames.rundata import RunData
-from meshlab.frames.schema import empty_results
-from meshlab.plots.curves import curve_box, run_figure, run_figure_html, spread_labels
-from meshlab.plots.style import PREVIOUS, WRONG, figure_png, figure_svg
-from meshlab.units import THIN
+from meshlab.base._errors import BenchError
+from meshlab.base._units import THIN
+from meshlab.frames._schema import empty_results
+from meshlab.plots._curves import curve_box, run_figure, run_figure_html, spread_labels
+from meshlab.plots._style import PREVIOUS, WRONG, figure_png, figure_svg
+from meshlab.runs._rundata import RunData
 
 PLOTS = (ml.plot.bandwidth, ml.plot.latency)
 

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshlab.frames.rundata import results_frame, rows_of_results
-from meshlab.plots.growing import GrowingLines
-from meshlab.plots.lines import lines_of
+from meshlab.plots._growing import GrowingLines
+from meshlab.plots._lines import lines_of
+from meshlab.runs._rundata import results_frame, rows_of_results
 
 
 @pytest.mark.parametrize("at_once", [1, 7, 10_000])

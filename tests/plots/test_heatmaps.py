@@ -12,8 +12,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.errors import BenchError
-from meshlab.plots.style import WRONG
+from meshlab.base._errors import BenchError
+from meshlab.plots._style import WRONG
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.errors import BenchError
+from meshlab.base._errors import BenchError
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import BenchError
-from meshlab.frames.labels import title_parts, where_text
-from meshlab.frames.plan import Plan
-from meshlab.frames.schema import RESULTS, bandwidth, conform
-from meshlab.plots.lines import KEYS, Line, line_key, line_names, lines_of, stroke_note, with_groups
+from meshlab.base._errors import BenchError
+from meshlab.frames._labels import title_parts, where_text
+from meshlab.frames._schema import RESULTS, bandwidth, conform
+from meshlab.plans._plan import Plan
+from meshlab.plots._lines import KEYS, Line, line_key, line_names, lines_of, stroke_note, with_groups
 
 
 def by_hand(**columns):

@@ -16,15 +16,15 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.errors import MeshError, MeshlabError, ParseError, TopologyError
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.plots.theme import DARK, LIGHT
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.hardware import Device, Node
-from meshlab.topology.model.presets import preset
-from meshlab.topology.placement.placement import place
-from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
-from meshlab.units import THIN
+from meshlab.base._errors import MeshError, MeshlabError, ParseError, TopologyError
+from meshlab.base._units import THIN
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plots._theme import DARK, LIGHT
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Device, Node
+from meshlab.topology.model._presets import preset
+from meshlab.topology.placement._placement import place
+from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
 
 
 @pytest.fixture(autouse=True)

@@ -1,7 +1,7 @@
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from meshlab.plots.style import PALETTE, PREVIOUS, WRONG, group_colors, luminance, rank_colors, text_colors
+from meshlab.plots._style import PALETTE, PREVIOUS, WRONG, group_colors, luminance, rank_colors, text_colors
 
 
 def contrast(a, b):

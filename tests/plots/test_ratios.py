@@ -9,10 +9,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import meshlab as ml
-from meshlab.analysis.comparison import Comparison, Difference, compare
-from meshlab.errors import BenchError
-from meshlab.frames.schema import RESULTS, conform
-from meshlab.units import THIN
+from meshlab.analysis._comparison import Comparison, Difference, compare
+from meshlab.base._errors import BenchError
+from meshlab.base._units import THIN
+from meshlab.frames._schema import RESULTS, conform
 
 SIZES = [2**power for power in range(10, 20)]
 

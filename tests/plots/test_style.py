@@ -7,9 +7,9 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.plots.cells import CellGrid
-from meshlab.plots.style import figure_png, figure_svg, wrap_parts
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plots._cells import CellGrid
+from meshlab.plots._style import figure_png, figure_svg, wrap_parts
 
 
 def membership(mesh="dp=2, tp=2", axis="tp"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from meshlab.plots.theme import DARK, LIGHT, N_GROUPS, Theme, distances, luminance, theme_pairs
+from meshlab.plots._theme import DARK, LIGHT, N_GROUPS, Theme, distances, luminance, theme_pairs
 
 THEMES = pytest.mark.parametrize("theme", [LIGHT, DARK], ids=["light", "dark"])
 

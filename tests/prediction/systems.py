@@ -10,13 +10,13 @@ import numpy as np
 import pandas as pd
 
 import meshlab as ml
-from meshlab.prediction.group_links import GroupLinks
-from meshlab.prediction.tuner import NcclSettings
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.hardware import Node
-from meshlab.topology.model.presets import PRESETS, Preset
-from meshlab.topology.model.products import find_product
-from meshlab.topology.placement.placement import Placement
+from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._tuner import NcclSettings
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._presets import PRESETS, Preset
+from meshlab.topology.model._products import find_product
+from meshlab.topology.placement._placement import Placement
 
 ROOT = Path(__file__).parent.parent.parent
 

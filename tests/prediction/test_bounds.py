@@ -8,9 +8,9 @@ import pytest
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.errors import BenchError
-from meshlab.prediction.bounds import bound_lines, bound_note, with_bounds
-from meshlab.prediction.tuner import NcclSettings
+from meshlab.base._errors import BenchError
+from meshlab.prediction._bounds import bound_lines, bound_note, with_bounds
+from meshlab.prediction._tuner import NcclSettings
 
 NO_NVLS = NcclSettings(nvls=False)
 

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.frames.store import as_results
-from meshlab.topology.placement.placement import Placement
+from meshlab.runs._store import as_results
+from meshlab.topology.placement._placement import Placement
 from tests.prediction.systems import ROOT, SIZE_CLASSES, SYSTEMS, measured
 
 needs_cases = pytest.mark.skipif(

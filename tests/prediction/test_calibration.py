@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.errors import BenchError, ParseError
-from meshlab.frames.schema import RESULTS, conform
-from meshlab.prediction.calibration import Calibration, Signature, as_calibration
-from meshlab.prediction.costs import cost
-from meshlab.prediction.group_links import GroupLinks
-from meshlab.prediction.tuner import NcclSettings
+from meshlab.base._errors import BenchError, ParseError
+from meshlab.frames._schema import RESULTS, conform
+from meshlab.prediction._calibration import Calibration, Signature, as_calibration
+from meshlab.prediction._costs import cost
+from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._tuner import NcclSettings
 
 SIZES = 2 ** np.arange(3, 33, 2)
 

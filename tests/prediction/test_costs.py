@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm.catalog import CATALOG
-from meshlab.prediction.constants import ALGORITHMS, PROTOCOLS
-from meshlab.prediction.costs import COLLECTIVES, Cost, cost
-from meshlab.prediction.group_links import GroupLinks
-from meshlab.prediction.tuner import NcclSettings
-from meshlab.topology.model.cluster import Cluster
+from meshlab.comm._catalog import CATALOG
+from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
+from meshlab.prediction._costs import COLLECTIVES, Cost, cost
+from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._tuner import NcclSettings
+from meshlab.topology.model._cluster import Cluster
 
 SIZES = 1 << np.arange(3, 41)
 MACHINES = {

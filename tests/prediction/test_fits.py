@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.prediction.fits import Floats, ModelTimes, find_outliers, fit, fit_scales, hockney, spread_of
+from meshlab.prediction._fits import Floats, ModelTimes, find_outliers, fit, fit_scales, hockney, spread_of
 
 SIZES = 2.0 ** np.arange(3, 33)
 

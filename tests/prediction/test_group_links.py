@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.prediction.group_links import GroupLinks, LinkTable, _Nested
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.hardware import Device, Node
+from meshlab.prediction._group_links import GroupLinks, LinkTable, _Nested
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Device, Node
 
 
 def one(mesh: str, preset: str, nodes: int, axis: str) -> GroupLinks:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from meshlab.errors import MeshError
-from meshlab.prediction.job import Job, StepCall
-from meshlab.prediction.models import MODELS
+from meshlab.base._errors import MeshError
+from meshlab.prediction._job import Job, StepCall
+from meshlab.prediction._models import MODELS
 
 GPT: dict[str, Any] = {
     "layers": 24, "hidden": 2048, "heads": 16, "sequence": 1024, "global_batch": 64, "micro_batch": 2,

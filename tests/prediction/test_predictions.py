@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.errors import BenchError, MeshError, MeshlabError, TopologyError
-from meshlab.prediction.costs import cost
-from meshlab.prediction.group_links import GroupLinks
-from meshlab.prediction.tuner import NcclSettings
+from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
+from meshlab.prediction._costs import cost
+from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._tuner import NcclSettings
 
 
 def test_every_row_has_its_parts_its_band_and_its_bound() -> None:

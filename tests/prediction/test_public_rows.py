@@ -13,7 +13,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from meshlab.prediction.costs import cost
+from meshlab.prediction._costs import cost
 from tests.prediction.systems import SIZE_CLASSES, SYSTEMS, measured
 
 FOLDER = os.environ.get("MESHLAB_CASES")

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.prediction.constants import ALGORITHMS, PROTOCOLS, VERSIONS
-from meshlab.prediction.costs import cost, prices
-from meshlab.prediction.group_links import GroupLinks
-from meshlab.prediction.tuner import Graphs, NcclSettings, enabled, search_graphs, tune
+from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS, VERSIONS
+from meshlab.prediction._costs import cost, prices
+from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._tuner import Graphs, NcclSettings, enabled, search_graphs, tune
 
 FOLDER = os.environ.get("MESHLAB_CASES")
 

@@ -4,15 +4,15 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.frames.schema import empty_results
-from meshlab.report.answers import Answer, ReportEvidence, _by_chance, answers, headline, without_repeated
-from meshlab.report.content import caveats, method
-from meshlab.report.next_step import next_step
-from meshlab.report.report_tables import MOST_ROWS, MOST_TABLES, detail_tables, load_tables, pivot_tables
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.hardware import Node
-from meshlab.topology.model.presets import preset
-from meshlab.units import THIN
+from meshlab.base._units import THIN
+from meshlab.frames._schema import empty_results
+from meshlab.report._answers import Answer, ReportEvidence, _by_chance, answers, headline, without_repeated
+from meshlab.report._content import caveats, method
+from meshlab.report._next_step import next_step
+from meshlab.report._tables import MOST_ROWS, MOST_TABLES, detail_tables, load_tables, pivot_tables
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._presets import preset
 
 
 def plain(text):

@@ -10,14 +10,14 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshlab.cli.report_command import this_host
-from meshlab.errors import BenchError, ParseError
-from meshlab.frames.plan import Plan
-from meshlab.frames.rundata import RunData
-from meshlab.frames.schema import SAMPLES, conform, empty_results
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.report.report import Report
-from meshlab.topology.model.presets import preset
+from meshlab.base._errors import BenchError, ParseError
+from meshlab.cli._report import this_host
+from meshlab.frames._schema import SAMPLES, conform, empty_results
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plans._plan import Plan
+from meshlab.report._report import Report
+from meshlab.runs._rundata import RunData
+from meshlab.topology.model._presets import preset
 
 VOID = {"meta", "link", "br", "hr", "img", "input"}
 NASTY = "</script><script>alert(1)</script>|<!-- & \"'"
@@ -353,7 +353,7 @@ def test_report_of_pairs_says_how_to_measure_them_again(small_run):
 def test_this_host_is_the_machine_of_a_run_only_with_the_same_gpus(make_results, monkeypatch):
     """Virtual machines often have the same name as others."""
     here = preset("dgx-h200")
-    monkeypatch.setattr("meshlab.topology.readers.hosts.probe", lambda: here)
+    monkeypatch.setattr("meshlab.topology.readers._hosts.probe", lambda: here)
     results = make_results(source="nccl")
 
     def found(machine):

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.errors import ParseError
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.readers.nccl_graph import NcclGraphs, read_nccl_graph
-from meshlab.topology.readers.nccl_xml import read_nccl_topology
-from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
+from meshlab.base._errors import ParseError
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.readers._nccl_graph import NcclGraphs, read_nccl_graph
+from meshlab.topology.readers._nccl_xml import read_nccl_topology
+from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
 
 FOLDER = os.environ.get("MESHLAB_CASES")
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from meshlab.topology.health import health
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.hardware import Device, Nic, Node, Numa
-from meshlab.topology.model.presets import PRESETS, preset
-from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
+from meshlab.topology._health import health
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Device, Nic, Node, Numa
+from meshlab.topology.model._presets import PRESETS, preset
+from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
 
 H100 = preset("dgx-h100").node(0)
 

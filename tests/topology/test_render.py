@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.errors import TopologyError
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.hardware import Node
-from meshlab.topology.model.presets import preset
+from meshlab.base._errors import TopologyError
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._presets import preset
 
 
 def test_mesh_without_cluster_has_a_line_per_outer_coordinate() -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.errors import TopologyError
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.hardware import Device, Node
-from meshlab.topology.model.presets import preset
-from meshlab.topology.placement.placement import place
-from meshlab.units import THIN
+from meshlab.base._errors import TopologyError
+from meshlab.base._units import THIN
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Device, Node
+from meshlab.topology.model._presets import preset
+from meshlab.topology.placement._placement import place
 
 CLUSTER = preset("dgx-h100", nodes=4)
 MESH = DeviceMesh("dp=4, tp=8")

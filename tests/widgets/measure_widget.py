@@ -7,8 +7,8 @@ from typing import Any
 import anywidget
 
 import meshlab as ml
-from meshlab.widgets.assets import joined_scripts, joined_styles
-from meshlab.widgets.measuring import Measuring, MeasuringTraits
+from meshlab.widgets._assets import joined_scripts, joined_styles
+from meshlab.widgets._measuring import Measuring, MeasuringTraits
 
 __all__ = ["MeasureWidget"]
 

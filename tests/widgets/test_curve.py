@@ -10,9 +10,9 @@ import traitlets
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import BenchError
-from meshlab.plots.lines import Line
-from meshlab.widgets.curve import Curve
+from meshlab.base._errors import BenchError
+from meshlab.plots._lines import Line
+from meshlab.widgets._curve import Curve
 
 POINTS = st.lists(st.tuples(st.integers(1, 1 << 40), st.floats(0, 1e4)), max_size=30)
 

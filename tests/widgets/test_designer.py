@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.errors import MeshError, TopologyError
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.widgets.designer import Designer
+from meshlab.base._errors import MeshError, TopologyError
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.widgets._designer import Designer
 
 
 def two_hosts() -> ml.Cluster:

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.errors import MeshError, TopologyError
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.widgets import edits
-from meshlab.widgets.edits import MisfitError, Pairs
-from meshlab.widgets.machines import DIALS, Machine, find_part
-from meshlab.widgets.source import cluster_code, python
+from meshlab.base._errors import MeshError, TopologyError
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.widgets import _edits as edits
+from meshlab.widgets._edits import MisfitError, Pairs
+from meshlab.widgets._machines import DIALS, Machine, find_part
+from meshlab.widgets._source import cluster_code, python
 
 NAMES = ("pp", "dp", "cp", "ep", "tp", "rows")
 MACHINES = {name: Machine.of(ml.preset(name, nodes=36)) for name in ml.topology.PRESETS}

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.frames.samplings import Sampling
-from meshlab.plots.lines import lines_of
-from meshlab.widgets import following
-from meshlab.widgets.live import LiveView, static_bundle
+from meshlab.plans._sampling import Sampling
+from meshlab.plots._lines import lines_of
+from meshlab.widgets import _following as following
+from meshlab.widgets._live import LiveView, static_bundle
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.02, min_batches=6)
@@ -248,7 +248,7 @@ def test_only_the_last_few_runs_are_remembered(thread_engines: ml.Engines) -> No
 
 
 def test_a_run_whose_rank_raises_shows_the_rank_and_the_fix(thread_engines: ml.Engines, monkeypatch: Any) -> None:
-    from meshlab.benchmark.on_ranks import timing
+    from meshlab.benchmark.on_ranks import _timing as timing
 
     honest = timing.allocate
     gate = threading.Event()

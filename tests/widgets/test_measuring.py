@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.errors import BenchError, EngineError
-from meshlab.frames.samplings import Sampling
-from meshlab.plots.lines import Line
-from meshlab.widgets import measuring
-from meshlab.widgets.readings import load_rows
+from meshlab.base._errors import BenchError, EngineError
+from meshlab.plans._sampling import Sampling
+from meshlab.plots._lines import Line
+from meshlab.widgets import _measuring as measuring
+from meshlab.widgets._readings import load_rows
 from tests.widgets.measure_widget import MeasureWidget
 
 QUICK = Sampling(max_s=0.02, min_batches=6)

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 import meshlab as ml
-from meshlab.frames.samplings import Sampling
+from meshlab.plans._sampling import Sampling
 from meshlab.widgets import Curve, Picture
-from meshlab.widgets.page import page_of
+from meshlab.widgets._page import page_of
 
 
 def state_in(page: str) -> dict:

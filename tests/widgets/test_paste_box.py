@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import meshlab as ml
-from meshlab.widgets.paste_box import PasteBox
+from meshlab.widgets._paste_box import PasteBox
 
 LAYOUT = "DeviceMesh((dp=2, tp=4), device: 'cuda', stride: (4, 1))"
 

@@ -13,9 +13,9 @@ import pytest
 from ipywidgets.widgets.widget import _instances
 
 import meshlab as ml
-from meshlab.errors import MeshError, TopologyError
-from meshlab.topology.placement.loads import loads
-from meshlab.widgets.picture import Picture
+from meshlab.base._errors import MeshError, TopologyError
+from meshlab.topology.placement._loads import loads
+from meshlab.widgets._picture import Picture
 
 POD = {"nodes": 8, "nodes_per_leaf": 2, "nodes_per_pod": 4, "rails": 8}
 

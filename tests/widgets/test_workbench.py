@@ -11,12 +11,12 @@ import pytest
 from ipywidgets.widgets.widget import _instances
 
 import meshlab as ml
-from meshlab.errors import MeshError, MeshlabError, TopologyError
-from meshlab.frames.plan import Plan
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.widgets.machines import DIALS
-from meshlab.widgets.prices import predicted_lines
-from meshlab.widgets.workbench import Workbench
+from meshlab.base._errors import MeshError, MeshlabError, TopologyError
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plans._plan import Plan
+from meshlab.widgets._machines import DIALS
+from meshlab.widgets._prices import predicted_lines
+from meshlab.widgets._workbench import Workbench
 
 SLURM = "SwitchName=s0 Nodes=a[0-3]\nSwitchName=s1 Nodes=a[4-7]\nSwitchName=top Switches=s[0-1]"
 
@@ -224,10 +224,10 @@ def test_pasted_machines(wb):
 
 def test_this_host_without_gpus_is_explained(wb, monkeypatch):
     bare = ml.Cluster.from_nodes([ml.topology.Node("laptop")])
-    monkeypatch.setattr("meshlab.widgets.actions.probe", lambda: bare)
+    monkeypatch.setattr("meshlab.widgets._actions.probe", lambda: bare)
     do(wb, "this_host")
     assert "this host has no GPU" in problem(wb)["text"]
-    monkeypatch.setattr("meshlab.widgets.actions.probe", lambda: ml.preset("dgx-a100"))
+    monkeypatch.setattr("meshlab.widgets._actions.probe", lambda: ml.preset("dgx-a100"))
     do(wb, "this_host")
     assert wb.cluster == ml.preset("dgx-a100")
     assert "cluster = ml.probe()" in wb.code
@@ -424,12 +424,12 @@ def test_custom_groups_survive_edits(wb):
 
 
 def test_the_first_display_without_arguments(monkeypatch):
-    monkeypatch.setattr("meshlab.widgets.workbench.probe", lambda: ml.Cluster.from_nodes([ml.topology.Node("laptop")]))
+    monkeypatch.setattr("meshlab.widgets._workbench.probe", lambda: ml.Cluster.from_nodes([ml.topology.Node("laptop")]))
     wb = Workbench()
     assert (wb.cluster, wb.mesh) == (ml.preset("dgx-h100", nodes=4), DeviceMesh("dp=4, tp=8"))
     assert "not this machine" in wb._panel["note"]
     assert Workbench(mesh="dp=16, tp=8").cluster == ml.preset("dgx-h100", nodes=16)
-    monkeypatch.setattr("meshlab.widgets.workbench.probe", lambda: ml.preset("dgx-a100"))
+    monkeypatch.setattr("meshlab.widgets._workbench.probe", lambda: ml.preset("dgx-a100"))
     wb = Workbench()
     assert (wb.cluster, wb.mesh, wb._panel["note"]) == (ml.preset("dgx-a100"), DeviceMesh("dp=1, tp=8"), "")
     with pytest.raises(TopologyError, match="cluster must be a Cluster, not a DeviceMesh"):

@@ -1,7 +1,7 @@
 // The colours of the picture, resolved from CSS variables, so that they follow the theme of the page.
 
 const GROUPS = 6;
-const LOAD_STEPS = 8; // as in plots/theme.py
+const LOAD_STEPS = 8; // as in plots/_theme.py
 const RESTING = 0.25; // of the background in the cell of a group that is not picked
 const TOKENS = ["bg", "panel", "ink", "ink2", "line", "line2", "cell", "accent", "nvlink", "load", "conflict"];
 // Eleven colours of viridis, from low to high.

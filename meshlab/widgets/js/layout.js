@@ -1,4 +1,4 @@
-// The place of every box and line of a scene, in CSS pixels. meshlab/topology/placement/layout.py and route.py compute
+// The place of every box and line of a scene, in CSS pixels. meshlab/topology/placement/_layout.py and route.py compute
 // the same, and a test compares them to half a pixel. Nothing here touches the document.
 //
 // fit(scene, width, height, dpr) chooses the arrangement, layout(scene, fit, zoom) places everything, route(scene, layout,

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.comm.backend import Mode, Timings
-from meshlab.comm.communicator import Communicator
-from meshlab.frames.steps import Step
+from meshlab.comm._backend import Mode, Timings
+from meshlab.comm._communicator import Communicator
+from meshlab.plans._steps import Step
 
 __all__ = ["PlantedOptions"]
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.on_ranks.buffers import allocate, block_bytes, plan_buffers, release_buffers
-from meshlab.benchmark.on_ranks.timing import measure_pair, measure_step
-from meshlab.frames.plan import Plan
-from meshlab.frames.samplings import Sampling
+from meshlab.benchmark.on_ranks._buffers import allocate, block_bytes, plan_buffers, release_buffers
+from meshlab.benchmark.on_ranks._timing import measure_pair, measure_step
+from meshlab.plans._plan import Plan
+from meshlab.plans._sampling import Sampling
 from tests.comm.threads_with_windows import with_windows
 
 MIB = 1 << 20

@@ -6,11 +6,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.benchmark.on_ranks import checking
-from meshlab.benchmark.on_ranks.checking import count_differences, fill_periodically
-from meshlab.comm.catalog import CATALOG
-from meshlab.comm.correctness import PERIOD, Case, count_wrong, encode
-from meshlab.comm.elements import DTYPES, OPS, carrier, find_op, is_integer
+from meshlab.benchmark.on_ranks import _checking as checking
+from meshlab.benchmark.on_ranks._checking import count_differences, fill_periodically
+from meshlab.comm._catalog import CATALOG
+from meshlab.comm._correctness import PERIOD, Case, count_wrong, encode
+from meshlab.comm._elements import DTYPES, OPS, carrier, find_op, is_integer
 
 CHECKED = [row for row in CATALOG.values() if row.expected is not None]
 NAMED = [find_op(f"{name}(3)" if name == "pre_mul_sum" else name) for name in OPS]

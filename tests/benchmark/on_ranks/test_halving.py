@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.benchmark.on_ranks.halving import halve
+from meshlab.benchmark.on_ranks._halving import halve
 
 
 @settings(deadline=None)

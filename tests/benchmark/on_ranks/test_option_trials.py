@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.benchmark.on_ranks.option_trials import Trial, TrialRounds, try_options
-from meshlab.benchmark.tuning_options import TuningOption
-from meshlab.errors import CommunicatorError, EngineError
-from meshlab.frames.steps import Step
+from meshlab.base._errors import CommunicatorError, EngineError
+from meshlab.benchmark.on_ranks._option_trials import Trial, TrialRounds, try_options
+from meshlab.benchmark.tuning._options import TuningOption
+from meshlab.plans._steps import Step
 from tests.benchmark.on_ranks.planted_options import PlantedOptions
 
 HOW = TrialRounds(rounds=6, max_s=60.0, check=True, halves=True)
@@ -38,7 +38,7 @@ def try_on(
 
     if len(groups) == 1:
         return engines.run(run, layout, axis="tp", arguments=arguments)["value"].tolist()
-    from meshlab.engines.engines import Lease, raise_first_error
+    from meshlab.engines._engines import Lease, raise_first_error
 
     with Lease(engines, "trying") as lease:
         replies = lease.call(try_options, layout, "tp", arguments, also=("world",))

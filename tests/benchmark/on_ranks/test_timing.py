@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.on_ranks.buffers import allocate
-from meshlab.benchmark.on_ranks.checking import count_wrong_elements
-from meshlab.benchmark.on_ranks.sampling import group_vote, take_batches
-from meshlab.benchmark.on_ranks.timing import measure_step, prepare_step
-from meshlab.comm.backend import Timings
-from meshlab.comm.backends.threads import ThreadBackend, ThreadWorld
-from meshlab.comm.catalog import CATALOG
-from meshlab.frames.plan import Plan
-from meshlab.frames.samplings import Sampling
+from meshlab.benchmark.on_ranks._buffers import allocate
+from meshlab.benchmark.on_ranks._checking import count_wrong_elements
+from meshlab.benchmark.on_ranks._sampling import group_vote, take_batches
+from meshlab.benchmark.on_ranks._timing import measure_step, prepare_step
+from meshlab.comm._backend import Timings
+from meshlab.comm._catalog import CATALOG
+from meshlab.comm.backends._threads import ThreadBackend, ThreadWorld
+from meshlab.plans._plan import Plan
+from meshlab.plans._sampling import Sampling
 
 MESH = ml.DeviceMesh("tp=4")
 MEASURABLE = [name for name, row in CATALOG.items() if row.is_measurable]
@@ -146,7 +146,7 @@ def test_a_slow_function_is_called_few_times_and_still_has_an_interval() -> None
 @pytest.mark.parametrize(("call_s", "n"), [(1.5, 6), (4.0, 2), (30.0, 1)])
 def test_very_slow_calls_are_measured_few_times(monkeypatch: pytest.MonkeyPatch, call_s: float, n: int) -> None:
     now = [0.0]
-    monkeypatch.setattr("meshlab.benchmark.on_ranks.sampling.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("meshlab.benchmark.on_ranks._sampling.time.perf_counter", lambda: now[0])
 
     def measure(mode: Any, calls: int, batches: int) -> Timings:
         now[0] += call_s * batches

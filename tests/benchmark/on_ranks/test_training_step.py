@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshlab.benchmark.on_ranks.training_step import (
+from meshlab.benchmark.on_ranks._training_step import (
     Operation,
     Overlap,
     RepeatedCalls,
@@ -24,7 +24,7 @@ from meshlab.benchmark.on_ranks.training_step import (
     _Worker,
     expand,
 )
-from meshlab.frames.steps import Step
+from meshlab.plans._steps import Step
 
 AXES = ("tp", "dp", "pp")
 

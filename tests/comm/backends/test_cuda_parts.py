@@ -9,11 +9,11 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark.api import _measure
-from meshlab.comm.backends import cuda_parts
-from meshlab.comm.backends.cuda_parts import explain_failure, find_parts
-from meshlab.commissioning.doctor import _gpu_packages, checks_text
-from meshlab.errors import CommunicatorError, EngineError
+from meshlab.base._errors import CommunicatorError, EngineError
+from meshlab.benchmark._bench import _measure
+from meshlab.comm.backends import _cuda_parts as cuda_parts
+from meshlab.comm.backends._cuda_parts import explain_failure, find_parts
+from meshlab.commissioning._doctor import _gpu_packages, checks_text
 
 
 class NotFoundError(RuntimeError):

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm.backends import gloo
-from meshlab.comm.communicator import Communicator
-from meshlab.errors import BenchError, CommunicatorError, EngineError
+from meshlab.base._errors import BenchError, CommunicatorError, EngineError
+from meshlab.comm._communicator import Communicator
+from meshlab.comm.backends import _gloo as gloo
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

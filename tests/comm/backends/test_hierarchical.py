@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.comm.backends.hierarchical import Hierarchical
-from meshlab.comm.backends.threads import ThreadWorld
-from meshlab.comm.communicator import Communicator
-from meshlab.comm.elements import DTYPES, OPS
-from meshlab.errors import CommunicatorError
+from meshlab.base._errors import CommunicatorError
+from meshlab.comm._communicator import Communicator
+from meshlab.comm._elements import DTYPES, OPS
+from meshlab.comm.backends._hierarchical import Hierarchical
+from meshlab.comm.backends._threads import ThreadWorld
 from tests.comm.test_conformance import check_nan
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])

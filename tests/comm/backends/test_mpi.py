@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm.backends.mpi import MpiBackend
-from meshlab.comm.communicator import Communicator
+from meshlab.comm._communicator import Communicator
+from meshlab.comm.backends._mpi import MpiBackend
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

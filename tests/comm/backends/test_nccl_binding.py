@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from meshlab.comm.backends import nccl_binding
-from meshlab.comm.backends.nccl_binding import sharp_fact
+from meshlab.comm.backends import _nccl_binding as nccl_binding
+from meshlab.comm.backends._nccl_binding import sharp_fact
 
 FAILED = """
 gpu36:20775:20807 [0] transport.cc:384 NCCL WARN Cannot initialize CollNet, using point-to-point network instead

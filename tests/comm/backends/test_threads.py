@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.comm.backends.threads import ThreadWorld
-from meshlab.comm.communicator import Communicator
-from meshlab.errors import CommunicatorError, EngineError
+from meshlab.base._errors import CommunicatorError, EngineError
+from meshlab.comm._communicator import Communicator
+from meshlab.comm.backends._threads import ThreadWorld
 
 
 def one(rank: int, of_even: Any, of_odd: Any) -> Any:

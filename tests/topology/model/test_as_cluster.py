@@ -11,10 +11,10 @@ import pytest
 from matplotlib.figure import Figure
 
 import meshlab as ml
-from meshlab.errors import TopologyError
-from meshlab.frames.schema import empty_results
-from meshlab.topology.model import presets
-from meshlab.topology.model.presets import preset
+from meshlab.base._errors import TopologyError
+from meshlab.frames._schema import empty_results
+from meshlab.topology.model import _presets as presets
+from meshlab.topology.model._presets import preset
 
 MESH = ml.DeviceMesh("dp=2, tp=4")
 

@@ -10,11 +10,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from meshlab.errors import TopologyError
-from meshlab.topology.model.cluster import Cluster, Level
-from meshlab.topology.model.hardware import Device, Node
-from meshlab.topology.model.presets import PRESETS, preset
-from meshlab.topology.model.products import find_product, peak_tflops, product_of_pci
+from meshlab.base._errors import TopologyError
+from meshlab.topology.model._cluster import Cluster, Level
+from meshlab.topology.model._hardware import Device, Node
+from meshlab.topology.model._presets import PRESETS, preset
+from meshlab.topology.model._products import find_product, peak_tflops, product_of_pci
 
 
 def host(called: str, count: int, **facts: object) -> Node:

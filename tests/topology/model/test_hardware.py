@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import TopologyError
-from meshlab.topology.model.hardware import Device, Nic, Node, count_cpus, cpus_of_mask, format_cpus, parse_cpus
-from meshlab.topology.model.links import Distance, clique_numbers, distances, nvlink_gbs, pcie_gbs
+from meshlab.base._errors import TopologyError
+from meshlab.topology.model._hardware import Device, Nic, Node, count_cpus, cpus_of_mask, format_cpus, parse_cpus
+from meshlab.topology.model._links import Distance, clique_numbers, distances, nvlink_gbs, pcie_gbs
 
 
 def node(words: str, **facts: object) -> Node:

@@ -16,12 +16,12 @@ import numpy as np
 import pytest
 
 import meshlab as ml
-from meshlab.errors import TopologyError
-from meshlab.topology.model.cluster import Cluster, Level
-from meshlab.topology.placement.layout import fit, layout, locate, look_at
-from meshlab.topology.placement.rank_map import Floats
-from meshlab.topology.placement.route import route
-from meshlab.topology.placement.scene import Scene, scene_of, scene_of_ranks
+from meshlab.base._errors import TopologyError
+from meshlab.topology.model._cluster import Cluster, Level
+from meshlab.topology.placement._layout import fit, layout, locate, look_at
+from meshlab.topology.placement._rank_map import Floats
+from meshlab.topology.placement._route import route
+from meshlab.topology.placement._scene import Scene, scene_of, scene_of_ranks
 
 SCRIPT = Path(ml.__file__).parent / "widgets" / "js" / "layout.js"
 

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.errors import TopologyError
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.topology.placement.crossings import ring_hops
-from meshlab.topology.placement.layout import locate
-from meshlab.topology.placement.loads import MARKS, LinkLoad, Loads, find_places, loads
-from meshlab.topology.placement.placement import Placement, place
-from meshlab.topology.placement.scene import scene_of
+from meshlab.base._errors import TopologyError
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.topology.placement._crossings import ring_hops
+from meshlab.topology.placement._layout import locate
+from meshlab.topology.placement._loads import MARKS, LinkLoad, Loads, find_places, loads
+from meshlab.topology.placement._placement import Placement, place
+from meshlab.topology.placement._scene import scene_of
 
 SIZE = 1 << 20
 MACHINES = {name: 18 if name == "gb200-nvl72" else 4 for name in ml.topology.PRESETS}

@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import MeshError, TopologyError
-from meshlab.mesh.mesh import DeviceMesh
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.hardware import Device, Node
-from meshlab.topology.model.presets import preset
-from meshlab.topology.placement.placement import Placement, as_placement, place
-from meshlab.topology.readers.nccl_xml import read_nccl_topology
-from meshlab.units import THIN
+from meshlab.base._errors import MeshError, TopologyError
+from meshlab.base._units import THIN
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Device, Node
+from meshlab.topology.model._presets import preset
+from meshlab.topology.placement._placement import Placement, as_placement, place
+from meshlab.topology.readers._nccl_xml import read_nccl_topology
 
 
 def plain(text: str) -> str:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import meshlab as ml
-from meshlab.errors import ParseError, TopologyError
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.readers.nccl_graph import NcclGraphs
+from meshlab.base._errors import ParseError, TopologyError
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.readers._nccl_graph import NcclGraphs
 
 SMI = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV12\t0-7\nGPU1\tNV12\t X \t0-7\n"
 XML = '<?xml version="1.0"?>\n<system version="1"><cpu numaid="0"><pci busid="a" class="0x0302"/></cpu></system>'

@@ -12,11 +12,11 @@ from typing import Any
 import pynvml
 import pytest
 
-from meshlab.errors import TopologyError
-from meshlab.topology.readers import nvml
-from meshlab.topology.readers.hosts import cluster_from_hosts, probe
-from meshlab.topology.readers.nvml import LiveReader, read_devices, read_host, sample
-from meshlab.topology.readers.sysfs import normal_bus_id, pci_path, pci_word, read_nics, read_processors
+from meshlab.base._errors import TopologyError
+from meshlab.topology.readers import _nvml as nvml
+from meshlab.topology.readers._hosts import cluster_from_hosts, probe
+from meshlab.topology.readers._nvml import LiveReader, read_devices, read_host, sample
+from meshlab.topology.readers._sysfs import normal_bus_id, pci_path, pci_word, read_nics, read_processors
 
 
 def write(path: Path, text: str) -> None:

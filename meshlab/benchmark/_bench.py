@@ -1,0 +1,501 @@
+"""The functions that start a benchmark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshlab.base._errors import BenchError
+from meshlab.base._units import parse_sizes
+from meshlab.benchmark._run import Run, check_resumable
+from meshlab.comm._backend import CONFIGURABLE
+from meshlab.comm._catalog import find_collective
+from meshlab.comm._elements import ReduceOp, find_op
+from meshlab.comm._windows import why_not_symmetric
+from meshlab.comm.backends._cuda_parts import find_cublas
+from meshlab.engines._engines import Engines
+from meshlab.mesh._axes import WORLD
+from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.plans._plan import Plan
+from meshlab.plans._sampling import Sampling
+from meshlab.plans._steps import CONFIGURED, Function
+from meshlab.runs._rundata import RunData
+from meshlab.runs._store import check_ended, load
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.comm._backend import Capabilities
+    from meshlab.comm._communicator import Communicator
+
+
+def bench(
+    engines: Engines,
+    mesh: MeshLike | None = None,
+    collective: str | Function | Sequence[str | Function] | Plan | None = None,
+    *,
+    axis: str | Sequence[str] | None = None,
+    sizes: str | int | Sequence[int | str] = "1K:16M",
+    dtype: str | Sequence[str] = "float32",
+    op: str | ReduceOp | Sequence[str | ReduceOp] = "sum",
+    mode: str | Sequence[str] = "pipelined",
+    in_place: bool | Sequence[bool] = False,
+    root: int = 0,
+    grouping: str | Sequence[str] = "together",
+    concurrent: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+    launches: int = 1,
+    shuffle: bool = False,
+    seed: int = 0,
+    buffers: str | Sequence[str] = "plain",
+    algorithm: str | Sequence[str | None] | None = None,
+    protocol: str | Sequence[str | None] | None = None,
+    min_ctas: int | Sequence[int | None] | None = None,
+    max_ctas: int | Sequence[int | None] | None = None,
+    cta_policy: str | Sequence[str | None] | None = None,
+    alignment_bytes: int = 0,
+    n_aggregated: int = 1,
+    sampling: Sampling | str | None = None,
+    check: bool = True,
+    deadline_s: float | None = None,
+    resume: RunData | str | Path | None = None,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+) -> Run:
+    """Measure collectives, or user-defined functions, along the axes of a mesh.
+
+    Returns immediately and measures in a background thread. ``run.estimate`` predicts the duration. Steps whose buffers
+    exceed the free memory are skipped, and their rows have the status ``skipped``.
+
+    Parameters
+    ----------
+    engines : Engines
+        The ranks. They are busy until the run ends.
+    mesh : DeviceMesh or str, optional
+        The mesh whose groups are measured, with one rank per engine. By default the mesh of `resume`, or else a mesh
+        with all ranks on one axis.
+    collective : str, callable, sequence of these, or Plan, default "all_reduce"
+        Collectives by name, or functions that take a `Communicator`. If a function returns a callable, that is timed
+        instead of the function itself. The rows of a function have its name, but no size. If a `Plan` is passed, all
+        other plan arguments are ignored.
+    axis : str or sequence of str, optional
+        Axes of the mesh, or group sets by name: ``"tp"``, ``"dp-cp"``, ``"world"``, or a custom group. By default all
+        axes.
+    sizes : str, int or sequence of these, default "1K:16M"
+        Message sizes in bytes: a range of powers of two such as ``"1K:64M"``, or a list such as ``"1M, 25M, 40M"``. For
+        gather-like collectives this is the total size.
+    dtype : str or sequence of str, default "float32"
+        Element types, by their NumPy names or short names such as ``"bf16"``.
+    op : str, ReduceOp, or sequence of these, default "sum"
+        Reduce operations, for example ``"max"`` or ``"pre_mul_sum(0.5)"``.
+    mode : str or sequence of str, default "pipelined"
+        Ways to time the calls: ``"isolated"`` (one call at a time, with aligned starts), ``"pipelined"`` (calls back to
+        back) or ``"graph"`` (captured once and replayed, GPUs only).
+    in_place : bool or sequence of bool, default False
+        Whether input and output share memory. With both values, collectives that cannot work in place are measured out
+        of place only.
+    root : int, default 0
+        The root, as a rank of the group, for collectives that have one.
+    grouping : str or sequence of str, default "together"
+        The ranks that are active at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
+        time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``). With both ``"together"``
+        and ``"alone"``, the two take turns in blocks of batches, so that a drift affects both of them.
+    concurrent : mapping of str to str, optional
+        Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
+        mode. Both collectives are also measured in isolation, in turns with the concurrent axes. On GPUs, batches
+        during which the other axis finished are excluded, and their samples have the status ``uncovered``.
+    launches : int, default 1
+        Number of repetitions of the plan, each on new ranks: the variation between launches is part of every
+        comparison. Ranks that another process started only get new communicators.
+    shuffle : bool, default False
+        Whether to measure the steps in random order, so that a drift of the clocks does not bend the curves.
+    seed : int, default 0
+        Seed of the random order.
+    buffers : str or sequence of str, default "plain"
+        Kinds of buffers: ``"plain"`` (memory of NCCL), ``"registered"`` (by each rank, for transfers without a copy) or
+        ``"symmetric"`` (a window that all ranks register together, NCCL 2.27 or newer), as ``-R 0``, ``-R 1`` and
+        ``-R 2`` of nccl-tests. Only NCCL has others than plain ones.
+    algorithm, protocol, cta_policy : str or sequence of str, optional
+        The algorithm (such as ``"ring"``), the protocol (``"ll"``, ``"ll128"``, ``"simple"``) and the policy for thread
+        blocks (``"default"``, ``"efficiency"``, ``"zero"``) of the calls, see `Communicator.configured`. NCCL 2.31 or
+        newer. None, the default, lets NCCL choose, and can be one of several values. Messages and ``all_to_all_v``
+        have no choice, and are measured once.
+    min_ctas, max_ctas : int or sequence of int, optional
+        Minimum and maximum number of NCCL's thread blocks. NCCL 2.31 or newer. By default NCCL chooses.
+    alignment_bytes : int, default 0
+        Distance of both buffers from an aligned address, in bytes: a multiple of the element size. With ``-u N``,
+        nccl-tests moves its buffers by N elements.
+    n_aggregated : int, default 1
+        Number of calls that are issued together as one group, each with its own buffers, as with ``-m`` of nccl-tests.
+        NCCL starts them with one kernel. MPI and threads start all of them and then wait for all. The time is that of
+        one call: the time of the group, divided by `n_aggregated`.
+    sampling : {"default", "quick", "thorough"} or Sampling, optional
+        Number of batches of each step, and when to stop. The names are described in `Sampling.named`.
+    check : bool, default True
+        Whether to compare the result of each step with the expected result, outside the timed part.
+    deadline_s : float, optional
+        Time limit of a step, in seconds, after which its ranks are considered stuck. By default that of the engines.
+    resume : RunData or path, optional
+        A cancelled or failed run, or the folder of a saved one, to continue. The new run has its plan, unless a `Plan`
+        is passed, and takes over its rows. Only steps that were not measured before are measured.
+    out : path, optional
+        A folder to which the run is written while it is measured, after every step. If this process is killed, only the
+        current step is lost: `Run.load` reads the folder, and ``resume=`` continues the run, also in the same folder.
+        At the end the folder is the same as after `Run.save`. If the folder cannot be written any more, for example
+        because the disk is full, the run continues in memory, with a warning.
+    overwrite : bool, default False
+        If True, replace a different run in `out`, as soon as a step has been measured.
+
+    Returns
+    -------
+    Run
+        The run. As the last expression of a notebook cell it is displayed live. In a script, call ``run.wait()`` for
+        its results.
+
+    Raises
+    ------
+    MeshlabError
+        If the plan does not match the mesh, or the mesh does not match the engines.
+        If the backend does not support a collective, an element type, an operation, a mode, or an option.
+        If the engines are busy.
+        If `resume` has a different mesh, system or sampling, or is still being measured.
+        If `out` holds a different run, or cannot be written.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> with ml.launch(4, backend="threads") as engines:
+    ...     run = ml.bench(engines, "dp=2, tp=2", "all_reduce", axis="tp", sizes="1K, 4K")
+    ...     results = run.wait()
+    >>> results[["group", "n_ranks", "size_bytes", "n_wrong", "status"]]
+      group  n_ranks  size_bytes  n_wrong status
+    0  tp_0        2        1024        0     ok
+    1  tp_1        2        1024        0     ok
+    2  tp_0        2        4096        0     ok
+    3  tp_1        2        4096        0     ok
+
+    A run that is written to a folder while it is measured:
+
+    >>> import tempfile
+    >>> with ml.launch(2, backend="threads") as engines, tempfile.TemporaryDirectory() as folder:
+    ...     run = ml.bench(engines, sizes="1K, 4K", out=f"{folder}/run1")
+    ...     results = run.wait()
+    ...     again = ml.bench(engines, resume=f"{folder}/run1")  # after a crash, this measures the missing steps
+    ...     len(again.wait()), ml.Run.load(f"{folder}/run1").state
+    (2, 'done')
+
+    A user-defined function, for example the all_reduce calls of a model's gradient buckets in sequence:
+
+    >>> def buckets(comm):
+    ...     calls = [comm.prepare("all_reduce", x, x) for x in map(comm.xp.zeros, (1000, 250, 250))]
+    ...     return lambda: [call() for call in calls]
+    >>> with ml.launch(4, backend="threads") as engines:
+    ...     results = ml.bench(engines, "dp=2, tp=2", buckets, axis="dp", mode="isolated").wait()
+    >>> results[["collective", "group", "size_bytes", "n_wrong", "status"]]
+      collective group  size_bytes  n_wrong status
+    0    buckets  dp_0        <NA>     <NA>     ok
+    1    buckets  dp_1        <NA>     <NA>     ok
+    """
+    if isinstance(resume, (str, Path)):
+        check_ended(resume)
+    earlier = load(resume) if isinstance(resume, (str, Path)) else resume
+    if earlier is not None and not isinstance(earlier, RunData):
+        raise BenchError(f"resume must be a run or the folder of a saved run, not {type(earlier).__name__}")
+    if mesh is None:
+        mesh = DeviceMesh(all_ranks=engines.world_size) if earlier is None else earlier.mesh
+    mesh = as_mesh(mesh, fill=engines.world_size)
+    if earlier is not None:
+        plan = _resumed_plan(earlier, collective)
+    elif isinstance(collective, Plan):
+        plan = collective
+    else:
+        plan = Plan(
+            "all_reduce" if collective is None else collective,
+            mesh.axis_names if axis is None else axis,
+            sizes=sizes,
+            dtype=dtype,
+            op=op,
+            mode=mode,
+            in_place=in_place,
+            root=root,
+            grouping=grouping,
+            concurrent=concurrent,
+            launches=launches,
+            shuffle=shuffle,
+            seed=seed,
+            buffers=buffers,
+            algorithm=algorithm,
+            protocol=protocol,
+            min_ctas=min_ctas,
+            max_ctas=max_ctas,
+            cta_policy=cta_policy,
+            alignment_bytes=alignment_bytes,
+            n_aggregated=n_aggregated,
+            sampling=sampling,
+            check=check,
+        )
+    check_fit(engines, mesh, plan)
+    if earlier is not None:
+        check_resumable(earlier, engines, mesh, plan)
+    return Run(engines, mesh, plan, deadline_s=deadline_s, resume=earlier, out=out, overwrite=overwrite)
+
+
+def bench_pairs(
+    engines: Engines,
+    mesh: MeshLike | None = None,
+    *,
+    axis: str = WORLD,
+    sizes: str | int | Sequence[int | str] = "64M",
+    **arguments: Any,
+) -> Run:
+    """Measure messages between every two ranks, in one direction and in both directions simultaneously.
+
+    The pairs of one round share no rank and run at the same time. ``run.matrix()`` and ``run.pairs()`` show slow links.
+
+    Parameters
+    ----------
+    engines : Engines
+        The ranks. They are busy until the run ends.
+    mesh : DeviceMesh or str, optional
+        The mesh whose groups are measured, with one rank per engine. By default a mesh with all ranks on one axis.
+    axis : str, default "world"
+        The axis or group set. Every two ranks of a group are a pair. By default all ranks are one group.
+    sizes : str, int or sequence of these, default "64M"
+        Message sizes in bytes.
+    **arguments
+        Further arguments of `bench`.
+
+    Returns
+    -------
+    Run
+        The run. Its rows have the collectives ``send`` and ``send_recv``, and the ranks ``src_rank`` and ``dst_rank``.
+
+    Raises
+    ------
+    MeshlabError
+        If the mesh does not match the engines, or its groups have only one rank.
+        If the engines are busy.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> with ml.launch(3, backend="threads") as engines:
+    ...     results = ml.bench_pairs(engines, sizes="1K").wait()
+    >>> sends = results[results["collective"] == "send"]
+    >>> sorted(zip(sends["src_rank"].tolist(), sends["dst_rank"].tolist()))
+    [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
+    """
+    return bench(engines, mesh, ["send", "send_recv"], axis=axis, sizes=sizes, grouping="pairs", **arguments)
+
+
+def _resumed_plan(run: RunData, given: Any) -> Plan:
+    """Return the plan of a resumed run. Functions are not saved, so they must be passed again after loading a run."""
+    if isinstance(given, Plan):
+        return given
+    plan = run.plan
+    if given is not None:
+        functions = [given] if callable(given) else list(given)
+        names = {getattr(function, "__name__", type(function).__name__): function for function in functions}
+        if not all(callable(function) for function in functions) or set(names) - set(plan.functions):
+            raise BenchError(
+                "collective must be omitted to resume a run, or be a Plan or the functions of the run "
+                f"({', '.join(plan.functions) or 'it has none'}), not {given!r}"
+            )
+        plan = replace(plan, functions={**plan.functions, **names})
+    return plan
+
+
+def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
+    """Raise unless the engines can measure the plan on the mesh."""
+    engines.check_mesh(mesh)
+    axes = dict.fromkeys([*plan.axis, *(axis for axis, _ in plan.concurrent)])
+    backends = dict.fromkeys(engines.backend_of(mesh, axis) for axis in axes)
+    if plan.concurrent and "nccl" in backends and len(backends) > 1:
+        raise BenchError(
+            "two axes cannot run at the same time on a GPU and a CPU: "
+            + " and ".join(f"{axis} uses {engines.backend_of(mesh, axis)}" for axis in axes),
+            hint="measure them one after the other, or choose axes with the same backend",
+        )
+    for backend in backends:
+        _check_backend(engines.capabilities(backend), plan)
+    for name, function in plan.functions.items():
+        if function is None:
+            raise BenchError(f"function {name!r} is not saved with its run; pass it again as collective")
+
+
+def _check_backend(can: Capabilities, plan: Plan) -> None:
+    """Raise unless a backend supports the calls of a plan."""
+    collectives = [name for name in plan.collective if name not in plan.functions] + [
+        name for _, name in plan.concurrent
+    ]
+    for what, wanted, known in (
+        ("collective", collectives, can.collectives),
+        ("dtype", plan.dtype, can.dtypes),
+        ("op", [find_op(name).name for name in plan.op], can.ops),
+        ("mode", plan.mode, can.modes),
+    ):
+        for name in wanted:
+            if name not in known:
+                raise BenchError(f"{can.backend} does not support {what} {name!r}; choose one of {', '.join(known)}")
+    can_reduce = can.dtypes if can.reduce_dtypes is None else can.reduce_dtypes
+    if any(find_collective(name).reduces for name in collectives):
+        for name in plan.dtype:
+            if name not in can_reduce:
+                raise BenchError(f"{can.backend} cannot reduce {name!r}; choose one of {', '.join(can_reduce)}")
+    _check_options(can, plan)
+    if plan.concurrent and can.backend == "nccl" and "isolated" in plan.mode:
+        raise BenchError(
+            "two axes cannot run at the same time in isolated mode with nccl: the host waits before each call, and "
+            "then the other axis would wait too",
+            hint="choose mode='graph' or 'pipelined'",
+        )
+
+
+_BY_ENVIRONMENT = {
+    "nccl": ", or choose for all calls, as with launch(env={'NCCL_ALGO': 'Ring'})",
+    "mpi": ", or choose for all calls, as with launch(env={'MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM': 'ring'}) of MPICH",
+}
+
+
+def _check_options(can: Capabilities, plan: Plan) -> None:
+    """Raise unless the backend has the buffers and the choices per call of a plan."""
+    if can.backend != "nccl" and (others := [name for name in plan.buffers if name != "plain"]):
+        raise BenchError(
+            f"{can.backend} has only plain buffers, not {' and '.join(others)}: only NCCL has them, on GPUs",
+            hint="omit buffers=, or launch with backend='nccl'",
+        )
+    if "symmetric" in plan.buffers and (reason := why_not_symmetric(can)):
+        raise BenchError(f"these engines have no symmetric buffers: {reason}", hint="omit buffers='symmetric'")
+    chosen = [name for name in CONFIGURED if getattr(plan, name) != (None,)]
+    reason = can.facts.get(CONFIGURABLE, "no: only NCCL has it, on GPUs")
+    if chosen and reason != "yes":
+        raise BenchError(
+            f"{can.backend} cannot choose {' and '.join(chosen)} per call: {reason.removeprefix('no: ')}",
+            hint=f"omit {' and '.join(f'{name}=' for name in chosen)}{_BY_ENVIRONMENT.get(can.backend, '')}",
+        )
+
+
+_REPEATS = 12
+
+
+def overlap(
+    engines: Engines,
+    mesh: MeshLike,
+    *,
+    axis: str | Sequence[str],
+    sizes: str | int | Sequence[int | str] = "1M:256M*4",
+    matrix: int = 8192,
+    dtype: str = "float16",
+) -> pd.DataFrame:
+    """Measure how well an all_reduce overlaps with a matrix product on the same GPUs.
+
+    Both are measured in isolation and simultaneously, on two streams. Waits until everything is measured.
+
+    Parameters
+    ----------
+    engines : Engines
+        Engines on GPUs.
+    mesh : DeviceMesh or str
+        The mesh whose groups reduce.
+    axis : str or sequence of str
+        The axis along which to reduce. All groups reduce at the same time.
+    sizes : str, int or sequence of these, default "1M:256M*4"
+        Sizes of the all_reduce in bytes. The elements are float32.
+    matrix : int, default 8192
+        Number of rows and columns of the two square matrices.
+    dtype : str, default "float16"
+        Element type of the matrices.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per size: ``axis``; ``size_bytes``; ``compute_us``, ``communication_us`` and ``both_us``, the median
+        times of the slowest rank, in µs; ``overlap``, the saved time relative to the shorter one of the two (1 is
+        complete overlap); and ``compute_slowdown``, the time of the product during the collective, divided by its time
+        in isolation.
+
+    Raises
+    ------
+    BenchError
+        If the engines have no GPUs.
+    EngineError
+        If a rank fails, or has no cuBLAS, which the extras for GPUs do not install because of its size.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> with ml.launch(2, backend="threads") as engines:
+    ...     ml.benchmark.overlap(engines, "tp=2", axis="tp")
+    Traceback (most recent call last):
+    meshlab.errors.BenchError: overlap() needs GPU streams, but these engines run threads; launch with backend='nccl'
+    """
+    import pandas as pd
+
+    if engines.backend != "nccl":
+        raise BenchError(
+            f"overlap() needs GPU streams, but these engines run {engines.backend}", hint="launch with backend='nccl'"
+        )
+    rows = []
+    for size in parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)):
+        frame = engines.run(_measure, mesh, axis=axis, arguments=(size, matrix, dtype))
+        compute, communication, both, compute_within = np.max(np.stack(frame["value"].to_list()), axis=0)
+        rows.append(
+            {
+                "axis": axis if isinstance(axis, str) else "-".join(axis),
+                "size_bytes": size,
+                "compute_us": compute,
+                "communication_us": communication,
+                "both_us": both,
+                "overlap": (compute + communication - both) / min(compute, communication),
+                "compute_slowdown": compute_within / compute,
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[float, float, float, float]:
+    """Return this rank's times of the product, the collective, both, and the product during both, in µs."""
+    cublas = find_cublas()
+    if cublas.problem:
+        raise BenchError(f"overlap() needs cuBLAS for its matrix product: cuBLAS {cublas.problem}", hint=cublas.fix)
+    cupy: Any = comm.xp
+    backend: Any = comm.backend
+    communication, compute = backend.stream, cupy.cuda.Stream(non_blocking=True)
+    a, b, product = (cupy.zeros((matrix, matrix), dtype) for _ in range(3))
+    buffer = cupy.zeros(max(size // 4, 1), cupy.float32)
+    call = comm.prepare("all_reduce", buffer, buffer)
+    start, computed, done = (cupy.cuda.Event() for _ in range(3))
+    reduced = cupy.cuda.Event(disable_timing=True)
+
+    def once(computes: bool, communicates: bool) -> tuple[float, float]:
+        # Both streams start at the same event, and `done` follows both of them, so one pair of events on the compute
+        # stream times everything that is enqueued. The collective is enqueued first, because the product may occupy all
+        # multiprocessors.
+        comm.barrier()
+        start.record(compute)
+        communication.wait_event(start)
+        if communicates:
+            call.enqueue()
+        if computes:
+            with compute:
+                cupy.matmul(a, b, out=product)
+        computed.record(compute)
+        reduced.record(communication)
+        compute.wait_event(reduced)
+        done.record(compute)
+        backend.wait(done)
+        return cupy.cuda.get_elapsed_time(start, done) * 1e3, cupy.cuda.get_elapsed_time(start, computed) * 1e3
+
+    times = {}
+    for name, choice in (("compute", (True, False)), ("communication", (False, True)), ("both", (True, True))):
+        once(*choice)  # warm-up: NCCL connects its peers, and cuBLAS chooses its kernels
+        times[name] = np.median([once(*choice) for _ in range(_REPEATS)], axis=0)
+    return (
+        float(times["compute"][0]),
+        float(times["communication"][0]),
+        float(times["both"][0]),
+        float(times["both"][1]),
+    )

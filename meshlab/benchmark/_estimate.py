@@ -1,0 +1,379 @@
+"""Estimates of the duration and the memory of a plan, before it starts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._units import format_seconds, format_size
+from meshlab.benchmark.on_ranks._sampling import PROBES, SLOW_CALL_S
+from meshlab.comm._catalog import CATALOG
+from meshlab.frames._statistics import FEWEST_FOR_INTERVAL
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plans._sampling import SLOW_STEP_S, n_blocks
+from meshlab.plans._steps import turns
+from meshlab.runs._store import as_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.benchmark.on_ranks._probing import Probe
+    from meshlab.plans._plan import Plan
+    from meshlab.plans._sampling import Sampling
+    from meshlab.plans._steps import Step
+
+
+_ROUND_S = 0.015  # sending a step to all ranks and receiving their samples
+_FUNCTION_US = 1000.0  # a guess: the duration of a function is unknown before it runs
+_BATCHES_PER_BLOCK = 7  # that are warm-up: three probes, two batches, and one at each end of a chunk
+_MARGIN = 1.1  # batches that are marked as warm-up, and steps that need more than the minimum to be precise
+# Half-width of the median's 95 % interval, in standard deviations of the batches divided by the root of their number.
+_HALF_WIDTH = 1.96 * 1.25
+_PROBED_BYTES = {"nccl": 64 << 20, "mpi": 4 << 20, "gloo": 4 << 20, "threads": 4 << 20}
+"""Largest buffers of a step that is always probed."""
+_SMALL_PROBES = 5
+_PROBED_SHARE = 0.2
+"""Largest share of the expected duration of a run that probing larger steps may take. On CPUs, collectives whose data
+exceeds the caches take longer than their size suggests, and differ more than smaller ones. The durations of even
+larger ones are proportional to their size."""
+_PROBED_CALLS = 7  # of a large step: one to check the result, three single calls, and three batches
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Assumed latency and bandwidth of a backend: a call takes ``latency_us + size × bus factor / bandwidth_gbs``.
+
+    Parameters
+    ----------
+    latency_us : float
+        Time of the smallest call, in µs.
+    bandwidth_gbs : float
+        Bus bandwidth of large calls, in GB/s.
+    data_gbs : float
+        Rate at which the buffers of a rank are filled and checked, in GB/s.
+    start_s : float, default 0
+        Time to start new ranks for another launch, in seconds.
+    """
+
+    latency_us: float
+    bandwidth_gbs: float
+    data_gbs: float
+    start_s: float = 0.0
+
+
+RATES: Mapping[str, Rates] = MappingProxyType(
+    {
+        "nccl": Rates(15.0, 200.0, 100.0, 8.0),
+        "mpi": Rates(10.0, 1.5, 0.5, 4.0),
+        "gloo": Rates(150.0, 0.6, 0.5, 8.0),
+        "threads": Rates(100.0, 1.0, 0.5),
+    }
+)
+"""Conservative rates of each backend: GPUs of one host with NVLink, and a few processes or threads on one CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """Estimated cost of a plan.
+
+    Parameters
+    ----------
+    n_steps : int
+        Number of steps, over all launches.
+    seconds : float
+        Expected duration, in seconds.
+    max_seconds : float
+        Duration if every step uses its time limit, in seconds.
+    memory_bytes : int
+        Memory of one rank's buffers in the largest step, in bytes.
+    n_skipped : int, default 0
+        Number of steps whose buffers exceed the free memory. They are skipped, and the other values exclude them.
+    """
+
+    n_steps: int
+    seconds: float
+    max_seconds: float
+    memory_bytes: int
+    n_skipped: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        plan: Plan,
+        steps: Sequence[Step],
+        seconds: npt.NDArray[np.float64],
+        *,
+        backend: str,
+        room_bytes: int | None = None,
+        before_s: float = 0.0,
+    ) -> Estimate:
+        """Sum the results of `seconds_per_step` over the steps and launches of a plan, and add the starts of ranks.
+
+        `before_s` is the time that has passed before the first step, in seconds.
+        """
+        start_s = before_s + (plan.launches - 1) * RATES.get(backend, RATES["mpi"]).start_s
+        fit = [step.buffer_bytes for step in steps if _fits(step, room_bytes)]
+        return cls(
+            n_steps=plan.launches * len(steps),
+            seconds=start_s + plan.launches * float(seconds[:, 0].sum()),
+            max_seconds=start_s + plan.launches * float(seconds[:, 1].sum()),
+            memory_bytes=max(fit, default=0),
+            n_skipped=plan.launches * (len(steps) - len(fit)),
+        )
+
+    def __str__(self) -> str:
+        steps = f"{self.n_steps:,} step{'s' * (self.n_steps != 1)}"
+        if self.n_skipped:
+            steps += f" ({self.n_skipped:,} skipped for lack of memory)"
+        return (
+            f"{steps}, about {format_seconds(self.seconds)} (at most {format_seconds(self.max_seconds)}), "
+            f"buffers of up to {format_size(self.memory_bytes)} per rank"
+        )
+
+
+def estimate_plan(plan: Plan, mesh: DeviceMesh, *, backend: str, results: pd.DataFrame | None) -> Estimate:
+    """Estimate the cost of a plan. See `Plan.estimate`."""
+    steps = plan.steps(mesh)
+    seconds = seconds_per_step(plan, steps, mesh, backend=backend, results=results)
+    return Estimate.of(plan, steps, seconds, backend=backend)
+
+
+def seconds_per_step(
+    plan: Plan,
+    steps: Sequence[Step],
+    mesh: DeviceMesh,
+    *,
+    backend: str,
+    results: pd.DataFrame | None = None,
+    paces: Mapping[str, Pace] | None = None,
+    room_bytes: int | None = None,
+) -> npt.NDArray[np.float64]:
+    """Return the expected and the maximum duration of each step, in seconds, as float64 of shape (steps, 2).
+
+    Both are 0 for steps whose buffers take more than `room_bytes`, because they are skipped. `paces` has the durations
+    that were probed on an axis. Without it, they are computed from `RATES`.
+    """
+    known = _Known(results)
+    seconds = np.zeros((len(steps), 2))
+    in_blocks = {step.index for group in turns(steps) if len(group) > 1 for step in group}
+    for row, step in zip(seconds, steps, strict=True):
+        if not _fits(step, room_bytes):
+            continue
+        times = len(mesh[step.axis]) if step.grouping == "alone" else 1
+        blocks = n_blocks(plan.sampling) if step.index in in_blocks else 1
+        for part in step.parts:
+            rates = RATES.get(mesh.backend_of(part.axis) or backend, RATES["mpi"])
+            pace = (paces or {}).get(part.axis, _ASSUMED)
+            # Calls that are issued together are one call of a batch.
+            n_together = part.n_aggregated or 1
+            call_s, batch_s = known.time_us(part) * n_together / 1e6, pace.batch_s(part)
+            if math.isnan(call_s) and batch_s is not None:
+                call_s = min(pace.call_s(part), batch_s)
+            else:
+                call_s = _model_us(part, rates) * n_together / 1e6 if math.isnan(call_s) else call_s
+                batch_s = _batch_s(call_s * 1e6, part.mode, plan.sampling, rates)
+            sampling_s = _sampling_s(call_s, batch_s, part.mode, plan.sampling, pace.n_batches(plan.sampling))
+            if _is_function(part):  # it may turn out to be slow
+                sampling_s[1] = max(sampling_s[1], SLOW_STEP_S)
+            row += times * (sampling_s + blocks * pace.round_s + (blocks - 1) * _BATCHES_PER_BLOCK * batch_s)
+            row += times * pace.setup_s(part, rates, check=plan.check)
+    return seconds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pace:
+    """Durations that were probed along an axis, as functions of the size of a step. Without probes, `RATES` apply.
+
+    Parameters
+    ----------
+    round_s : float
+        Time to send a step to all ranks and to receive their samples, in seconds.
+    probed : sequence of (Step, Probe)
+        Steps and the durations of each, in the order of their sizes for each collective. The first collective has all
+        sizes, and the others only large ones.
+    """
+
+    round_s: float
+    probed: Sequence[tuple[Step, Probe]] = ()
+
+    def batch_s(self, step: Step) -> float | None:
+        """Return the duration of a batch with its barrier, in seconds, or None without probes of such a step."""
+        if not self.probed or step.size_bytes is None:
+            return None
+        # Another collective moves as many bytes as this one does at a different size.
+        probed = self._probed_for(step)
+        moved, size = [_moved_bytes(one) for one, _ in probed], _moved_bytes(step)
+        # A batch has fewer calls the longer they take, until it has only one.
+        batch_s = float(np.interp(size, moved, [probe.batch_s for _, probe in probed]))
+        return max(batch_s, self.call_s(step))
+
+    def call_s(self, step: Step) -> float:
+        """Return the duration of a call in a batch, in seconds. There must be probes."""
+        probed = self._probed_for(step)
+        moved = [_moved_bytes(one) for one, _ in probed]
+        return _interpolate(_moved_bytes(step), moved, [probe.call_us / 1e6 for _, probe in probed])
+
+    def setup_s(self, step: Step, rates: Rates, *, check: bool) -> float:
+        """Return the time to prepare a step and to check its result, in seconds."""
+        if step.count is None:
+            return 0.0
+        if not self.probed:
+            return step.buffer_bytes / (rates.data_gbs * 1e9) if check else 0.0
+        probed = self._probed_for(step)
+        buffers = [one.buffer_bytes for one, _ in probed]
+        return _with_fixed_part(step.buffer_bytes, buffers, [probe.setup_s for _, probe in probed])
+
+    def n_batches(self, sampling: Sampling) -> float:
+        """Return the mean number of batches of a step, if its time is not limited."""
+        # Spreads vary more from one moment to the next than from one size to another.
+        fewest = _MARGIN * sampling.min_batches
+        precise = [(_HALF_WIDTH * probe.spread / sampling.precision) ** 2 for _, probe in self.probed]
+        known = np.array([n for n in precise if not math.isnan(n)] or [0.0])
+        return float(np.minimum(np.maximum(known, fewest), sampling.max_batches).mean())
+
+    def _probed_for(self, step: Step) -> list[tuple[Step, Probe]]:
+        """Return the probes of a collective, and the small ones of the first collective."""
+        first = [one for one in self.probed if one[0].collective == self.probed[0][0].collective]
+        own = [one for one in self.probed if one[0].collective == step.collective]
+        if not own or step.collective == first[0][0].collective:
+            return first
+        smallest = min(_moved_bytes(one) for one, _ in own)
+        return [one for one in first[:_SMALL_PROBES] if _moved_bytes(one[0]) < smallest] + own
+
+
+_ASSUMED = Pace(_ROUND_S)
+
+
+def steps_to_probe(
+    steps: Sequence[Step], mesh: DeviceMesh, backend: str, seconds: npt.NDArray[np.float64]
+) -> dict[str, list[Step]]:
+    """Return a few steps of each axis whose durations suffice to estimate all steps.
+
+    They are up to five steps of one collective, from small to large, and one large step of each collective, unless
+    they take too long. `backend` is that of the axes for which the mesh names none. `seconds` are the assumed durations
+    of all steps, by their index.
+    """
+    by_axis: dict[str, dict[str, list[Step]]] = {}
+    for step in steps:
+        if step.count is not None and step.grouping != "pairs" and step.concurrent is None:
+            by_axis.setdefault(step.axis, {}).setdefault(step.collective, []).append(step)
+    affordable_s = _PROBED_SHARE * float(seconds.sum()) / max(sum(map(len, by_axis.values())), 1)
+    chosen: dict[str, list[Step]] = {}
+    for axis, by_collective in by_axis.items():
+        name = mesh.backend_of(axis) or backend
+        limit, rates = _PROBED_BYTES.get(name, _PROBED_BYTES["mpi"]), RATES.get(name, RATES["mpi"])
+        mode = next(iter(by_collective.values()))[0].mode
+        for candidates in by_collective.values():
+            same = {one.size_bytes: one for one in reversed(candidates) if one.mode == mode}
+            by_size = sorted(same.values(), key=lambda one: one.size_bytes or 0)
+            fit = [one for one in by_size if one.buffer_bytes <= limit] or by_size[:1]
+            if axis not in chosen:
+                chosen[axis] = [fit[i] for i in np.unique(np.linspace(0, len(fit) - 1, _SMALL_PROBES).astype(int))]
+            large = [one for one in by_size[len(fit) :] if _probing_s(one, rates) <= affordable_s]
+            chosen[axis] += large[-1:]
+    return chosen
+
+
+def _probing_s(step: Step, rates: Rates) -> float:
+    """Return the assumed time to probe a large step, in seconds."""
+    return _PROBED_CALLS * _model_us(step, rates) / 1e6 + step.buffer_bytes / (rates.data_gbs * 1e9)
+
+
+def _interpolate(size: float, sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Interpolate between sizes. Beyond the largest one, the value is proportional to the size."""
+    return float(np.interp(size, sizes, values) * max(1.0, size / sizes[-1]))
+
+
+def _with_fixed_part(size: float, sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Interpolate between sizes. Beyond the largest one, the value grows as it did up to there.
+
+    Preparing a step takes a fixed time, in which graphs are captured, and a time per byte of its data. If all of it
+    grew with the size, a step of 16 times the largest probe would seem to take 16 times the fixed time.
+    """
+    if len(sizes) < 2 or size <= sizes[-1] or sizes[-1] <= sizes[0]:
+        return _interpolate(size, sizes, values)
+    per_byte = max(values[-1] - values[0], 0.0) / (sizes[-1] - sizes[0])
+    return values[-1] + per_byte * (size - sizes[-1])
+
+
+def _moved_bytes(step: Step) -> float:
+    # A bus factor below 1 does not make a call faster than a copy of its buffer.
+    if step.size_bytes is None:  # a barrier
+        return 0.0
+    return step.size_bytes * max(CATALOG[step.collective].bus_factor(max(step.n_ranks, 2)), 1.0)
+
+
+def _fits(step: Step, room_bytes: int | None) -> bool:
+    return room_bytes is None or step.buffer_bytes <= room_bytes
+
+
+def _is_function(step: Step) -> bool:
+    return step.collective not in CATALOG
+
+
+def _model_us(step: Step, rates: Rates) -> float:
+    if _is_function(step):
+        return _FUNCTION_US
+    return rates.latency_us + _moved_bytes(step) / (rates.bandwidth_gbs * 1e3)
+
+
+def _sampling_s(call_s: float, batch_s: float, mode: str, sampling: Sampling, n: float) -> npt.NDArray[np.float64]:
+    """Return the expected and the maximum duration of the sampling of one step, in seconds. See `take_batches`.
+
+    `n` is the number of batches if the time is not limited.
+    """
+    if call_s > SLOW_CALL_S:
+        # One call is the probe and the warm-up, and chunks end when the time is over.
+        n_slow = max(1, min(max(FEWEST_FOR_INTERVAL, int(sampling.max_s / call_s - 1)), int(SLOW_STEP_S / call_s - 1)))
+        return np.full(2, (1 + n_slow) * call_s)
+    begin_s = PROBES * call_s + sampling.warmup_batches * batch_s
+    chunk = min(max(FEWEST_FOR_INTERVAL, sampling.min_batches // 2), sampling.max_batches)
+    # Each chunk has a batch more at each end, and graphs are replayed twice before it.
+    chunk_s = (chunk + (4 if mode == "graph" else 2)) * batch_s
+    # The ranks check the time after every chunk. Whole chunks are counted for the time, but not for the precision:
+    # that is reached earlier or later by chance.
+    most = min(math.ceil(sampling.max_batches / chunk), max(1, math.ceil((sampling.max_s - begin_s) / chunk_s)))
+    expected = begin_s + min(n / chunk, most) * chunk_s
+    return np.array([expected, max(expected, begin_s + most * chunk_s)])
+
+
+def _batch_s(call_us: float, mode: str, sampling: Sampling, rates: Rates) -> float:
+    """Return the duration of a batch, in seconds."""
+    calls = 1.0 if mode == "isolated" else min(max(1.0, sampling.batch_us / call_us), sampling.max_calls)
+    return (calls * call_us + 2 * rates.latency_us) / 1e6  # two latencies for the barrier before a batch
+
+
+class _Known:
+    """Times of an earlier run by collective, mode, group size and grouping, as functions of the message size."""
+
+    def __init__(self, source: Any) -> None:
+        self._curves: dict[tuple[Any, ...], tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]] = {}
+        if source is None:
+            return
+        results = as_results(source)
+        good = results[(results["status"] == "ok") & results["concurrent_axis"].isna()]
+        is_barrier = (good["collective"] == "barrier") & good["size_bytes"].isna()
+        good = good.assign(size_bytes=good["size_bytes"].mask(is_barrier, 0)).dropna(subset=["size_bytes"])
+        # A pair and a group of two have the same number of ranks, but not the same load on the links.
+        grouping = good["grouping"].fillna("together")
+        for key, rows in good.groupby(["collective", "mode", "n_ranks", grouping]):
+            slowest = rows.groupby("size_bytes")["time_us"].max()
+            self._curves[key] = slowest.index.to_numpy(dtype=np.float64), slowest.to_numpy(dtype=np.float64)
+
+    def time_us(self, step: Step) -> float:
+        """Return the time of one call, in µs, or NaN if the earlier run did not measure it."""
+        curve = self._curves.get((step.collective, step.mode, step.n_ranks, step.grouping))
+        if curve is None or _is_function(step):
+            return math.nan
+        if step.size_bytes is None:
+            return float(curve[1][0])
+        # Interpolate between the measured sizes. The bandwidth is assumed to be constant above the largest one, and the
+        # time below the smallest one.
+        size, time = curve
+        return float(np.interp(step.size_bytes, size, time) * max(1.0, step.size_bytes / size[-1]))

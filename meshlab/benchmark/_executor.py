@@ -1,0 +1,719 @@
+"""Executor: measures the steps of a plan on the engines, in the thread of a run."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._errors import BenchError, EngineError, MeshlabError
+from meshlab.base._units import format_seconds, format_size
+from meshlab.benchmark._clocks import clock_errors
+from meshlab.benchmark._estimate import Pace, steps_to_probe
+from meshlab.benchmark.on_ranks import _environment as environment
+from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
+from meshlab.benchmark.on_ranks._environment import describe_rank, sample_rank
+from meshlab.benchmark.on_ranks._probing import probe_steps
+from meshlab.benchmark.on_ranks._sampling import Floats
+from meshlab.benchmark.on_ranks._timing import (
+    EarlyReturnError,
+    Measured,
+    join_blocks,
+    measure_concurrent,
+    measure_function,
+    measure_function_alone,
+    measure_pair,
+    measure_step,
+    measure_together,
+)
+from meshlab.engines._engines import Lease
+from meshlab.engines._memory import usable_bytes
+from meshlab.engines._rounds import RankInfo, Reply, number_of_gpus
+from meshlab.frames._schema import DEVICES, OPTIONS
+from meshlab.frames._statistics import FEWEST_FOR_SHAPE, find_modes, relative_trend, summarise
+from meshlab.mesh._axes import WORLD
+from meshlab.plans._sampling import n_blocks
+from meshlab.plans._steps import Step, turns
+from meshlab.runs._rundata import Columns, Progress, Row, RunData, State
+from meshlab.topology.readers._hosts import cluster_from_hosts
+
+if TYPE_CHECKING:
+    from meshlab.comm._backend import Buffers
+    from meshlab.engines._engines import Engines
+    from meshlab.mesh._groups import Groups
+    from meshlab.mesh._mesh import DeviceMesh
+    from meshlab.plans._steps import MeasuredGroup
+
+
+_UNITS = (
+    ("clock_sm_mhz", "{:.0f} MHz"),
+    ("temperature_c", "{:.0f} °C"),
+    ("power_w", "{:.0f} W"),
+    ("throttle", "throttled by {}"),
+    ("ecc_corrected", "{} ECC errors corrected"),
+    ("ecc_uncorrected", "{} not"),
+    ("nvlink_errors", "{:,} NVLink errors since the driver was loaded"),
+)
+
+_MEASURED = ("ok", "wrong")
+
+_PROBED_S = 1.0
+"""Estimated duration from which a run is probed first. Probes take a few tenths of a second."""
+
+_STEP_COLUMNS = (
+    "collective",
+    "op",
+    "dtype",
+    "root",
+    "in_place",
+    "mode",
+    *OPTIONS,
+    "axis",
+    "grouping",
+    "concurrent_axis",
+    "concurrent_collective",
+    "n_ranks",
+    "count",
+    "size_bytes",
+)
+
+
+class Executor:
+    """Measure the steps of a plan in sequence, and append the results to a run.
+
+    It measures the duration of the run, but does not depend on its thread and its listeners. It reports changes through
+    `on_change`.
+
+    Parameters
+    ----------
+    data : RunData
+        The run that receives the results.
+    seconds : numpy.ndarray
+        The estimated duration of each step, in seconds.
+    known : set of (int, int)
+        Launches and steps that were measured before.
+    deadline_s : float, optional
+        Time limit of a step, in seconds, after which its ranks are considered stuck.
+    n_cancels : callable
+        A function that returns the number of cancel requests. Called between steps.
+    may_go : threading.Event
+        Set unless the run is to pause before its next step.
+    on_change : callable
+        A function that is called after every step and state change.
+    on_paces : callable
+        A function that takes the probed `Pace` of each axis and returns the new durations of the steps.
+    """
+
+    def __init__(
+        self,
+        data: RunData,
+        seconds: npt.NDArray[np.float64],
+        known: Collection[tuple[int, int]],
+        *,
+        deadline_s: float | None,
+        n_cancels: Callable[[], int],
+        may_go: threading.Event,
+        on_change: Callable[[], None],
+        on_paces: Callable[[Mapping[str, Pace]], npt.NDArray[np.float64]],
+    ) -> None:
+        self._data = data
+        self._known = known
+        self._deadline_s = deadline_s
+        self._n_cancels = n_cancels
+        self._may_go = may_go
+        self._on_change = on_change
+        self._on_paces = on_paces
+        self._state: State = "failed"
+        self._error: MeshlabError | None = None
+        self._hosts: list[str] = []
+        self._limits: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self._current: Step | None = None
+        self._process_set = ""
+        self._seconds = seconds
+        self._total = data.plan.launches * len(data.steps)
+        self._left_s = data.plan.launches * float(seconds.sum())
+        self._measured_s = self._spent_s = 0.0
+        self._began = time.monotonic() - data.elapsed_s  # moved by pauses
+        self._paused_at: float | None = None
+        self._turns = {step.index: group for group in turns(data.steps) for step in group}
+        self._measured: set[tuple[int, int]] = set()
+        for _, index in known:
+            self._count(index)
+
+    @property
+    def progress(self) -> Progress:
+        """The progress of the run. The time left is the plan's estimate, scaled by the pace of the steps so far."""
+        data = self._data
+        if data.has_ended:
+            return Progress(data.n_done, self._total, "", data.elapsed_s, 0.0)
+        # Ratio of the measured and the estimated durations: a machine that is twice as slow as assumed remains so.
+        pace = self._spent_s / self._measured_s if self._measured_s else 1.0
+        step = self._current  # read once, because the worker thread sets it to None after the step
+        return Progress(
+            data.n_done,
+            self._total,
+            "" if step is None else str(step),
+            (self._paused_at or time.monotonic()) - self._began,
+            max(self._left_s, 0.0) * pace,
+        )
+
+    def run(self, lease: Lease) -> None:
+        """Measure all steps. Call `finish` after the ranks are released, to record the outcome."""
+        data = self._data
+        try:
+            self._describe(lease)
+            self._plan_buffers(lease)
+            self._probe(lease)
+            is_complete = self._run_steps(lease)
+            # A user who interrupts the last step has cancelled the run too.
+            is_complete &= not any(row["status"] == "cancelled" for row in data.rows())
+            self._describe_after(lease)
+            self._state = "done" if is_complete else "cancelled"
+            if is_complete and not any(row["status"] in _MEASURED for row in data.rows()):
+                self._error = self._nothing_measured()
+        except EngineError as error:
+            self._error = error
+        except Exception as error:  # an error of meshlab itself must not look like a run that never ends
+            self._error = BenchError(f"the run stopped on an internal error: {type(error).__name__}: {error}")
+
+    def _nothing_measured(self) -> BenchError | None:
+        """Return the reason why no step was measured, or None if steps were only skipped for lack of memory."""
+        failed = [row for row in self._data.rows() if row["status"] == "failed"]
+        if not failed:
+            return None
+        return BenchError(f"nothing could be measured: {failed[0]['stop_reason']}")
+
+    def _run_steps(self, lease: Lease) -> bool:
+        """Measure the steps of all launches. Return False if the user cancelled."""
+        plan, steps = self._data.plan, self._data.steps
+        for launch in range(plan.launches):
+            order = [steps[index] for index in plan.order(len(steps), launch)]
+            # A launch has new processes: what differs between launches is mostly where they and their memory are
+            # placed. The first one uses those that are there, and a resumed launch may have nothing left to measure.
+            if launch and any((launch, step.index) not in self._known for step in order):
+                if self._n_cancels():
+                    return False
+                self._relaunch(lease, launch)
+                self._plan_buffers(lease)
+            self._process_set = lease.engines.process_set
+            for step in order:
+                if (launch, step.index) in self._known:
+                    continue
+                self._pause(lease)
+                if self._n_cancels():
+                    return False
+                self._run_step(lease, launch, step)
+        return True
+
+    def _pause(self, lease: Lease) -> None:
+        """Wait while the run is to pause. Only between steps: alternatives that take turns are measured together."""
+        if self._may_go.is_set():
+            return
+        data = self._data
+        self._paused_at = time.monotonic()
+        data.state = "paused"
+        data.note(f"paused after {data.n_done} of {self._total} steps")
+        lease.task = f"a paused run ({data.n_done} of {self._total} steps)"
+        self._on_change()
+        self._may_go.wait()
+        # The pause does not count as time of the run.
+        paused_s, self._paused_at = time.monotonic() - self._paused_at, None
+        self._began += paused_s
+        data.state = "running"
+        data.note(f"continued after a pause of {format_seconds(paused_s)}")
+        self._on_change()
+
+    def _relaunch(self, lease: Lease, launch: int) -> None:
+        """Start new processes, or at least open new communicators."""
+        lease.task = f"launch {launch + 1} of {self._data.plan.launches}: starting new ranks"
+        self._on_change()
+        if not lease.relaunch():
+            self._data.note(
+                f"launch {launch + 1} has new communicators on the same processes, because they were started elsewhere"
+            )
+
+    def finish(self) -> None:
+        """Record the outcome of the run."""
+        data, error, state = self._data, self._error, self._state
+        if error is not None:
+            data.note(str(error).splitlines()[0])
+            state = "failed"
+            if self._n_cancels():
+                error, state = None, "cancelled"
+        # Set the state last: a thread that sees it change may read everything else immediately.
+        data.elapsed_s, data.error = time.monotonic() - self._began, error
+        data.note(f"{state} after {data.n_done} of {self._total} steps, {format_seconds(data.elapsed_s)}")
+        data.state = state
+        self._on_change()
+
+    # -- one step ------------------------------------------------------------------------------------------------------
+
+    def _run_step(self, lease: Lease, launch: int, step: Step) -> None:
+        """Measure a step, and its alternatives in turns with it, unless it was measured with one of them before."""
+        if (launch, step.index) in self._measured:
+            return
+        # A run that is resumed has measured either all alternatives or none, see `Run`.
+        steps = self._turns[step.index]
+        self._measured |= {(launch, one.index) for one in steps}
+        runnable: list[Step] = []
+        for one in steps:
+            too_large = self._too_large(one)
+            if too_large:
+                self._data.note(f"skipped {one}: {too_large}")
+                self._add_without_times(launch, one, "skipped", too_large)
+            else:
+                runnable.append(one)
+        if runnable:
+            self._run_turns(lease, launch, runnable, 1 if len(runnable) == 1 else n_blocks(self._data.plan.sampling))
+
+    def _run_turns(self, lease: Lease, launch: int, steps: Sequence[Step], n: int) -> None:
+        """Measure steps in `n` blocks each. The steps take turns, so that a drift affects all of them equally."""
+        blocks: dict[Step, list[Mapping[int, Any]]] = {step: [] for step in steps}
+        spent_s = dict.fromkeys(steps, 0.0)
+        is_interrupted = False
+        for block in range(n):
+            # In reverse order in every second round: a drift within a round then favours each step equally often.
+            for step in list(blocks)[:: -1 if block % 2 else 1]:
+                if is_interrupted or (block and self._n_cancels()):
+                    break
+                began = time.monotonic()
+                self._current = step
+                lease.task = f"step {self._data.n_done + 1} of {self._total}: {step}"
+                self._on_change()
+                # An EngineError is about the engines, for example a dead rank, and ends the run. Errors that ranks
+                # raised are in their replies, and only fail the step: the next one may be smaller, or a different
+                # function.
+                try:
+                    replies = self._measure(lease, step, block, n)
+                except EngineError as error:
+                    self._add_without_times(launch, step, "cancelled" if self._n_cancels() else "failed", error.summary)
+                    del blocks[step]
+                    self._add_blocks(launch, blocks, spent_s, is_in_blocks=n > 1)
+                    raise
+                spent_s[step] += time.monotonic() - began
+                failed = [reply for reply in replies if reply.error is not None]
+                if failed:
+                    # The other ranks only know that a rank called something else.
+                    early = [reply.exception for reply in failed if isinstance(reply.exception, EarlyReturnError)]
+                    reason = str(early[0]) if early else f"rank {failed[0].rank}: {failed[0].error}"
+                    self._data.note(f"step {step.index + 1}, {step}: {reason}")
+                    is_interrupted = failed[0].is_interrupt
+                    self._add_without_times(launch, step, "cancelled" if is_interrupted else "failed", reason)
+                    del blocks[step]
+                else:
+                    blocks[step].append({reply.rank: reply.value for reply in replies})
+        self._add_blocks(launch, blocks, spent_s, is_in_blocks=n > 1)
+
+    def _add_blocks(
+        self,
+        launch: int,
+        blocks: Mapping[Step, Sequence[Mapping[int, Any]]],
+        spent_s: Mapping[Step, float],
+        *,
+        is_in_blocks: bool,
+    ) -> None:
+        """Add the steps that have blocks. A cancelled run has fewer of them."""
+        for step, values in blocks.items():
+            if values:
+                self._add(launch, step, values, spent_s[step], is_in_blocks=is_in_blocks)
+
+    def _measure(self, lease: Lease, step: Step, block: int, n: int) -> list[Reply]:
+        """Measure one of `n` blocks of a step."""
+        plan, mesh = self._data.plan, self._data.mesh
+        call = partial(lease.call, mesh=mesh, axis=step.axis, deadline_s=self._deadline_s)
+        arguments: tuple[Any, ...] = (step, plan.sampling, plan.check and not block)
+        if step.grouping == "pairs":
+            return call(measure_pair, arguments=arguments)
+        arguments += (n,)
+        groups = mesh[step.axis]
+        if step.concurrent is not None:
+            everyone, arrays = self._everyone(groups, mesh[step.concurrent.axis])
+            return call(
+                measure_concurrent,
+                arguments=(*arguments, arrays),
+                also=(everyone,),
+                concurrent=((mesh, step.concurrent.axis),),
+            )
+        own = plan.functions.get(step.collective)
+        if step.grouping == "alone":
+            one_group: Callable[..., Measured] = measure_step
+            if own is not None:
+                one_group, arguments = partial(measure_function_alone, function=own), (step, plan.sampling, n)
+            return [reply for group in groups for reply in call(one_group, arguments=arguments, ranks=group.ranks)]
+        everyone, (array,) = self._everyone(groups)
+        if own is None:
+            return call(measure_together, arguments=(*arguments, array), also=(everyone,))
+        measure = partial(measure_function, function=own)
+        return call(measure, arguments=(step, plan.sampling, n, array), also=(everyone,))
+
+    @staticmethod
+    def _everyone(*sets: Groups) -> tuple[str, tuple[npt.NDArray[np.int32], ...]]:
+        """Return a group set of all ranks of several sets, and the groups of each set as ranks of its only group."""
+        # Several groups stop at the same batch, so they vote over the world, which is possible because every rank is in
+        # one of them. A single custom group may not contain all ranks: the others would be missing in such a vote.
+        if any(len(groups) > 1 for groups in sets):
+            return WORLD, tuple(groups.array for groups in sets)
+        first = sets[0].array[0]
+        order = np.argsort(first, kind="stable")
+        return sets[0].name, tuple(
+            order[np.searchsorted(first, one.array, sorter=order)].astype(np.int32) for one in sets
+        )
+
+    def _add(
+        self, launch: int, step: Step, blocks: Sequence[Mapping[int, Any]], spent_s: float, *, is_in_blocks: bool
+    ) -> None:
+        """Add the rows and samples of a step, from what each rank returned for each block."""
+        rows, samples = [], []
+        for number, part in enumerate(step.parts):
+            by_rank: dict[int, list[Any]] = {
+                rank: [block[rank] if step.concurrent is None else block[rank][number] for block in blocks]
+                for rank in blocks[0]
+            }
+            measured: dict[int, Measured] = {
+                rank: join_blocks(values) if is_in_blocks else values[0] for rank, values in by_rank.items()
+            }
+            groups = part.measured_groups(self._data.mesh[part.axis])
+            rows += rows_of_step(part, groups, measured, self._hosts)
+            samples += samples_of_step(part, groups, measured, self._hosts)
+            # The ranks have agreed on it. In a round of pairs, a rank without a partner has no batches.
+            covered = next(one for one in measured.values() if one is not None).batches.is_covered
+            if not covered.all():
+                self._data.note(
+                    f"step {step.index + 1}, {part}: {np.sum(~covered)} of {len(covered)} batches are excluded, "
+                    f"because {part.concurrent_axis} finished before they did"
+                )
+        self._data.add(rows, samples, launch=launch, process_set=self._process_set)
+        self._spent_s += spent_s
+        self._measured_s += float(self._seconds[step.index])
+        self._count(step.index)
+        self._on_change()
+
+    def _add_without_times(self, launch: int, step: Step, status: str, reason: str) -> None:
+        rows = []
+        for part in step.parts:
+            rows += rows_without_times(part, part.measured_groups(self._data.mesh[part.axis]), status, reason)
+        self._data.add(rows, [], launch=launch, process_set=self._process_set)
+        self._count(step.index)
+        self._on_change()
+
+    def _count(self, index: int) -> None:
+        """Count a step as finished."""
+        self._data.n_done += 1
+        self._left_s -= float(self._seconds[index])
+        self._current = None
+
+    def _too_large(self, step: Step) -> str:
+        """Return the reason why a step exceeds the memory, or an empty string."""
+        ranks = self._data.mesh[step.axis].array.ravel()
+        limits = self._limits[ranks]
+        rank, least = int(ranks[limits.argmin()]), int(limits.min())
+        if step.buffer_bytes <= least:
+            return ""
+        return (
+            f"its buffers take {format_size(step.buffer_bytes)} per rank, but rank {rank} may use "
+            f"{format_size(least)} of its memory"
+        )
+
+    # -- around the steps ----------------------------------------------------------------------------------------------
+
+    def _describe(self, lease: Lease) -> None:
+        """Record the system, and the memory that each rank may use."""
+        data, engines = self._data, lease.engines
+        facts = engines.ranks
+        capabilities = facts[0].capabilities
+        self._hosts = [fact.host for fact in facts]
+        data.hosts = tuple(dict.fromkeys([*data.hosts, *self._hosts, environment.describe_host()["name"]]))
+        replies = self._query(lease, describe_rank)
+        for reply in replies:
+            if reply.error is not None:
+                data.note(f"rank {reply.rank} could not describe its host: {reply.error}")
+        answers = [reply.value or {} for reply in replies]
+        settings = [one.get("settings", {}) for one in answers]
+        # A rank that could not describe itself has no limit. If a step is too large, it fails with the library's error.
+        free = [one.get("free", (False, np.iinfo(np.int64).max)) for one in answers]
+        self._limits = usable_bytes(free, self._hosts)
+        firsts = [one for one in answers if "host" in one]
+        self._note_devices("before", {one["host"]["name"]: one["devices"] for one in firsts})
+        about = {"run": data.run_id, "started": data.started_at, "ranks": data.where, "mesh": str(data.mesh)}
+        shared = describe_sharing(facts)
+        if shared:
+            unit = "GPU" if capabilities.backend == "nccl" else "core"
+            about |= {"oversubscribed": shared, "note": f"{shared}, so times include waiting for a {unit}."}
+        if len(set(self._hosts)) > 1:
+            about["hosts"] = ", ".join(dict.fromkeys(self._hosts))
+        differing = differing_settings(settings)
+        about |= {f"{name} differs": text for name, text in differing.items()}
+        data.environment = {
+            "Run": about,
+            "Host": environment.describe_host() | {"machine": machine_text(one["host"] for one in firsts)},
+            "Library": {
+                "backend": capabilities.backend,
+                "library": capabilities.library,
+                "loaded from": capabilities.path,
+                **capabilities.facts,
+                **_other_libraries(engines, data.mesh, data.plan.axis),
+            },
+            "Software": environment.software_versions(),
+            "Settings": settings[0],
+            **{name: lines for name, lines in data.environment.items() if name.startswith("GPUs")},
+        }
+
+    def _plan_buffers(self, lease: Lease) -> None:
+        """Tell the ranks how large their registered buffers become, if the plan has any."""
+        largest: dict[Buffers, int] = {}
+        for step in self._data.steps:
+            for part in step.parts:
+                if part.buffers not in (None, "plain") and not self._too_large(step):
+                    largest[part.buffers] = max(largest.get(part.buffers, 0), block_bytes(part))
+        if largest:
+            lease.call(plan_buffers, self._data.mesh, WORLD, (largest, int(self._limits.min())))
+
+    def _probe(self, lease: Lease) -> None:
+        """Estimate the duration of the run. If it is long, measure a few steps shortly for that."""
+        paces = self._paces(lease) if self._left_s >= _PROBED_S and not self._n_cancels() else {}
+        seconds = self._on_paces(paces)
+        self._left_s += self._data.plan.launches * float(seconds.sum() - self._seconds.sum())
+        self._seconds = seconds
+        self._on_change()
+
+    def _paces(self, lease: Lease) -> dict[str, Pace]:
+        """Return the durations of a few steps of each axis."""
+        data, plan, engines = self._data, self._data.plan, lease.engines
+        lease.task = "estimating the duration"
+        began = time.monotonic()
+        lease.call(release_buffers)
+        round_s = time.monotonic() - began
+        self._plan_buffers(lease)  # which the release has forgotten
+        paces = {}
+        for axis, candidates in steps_to_probe(data.steps, data.mesh, engines.backend, self._seconds).items():
+            steps = [step for step in candidates if not self._too_large(step)]
+            everyone, (array,) = self._everyone(data.mesh[axis])
+            arguments = (steps, plan.sampling, plan.check, array)
+            replies = lease.call(probe_steps, data.mesh, axis, arguments, also=(everyone,), deadline_s=self._deadline_s)
+            # A step that fails here fails again when it is measured, and has a row then.
+            if steps and all(reply.error is None for reply in replies):
+                paces[axis] = Pace(round_s, list(zip(steps, replies[0].value, strict=True)))
+        return paces
+
+    def _query(self, lease: Lease, function: Callable[..., Any]) -> list[Reply]:
+        """Call a function on all ranks, with the first rank of each host as its argument."""
+        # In reverse order, so that the first rank of a host is the one that remains in the dict.
+        firsts = sorted({host: rank for rank, host in reversed(list(enumerate(self._hosts)))}.values())
+        return lease.call(function, self._data.mesh, WORLD, (firsts,))
+
+    def _describe_after(self, lease: Lease) -> None:
+        """Free the buffers, and record the readings of the GPUs after the run, if there were any before."""
+        lease.call(release_buffers)
+        if any(row["when"] == "before" for row in self._data.device_rows):
+            replies = self._query(lease, sample_rank)
+            found: dict[str, Any] = {}
+            for reply in replies:
+                if reply.value:
+                    found.setdefault(self._hosts[reply.rank], reply.value)
+            self._note_devices("after", found)
+
+    def _note_devices(self, when: str, readings: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+        rows = [row for host, devices in readings.items() for row in device_rows(when, host, devices)]
+        if rows:
+            data = self._data
+            data.device_rows = [row for row in data.device_rows if row["when"] != when] + rows
+            lines = device_lines(rows, with_host=len(readings) > 1)
+            data.environment = {**data.environment, f"GPUs {when}": lines}
+
+
+def describe_sharing(ranks: Sequence[RankInfo]) -> str:
+    """Return a note if ranks share cores or GPUs, such as "4 ranks share 2 cores", or else an empty string."""
+    backend, n = ranks[0].capabilities.backend, len(ranks)
+    cores = environment.usable_cores()
+    if backend in ("mpi", "gloo") and len({info.host for info in ranks}) == 1 and n > cores:
+        return f"{n} ranks share {cores} core{'s' * (cores != 1)}"
+    gpus = number_of_gpus(ranks) if backend == "nccl" else n
+    return f"{n} ranks share {gpus} GPU{'s' * (gpus != 1)}" if gpus < n else ""
+
+
+def _other_libraries(engines: Engines, mesh: DeviceMesh, axes: Sequence[str]) -> dict[str, str]:
+    """Name the library of each axis that does not use that of the engines."""
+    backends = {axis: engines.backend_of(mesh, axis) for axis in axes}
+    return {
+        f"library of {axis}": engines.capabilities(backend).library
+        for axis, backend in backends.items()
+        if backend != engines.backend
+    }
+
+
+def machine_text(hosts: Iterable[Mapping[str, Any]]) -> str:
+    """Summarise the machine from the results of `meshlab.topology.read_host`."""
+    return cluster_from_hosts(list(hosts)).summary
+
+
+def differing_settings(settings: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Return the settings that differ between ranks, with their values.
+
+    Examples
+    --------
+    >>> differing_settings([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Ring"}, {}])
+    {'NCCL_ALGO': 'Ring on ranks 0, 1; not set on rank 2'}
+    """
+    found = {}
+    for name in sorted({name for one in settings for name in one}):
+        ranks: dict[str, list[str]] = {}
+        for rank, one in enumerate(settings):
+            ranks.setdefault(one.get(name, "not set"), []).append(str(rank))
+        if len(ranks) > 1:
+            texts = [f"{value} on rank{'s' * (len(some) > 1)} {', '.join(some)}" for value, some in ranks.items()]
+            found[name] = "; ".join(texts)
+    return found
+
+
+def device_rows(when: str, host: str, readings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return rows of the devices frame, from `meshlab.topology.readers._nvml.sample` on one host."""
+    names = {column.name for column in DEVICES}
+    return [
+        {"when": when, "host": host, "device": reading["id"]}
+        | {name: value for name, value in reading.items() if name in names}
+        for reading in readings
+    ]
+
+
+def device_lines(rows: Iterable[Mapping[str, Any]], *, with_host: bool) -> dict[str, str]:
+    """Describe the readings in one line per GPU. Zero and unknown values are omitted.
+
+    Examples
+    --------
+    >>> device_lines([{"host": "n", "device": 0, "clock_sm_mhz": 1980, "throttle": ""}], with_host=False)
+    {'GPU 0': '1980 MHz'}
+    """
+    lines = {}
+    for row in rows:
+        readings = [form.format(row[name]) for name, form in _UNITS if row.get(name)]
+        lines[f"{row['host']}, GPU {row['device']}" if with_host else f"GPU {row['device']}"] = " · ".join(readings)
+    return lines
+
+
+def rows_of_step(
+    step: Step, groups: Sequence[MeasuredGroup], measured: Mapping[int, Measured], hosts: Sequence[str]
+) -> list[Row]:
+    """Return one row of the results per group or pair. `hosts` has the host of every rank."""
+    rows = []
+    for group in groups:
+        parts = [measured[rank] for rank in group.ranks]
+        batches = [part.batches for part in parts]
+        used = ~batches[0].is_warmup  # the same for all ranks, because they vote
+        if not used.any():
+            reason = f"{step.concurrent_collective} along {step.concurrent_axis} ended before every batch did"
+            rows += rows_without_times(step, [group], "failed", reason)
+            continue
+        # A collective takes as long as its slowest rank. The maximum comes first, per batch: the maximum of the ranks'
+        # medians would miss delays that hit a different rank in every batch.
+        times = np.stack([one.time_us for one in batches])[:, used]
+        slowest = times.max(axis=0)
+        summary = summarise(slowest)
+        wrong = [part.n_wrong for part in parts]
+        n_wrong = None if None in wrong else sum(count or 0 for count in wrong)
+        starts = _on_one_clock(parts, group.ranks, hosts)
+        rows.append(
+            _fixed_columns(step, group)
+            | {
+                "n_samples": summary.n,
+                "calls": int(batches[0].calls[-1]),
+                "time_us": summary.median,
+                "time_us_lo": summary.lo,
+                "time_us_hi": summary.hi,
+                "p95_us": summary.p95,
+                "p99_us": summary.p99,
+                "min_us": summary.min,
+                "max_us": summary.max,
+                "skew_us": float(np.median(np.ptp(times, axis=0))),
+                "n_modes": _n_modes(slowest),
+                "trend": relative_trend(slowest),
+                "alignment_us": math.nan if starts is None else float(np.median(np.ptp(starts[0][:, used], axis=0))),
+                "n_wrong": n_wrong,
+                "status": "wrong" if n_wrong else "ok",
+                "stop_reason": batches[0].stop_reason,
+            }
+        )
+    return rows
+
+
+def _n_modes(times: Floats) -> int | None:
+    """Return the number of levels of the times, or None if they are too few to decide."""
+    if len(times) < FEWEST_FOR_SHAPE:
+        return None
+    return 1 if find_modes(times) is None else 2
+
+
+def rows_without_times(step: Step, groups: Sequence[MeasuredGroup], status: str, reason: str) -> list[Row]:
+    """Return one row per group or pair of a step without times: failed, cancelled or skipped."""
+    return [_fixed_columns(step, group) | {"status": status, "stop_reason": reason} for group in groups]
+
+
+def _fixed_columns(step: Step, group: MeasuredGroup) -> Row:
+    columns = {name: getattr(step, name) for name in _STEP_COLUMNS}
+    return columns | {"step": step.index} | _group_columns(group)
+
+
+def _group_columns(group: MeasuredGroup) -> Row:
+    src, dst = group.ranks if group.is_pair else (None, None)
+    return {"group": group.name, "src_rank": src, "dst_rank": dst}
+
+
+def _on_one_clock(
+    parts: Sequence[Measured], ranks: Sequence[int], hosts: Sequence[str]
+) -> tuple[Floats, Floats] | None:
+    """Return the starts of several ranks and their first collectives, in µs, each of shape (ranks, batches).
+
+    None unless they come from the clock of one host.
+    """
+    # All processes of a host share CLOCK_MONOTONIC, but the clocks of two hosts differ by an unknown offset.
+    begun = [part.batches.start_us for part in parts]
+    if any(start is None for start in begun) or len({hosts[rank] for rank in ranks}) > 1:
+        return None
+    starts: Floats = np.stack(begun)  # type: ignore[arg-type]
+    ends = starts + np.stack([part.batches.time_us * part.batches.calls for part in parts])
+    arrived = [part.arrive_us for part in parts]
+    entered = np.stack([start if one is None else one for one, start in zip(arrived, starts, strict=True)])
+    errors = clock_errors(starts, ends)
+    return starts - errors, entered - errors
+
+
+def samples_of_step(
+    step: Step, groups: Sequence[MeasuredGroup], measured: Mapping[int, Measured], hosts: Sequence[str]
+) -> list[Columns]:
+    """Return the samples of one step, as columns per rank."""
+    columns = []
+    for group in groups:
+        ranks = group.ranks
+        parts = [measured[rank] for rank in ranks]
+        starts = _on_one_clock(parts, ranks, hosts)
+        # Offsets from the first rank of each batch. Without comparable starts they remain NaN.
+        offsets = np.full((len(ranks), len(parts[0].batches.time_us)), np.nan) if starts is None else starts[1]
+        for rank, part, offset in zip(ranks, parts, offsets - offsets.min(axis=0), strict=True):
+            batches = part.batches
+            n = len(batches.time_us)
+            columns.append(
+                {
+                    "step": np.full(n, step.index),
+                    "axis": np.full(n, step.axis, dtype=object),
+                    "grouping": np.full(n, step.grouping, dtype=object),
+                    "concurrent_axis": np.full(n, step.concurrent_axis, dtype=object),
+                    **{key: np.full(n, value, dtype=object) for key, value in _group_columns(group).items()},
+                    "rank": np.full(n, rank),
+                    "batch": np.arange(n),
+                    "block": np.full(n, None, dtype=object) if part.block is None else part.block.astype(object),
+                    "calls": batches.calls,
+                    "time_us": batches.time_us,
+                    "host_us": batches.host_us,
+                    "start_offset_us": offset,
+                    "is_warmup": batches.is_warmup,
+                    "status": np.where(batches.is_covered, "wrong" if part.n_wrong else "ok", "uncovered").astype(
+                        object
+                    ),
+                }
+            )
+    return columns

@@ -1,0 +1,92 @@
+"""Successive halving: rounds in which all options that are left are measured, and then the slower half is dropped."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+_TIED = 1.02
+"""Options that are slower than the fastest one by at most this factor are tied, so that the simplest of them stay."""
+
+_FEWEST = 4
+"""The number of options that are left to be compared in all further rounds, besides the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Halved:
+    """The times of the options, and those that stayed until the end.
+
+    Parameters
+    ----------
+    times : list of list of float
+        The times of each option, one per round in which it took part.
+    left : list of int
+        The options that took part in all rounds.
+    """
+
+    times: list[list[float]] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+
+
+def halve(
+    n: int,
+    measure: Callable[[Sequence[int]], Sequence[float]],
+    *,
+    rounds: int,
+    fewest: int = _FEWEST,
+    goes_on: Callable[[int], bool] = lambda n_rounds: True,
+) -> Halved:
+    """Measure options in rounds, and drop the slower half of them after each of the first rounds.
+
+    The first option is the default. It takes part in every round, so that all other options can be compared with it.
+    Options are ranked by the median of their times so far, relative to the default in the same round.
+
+    Parameters
+    ----------
+    n : int
+        The number of options, with the default.
+    measure : callable
+        Measures the options of one round in the given order, and returns their times in this order.
+    rounds : int
+        The number of rounds.
+    fewest : int, default 4
+        The number of options besides the default from which no further one is dropped.
+    goes_on : callable, optional
+        Called with the number of rounds so far before each further round. False ends the rounds early.
+
+    Returns
+    -------
+    Halved
+        The times of all options.
+
+    Examples
+    --------
+    >>> found = halve(9, lambda order: [9.0 - option for option in order], rounds=3, fewest=2)
+    >>> found.left, [len(times) for times in found.times]
+    ([0, 7, 8], [3, 1, 1, 1, 1, 2, 2, 3, 3])
+    """
+    times: list[list[float]] = [[] for _ in range(n)]
+    ratios: list[list[float]] = [[] for _ in range(n)]
+    left = list(range(n))
+    for number in range(rounds):
+        if number and not goes_on(number):
+            break
+        # In the opposite order in every second round: a drift then favours each option equally often.
+        order = left[:: -1 if number % 2 else 1]
+        found = dict(zip(order, measure(order), strict=True))
+        for option, time in found.items():
+            times[option].append(time)
+            ratios[option].append(time / found[0])
+        others = left[1:]
+        n_kept = max(math.ceil(len(others) / 2), fewest)
+        if number < rounds - 1 and n_kept < len(others):
+            medians = {option: float(np.median(ratios[option])) for option in others}
+            tied = min(medians.values()) * _TIED
+            # The sort is stable, so that ties keep their order, in which simpler options come first.
+            ranked = sorted(others, key=lambda option: max(medians[option], tied))
+            fastest = min(others, key=lambda option: medians[option])
+            left = [0, *sorted({*ranked[: n_kept - (fastest not in ranked[:n_kept])], fastest})]
+    return Halved(times, left)

@@ -1,0 +1,253 @@
+"""Trials of the options of one call: all are prepared and checked, and then they take turns. Runs on the engines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._errors import BenchError, MeshlabError
+from meshlab.benchmark.on_ranks._halving import halve
+from meshlab.benchmark.on_ranks._sampling import StopVote
+from meshlab.benchmark.on_ranks._timing import set_up_step
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from meshlab.comm._backend import Mode, Timings
+    from meshlab.comm._communicator import Communicator
+    from meshlab.plans._steps import Step
+
+
+Status = Literal["ok", "wrong", "failed", "unsupported", "dropped"]
+
+Ints = npt.NDArray[np.int32]
+
+HOPELESS = 2.0
+"""The ratio to the time of the default in the first calls from which an option is not measured any further."""
+
+_GRAPH_CALLS = 20
+"""Batches of captured calls are a multiple of this number, so that all of their graphs are the same."""
+
+_SLOW_BYTES = 1 << 24
+"""The size from which a single call takes long enough to be timed."""
+
+_HOST_BOUND_US = 25.0
+"""Up to this time, a call that is not captured may take as long as the host needs to enqueue it."""
+
+
+class TimedTrial(Protocol):
+    """A prepared call, as `meshlab.comm.PreparedCall`."""
+
+    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+        """Time batches of calls."""
+
+    def held(self, mode: Mode, calls: int) -> AbstractContextManager[Callable[[int], Timings]]:
+        """Prepare batches of calls once."""
+
+
+SetUp = Callable[["Communicator", "Step", bool], tuple[TimedTrial, int | None]]
+"""Prepares the call of an option and checks its result, as `set_up_step`."""
+
+
+class TrialRounds(NamedTuple):
+    """How thoroughly to try the options of a call.
+
+    Parameters
+    ----------
+    rounds : int
+        The number of rounds.
+    max_s : float
+        The duration of all rounds in seconds after which no further one begins.
+    check : bool
+        Whether to check the result of each option.
+    halves : bool
+        Whether to drop the slower half of the options after each of the first rounds.
+    batches : int, default 3
+        The number of batches of an option in each round.
+    batch_us : float, default 2000
+        The target duration of a batch, in µs.
+    max_calls : int, default 400
+        The largest number of calls in a batch.
+    """
+
+    rounds: int
+    max_s: float
+    check: bool
+    halves: bool
+    batches: int = 3
+    batch_us: float = 2000.0
+    max_calls: int = 400
+
+
+class Trial(NamedTuple):
+    """What the ranks found out about an option. The same on all ranks, except the number of wrong elements.
+
+    Parameters
+    ----------
+    status : str
+        ``"ok"`` for an option that took part in all rounds, else ``"wrong"``, ``"failed"``, ``"unsupported"`` or
+        ``"dropped"``.
+    message : str
+        The reason for another status than ``"ok"``.
+    n_wrong : int or None
+        Number of wrong elements on this rank. None if unchecked.
+    times_us : tuple of float
+        The time per call in each round, on the slowest rank of the slowest group, in µs.
+    ratio : float
+        The time of the first calls relative to those of the default. NaN if unknown.
+    """
+
+    status: Status
+    message: str
+    n_wrong: int | None
+    times_us: tuple[float, ...] = ()
+    ratio: float = float("nan")
+
+
+def try_options(
+    comm: Communicator,
+    everyone: Communicator,
+    steps: Sequence[Step],
+    how: TrialRounds,
+    groups: Ints,
+    set_up: SetUp = set_up_step,
+) -> list[Trial]:
+    """Check the options of one call, and measure them in interleaved rounds. Collective over all groups.
+
+    Parameters
+    ----------
+    comm : Communicator
+        The group of this rank.
+    everyone : Communicator
+        A communicator of the ranks of all groups.
+    steps : sequence of Step
+        The same call with different options, the default first.
+    how : TrialRounds
+        The number of rounds.
+    groups : numpy.ndarray
+        The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
+    set_up : callable, optional
+        Prepares and checks an option.
+    """
+    vote = _Vote(StopVote(everyone, groups))
+    found: list[Trial | None] = [None] * len(steps)
+    calls: dict[int, Any] = {}
+    n_wrong: list[int | None] = [None] * len(steps)
+    with comm.backend.local(), ExitStack() as held:
+        for number, step in enumerate(steps):
+            call, n_wrong[number], found[number] = _prepare(comm, step, how.check, vote, set_up)
+            if found[number] is None:
+                calls[number] = call
+        if 0 not in calls:  # without the default there is nothing to compare with
+            return [one or Trial("failed", "the default could not be measured", None) for one in found]
+        mode = steps[0].mode
+        n_first = 1 if mode != "graph" or (steps[0].size_bytes or 0) >= _SLOW_BYTES else 2
+        first_us = {number: _first_us(call, n_first, vote) for number, call in calls.items()}
+        ratios = {number: time_us / first_us[0] for number, time_us in first_us.items()}
+        tells = mode != "graph" or first_us[0] > _HOST_BOUND_US
+        n_calls = _calls_per_batch(first_us[0], mode, how)
+        measures: dict[int, Callable[[int], Timings]] = {}
+        for number, call in calls.items():
+            if tells and how.halves and ratios[number] > HOPELESS:
+                reason = f"its first calls took {ratios[number]:.1f} times as long as those of the default"
+                found[number] = Trial("dropped", reason, n_wrong[number], (first_us[number],), ratios[number])
+                continue
+            problem = ""
+            try:
+                measures[number] = held.enter_context(call.held(mode, n_calls))
+            except MeshlabError as error:
+                problem = error.summary
+            status, message = vote.outcome(problem)
+            if status != "ok":
+                measures.pop(number, None)
+                found[number] = Trial(status, message, n_wrong[number])
+        if 0 not in measures:
+            return [one or Trial("failed", "the default could not be measured", None) for one in found]
+        options = list(measures)
+        began = time.perf_counter()  # the library may have connected the ranks anew for some options
+
+        def measure(order: Sequence[int]) -> list[float]:
+            parts = [measures[options[one]](how.batches).time_us for one in order]
+            return vote.times(parts)
+
+        def goes_on(n_rounds: int) -> bool:
+            spent_s = vote.largest(time.perf_counter() - began)
+            return spent_s * (n_rounds + 1) / n_rounds <= how.max_s if not how.halves else spent_s <= how.max_s
+
+        fewest = {} if how.halves else {"fewest": len(options)}
+        halved = halve(len(options), measure, rounds=how.rounds, goes_on=goes_on, **fewest)
+    for position, number in enumerate(options):
+        times = tuple(halved.times[position])
+        status, message = ("ok", "") if position in halved.left else ("dropped", _why_dropped(halved.times, position))
+        found[number] = Trial(status, message, n_wrong[number], times, ratios[number])
+    return [one for one in found if one is not None]
+
+
+def _prepare(
+    comm: Communicator, step: Step, check: bool, vote: _Vote, set_up: SetUp
+) -> tuple[TimedTrial | None, int | None, Trial | None]:
+    """Return the prepared call and its number of wrong elements, or a trial that says why it cannot be measured."""
+    call, n_wrong, problem = None, None, ""
+    try:
+        call, n_wrong = set_up(comm, step, check)
+    except MeshlabError as error:
+        problem = error.summary
+    except Exception as error:
+        raise BenchError(f"{step}: {type(error).__name__}: {error}") from error
+    # A library checks a choice locally and in the same way on all ranks, so an error of one is an error of all, and
+    # no rank waits in the call. All of them learn here that the option is left out.
+    status, message = vote.outcome(problem)
+    if status != "ok":
+        return None, None, Trial(status, message, None)
+    if vote.largest(n_wrong or 0):
+        return None, n_wrong, Trial("wrong", "its result is wrong", n_wrong)
+    return call, n_wrong, None
+
+
+def _first_us(call: TimedTrial, calls: int, vote: _Vote) -> float:
+    """Return the shortest time of a few calls that are not captured, in µs."""
+    return vote.shortest(call.measure("pipelined", calls, 2).time_us)
+
+
+def _calls_per_batch(call_us: float, mode: Mode, how: TrialRounds) -> int:
+    """Return the number of calls in a batch, which is the same for all options."""
+    calls = int(min(max(1.0, how.batch_us / max(call_us, 1e-3)), how.max_calls))
+    return calls - calls % _GRAPH_CALLS if mode == "graph" and calls > _GRAPH_CALLS else calls
+
+
+def _why_dropped(times: Sequence[Sequence[float]], position: int) -> str:
+    n = len(times[position])
+    ratio = float(np.median(np.array(times[position]) / np.array(times[0][:n])))
+    return f"dropped after {n} round{'s' * (n != 1)}, at {ratio:.2f} times the default"
+
+
+class _Vote:
+    """Decisions that all ranks take together, because one that decided differently would deadlock the others."""
+
+    def __init__(self, vote: StopVote) -> None:
+        self._vote = vote
+
+    def largest(self, value: float) -> float:
+        """Return the largest value of all ranks."""
+        return float(self._vote.share([value]).max())
+
+    def times(self, parts: Sequence[npt.NDArray[np.float64]]) -> list[float]:
+        """Return the median over the batches of each part, on the slowest rank of the slowest group."""
+        shared = self._vote.share(np.concatenate(parts).tolist()).reshape(-1, len(parts), len(parts[0]))
+        return [float(value) for value in np.median(shared, axis=2).max(axis=0)]
+
+    def shortest(self, times: npt.NDArray[np.float64]) -> float:
+        """Return the shortest batch on the slowest rank of the slowest group."""
+        return float(self._vote.share(times.tolist()).max(axis=0).min())
+
+    def outcome(self, problem: str) -> tuple[Status, str]:
+        """Return the status of an option that has a problem on all ranks, or on some of them."""
+        some, others = self._vote.share([bool(problem), not problem]).max(axis=0)
+        if not some:
+            return "ok", ""
+        return ("failed" if others else "unsupported"), problem or "it failed on another rank"

@@ -1,0 +1,680 @@
+"""One training step on a rank: the communication of a job with computation between the calls. Runs on the engines.
+
+A schedule is data. `expand` turns it into a list of operations, which a rank runs with its `_Lanes`: streams and events
+on GPUs, threads elsewhere. Each operation either computes, starts a call, or waits for one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.benchmark.on_ranks._buffers import allocate_shared, release_buffers
+from meshlab.benchmark.on_ranks._sampling import StopVote
+from meshlab.benchmark.on_ranks._timing import prepare_step, set_up_step
+from meshlab.comm.backends._cuda_parts import find_cublas
+from meshlab.engines._memory import free_bytes
+
+if TYPE_CHECKING:
+    from meshlab.comm._communicator import Communicator, PreparedCall
+    from meshlab.plans._steps import Step
+
+
+Floats = npt.NDArray[np.float64]
+
+Overlap = Literal["nothing", "compute", "layer", "pass"]
+"""The computation that may run during a call: none, the next one, all until the same call of the next repetition, or
+all until the end of the pass."""
+
+
+class TimedCall(NamedTuple):
+    """A call of a schedule, and the computation before it.
+
+    Parameters
+    ----------
+    axis : int
+        The index of the communicator. -1 if its groups have one rank, so that nothing is sent.
+    step : Step or None
+        The collective and its size. None if nothing is sent.
+    flops : float
+        The floating-point operations between the previous call and this one.
+    overlap : {"nothing", "compute", "layer", "pass"}
+        The computation that may run during the call.
+    is_single : bool
+        True if only one micro-batch issues the call: the first one in the forward pass, or the last one in the backward
+        pass. All micro-batches compute.
+    """
+
+    axis: int
+    step: Step | None
+    flops: float
+    overlap: Overlap
+    is_single: bool
+
+
+class RepeatedCalls(NamedTuple):
+    """Calls that repeat together, such as those of a layer.
+
+    Parameters
+    ----------
+    phase : {"forward", "backward"}
+        The pass.
+    calls : tuple of TimedCall
+        The calls, in order.
+    repeats : int
+        The number of repetitions in one micro-batch.
+    """
+
+    phase: str
+    calls: tuple[TimedCall, ...]
+    repeats: int
+
+
+class Schedule(NamedTuple):
+    """A training step.
+
+    Parameters
+    ----------
+    blocks : tuple of RepeatedCalls
+        The passes of one micro-batch, in order.
+    micro_batches : int
+        The number of micro-batches.
+    """
+
+    blocks: tuple[RepeatedCalls, ...]
+    micro_batches: int
+
+
+class Variant(NamedTuple):
+    """A part of a step that is timed on its own.
+
+    Parameters
+    ----------
+    computes : bool
+        Whether the step computes. Without computation there is nothing to overlap with, and the calls of an axis follow
+        one another.
+    axes : tuple of int
+        The communicators whose calls take part.
+    is_steady : bool, default False
+        True to leave out the calls that only one micro-batch issues. All micro-batches are then the same, which allows
+        conclusions about more of them.
+    """
+
+    computes: bool
+    axes: tuple[int, ...]
+    is_steady: bool = False
+
+
+class Operation(NamedTuple):
+    """An operation of a rank.
+
+    Parameters
+    ----------
+    kind : {"compute", "start", "run", "wait"}
+        ``"run"`` starts a call and waits for it.
+    call : int
+        Number of the call in the step, from 0. -1 to compute.
+    axis : int
+        The index of the communicator. -1 to compute.
+    step : Step or None
+        The collective to start or run.
+    flops : float
+        The floating-point operations to compute.
+    """
+
+    kind: Literal["compute", "start", "run", "wait"]
+    call: int = -1
+    axis: int = -1
+    step: Step | None = None
+    flops: float = 0.0
+
+
+class StepOptions(NamedTuple):
+    """The way to run a step on all ranks.
+
+    Parameters
+    ----------
+    compute : {"products", "wait"}
+        Matrix products, or a wait of the same duration.
+    flops_per_us : float
+        The rate at which a wait replaces a product.
+    overlaps : bool
+        False if the backend cannot communicate while the rank computes, so that every call is waited for.
+    """
+
+    compute: Literal["products", "wait"]
+    flops_per_us: float
+    overlaps: bool
+
+
+class CallProbe(NamedTuple):
+    """A call that was measured a few times on its own.
+
+    Parameters
+    ----------
+    time_us : float
+        The median time, in µs, on the slowest rank.
+    n_wrong : int or None
+        The number of wrong elements on this rank. None if the result was not checked.
+    """
+
+    time_us: float
+    n_wrong: int | None
+
+
+class RankProbe(NamedTuple):
+    """What a rank reports before anything is timed.
+
+    Parameters
+    ----------
+    free : (bool, int)
+        The free memory, see `meshlab.engines._memory.free_bytes`.
+    no_products : str
+        The reason why the rank cannot multiply matrices, and the fix. Empty if it can.
+    """
+
+    free: tuple[bool, int]
+    no_products: str
+
+
+def expand(schedule: Schedule, variant: Variant, *, overlaps: bool = True) -> list[Operation]:
+    """Return the operations of a step in the order in which a rank issues them.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        The step.
+    variant : Variant
+        The part of it that is timed.
+    overlaps : bool, default True
+        Whether calls may overlap with computation. If False, every call is waited for.
+
+    Examples
+    --------
+    >>> from meshlab.plans._plan import Step
+    >>> step = Step(0, "all_reduce", "sum", "float32", None, True, "pipelined", "tp", 2, 1, 4)
+    >>> block = RepeatedCalls("forward", (TimedCall(0, step, 1e9, "compute", False),), 2)
+    >>> [(one.kind, one.call) for one in expand(Schedule((block,), 1), Variant(True, (0,)))]
+    [('compute', -1), ('start', 0), ('compute', -1), ('wait', 0), ('start', 1), ('wait', 1)]
+    """
+    program = _Program(overlaps and variant.computes)
+    last = schedule.micro_batches - 1
+    for number in range(schedule.micro_batches):
+        phase = ""
+        for block in schedule.blocks:
+            if block.phase != phase:
+                program.end_pass()
+                phase = block.phase
+            for _ in range(block.repeats):
+                for position, call in enumerate(block.calls):
+                    if variant.computes and call.flops:
+                        program.compute(call.flops)
+                    is_issued = number == (0 if phase == "forward" else last) if call.is_single else True
+                    if call.axis in variant.axes and is_issued and not (call.is_single and variant.is_steady):
+                        program.call(call, position)
+            program.end_block()
+        program.end_pass()
+    program.end()
+    return program.operations
+
+
+class _Program:
+    """Operations of a step, and the calls that are under way after them."""
+
+    def __init__(self, overlaps: bool) -> None:
+        self.operations: list[Operation] = []
+        self._overlaps = overlaps
+        self._n_calls = 0
+        self._axis_of: dict[int, int] = {}  # of the calls that are under way
+        self._until_computed: list[int] = []
+        self._until_repeated: dict[int, int] = {}  # by the position of the call in its block
+        self._until_end_of_pass: list[int] = []
+
+    def compute(self, flops: float) -> None:
+        """Compute, and wait for the calls that may overlap with this computation only."""
+        self.operations.append(Operation("compute", flops=flops))
+        self._wait_for(self._until_computed)
+
+    def call(self, call: TimedCall, position: int) -> None:
+        """Start a call, and wait for it if it overlaps with nothing."""
+        overlap = call.overlap if self._overlaps else "nothing"
+        if position in self._until_repeated:
+            self._wait_for([self._until_repeated.pop(position)])
+        number, self._n_calls = self._n_calls, self._n_calls + 1
+        # The calls of an axis run in order. So one that is waited for runs at once only if none is under way.
+        if overlap == "nothing" and call.axis not in self._axis_of.values():
+            self.operations.append(Operation("run", number, call.axis, call.step))
+            return
+        self.operations.append(Operation("start", number, call.axis, call.step))
+        self._axis_of[number] = call.axis
+        if overlap == "nothing":
+            self._wait_for([number])
+        elif overlap == "compute":
+            self._until_computed.append(number)
+        elif overlap == "layer":
+            self._until_repeated[position] = number
+        else:
+            self._until_end_of_pass.append(number)
+
+    def end_block(self) -> None:
+        """Wait for the calls of the last repetition after the next computation, because there is no next repetition."""
+        self._until_computed += self._until_repeated.values()
+        self._until_repeated.clear()
+
+    def end_pass(self) -> None:
+        """Wait for the calls that may overlap with the rest of the pass."""
+        self._wait_for(self._until_end_of_pass)
+
+    def end(self) -> None:
+        """Wait for all calls."""
+        self._wait_for(self._until_computed)
+
+    def _wait_for(self, calls: list[int]) -> None:
+        self.operations.extend(Operation("wait", call, self._axis_of.pop(call)) for call in calls)
+        calls.clear()
+
+
+class _Lanes(Protocol):
+    """One lane for computation and one for each communicator."""
+
+    def run(self, operations: Sequence[Operation]) -> Floats:
+        """Run a step after a barrier of all ranks.
+
+        Returns the duration of the step, the time on the host until everything was issued (NaN if that is the same),
+        the time for which computation waited for each axis, and the time for which each axis was busy, all in µs.
+        """
+
+    def close(self) -> None:
+        """Stop the lanes."""
+
+
+def probe_rank(comm: Communicator) -> RankProbe:
+    """Return the free memory of this rank, and whether it can multiply matrices."""
+    if comm.backend.device is None:
+        return RankProbe(free_bytes(comm), "products would take cores from the ranks that communicate")
+    cublas = find_cublas()
+    return RankProbe(free_bytes(comm), f"cuBLAS {cublas.problem}; {cublas.fix}" if cublas.problem else "")
+
+
+def probe_calls(everyone: Communicator, *arguments: Any) -> tuple[list[CallProbe], float]:
+    """Check and time each different call of a schedule, and the rate of matrix products. Collective over all ranks.
+
+    Parameters
+    ----------
+    everyone : Communicator
+        A communicator of all ranks.
+    *arguments
+        The communicators of the axes, the different calls as a list of (axis, step), the options, the largest
+        computation in floating-point operations, and whether to check the results.
+
+    Returns
+    -------
+    probes : list of CallProbe
+        One per call.
+    flops_per_us : float
+        The rate of matrix products on the slowest rank, or that of the options for waits.
+    """
+    *comms, calls, options, flops, check = arguments
+    vote = StopVote(everyone, [range(everyone.size)])
+    probes = []
+    for axis, step in calls:
+        call, n_wrong = set_up_step(comms[axis], step, check)
+        # The first call connects the peers unless the check did. The median of three ignores it.
+        first = float(vote.share([call.measure("pipelined", 1, 1).time_us[0]]).max())
+        more = call.measure("pipelined", 1, 3).time_us if first < _SLOW_US else np.array([first])
+        probes.append(CallProbe(float(vote.share([np.median(more)]).max()), n_wrong))
+    rate = options.flops_per_us
+    if options.compute == "products" and flops:
+        lanes = _StreamLanes(everyone, [], {}, options, [flops])
+        once = [Operation("compute", flops=flops)]
+        taken = [lanes.run(once)[0] for _ in range(4)][1:]  # the first one chooses the kernels
+        rate = flops / float(vote.share([np.median(taken)]).max())
+    return probes, rate
+
+
+_SLOW_US = 1e5
+"""Calls from this duration on are measured once."""
+
+
+def measure_steps(everyone: Communicator, *arguments: Any) -> Floats:
+    """Time several variants of a step, which take turns. Collective over all ranks.
+
+    Parameters
+    ----------
+    everyone : Communicator
+        A communicator of all ranks.
+    *arguments
+        The communicators of the axes, the schedule, the variants, the options, and the number of timed repetitions.
+
+    Returns
+    -------
+    numpy.ndarray
+        Times in µs, shape (variants, repetitions, 2 + 2 × axes): the columns of `_Lanes.run`.
+    """
+    *comms, schedule, variants, options, repetitions = arguments
+    programs = [expand(schedule, variant, overlaps=options.overlaps) for variant in variants]
+    calls = _prepare(comms, schedule.blocks)
+    flops = [operation.flops for program in programs for operation in program if operation.kind == "compute"]
+    make = _ThreadLanes if everyone.backend.device is None else _StreamLanes
+    lanes: _Lanes = make(everyone, comms, calls, options, flops)
+    times = np.empty((repetitions + 1, len(programs), 2 + 2 * len(comms)))
+    try:
+        # The first repetition is the warm-up. In reverse order in every second one, so that a drift affects all alike.
+        for repetition in range(repetitions + 1):
+            order = range(len(programs))
+            for index in order[:: -1 if repetition % 2 else 1]:
+                times[repetition, index] = lanes.run(programs[index])
+    finally:
+        lanes.close()
+    return np.ascontiguousarray(times[1:].swapaxes(0, 1))
+
+
+def _prepare(comms: Sequence[Communicator], blocks: Sequence[RepeatedCalls]) -> dict[tuple[int, Step], PreparedCall]:
+    """Prepare each different call, and run it once, in which the ranks also compare it.
+
+    The calls of an axis run in order, so they share their memory. Different axes communicate at the same time.
+    """
+    by_axis: dict[int, dict[Step, None]] = {}
+    for block in blocks:
+        for call in block.calls:
+            if call.step is not None:
+                by_axis.setdefault(call.axis, {})[call.step] = None
+    found = {}
+    sets = allocate_shared([[(comms[axis], step) for step in steps] for axis, steps in by_axis.items()])
+    for (axis, steps), several in zip(by_axis.items(), sets, strict=True):
+        for step, buffers in zip(steps, several, strict=True):
+            buffers.send[...] = 0
+            buffers.out[...] = 0
+            found[axis, step] = prepared = prepare_step(comms[axis], step, buffers)
+            prepared()
+    return found
+
+
+def _resolved(operations: Sequence[Operation], calls: Mapping[tuple[int, Step], PreparedCall]) -> list[Any]:
+    """Return the call of each operation, before the time is taken. None for those that compute or wait."""
+    return [None if one.step is None else calls[one.axis, one.step] for one in operations]
+
+
+class _ThreadLanes:
+    """Waits instead of computation in this thread, and a thread for each communicator with calls that overlap."""
+
+    def __init__(
+        self,
+        everyone: Communicator,
+        comms: Sequence[Communicator],
+        calls: Mapping[tuple[int, Step], PreparedCall],
+        options: StepOptions,
+        flops: Sequence[float],
+    ) -> None:
+        self._barrier = everyone.prepare("barrier")
+        self._calls = calls
+        self._n_axes = len(comms)
+        self._flops_per_us = options.flops_per_us
+        self._workers: dict[int, _Worker] = {}
+
+    def run(self, operations: Sequence[Operation]) -> Floats:
+        """Run a step, see `_Lanes`."""
+        clock = time.perf_counter
+        exposed, busy = np.zeros(self._n_axes), np.zeros(self._n_axes)
+        flights: dict[int, _Flight] = {}
+        calls = _resolved(operations, self._calls)
+        self._barrier()
+        start = clock()
+        for (kind, number, axis, _, flops), call in zip(operations, calls, strict=True):
+            begin = clock()
+            if kind == "compute":
+                _pause(begin + flops / self._flops_per_us / 1e6)
+            elif kind == "run":
+                call()
+                taken = clock() - begin
+                exposed[axis] += taken
+                busy[axis] += taken
+            elif kind == "start":
+                flights[number] = self._worker(axis).submit(call)
+            else:
+                busy[axis] += flights.pop(number).wait()
+                exposed[axis] += clock() - begin
+        return np.array([clock() - start, math.nan, *exposed, *busy]) * 1e6
+
+    def _worker(self, axis: int) -> _Worker:
+        if axis not in self._workers:
+            self._workers[axis] = _Worker()
+            self._workers[axis].start()
+        return self._workers[axis]
+
+    def close(self) -> None:
+        """Stop the threads. One that is blocked in a call ends after it."""
+        for worker in self._workers.values():
+            worker.tasks.put(None)
+
+
+class _Flight:
+    """A call that a worker runs."""
+
+    def __init__(self, call: PreparedCall) -> None:
+        self.call = call
+        self.is_done = threading.Event()
+        self.taken_s = 0.0
+        self.error: BaseException | None = None
+
+    def wait(self) -> float:
+        """Wait for the call, and return its duration in seconds."""
+        self.is_done.wait()
+        if self.error is not None:
+            raise self.error
+        return self.taken_s
+
+
+class _Worker(threading.Thread):
+    """Runs the calls of one communicator in order."""
+
+    def __init__(self) -> None:
+        super().__init__(name="meshlab communication", daemon=True)
+        self.tasks: SimpleQueue[_Flight | None] = SimpleQueue()
+
+    def submit(self, call: PreparedCall) -> _Flight:
+        """Queue a call."""
+        flight = _Flight(call)
+        self.tasks.put(flight)
+        return flight
+
+    def run(self) -> None:
+        """Run calls until None arrives."""
+        while (flight := self.tasks.get()) is not None:
+            begin = time.perf_counter()
+            try:
+                flight.call()
+            except BaseException as error:
+                flight.error = error
+            flight.taken_s = time.perf_counter() - begin
+            flight.is_done.set()
+
+
+_PRECISION_S = 2e-4
+"""A sleep may take this much longer than requested."""
+
+
+def _pause(until: float) -> None:
+    """Wait until a time of `time.perf_counter`, without occupying a core for long."""
+    left = until - time.perf_counter() - _PRECISION_S
+    if left > 0:
+        time.sleep(left)
+    while time.perf_counter() < until:
+        time.sleep(0)
+
+
+class _StreamLanes:
+    """A stream for computation, and the stream of each communicator. Events order and time them."""
+
+    def __init__(
+        self,
+        everyone: Communicator,
+        comms: Sequence[Communicator],
+        calls: Mapping[tuple[int, Step], PreparedCall],
+        options: StepOptions,
+        flops: Sequence[float],
+    ) -> None:
+        self._cuda: Any = everyone.xp.cuda
+        self._everyone: Any = everyone
+        self._streams: list[Any] = [getattr(comm.backend, "stream", None) for comm in comms]
+        self._calls = calls
+        self._compute = self._cuda.Stream(non_blocking=True)
+        self._work: Callable[[float], None]
+        if options.compute == "products" and flops:
+            self._work = _Products(everyone.xp, self._compute, flops)
+        else:
+            self._work = _Waits(everyone.xp, self._compute, options.flops_per_us)
+        self._timed: list[Any] = []
+        self._untimed: list[Any] = []
+        for comm in (everyone, *comms):  # the first calls ran on other streams
+            comm.backend.wait_idle()  # type: ignore[attr-defined]
+
+    def run(self, operations: Sequence[Operation]) -> Floats:
+        """Run a step, see `_Lanes`."""
+        compute, streams, work = self._compute, self._streams, self._work
+        timed, untimed = _reused(self._timed, self._cuda.Event), _reused(self._untimed, self._new_untimed)
+        computes = any(operation.kind == "compute" for operation in operations)
+        flights: dict[int, tuple[int, Any, Any]] = {}
+        stalls: list[tuple[int, Any, Any]] = []
+        start, done = next(timed), next(timed)
+        calls = _resolved(operations, self._calls)
+        self._everyone.barrier()
+        start.record(compute)
+        for stream in streams:
+            stream.wait_event(start)
+        began = time.perf_counter()
+        for (kind, number, axis, _, flops), call in zip(operations, calls, strict=True):
+            if kind == "compute":
+                work(flops)
+                continue
+            if kind != "wait":
+                stream, begin, end = streams[axis], next(timed), next(timed)
+                if computes:
+                    # The call uses what was computed before it.
+                    ready = next(untimed)
+                    ready.record(compute)
+                    stream.wait_event(ready)
+                begin.record(stream)
+                call.enqueue()
+                end.record(stream)
+                flights[number] = axis, begin, end
+            if kind != "start" and computes:
+                before, after = next(timed), next(timed)
+                before.record(compute)
+                compute.wait_event(flights[number][2])
+                after.record(compute)
+                stalls.append((axis, before, after))
+        if not computes:  # calls of one stream follow one another, and only the last one is waited for
+            for _, _, end in flights.values():
+                compute.wait_event(end)
+        done.record(compute)
+        host = time.perf_counter() - began
+        self._everyone.backend.wait(done)
+        return np.array(
+            [
+                self._cuda.get_elapsed_time(start, done) * 1e3,
+                host * 1e6,
+                *self._sums(stalls, len(streams)),
+                *self._sums(flights.values(), len(streams)),
+            ]
+        )
+
+    def _sums(self, spans: Iterable[tuple[int, Any, Any]], n: int) -> Floats:
+        """Return the sum of the times between pairs of events for each axis, in µs."""
+        sums = np.zeros(n)
+        for axis, begin, end in spans:
+            sums[axis] += self._cuda.get_elapsed_time(begin, end) * 1e3
+        return sums
+
+    def _new_untimed(self) -> Any:
+        return self._cuda.Event(disable_timing=True)
+
+    def close(self) -> None:
+        """Do nothing: the streams end with the object."""
+
+
+def _reused(pool: list[Any], make: Callable[[], Any]) -> Iterator[Any]:
+    """Yield the objects of a pool, and add new ones if it has too few."""
+    for index in itertools.count():
+        if index == len(pool):
+            pool.append(make())
+        yield pool[index]
+
+
+_LARGEST, _SMALLEST = 8192, 256
+"""The size of the matrices of a product. Larger ones are not faster, and smaller ones are mostly overhead."""
+
+_PATTERN = 1 << 16
+"""The number of different elements of a matrix. It divides the size of the smallest one."""
+
+_ROWS = 64
+"""The first matrix has a multiple of this number of rows, so that all products use the tensor cores."""
+
+
+class _Products:
+    """Matrix products in half precision with a given number of floating-point operations, on a stream."""
+
+    def __init__(self, xp: Any, stream: Any, flops: Sequence[float]) -> None:
+        # A few products for the largest computation. Smaller ones have fewer rows.
+        n = _LARGEST
+        while n > _SMALLEST and 8 * n**3 > max(flops):
+            n //= 2
+        self._xp, self._stream, self._n = xp, stream, n
+        with stream:
+            # Pseudo-random numbers in [-1, 1): products of zeros need less power, so that the GPU runs faster. They
+            # repeat, because intermediate results of this size would stay in CuPy's memory pool.
+            hashed = xp.arange(_PATTERN, dtype="uint32") * xp.uint32(2654435761)
+            pattern = ((hashed >> 22).astype("float32") / 512 - 1).astype("float16")
+            self._a, self._b, self._out = (xp.empty((rows, n), "float16") for rows in (_LARGEST, n, _LARGEST))
+            for matrix in (self._a, self._b):
+                matrix.reshape(-1, _PATTERN)[...] = pattern
+
+    def __call__(self, flops: float) -> None:
+        """Enqueue products with about this number of operations."""
+        rows = round(flops / (2 * self._n**2 * _ROWS)) * _ROWS
+        with self._stream:
+            for first in range(0, rows, _LARGEST):
+                n = min(_LARGEST, rows - first)
+                self._xp.matmul(self._a[:n], self._b, out=self._out[:n])
+
+
+class _Waits:
+    """Waits on a stream that occupy one multiprocessor, instead of computation."""
+
+    def __init__(self, xp: Any, stream: Any, flops_per_us: float) -> None:
+        self._kernel, self._stream, self._flops_per_us = _wait_kernel(xp), stream, flops_per_us
+        self._xp = xp
+
+    def __call__(self, flops: float) -> None:
+        """Enqueue a wait of the duration of the computation."""
+        with self._stream:
+            self._kernel((1,), (1,), (self._xp.uint64(flops / self._flops_per_us * 1e3),))
+
+
+def release_memory(comm: Communicator) -> None:
+    """Free the memory that this rank has kept for calls and products."""
+    release_buffers()
+    if comm.backend.device is not None:
+        comm.xp.get_default_memory_pool().free_all_blocks()
+
+
+@cache
+def _wait_kernel(xp: Any) -> Any:
+    """Return a kernel that waits for a number of nanoseconds."""
+    code = """
+    extern "C" __global__ void meshlab_wait(unsigned long long ns) {
+        unsigned long long begin, now;
+        asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(begin));
+        do { asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(now)); } while (now - begin < ns);
+    }
+    """
+    return xp.RawKernel(code, "meshlab_wait")

@@ -1,0 +1,1 @@
+"""Rehearsals: the communication of a training step, run on engines."""

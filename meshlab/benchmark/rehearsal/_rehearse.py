@@ -1,0 +1,737 @@
+"""The function that rehearses training steps: it chooses the scale, checks the results, and measures in rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError, did_you_mean
+from meshlab.base._units import format_size
+from meshlab.benchmark._executor import describe_sharing
+from meshlab.benchmark._interruptible import Interruptible
+from meshlab.benchmark._run import progress_bar
+from meshlab.benchmark.on_ranks._environment import describe_rank
+from meshlab.benchmark.on_ranks._training_step import (
+    CallProbe,
+    RepeatedCalls,
+    Schedule,
+    StepOptions,
+    TimedCall,
+    Variant,
+    measure_steps,
+    probe_calls,
+    probe_rank,
+    release_memory,
+)
+from meshlab.benchmark.rehearsal._rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
+from meshlab.comm._catalog import find_collective
+from meshlab.comm._elements import DTYPES, find_dtype
+from meshlab.engines._engines import Engines, Lease, raise_first_error
+from meshlab.engines._memory import usable_bytes
+from meshlab.mesh._axes import WORLD, as_integer
+from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.plans._steps import Step
+from meshlab.prediction._call_prices import price
+from meshlab.prediction._job import Job, StepCall, check_calls
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._presets import ClusterLike, as_cluster
+from meshlab.topology.readers._hosts import cluster_from_hosts
+
+Floats = npt.NDArray[np.float64]
+
+_TFLOPS = 400.0
+"""The rate of the waits that replace matrix products, in TFLOP/s: about that of an H100 in bfloat16."""
+
+_STEP_US = 1e5
+"""The target duration of a rehearsed step, in µs."""
+
+_PROBED_BYTES = 64 << 20
+"""The largest message of the first probe. Larger ones are extrapolated, because they may not even fit into memory."""
+
+_LARGEST_ON_HOST = {"mpi": 4 << 20, "threads": 1 << 20}
+"""The largest message of a layer if no GPUs are used, where a message takes up to a thousand times as long."""
+
+_MATRIX_BYTES = 512 << 20
+"""The memory of the matrix products on a GPU."""
+
+_ALIGNMENT = 1 << 21
+
+
+def rehearse(
+    engines: Engines,
+    mesh: MeshLike | Sequence[MeshLike],
+    job: Job | str | Sequence[StepCall],
+    *,
+    experts: MeshLike | Sequence[MeshLike | None] | None = None,
+    scale: float | Literal["auto"] = "auto",
+    size_scale: float | Literal["auto"] = "auto",
+    compute: Literal["auto", "products", "wait"] = "auto",
+    tflops: float = _TFLOPS,
+    rounds: int = 6,
+    steps: int = 5,
+    check: bool = True,
+    cluster: ClusterLike | None = None,
+    effect: float = 0.05,
+    deadline_s: float | None = None,
+    progress: bool | None = None,
+) -> Rehearsal:
+    """Rehearse the communication of a training step: the collectives of a job, with its volumes and in its order.
+
+    Between the calls, GPUs multiply matrices for as many operations as the job, and other ranks wait as long as that
+    would take. Calls overlap with this computation as in the job: on GPUs, each axis has its own communicator and
+    stream, and events order them with the computation. Otherwise, calls that may overlap run in a thread per axis.
+
+    The step is timed complete, without communication, and with each axis alone, in turns. Several layouts also take
+    turns, in the opposite order in every second round, so that a drift of the clocks affects all of them. All results
+    are checked once before that. Waits until everything is measured.
+
+    Parameters
+    ----------
+    engines : Engines
+        The ranks.
+    mesh : DeviceMesh, str, or sequence of these
+        The layout, or several layouts to compare, each with one rank per engine.
+    job : Job, str, or sequence of StepCall
+        The training job, the name of a preset such as ``"llama3-8b"``, or the communication of a step.
+    experts : DeviceMesh, str, or sequence of these, optional
+        The layout of the experts, a `DeviceMesh.view` of the mesh. For several layouts one of each, or None.
+    scale : float or "auto", default "auto"
+        The part of a step to run: fewer micro-batches, and if that is not enough, fewer layers. The times are
+        extrapolated to a whole step. ``"auto"`` chooses it so that the step takes about 0.1 s.
+    size_scale : float or "auto", default "auto"
+        Size of the messages and computation per call, relative to the job. ``"auto"`` is 1 on GPUs, unless the messages
+        exceed the memory. Without GPUs it limits the messages of a layer to 4 MiB with MPI and to 1 MiB with threads.
+    compute : {"auto", "products", "wait"}, default "auto"
+        The computation. ``"auto"`` multiplies matrices on GPUs with cuBLAS, and otherwise waits: on a CPU, products
+        would take cores from the ranks that communicate.
+    tflops : float, default 400
+        The rate at which waits replace computation, in TFLOP/s.
+    rounds : int, default 6
+        Number of rounds. Verdicts between layouts need at least 6.
+    steps : int, default 5
+        Number of timed steps of each kind in a round, after one for warm-up.
+    check : bool, default True
+        Whether to compare the result of each different call with the expected one, outside the timed part.
+    cluster : Cluster or str, optional
+        The machine, for the prediction. By default that of the engines. Predictions are made for NCCL only.
+    effect : float, default 0.05
+        The smallest relevant relative difference between two layouts.
+    deadline_s : float, optional
+        Maximum duration of a round, in seconds, before its ranks are considered stuck. By default that of the engines,
+        or more if a round is expected to take longer.
+    progress : bool, optional
+        Whether to draw a progress bar. By default in a notebook and on a terminal, unless the environment variable
+        ``MESHLAB_PROGRESS`` is 0.
+
+    Returns
+    -------
+    Rehearsal
+        The times by axis, exposed and hidden.
+
+    Raises
+    ------
+    MeshError
+        If a mesh does not have one rank per engine.
+        If a mesh lacks an axis of the job.
+    BenchError
+        If the job does not fit the mesh, or has no calls.
+        If the backend does not support a collective or an element type of the job.
+        If the messages exceed the memory at the given scale.
+    EngineError
+        If the engines are busy.
+        If a rank fails. The attribute ``measured`` has the complete rounds as a `Rehearsal`, or None.
+    KeyboardInterrupt
+        If the caller is interrupted. The current round is completed first, so the engines remain usable.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> from meshlab.prediction._job import Job, StepCall
+    >>> step = [
+    ...     StepCall(("tp",), "all_reduce", 4096, "float32", "activations", "forward", 0, 2, 1, 4e8, "nothing", 0.0),
+    ...     StepCall(("dp",), "all_reduce", 8192, "float32", "gradients", "backward", 1, 2, 1, 8e8, "pass", 8e8),
+    ... ]
+    >>> with ml.launch(4, backend="threads") as engines:
+    ...     found = ml.rehearse(engines, "dp=2, tp=2", step, rounds=2, steps=2)
+    >>> found.frame()[["part", "axis", "calls", "total_bytes", "n_wrong"]]
+                part  axis  calls  total_bytes  n_wrong
+    0        compute  <NA>   <NA>         <NA>     <NA>
+    1       slowdown  <NA>   <NA>         <NA>     <NA>
+    2  communication    tp      2         8192        0
+    3  communication    dp      2        16384        0
+    """
+    if not isinstance(engines, Engines):
+        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
+    for name, value in (("rounds", rounds), ("steps", steps)):
+        number = as_integer(value)
+        if number is None or number < 1:
+            raise BenchError(f"{name} must be an integer of at least 1, not {value!r}")
+    for name, share in (("scale", scale), ("size_scale", size_scale)):
+        if share != "auto" and not _is_positive(share, most=1):
+            raise BenchError(f"{name} must be 'auto' or a number above 0 and up to 1, not {share!r}")
+    for name, given in (("tflops", tflops), ("effect", effect), ("deadline_s", deadline_s)):
+        if not (_is_positive(given) or (given is None and name == "deadline_s")):
+            raise BenchError(f"{name} must be a positive number, not {given!r}")
+    if compute not in ("auto", "products", "wait"):
+        raise BenchError(f"unknown compute {compute!r}; choose one of auto, products, wait")
+    if compute == "products" and engines.backend != "nccl":
+        raise BenchError(
+            f"compute='products' needs GPUs, but these engines run {engines.backend}", hint="pass compute='wait'"
+        )
+    if cluster is not None and engines.backend != "nccl":
+        raise BenchError(
+            f"predictions are made for NCCL, but these engines run {engines.backend}", hint="omit cluster="
+        )
+    meshes = _listed(mesh, 1)
+    views = _listed(experts, len(meshes))
+    if not meshes:
+        raise BenchError("mesh is an empty list", hint="pass at least one mesh, such as 'dp=2, tp=4'")
+    if len(views) != len(meshes):
+        raise BenchError(f"expected one layout of the experts per mesh, not {len(views)} for {len(meshes)}")
+    if isinstance(job, str):
+        job = Job.preset(job)
+    layouts = [_layout(engines, one, view, job) for one, view in zip(meshes, views, strict=True)]
+    session = _Session(
+        engines,
+        _with_unique_names(layouts),
+        scale=None if scale == "auto" else float(scale),
+        size_scale=None if size_scale == "auto" else float(size_scale),
+        compute=compute,
+        flops_per_us=tflops * 1e6,
+        rounds=rounds,
+        steps=steps,
+        check=check,
+        cluster=None if cluster is None else as_cluster(cluster),
+        effect=effect,
+        deadline_s=deadline_s,
+    )
+    with progress_bar(progress, unit="round", total=len(layouts) * (rounds + 1)) as bar:
+        session.run(bar)
+    return session.result()
+
+
+def _listed(value: Any, n: int) -> list[Any]:
+    """Return several meshes as a list, and a single one or None n times."""
+    is_several = isinstance(value, Iterable) and not isinstance(value, (str, DeviceMesh))
+    return list(value) if is_several else [value] * n
+
+
+def _is_positive(value: object, most: float = math.inf) -> bool:
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return is_number and 0 < float(value) <= most and float(value) < math.inf  # type: ignore[arg-type]
+
+
+# -- layouts -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """A layout, and the communication of the job on it."""
+
+    name: str
+    mesh: DeviceMesh
+    calls: tuple[StepCall, ...]
+    axis_of: tuple[int, ...]
+    """The index of the axis of each call."""
+    sets: tuple[tuple[DeviceMesh, str], ...]
+    """The mesh and the name of each axis."""
+    micro_batches: int
+    bubble: float
+    experts: DeviceMesh | None
+
+    @property
+    def n_ranks(self) -> tuple[int, ...]:
+        """The number of ranks per group of each axis."""
+        return tuple(mesh[name].size for mesh, name in self.sets)
+
+
+def _layout(engines: Engines, mesh: MeshLike, experts: MeshLike | None, job: Job | Sequence[StepCall]) -> _Layout:
+    """Return the communication of a job on a mesh, after all checks that need no ranks."""
+    mesh = as_mesh(mesh, fill=engines.world_size)
+    engines.check_mesh(mesh)
+    view = None if experts is None else mesh.view(experts) if isinstance(experts, str) else as_mesh(experts)
+    if view is not None:
+        engines.check_mesh(view)
+    if isinstance(job, Job):
+        calls, micro_batches, bubble = job.step(mesh, view), job.micro_batches(mesh, view), job.bubble(mesh, view)
+    else:
+        if not isinstance(job, Sequence):
+            raise BenchError(f"job must be a Job, a preset or a sequence of StepCall, not {type(job).__name__}")
+        calls, bubble = check_calls(job), math.nan
+        micro_batches = max((call.micro_batches for call in calls), default=1)
+    sets: dict[str, tuple[DeviceMesh, str]] = {}
+    kept, axis_of = [], []
+    for call in calls:
+        owner, name = _find_axis(call, mesh, view)
+        if owner[name].size > 1:
+            _check_call(engines, call, engines.backend_of(owner, name))
+            sets.setdefault(name, (owner, name))
+        kept.append(call)
+        axis_of.append(list(sets).index(name) if name in sets else -1)
+    if not sets:
+        raise BenchError(
+            f"the job does not communicate on {mesh}: {'no calls' if not calls else 'all of its axes have one rank'}",
+            hint="choose a mesh with more than one rank along an axis of the job",
+        )
+    return _Layout(str(mesh), mesh, tuple(kept), tuple(axis_of), tuple(sets.values()), micro_batches, bubble, view)
+
+
+def _find_axis(call: StepCall, mesh: DeviceMesh, view: DeviceMesh | None) -> tuple[DeviceMesh, str]:
+    """Return the mesh that has the axes of a call, and the name of their groups in it."""
+    for owner in (mesh, view):
+        if owner is not None and set(call.axis) <= set(owner.axis_names):
+            return owner, owner[call.axis].name
+    known = list(dict.fromkeys([*mesh.axis_names, *(() if view is None else view.axis_names)]))
+    missing = next((axis for axis in call.axis if axis not in known), call.axis[0])
+    raise MeshError(
+        f"{call.collective} of the job runs along {'-'.join(call.axis)}, but {mesh} has no axis "
+        f"{missing!r}{did_you_mean(missing, known)}",
+        hint=f"add {missing}=1 to the mesh, or rename an axis; it has {', '.join(known)}",
+    )
+
+
+def _check_call(engines: Engines, call: StepCall, backend: str) -> None:
+    """Raise unless the backend of its axis supports a call."""
+    can = engines.capabilities(backend)
+    if engines.backend == "nccl" and backend != "nccl":
+        raise BenchError(
+            f"a training step is rehearsed on GPUs alone, but {'-'.join(call.axis)} uses {backend}",
+            hint="create the mesh without backends=",
+        )
+    row = find_collective(call.collective)
+    if call.collective not in can.collectives:
+        raise BenchError(
+            f"{can.backend} does not support {call.collective}, which the job uses along {'-'.join(call.axis)}",
+            hint=f"replace it by one of {', '.join(can.collectives)}",
+        )
+    if not row.is_measurable or row.only_root is not None:
+        raise BenchError(
+            f"{call.collective} cannot be rehearsed, because not all ranks send and receive in it",
+            hint="choose one of all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send_recv",
+        )
+    dtypes = can.reduce_dtypes if row.reduces and can.reduce_dtypes is not None else can.dtypes
+    dtype = find_dtype(call.dtype)
+    if dtype.name not in dtypes:
+        alike = [name for name in dtypes if DTYPES[name].itemsize == dtype.itemsize]
+        raise BenchError(
+            f"{can.backend} cannot {'reduce' if row.reduces else 'send'} {call.dtype}, the type of {call.collective} "
+            f"along {'-'.join(call.axis)}",
+            hint=f"a type of the same size takes as long: {', '.join(alike) or 'there is none'}",
+        )
+
+
+def _with_unique_names(layouts: Sequence[_Layout]) -> list[_Layout]:
+    """Number layouts with the same text, such as two rank maps of one mesh."""
+    names = [layout.name for layout in layouts]
+    return [
+        replace(layout, name=f"{layout.name} (#{names[:index].count(layout.name) + 1})")
+        if names.count(layout.name) > 1
+        else layout
+        for index, layout in enumerate(layouts)
+    ]
+
+
+# -- scale -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Scaled:
+    """The part of a step that is rehearsed."""
+
+    schedule: Schedule
+    calls: tuple[TimedCall, ...]
+    """The rehearsed form of each call of the job."""
+    repeats: tuple[int, ...]
+    layers: tuple[int, int]
+
+    @property
+    def distinct(self) -> list[tuple[int, Step]]:
+        """The different calls, by axis."""
+        return list(dict.fromkeys((call.axis, call.step) for call in self.calls if call.step is not None))
+
+    @property
+    def buffer_bytes(self) -> int:
+        """The memory of a rank's buffers: the calls of an axis share theirs."""
+        largest: dict[int, int] = {}
+        for axis, step in self.distinct:
+            largest[axis] = max(largest.get(axis, 0), step.buffer_bytes + 2 * _ALIGNMENT)
+        return sum(largest.values())
+
+    def n_calls(self, index: int) -> int:
+        """Return how often a call runs in the rehearsed step."""
+        return self.repeats[index] * (1 if self.calls[index].is_single else self.schedule.micro_batches)
+
+
+def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float = math.inf) -> _Scaled:
+    """Cut a step down to a part of its micro-batches and layers, and scale its messages."""
+    micro_batches = min(max(round(layout.micro_batches * scale), 1), layout.micro_batches)
+    most = max(call.repeats for call in layout.calls)
+    left = scale * layout.micro_batches / micro_batches
+    some = min(max(round(most * left), 1), most)
+    blocks: list[RepeatedCalls] = []
+    timed: list[TimedCall] = []
+    repeats: list[int] = []
+    number: int | None = None
+    for call, axis in zip(layout.calls, layout.axis_of, strict=True):
+        n = max(round(call.repeats * some / most), 1)
+        # A block that cannot be repeated less often, such as the embedding, has smaller messages instead.
+        rest = call.repeats * some / most / n
+        repeats.append(n)
+        step = None
+        if axis >= 0:
+            size = min(call.size_bytes * size_scale * rest, most_bytes)
+            step = _step(call, layout.sets[axis][1], layout.n_ranks[axis], int(size))
+        flops = call.gap_flops * size_scale * rest
+        timed.append(TimedCall(axis, step, flops, call.overlaps, call.micro_batches < layout.micro_batches))
+        if number != call.block:
+            blocks.append(RepeatedCalls(call.phase, (), n))
+            number = call.block
+        blocks[-1] = blocks[-1]._replace(calls=(*blocks[-1].calls, timed[-1]))
+    return _Scaled(Schedule(tuple(blocks), micro_batches), tuple(timed), tuple(repeats), (some, most))
+
+
+def _step(call: StepCall, axis: str, n: int, size: int) -> Step:
+    row, dtype = find_collective(call.collective), find_dtype(call.dtype)
+    count = row.count_for(size, dtype.itemsize, n)
+    return Step(
+        index=0,
+        collective=call.collective,
+        op="sum" if row.reduces else None,
+        dtype=dtype.name,
+        root=0 if row.rooted else None,
+        in_place=call.collective == "all_reduce",  # as frameworks reduce gradients and activations
+        mode="pipelined",
+        axis=axis,
+        n_ranks=n,
+        count=count,
+        size_bytes=row.size_bytes(count, dtype.itemsize, n),
+    )
+
+
+def _power_of_two(value: float) -> float:
+    """Return the largest power of two up to a value, but at most 1."""
+    return min(1.0, 2.0 ** math.floor(math.log2(value)))
+
+
+# -- measurement -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Measured:
+    """A layout, and what was measured of it so far."""
+
+    layout: _Layout
+    scaled: _Scaled
+    variants: tuple[Variant, ...]
+    probes: Mapping[tuple[int, Step], CallProbe]
+    predicted: Floats
+    """The predicted time of each call of the job at the rehearsed size in µs, with its bounds: shape (calls, 3)."""
+    seconds: float
+    rounds: list[Floats] = field(default_factory=list)
+
+
+class _Session:
+    """A rehearsal under way. It measures in a thread, so that an interrupt of the caller ends it between two rounds."""
+
+    def __init__(
+        self,
+        engines: Engines,
+        layouts: Sequence[_Layout],
+        *,
+        scale: float | None,
+        size_scale: float | None,
+        compute: str,
+        flops_per_us: float,
+        rounds: int,
+        steps: int,
+        check: bool,
+        cluster: Cluster | None,
+        effect: float,
+        deadline_s: float | None,
+    ) -> None:
+        self._engines = engines
+        self._layouts = layouts
+        self._scale = scale
+        self._size_scale = size_scale
+        self._compute = compute
+        self._rounds = rounds
+        self._steps = steps
+        self._check = check
+        self._cluster = cluster
+        self._why_unpredicted = (
+            "" if engines.backend == "nccl" else f"NCCL's formulas do not apply to {engines.backend}"
+        )
+        self._effect = effect
+        self._deadline_s = deadline_s
+        self._options = StepOptions("wait", flops_per_us, _can_overlap(engines))
+        self._flops_per_us = flops_per_us
+        self._why_wait = ""
+        self._measured: list[_Measured] = []
+        self._n_done, self._now = 0, "starting"
+
+    def run(self, bar: Any) -> None:
+        """Measure everything, and move the bar."""
+        self._thread = Interruptible(self._work, partial(self._show, bar), self._engines.kill, "meshlab rehearsal")
+        self._thread.run()
+        if self._thread.is_stopped:
+            raise EngineError("the engines were closed during the rehearsal")
+
+    def _show(self, bar: Any) -> None:
+        if self._thread.is_stopped:
+            self._now = "interrupted, completing this round"
+        bar.set_description(self._now)
+        bar.update(self._n_done - bar.n)
+
+    def _work(self) -> None:
+        try:
+            task = f"rehearsing {len(self._layouts)} layout{'s' * (len(self._layouts) != 1)}"
+            with Lease(self._engines, task, cancel=self._thread.stop) as lease:
+                self._prepare(lease)
+                try:
+                    self._measure(lease)
+                finally:
+                    if self._engines.state == "busy":  # neither closed nor broken
+                        lease.call(release_memory)
+        except EngineError as error:
+            error.measured = self.result() if self._measured and all(one.rounds for one in self._measured) else None
+            raise
+
+    def _call(self, lease: Lease, function: Any, layout: _Layout, *arguments: Any, deadline_s: float | None) -> Any:
+        """Run a function with the communicators of all axes of a layout, and return the values of the ranks."""
+        replies = lease.call(
+            function, layout.mesh, WORLD, arguments, concurrent=layout.sets, deadline_s=deadline_s or self._deadline_s
+        )
+        raise_first_error(replies, f"rehearsing {layout.name}", self._engines.ranks)
+        return [reply.value for reply in replies]
+
+    def _prepare(self, lease: Lease) -> None:
+        """Choose the scale from short measurements, and check the results at that scale."""
+        self._now = "choosing the scale"
+        replies = lease.call(probe_rank)
+        raise_first_error(replies, "preparing a rehearsal", self._engines.ranks)
+        probes = [reply.value for reply in replies]
+        self._why_wait = next((probe.no_products for probe in probes if probe.no_products), "")
+        if self._compute == "products" and self._why_wait:
+            raise BenchError(f"cannot multiply matrices: {self._why_wait}", hint="or pass compute='wait'")
+        if self._compute == "wait":
+            self._why_wait = ""
+        elif not self._why_wait:
+            self._options = self._options._replace(compute="products")
+        memory = int(usable_bytes([probe.free for probe in probes], [info.host for info in self._engines.ranks]).min())
+        if self._options.compute == "products":
+            memory -= _MATRIX_BYTES
+        size_scale = self._size_scale or self._host_scale()
+        scale = self._scale or self._find_scale(lease, size_scale)
+        size_scale = self._fit(scale, size_scale, memory)
+        self._size_scale = size_scale
+        if self._cluster is None and not self._why_unpredicted:
+            self._cluster = self._read_cluster(lease)
+        for layout in self._layouts:
+            if self._thread.is_stopped:
+                return
+            self._now = f"{layout.name}: checking the results" if self._check else f"{layout.name}: first calls"
+            scaled = _scaled(layout, scale, size_scale)
+            found, seconds = self._probe(lease, layout, scaled, self._check)
+            predicted = self._predict(layout, scaled)
+            self._measured.append(_Measured(layout, scaled, _variants(layout, scaled), found, predicted, seconds))
+            self._n_done += 1
+
+    def _host_scale(self) -> float:
+        """Return the scale that limits the messages of a layer without GPUs."""
+        most = _LARGEST_ON_HOST.get(self._engines.backend)
+        if most is None:
+            return 1.0
+        # Those that do not repeat, such as all gradients at once, get smaller with the number of layers.
+        sizes = [
+            (call.repeats > 1 or call.micro_batches > 1, call.size_bytes)
+            for layout in self._layouts
+            for call, axis in zip(layout.calls, layout.axis_of, strict=True)
+            if axis >= 0
+        ]
+        return _power_of_two(most / max(sizes)[1])
+
+    def _find_scale(self, lease: Lease, size_scale: float) -> float:
+        """Return the part of a step that takes about `_STEP_US` on the slowest layout."""
+        longest = 0.0
+        for layout in self._layouts:
+            if self._thread.is_stopped:
+                break
+            self._now = f"{layout.name}: choosing the scale"
+            whole = _scaled(layout, 1.0, size_scale)
+            probed = _scaled(layout, 1.0, size_scale, most_bytes=_PROBED_BYTES)
+            found, _ = self._probe(lease, layout, probed, check=False)
+            step_us = _flops(whole) / self._flops_per_us
+            for index, (call, small) in enumerate(zip(whole.calls, probed.calls, strict=True)):
+                if call.step is not None and small.step is not None:
+                    ratio = (call.step.size_bytes or 1) / (small.step.size_bytes or 1)
+                    step_us += whole.n_calls(index) * found[small.axis, small.step].time_us * ratio
+            longest = max(longest, step_us)
+        return min(1.0, _STEP_US / max(longest, 1.0))
+
+    def _fit(self, scale: float, size_scale: float, memory: int) -> float:
+        """Return the size scale at which the buffers of all layouts fit into the memory."""
+        for _ in range(64):
+            needed = max(_scaled(layout, scale, size_scale).buffer_bytes for layout in self._layouts)
+            if needed <= memory:
+                return size_scale
+            if self._size_scale is not None:
+                fits = _power_of_two(size_scale * memory / needed)
+                raise BenchError(
+                    f"the messages of a step take {format_size(needed)} per rank, but {format_size(max(memory, 0))} "
+                    "may be used",
+                    hint=f"pass size_scale={fits:g}",
+                )
+            size_scale /= 2
+        raise BenchError(f"the ranks have no memory for messages: {format_size(max(memory, 0))} may be used")
+
+    def _read_cluster(self, lease: Lease) -> Cluster:
+        """Return the machine of the engines."""
+        hosts = [info.host for info in self._engines.ranks]
+        firsts = [hosts.index(host) for host in dict.fromkeys(hosts)]
+        replies = lease.call(describe_rank, None, WORLD, (firsts,))
+        raise_first_error(replies, "describing the hosts", self._engines.ranks)
+        return cluster_from_hosts([replies[rank].value["host"] for rank in firsts])
+
+    def _predict(self, layout: _Layout, scaled: _Scaled) -> Floats:
+        """Predict the time of each call at the rehearsed size."""
+        predicted = np.full((len(layout.calls), 3), math.nan)
+        if self._why_unpredicted or self._cluster is None:
+            return predicted
+        numbers = [number for number, call in enumerate(scaled.calls) if call.step is not None]
+        sizes = np.array([scaled.calls[number].step.size_bytes for number in numbers])  # type: ignore[union-attr]
+        calls = [
+            replace(layout.calls[number], size_bytes=max(int(size), 1))
+            for number, size in zip(numbers, sizes, strict=True)
+        ]
+        try:
+            frame = price(calls, layout.mesh, self._cluster, experts=layout.experts)
+        except MeshlabError as error:
+            self._why_unpredicted = error.summary
+            return predicted
+        predicted[numbers] = frame[["time_us", "time_us_lo", "time_us_hi"]].to_numpy()
+        return predicted
+
+    def _probe(
+        self, lease: Lease, layout: _Layout, scaled: _Scaled, check: bool
+    ) -> tuple[dict[tuple[int, Step], CallProbe], float]:
+        """Measure each different call shortly. Return the times by call, and the expected duration of a step."""
+        distinct = scaled.distinct
+        flops = max((call.flops for block in scaled.schedule.blocks for call in block.calls), default=0.0)
+        values = self._call(lease, probe_calls, layout, distinct, self._options, flops, check, deadline_s=None)
+        probes, self._flops_per_us = values[0]
+        wrong = [[one.n_wrong for one in ranks[0]] for ranks in values]
+        found = {
+            key: CallProbe(probe.time_us, None if probe.n_wrong is None else sum(counts))
+            for key, probe, *counts in zip(distinct, probes, *wrong, strict=True)
+        }
+        step_us = _flops(scaled) / self._flops_per_us + sum(
+            scaled.n_calls(index) * found[call.axis, call.step].time_us
+            for index, call in enumerate(scaled.calls)
+            if call.step is not None
+        )
+        return found, step_us / 1e6
+
+    def _measure(self, lease: Lease) -> None:
+        for number in range(self._rounds):
+            # A B, B A, A B, …: over two rounds, a linear drift of the clocks adds the same time to every layout.
+            for one in self._measured[:: -1 if number % 2 else 1]:
+                if self._thread.is_stopped:
+                    return
+                self._now = lease.task = f"{one.layout.name}, round {number + 1} of {self._rounds}"
+                expected_s = one.seconds * (self._steps + 1) * len(one.variants)
+                values = self._call(
+                    lease,
+                    measure_steps,
+                    one.layout,
+                    one.scaled.schedule,
+                    one.variants,
+                    self._options,
+                    self._steps,
+                    deadline_s=max(self._engines.deadline_s, 5 * expected_s),
+                )
+                one.rounds.append(np.stack(values, axis=2))  # variants, repetitions, ranks, columns
+                self._n_done += 1
+
+    def result(self) -> Rehearsal:
+        """Return the rounds that all layouts have completed."""
+        n = min(len(one.rounds) for one in self._measured)
+        sharing = describe_sharing(self._engines.ranks)
+        if self._engines.backend == "threads":
+            sharing = f"{self._engines.world_size} ranks are threads of one process"
+        return Rehearsal(
+            layouts=tuple(_rehearsed(one, n) for one in self._measured),
+            where=self._engines.where,
+            backend=self._engines.backend,
+            sharing=sharing,
+            size_scale=self._size_scale or 1.0,
+            compute=self._options.compute,
+            flops_per_us=self._flops_per_us,
+            why_wait=self._why_wait,
+            overlaps=self._options.overlaps,
+            why_unpredicted=self._why_unpredicted,
+            effect=self._effect,
+        )
+
+
+def _can_overlap(engines: Engines) -> bool:
+    """Return whether a rank can communicate while it computes. MPI needs the thread level MPI_THREAD_MULTIPLE, 3."""
+    return engines.backend != "mpi" or engines.ranks[0].capabilities.facts.get("thread level") == "3"
+
+
+def _flops(scaled: _Scaled) -> float:
+    """Return the floating-point operations of the rehearsed step."""
+    blocks = scaled.schedule.blocks
+    return scaled.schedule.micro_batches * sum(
+        block.repeats * sum(call.flops for call in block.calls) for block in blocks
+    )
+
+
+def _variants(layout: _Layout, scaled: _Scaled) -> tuple[Variant, ...]:
+    """Return the parts of a step to time: everything, computation alone, and each axis alone."""
+    every = tuple(range(len(layout.sets)))
+    found = [Variant(True, every), Variant(True, ()), *(Variant(False, (axis,)) for axis in every)]
+    if scaled.schedule.micro_batches < layout.micro_batches:
+        calls = [call for call in scaled.calls if call.step is not None]
+        singles = {call.axis for call in calls if call.is_single}
+        repeated = {call.axis for call in calls if not call.is_single}
+        if singles:
+            found.append(Variant(True, every, is_steady=True))
+        found += [Variant(False, (axis,), is_steady=True) for axis in sorted(singles & repeated)]
+    return tuple(found)
+
+
+def _rehearsed(one: _Measured, n: int) -> RehearsedLayout:
+    layout, scaled = one.layout, one.scaled
+    calls = []
+    for index, (job_call, call) in enumerate(zip(layout.calls, scaled.calls, strict=True)):
+        if call.step is not None:
+            probe = one.probes[call.axis, call.step]
+            calls.append(
+                RehearsedCall(
+                    job_call,
+                    call.axis,
+                    call.step.size_bytes or 0,
+                    scaled.n_calls(index),
+                    probe.time_us,
+                    probe.n_wrong,
+                    tuple(one.predicted[index].tolist()),
+                )
+            )
+    return RehearsedLayout(
+        name=layout.name,
+        mesh=layout.mesh,
+        axes=tuple(name for _, name in layout.sets),
+        axis_ranks=layout.n_ranks,
+        calls=tuple(calls),
+        micro_batches=(scaled.schedule.micro_batches, layout.micro_batches),
+        layers=scaled.layers,
+        bubble=layout.bubble,
+        variants=one.variants,
+        times=np.stack(one.rounds[:n]),
+    )

@@ -1,0 +1,159 @@
+"""The calls that a communicator has checked, so that repeated calls skip the checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from meshlab.comm._backend import Backend, Call
+from meshlab.comm._catalog import Collective
+from meshlab.comm._validate import pointer
+
+_MOST_CALLS = 256
+
+
+KnownCall = Callable[[Any, Any, Callable[[], object] | None], Any]
+"""A call that has been checked. Called with input, output and the hook `on_enter`, it returns this rank's output."""
+
+
+def known_call(
+    call: Call,
+    run: Callable[[Any, Any], object],
+    new_output: Callable[[], Any] | None,
+    codes: tuple[int, int],
+    enter: Callable[[int, int], object] | None,
+    leave: Callable[[int], object],
+    compare: Callable[[], object] | None,
+) -> KnownCall:
+    """Return a function that repeats a call on different arrays, without checks.
+
+    Parameters
+    ----------
+    call : Call
+        The checked call.
+    run : callable
+        The backend's function of input and output.
+    new_output : callable or None
+        Creates the output. None if the caller passes it, or this rank has none.
+    codes : tuple of int
+        The code and the checksum of the call, for the monitor.
+    enter, leave : callable or None
+        Methods of the monitor, to run before and after the call.
+    compare : callable or None
+        Compares the call with those of other ranks.
+    """
+    code, checksum = codes
+    has_send, has_recv, is_collective = call.send is not None, call.recv is not None, not call.collective.peers
+
+    # A closure, because it runs for every call, and its variables are read faster than attributes. It must not refer to
+    # the communicator, which would then be freed late.
+    def repeat(send: Any, out: Any, on_enter: Callable[[], object] | None) -> Any:
+        recv = new_output() if new_output is not None else out if has_recv else None
+        if enter is not None:
+            enter(code, checksum)
+        if on_enter is not None and is_collective:
+            on_enter()
+        try:
+            if compare is not None:
+                compare()
+            run(send if has_send else None, recv)
+        finally:
+            leave(code)
+        return recv
+
+    return repeat
+
+
+class CallCache:
+    """Checked calls by all properties of their arguments that the checks depend on.
+
+    Everything is read from the arrays at every call: shape, dtype, layout, device, and how input and output overlap.
+    The cache holds neither arrays nor addresses, so it is correct for arrays that were resized or replaced, or whose
+    memory is used again, and keeps no memory alive.
+
+    Parameters
+    ----------
+    backend : Backend
+        The backend of the communicator.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._calls: dict[tuple[Any, ...], KnownCall] = {}
+        self._array_type = backend.xp.ndarray
+        self._device = backend.device
+
+    def find(
+        self,
+        row: Collective,
+        send: Any,
+        out: Any,
+        dtype: Any,
+        op: Any,
+        root: Any,
+        dest: Any,
+        source: Any,
+        tag: Any,
+    ) -> tuple[tuple[Any, ...] | None, KnownCall | None]:
+        """Return the key of a call and the known call. The key is None if the call always has to be checked."""
+        send_shape = out_shape = element = overlap = None
+        kind, device = self._array_type, self._device
+        if send is not None:
+            if type(send) is not kind or not send.flags.c_contiguous:
+                return None, None
+            if device is not None and send.data.device_id != device:
+                return None, None
+            send_shape, element = send.shape, send.dtype
+        if out is not None:
+            if type(out) is not kind:
+                return None, None
+            flags = out.flags
+            if not flags.c_contiguous:
+                return None, None
+            if device is None:
+                if not flags.writeable:
+                    return None, None
+            elif out.data.device_id != device:
+                return None, None
+            out_shape = out.shape
+            if send is None:
+                element = out.dtype
+            elif out is send:
+                overlap = 0
+            else:
+                if out.dtype is not element:  # an array library has one object for almost all arrays of a dtype
+                    return None, None
+                # Two arrays that are not views have separate memory. Reading addresses in numpy takes longer.
+                if send.base is not None or out.base is not None or device is not None:
+                    overlap = self._overlap(send, out)
+        key: tuple[Any, ...]
+        if root is None and dest is None and source is None:
+            key = row.name, send_shape, out_shape, element, overlap, dtype, op
+        else:
+            for rank in (root, dest, source, tag):
+                if rank is not None and type(rank) is not int:  # 1.0 equals 1, but is not a rank
+                    return None, None
+            key = row.name, send_shape, out_shape, element, overlap, dtype, op, root, dest, source, tag
+        try:
+            return key, self._calls.get(key)
+        except TypeError:  # an argument is not hashable, and so invalid
+            return None, None
+
+    def add(self, key: tuple[Any, ...], known: KnownCall) -> None:
+        """Remember a call."""
+        if len(self._calls) >= _MOST_CALLS:
+            del self._calls[next(iter(self._calls))]
+        self._calls[key] = known
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @staticmethod
+    def _overlap(send: Any, out: Any) -> int | None:
+        """Return the distance in bytes from the input to the output, or None if they share no memory."""
+        if isinstance(send, np.ndarray) and not np.may_share_memory(send, out):
+            return None
+        start, out_start = pointer(send), pointer(out)
+        is_apart = out_start + out.nbytes <= start or start + send.nbytes <= out_start
+        return None if is_apart else out_start - start

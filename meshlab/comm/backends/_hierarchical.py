@@ -1,0 +1,573 @@
+"""Hierarchical communicators: each call runs in stages, on a communicator within the node and on one across nodes.
+
+An all_reduce becomes a reduce_scatter within each node, one all_reduce across nodes for every chunk, and an all_gather
+within each node. So only 1/n of the data of a node with n ranks crosses each link between nodes.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._errors import CommunicatorError
+from meshlab.comm._backend import Call, Capabilities, Mode, Timings
+from meshlab.comm._catalog import CATALOG, find_collective
+from meshlab.comm._communicator import Communicator, PreparedCall
+from meshlab.comm._elements import ReduceOp, divide, find_dtype, find_op, flat_elements, is_integer, pre_mul_sum
+from meshlab.comm._streams import Event
+from meshlab.mesh._groups import Hierarchy
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+_T = TypeVar("_T")
+
+Scope = Literal["inner", "outer"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TwoLevels:
+    """The node of every rank, numbered in order of appearance, and its local rank on that node."""
+
+    node: npt.NDArray[np.int64]
+    local_rank: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, nodes: Sequence[Any]) -> TwoLevels:
+        """Return the layout, given the node of every rank. Any hashable values can identify nodes."""
+        numbers: dict[Any, int] = {}
+        node = np.array([numbers.setdefault(name, len(numbers)) for name in nodes])
+        return cls(node, np.array([int((node[:rank] == node[rank]).sum()) for rank in range(len(node))]))
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """The number of ranks of each node."""
+        return np.bincount(self.node)
+
+    @property
+    def n_owners(self) -> int:
+        """The number of ranks per node that own a chunk of the data across nodes: the size of the smallest node."""
+        return int(self.sizes.min())
+
+    @property
+    def is_even(self) -> bool:
+        """True if all nodes have the same number of ranks."""
+        return bool((self.sizes == self.sizes[0]).all())
+
+    @property
+    def by_local_rank(self) -> npt.NDArray[np.int64]:
+        """The ranks ordered by local rank, then node: the order of chunks after a split within nodes and one across."""
+        return np.lexsort((self.node, self.local_rank))
+
+
+def plan_stages(layout: TwoLevels, name: str, count: int, rank: int, root: int) -> list[tuple[Scope, str, int]]:
+    """Return the stages of a call on one rank: scope, collective and count."""
+    chunk, n_nodes = -(-count // layout.n_owners), len(layout.sizes)  # rounded up; the buffer is padded
+    if name == "all_reduce":
+        return [("inner", "reduce_scatter", chunk), ("outer", "all_reduce", chunk), ("inner", "all_gather", chunk)]
+    if name == "broadcast":
+        # The root scatters its data over its node, so that every link across nodes carries one chunk.
+        is_with_root = layout.node[rank] == layout.node[root]
+        first: list[tuple[Scope, str, int]] = [("inner", "scatter", chunk)] if is_with_root else []
+        return [*first, ("outer", "broadcast", chunk), ("inner", "all_gather", chunk)]
+    if name == "reduce_scatter" and layout.is_even:
+        return [("inner", "reduce_scatter", count * n_nodes), ("outer", "reduce_scatter", count)]
+    if name == "all_gather" and layout.is_even:
+        return [("outer", "all_gather", count), ("inner", "all_gather", count * n_nodes)]
+    if name == "barrier":
+        return []
+    why = "" if layout.is_even else f" on nodes of different sizes ({', '.join(map(str, layout.sizes))} ranks)"
+    raise CommunicatorError(f"{name} is not supported by hierarchical communicators{why}", collective=name)
+
+
+class HierarchicalBackend:
+    """Runs each call as several calls of two communicators. Implements `meshlab.comm._backend.Backend`."""
+
+    def __init__(
+        self, inner: Communicator, outer: Communicator | None, layout: TwoLevels, rank: int, owns_levels: bool
+    ) -> None:
+        self._inner = inner
+        self._outer = outer
+        self._layout = layout
+        self._owns_levels = owns_levels
+        self.rank = rank
+        self.size = len(layout.node)
+        self.xp = inner.xp
+        self.empty = inner.empty
+        self.device = inner.backend.device
+        self.blocks = inner.backend.blocks
+
+    def prepare(self, call: Call) -> _Staged:
+        """Prepare the stages of a checked call."""
+        make: dict[str, Callable[[Call], list[Callable[[], object]]]] = {
+            "all_reduce": self._all_reduce,
+            "reduce_scatter": self._reduce_scatter,
+            "all_gather": self._all_gather,
+            "broadcast": self._broadcast,
+            "barrier": self._barrier,
+        }
+        return _Staged(self, make[call.collective.name](call))
+
+    def runner(self, call: Call) -> Callable[[Any, Any], object]:
+        """Return a function that prepares the stages for different arrays, and runs them."""
+        kind = call._replace(send=None, recv=None)
+        return lambda send, recv: self.prepare(kind._replace(send=send, recv=recv))()
+
+    def comparer(self) -> None:
+        """None: the inner and the outer communicator compare the stages."""
+
+    def prepare_batch(self, calls: Sequence[Call]) -> NoReturn:
+        """Raise, because the stages of a call must run in order."""
+        raise CommunicatorError("a hierarchical communicator does not support batches; issue the calls separately")
+
+    def measure(
+        self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
+    ) -> Timings:
+        """Time calls on the clock of the inner communicator."""
+        return self._inner.backend.measure(work, barrier, mode, calls, batches)
+
+    def local(self) -> AbstractContextManager[Any]:
+        """Return the context of the inner communicator."""
+        return self._inner.backend.local()
+
+    def split(self, color: int | None, key: int, *, separate: bool = False) -> NoReturn:
+        """Raise, because no single library communicator could be split."""
+        raise CommunicatorError(
+            "cannot split a hierarchical communicator; split the communicator that it was created from"
+        )
+
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities that both communicators have."""
+        inner = self._inner.capabilities()
+        outer = inner if self._outer is None else self._outer.capabilities()
+        needs = {
+            "all_reduce": ({"reduce_scatter", "all_gather"}, {"all_reduce"}),
+            "broadcast": ({"scatter", "all_gather"}, {"broadcast"}),
+            "barrier": ({"barrier"}, {"barrier"}),
+        }
+        if self._layout.is_even:
+            needs["reduce_scatter"] = ({"reduce_scatter"}, {"reduce_scatter"})
+            needs["all_gather"] = ({"all_gather"}, {"all_gather"})
+        ops = [op for op in inner.ops if op in outer.ops and op not in ("avg", "pre_mul_sum")]
+        first, second = self._in_order(inner, outer)
+        if "pre_mul_sum" in first.ops and "sum" in second.ops:
+            ops += ["avg", "pre_mul_sum"]
+        reduced = [set(can.dtypes if can.reduce_dtypes is None else can.reduce_dtypes) for can in (inner, outer)]
+        dtypes = tuple(name for name in inner.dtypes if name in outer.dtypes)
+        return Capabilities(
+            backend="hierarchical",
+            library=inner.library if inner.library == outer.library else f"{inner.library}, across {outer.library}",
+            path=inner.path if inner.path == outer.path else f"{inner.path}, {outer.path}",
+            where=inner.where if inner.where == outer.where else f"{inner.where}, across {outer.where}",
+            collectives=tuple(
+                name
+                for name in CATALOG
+                if name in needs
+                and needs[name][0] <= set(inner.collectives)
+                and needs[name][1] <= set(outer.collectives)
+            ),
+            dtypes=dtypes,
+            ops=tuple(ops),
+            modes=tuple(mode for mode in inner.modes if mode in outer.modes),
+            abort=inner.abort and outer.abort,
+            facts={"nodes": ", ".join(map(str, self._layout.sizes)) + " ranks", "avg": "scaled by 1/n, then summed"},
+            reduce_dtypes=tuple(name for name in dtypes if name in reduced[0] & reduced[1]),
+        )
+
+    def close(self) -> None:
+        """Close both communicators if they were created for this one."""
+        if self._owns_levels:
+            if self._outer is not None:
+                self._outer.close()
+            self._inner.close()
+
+    # All stages of a call run in the stream of the inner communicator, or are ordered with it.
+
+    @property
+    def stream(self) -> Any:
+        """The stream of the inner communicator."""
+        return self._inner.stream
+
+    @property
+    def current_stream(self) -> Any:
+        """The current stream of the caller."""
+        return self._inner.current_stream
+
+    def sync(self) -> None:
+        """Wait until all calls are done."""
+        self._inner.sync()
+
+    def record(self, stream: Any = None) -> Event:
+        """Return an event of the work in a stream."""
+        return self._inner.record(stream)
+
+    def wait_for(self, event: Event, stream: Any = None) -> None:
+        """Make a stream wait for an event."""
+        self._inner.wait(event, stream)
+
+    def wait_idle(self) -> None:
+        """Wait for the stream of the inner communicator, if it has one."""
+        wait_idle = getattr(self._inner.backend, "wait_idle", None)
+        if wait_idle is not None:
+            wait_idle()
+
+    # -- stages --------------------------------------------------------------------------------------------------------
+
+    def _all_reduce(self, call: Call) -> list[Callable[[], object]]:
+        source, result, chunk, before, after = self._buffers(call)
+        inner_op, outer_op, finish = self._ops(call)
+        return [
+            *before,
+            self._inner.prepare("reduce_scatter", source, chunk, op=inner_op, dtype=call.dtype),
+            *self._across("all_reduce", chunk, chunk, op=outer_op, dtype=call.dtype),
+            self._inner.prepare("all_gather", chunk, result, dtype=call.dtype),
+            *after,
+            *finish,
+        ]
+
+    def _broadcast(self, call: Call) -> list[Callable[[], object]]:
+        layout, root = self._layout, call.root or 0
+        source, result, chunk, before, after = self._buffers(call)
+        stages: list[Callable[[], object]] = []
+        if layout.node[self.rank] == layout.node[root]:
+            is_root = self.rank == root
+            stages = [
+                *(before if is_root else ()),
+                self._inner.prepare(
+                    "scatter",
+                    source if is_root else None,
+                    chunk,
+                    root=int(layout.local_rank[root]),
+                    dtype=call.dtype,
+                ),
+            ]
+        return [
+            *stages,
+            *self._across("broadcast", chunk, chunk, root=int(layout.node[root]), dtype=call.dtype),
+            self._inner.prepare("all_gather", chunk, result, dtype=call.dtype),
+            *after,
+        ]
+
+    def _buffers(self, call: Call) -> tuple[Any, Any, Any, list[Callable[[], object]], list[Callable[[], object]]]:
+        """Return input, output and this rank's chunk of the output, with the copies before and after the stages."""
+        send, recv = call.send.reshape(-1), call.recv.reshape(-1)
+        count, n_inner = -(-call.count // self._layout.n_owners), self._inner.size
+        start = self._inner.rank * count
+        if count * n_inner == call.count:
+            return send, recv, recv[start : start + count], [], []
+        # The inner communicator splits into equal chunks, one per rank. If the elements are not divisible, or the node
+        # has more ranks than owners, work in a larger buffer: the data is at its front, so the owners have all of it.
+        padded = self.xp.zeros(count * n_inner, send.dtype)
+        data = padded[: call.count]
+        return padded, padded, padded[start : start + count], [partial(_copy, data, send)], [partial(_copy, recv, data)]
+
+    def _reduce_scatter(self, call: Call) -> list[Callable[[], object]]:
+        # A reduce_scatter within the node, then one across, distributes the chunks in order of local rank, then node.
+        # If that is not rank order, permute the chunks first.
+        order = self._layout.by_local_rank
+        chunks, recv = call.send.reshape(self.size, call.count), call.recv.reshape(-1)
+        rail = self.xp.empty(len(self._layout.sizes) * call.count, recv.dtype)
+        inner_op, outer_op, finish = self._ops(call)
+        source, stages = chunks, []
+        if (order != np.arange(self.size)).any():
+            source = self.xp.empty_like(chunks)
+            stages = [partial(_gather_rows, source, chunks, self.xp.asarray(order))]
+        return [
+            *stages,
+            self._inner.prepare("reduce_scatter", source, rail, op=inner_op, dtype=call.dtype),
+            *self._across("reduce_scatter", rail, recv, op=outer_op, dtype=call.dtype),
+            *finish,
+        ]
+
+    def _all_gather(self, call: Call) -> list[Callable[[], object]]:
+        order = self._layout.by_local_rank
+        chunks = call.recv.reshape(self.size, call.count)
+        rail = self.xp.empty(len(self._layout.sizes) * call.count, chunks.dtype)
+        target, stages = chunks, []
+        if (order != np.arange(self.size)).any():
+            target = self.xp.empty_like(chunks)
+            stages = [partial(_scatter_rows, chunks, target, self.xp.asarray(order))]
+        return [
+            *self._across("all_gather", call.send, rail, dtype=call.dtype),
+            self._inner.prepare("all_gather", rail, target, dtype=call.dtype),
+            *stages,
+        ]
+
+    def _barrier(self, call: Call) -> list[Callable[[], object]]:
+        # Synchronise each node, then all nodes. The second inner barrier holds the ranks that do not take part across
+        # nodes until the owners of their node have returned.
+        return [self._inner.prepare("barrier"), *self._across("barrier"), self._inner.prepare("barrier")]
+
+    def _across(self, name: str, *arrays: Any, **arguments: Any) -> list[PreparedCall]:
+        return [] if self._outer is None else [self._outer.prepare(name, *arrays, **arguments)]
+
+    def _ops(self, call: Call) -> tuple[ReduceOp, ReduceOp, list[Callable[[], object]]]:
+        """Return the operation within nodes, the one across nodes, and the steps after the last stage."""
+        # Averages and scalars must be applied once per input, not once per stage. An average of averages would also be
+        # wrong on nodes of different sizes.
+        op = call.op or "sum"
+        if call.scalar is not None:
+            scalar = int(call.scalar) if is_integer(call.scalar.dtype) else float(call.scalar)
+            return *self._in_order(pre_mul_sum(scalar), find_op("sum")), []
+        if op != "avg":
+            return find_op(op), find_op(op), []
+        dtype = call.dtype
+        if dtype is None or not is_integer(dtype):
+            return *self._in_order(pre_mul_sum(1 / self.size), find_op("sum")), []
+        # 1 / size is not an integer, so divide the sum at the end.
+        return find_op("sum"), find_op("sum"), [partial(divide, flat_elements(call.recv, dtype), self.size)]
+
+    def _in_order(self, first: _T, second: _T) -> tuple[_T, _T]:
+        """Return the operation within nodes and the one across nodes, given the first and the second to apply."""
+        # With one rank per node, the inner stage would be a pre_mul_sum on one rank, which is wrong in old versions of
+        # NCCL (see NcclBinder). The outer stage then applies the scalar.
+        return (second, first) if self._layout.sizes.max() == 1 else (first, second)
+
+
+class _Staged:
+    """The stages of one call."""
+
+    def __init__(self, backend: HierarchicalBackend, stages: Sequence[Callable[[], object]]) -> None:
+        self._backend = backend
+        self.stages = stages
+
+    def __call__(self) -> None:
+        with self._backend.local():
+            for stage in self.stages:
+                stage()
+
+    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+        barrier = self._backend.prepare(Call(CATALOG["barrier"], None, None, 0, None, None, None, False))
+        return self._backend.measure(self, barrier, mode, calls, batches)
+
+
+def _copy(target: Any, source: Any) -> None:
+    target[...] = source
+
+
+def _gather_rows(target: Any, source: Any, rows: Any) -> None:
+    target[...] = source[rows]
+
+
+def _scatter_rows(target: Any, source: Any, rows: Any) -> None:
+    target[rows] = source
+
+
+class Hierarchical(Communicator):
+    """A communicator that runs each call in stages, within nodes and across nodes. Created by `cut` and `join`.
+
+    It supports all_reduce, broadcast and barrier, and on nodes of equal size also reduce_scatter and all_gather, if
+    both of its communicators support them. Results equal those of the flat call up to rounding. An average is a single
+    sum over all ranks, so it is correct on nodes of different sizes. If the elements cannot be split evenly, they are
+    copied to a padded buffer. On nodes of different sizes, the size of the smallest node is the number of ranks per
+    node that communicate across nodes.
+
+    Parameters
+    ----------
+    inner : Communicator
+        The ranks of this rank's node.
+    outer : Communicator or None
+        The ranks with the same local rank on all nodes. None for a rank without a counterpart on the smallest node.
+    layout : TwoLevels
+        The nodes of all ranks.
+    name : str
+        Name of the group.
+    ranks : sequence of int
+        Global ranks of the group, in order.
+    rank : int
+        This rank's number in the group.
+    owns_levels : bool
+        If True, closing this communicator also closes `inner` and `outer`.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> mesh = ml.DeviceMesh("dp=4")
+    >>> def reduce(comm):
+    ...     with Hierarchical.cut(comm, mesh.hierarchy("dp", nodes=2)) as levels:
+    ...         return levels.all_reduce(np.array([comm.rank])).item(), levels.inner.ranks, levels.outer.ranks
+    >>> with ml.launch(4, backend="threads") as engines:
+    ...     engines.run(reduce, mesh, axis="dp")["value"][1]
+    (6, (0, 1), (1, 3))
+    """
+
+    def __init__(
+        self,
+        inner: Communicator,
+        outer: Communicator | None,
+        layout: TwoLevels,
+        *,
+        name: str,
+        ranks: Sequence[int],
+        rank: int,
+        owns_levels: bool,
+    ) -> None:
+        super().__init__(HierarchicalBackend(inner, outer, layout, rank, owns_levels), name=name, ranks=ranks)
+        self.inner = inner
+        self.outer = outer
+        self._layout = layout
+
+    @classmethod
+    def cut(cls, comm: Communicator, nodes: int | Sequence[Any] | Hierarchy) -> Hierarchical:
+        """Split a communicator by node. All ranks of `comm` must call it.
+
+        Ranks keep their numbers, so every call can be compared with the same call of `comm`.
+
+        Parameters
+        ----------
+        comm : Communicator
+            The communicator to split. It stays open when the result is closed.
+        nodes : int, sequence or Hierarchy
+            The number of ranks per node (global rank r is on node r // nodes), the node of every rank of the group, or
+            the `DeviceMesh.hierarchy` of the group's axis.
+
+        Returns
+        -------
+        Hierarchical
+            The hierarchical communicator. Closing it closes the two communicators that it consists of.
+
+        Raises
+        ------
+        CommunicatorError
+            If `nodes` does not match the group.
+            If the ranks pass different nodes.
+        """
+        names = _nodes_of(comm, nodes)
+        layout = TwoLevels.of(names)
+        # Ranks that disagree would enter different splits and deadlock. The maximum of a number and of its negative
+        # shows in a single call whether all ranks have the same one.
+        number = zlib.crc32(layout.node.tobytes())
+        highest, negative_lowest = comm._share("all_reduce", [number, -number], op="max")
+        if highest != -negative_lowest:
+            raise CommunicatorError(
+                f"the ranks of {comm.name} pass different nodes; pass the same nodes on every rank", group=comm.name
+            )
+        node, local_rank = int(layout.node[comm.rank]), int(layout.local_rank[comm.rank])
+        inner = comm.split(node, name=f"{comm.name}_inner_{node}")
+        outer = comm.split(
+            local_rank if local_rank < layout.n_owners else None, node, name=f"{comm.name}_outer_{local_rank}"
+        )
+        if inner is None:
+            raise CommunicatorError(f"the split of {comm.name} by node excludes rank {comm.rank}", group=comm.name)
+        return cls(inner, outer, layout, name=comm.name, ranks=comm.ranks, rank=comm.rank, owns_levels=True)
+
+    @classmethod
+    def join(cls, inner: Communicator, outer: Communicator, *, name: str = "hierarchical") -> Hierarchical:
+        """Combine two communicators, which may have different backends. All ranks of both must call it.
+
+        Ranks are numbered node by node.
+
+        Parameters
+        ----------
+        inner : Communicator
+            The ranks of a node. All nodes must have the same number of ranks.
+        outer : Communicator
+            The ranks with the same local rank on all nodes, in the same order for every local rank.
+        name : str, default "hierarchical"
+            Name of the resulting group.
+
+        Returns
+        -------
+        Hierarchical
+            The hierarchical communicator. Closing it leaves `inner` and `outer` open.
+
+        Raises
+        ------
+        CommunicatorError
+            If the two communicators do not form a grid.
+            If their arrays are in different memory.
+        """
+        if inner.xp is not outer.xp:
+            raise CommunicatorError(
+                f"{inner.name} uses {inner.xp.__name__} arrays, but {outer.name} uses {outer.xp.__name__} arrays; join "
+                "communicators with the same array module"
+            )
+        # In a grid, the ranks of an `outer` have the same position in their `inner`, and vice versa. The verdict is
+        # shared in both directions, so that either all ranks raise or none.
+        in_inner, in_outer = [inner.size, inner.rank], [outer.size, outer.rank]
+        is_grid = outer._share("all_gather", in_inner) == in_inner * outer.size
+        is_grid &= inner._share("all_gather", in_outer) == in_outer * inner.size
+        (all_agree,) = outer._share("all_reduce", inner._share("all_reduce", [int(is_grid)], op="min"), op="min")
+        if not all_agree:
+            raise CommunicatorError(
+                f"{inner.name} and {outer.name} do not form a grid; use nodes of equal size, and give each rank the "
+                "same local rank as its peers on other nodes"
+            )
+        ranks = outer._share("all_gather", inner.ranks)
+        if len(set(ranks)) < len(ranks):  # two different worlds, both with ranks from 0
+            ranks = list(range(len(ranks)))
+        layout = TwoLevels.of(np.repeat(np.arange(outer.size), inner.size).tolist())
+        rank = outer.rank * inner.size + inner.rank
+        return cls(inner, outer, layout, name=name, ranks=ranks, rank=rank, owns_levels=False)
+
+    def traffic(self, collective: str, count: int, *, dtype: Any = "float32", root: int = 0) -> pd.DataFrame:
+        """Return the bytes that a call moves within the node and across nodes, as seen by this rank.
+
+        Parameters
+        ----------
+        collective : str
+            The name, such as ``"all_reduce"``.
+        count : int
+            The count of the call, in elements.
+        dtype : str, default "float32"
+            The element type.
+        root : int, default 0
+            The root, for collectives with a root.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per stage: ``level`` (``"inner"`` or ``"outer"``), ``collective``, ``n_ranks``, ``size_bytes`` (S of
+            nccl-tests) and ``bus_bytes`` (S times the bus-bandwidth factor: the minimum that each link must move in
+            each direction).
+
+        Raises
+        ------
+        CommunicatorError
+            If the collective or the dtype is unknown, or the collective is not supported.
+        """
+        import pandas as pd
+
+        itemsize = find_dtype(dtype).itemsize
+        rows = []
+        for scope, name, stage_count in plan_stages(
+            self._layout, find_collective(collective).name, count, self.rank, root
+        ):
+            comm, row = self.inner if scope == "inner" else self.outer, CATALOG[name]
+            if comm is None:
+                continue
+            size = row.size_bytes(stage_count, itemsize, comm.size)
+            factor = row.bus_factor(comm.size) if comm.size > 1 else 0.0
+            rows.append((scope, name, comm.size, size, round(size * factor)))
+        return pd.DataFrame(rows, columns=["level", "collective", "n_ranks", "size_bytes", "bus_bytes"])
+
+
+def _nodes_of(comm: Communicator, nodes: int | Sequence[Any] | Hierarchy) -> list[Any]:
+    if isinstance(nodes, Hierarchy):
+        names: list[Any] = [int(nodes.inner.color[rank]) for rank in comm.ranks]
+        members = {rank for name in set(names) if name >= 0 for rank in nodes.inner[name].ranks}
+        if members != set(comm.ranks):
+            raise CommunicatorError(
+                f"the hierarchy {nodes.inner.name} does not cover the ranks of {comm.name}; pass the hierarchy of its "
+                "axis",
+                group=comm.name,
+            )
+        return names
+    if isinstance(nodes, (int, np.integer)):
+        if nodes < 1:
+            raise CommunicatorError(f"nodes must be a positive number of ranks per node, not {nodes}", group=comm.name)
+        return [rank // int(nodes) for rank in comm.ranks]
+    names = list(nodes)
+    if len(names) != comm.size:
+        raise CommunicatorError(
+            f"nodes has {len(names)} entries, but {comm.name} has {comm.size} ranks; pass one per rank", group=comm.name
+        )
+    return names

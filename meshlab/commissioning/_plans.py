@@ -1,0 +1,169 @@
+"""What an acceptance measures: the mesh of a machine, and the plans of its stages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+from meshlab.analysis._thresholds import Threshold, Thresholds
+from meshlab.base._units import parse_size, parse_sizes
+from meshlab.comm._backend import Capabilities
+from meshlab.engines._engines import Engines
+from meshlab.mesh._axes import WORLD
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plans._plan import Plan
+from meshlab.topology.model._cluster import Cluster
+
+_COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """The sizes and the sampling of the plans."""
+
+    pairs: str
+    sweep: str
+    contention: str
+    sampling: str = "default"
+
+
+# The size of contention is not one of the sweep, because one result must not be measured in two ways.
+_EXTENTS = {
+    ("cpu", False): _Extent("1M", "1K:4M*16", "512K"),
+    ("cpu", True): _Extent("256K", "1K:1M*32", "512K", "quick"),
+    ("gpu", False): _Extent("64M", "1K:16G*4", "128M"),
+    ("gpu", True): _Extent("64M", "1K:1G*32", "128M", "quick"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The plan of a stage, or the reason why there is none.
+
+    Parameters
+    ----------
+    plan : Plan or None
+        The plan.
+    reason : str, default ""
+        The reason why the stage cannot run.
+    """
+
+    plan: Plan | None
+    reason: str = ""
+
+
+def machine_mesh(hosts: Sequence[str], cluster: Cluster | None = None) -> DeviceMesh:
+    """Return the mesh of a machine: its nodes or sockets, and the ranks within each of them.
+
+    Parameters
+    ----------
+    hosts : sequence of str
+        The host of each rank.
+    cluster : Cluster, optional
+        The hardware of these hosts. Its sockets are an axis if there is one host, with a rank on each of its GPUs.
+
+    Examples
+    --------
+    >>> machine_mesh(["a", "a", "b", "b"])
+    DeviceMesh('node=2, local=2')
+    >>> machine_mesh(["a", "a", "a"])
+    DeviceMesh('all_ranks=3')
+    """
+    sizes = _equal_parts(hosts)
+    if sizes is not None:
+        return DeviceMesh(node=sizes[0], local=sizes[1])
+    if len(set(hosts)) == 1 and cluster is not None and cluster.n_nodes == 1 and cluster.n_devices == len(hosts):
+        numa = [device.numa for device in cluster.node(0).devices]
+        sizes = None if None in numa else _equal_parts([str(one) for one in numa])
+        if sizes is not None:
+            return DeviceMesh(socket=sizes[0], local=sizes[1])
+    return DeviceMesh(all_ranks=len(hosts))
+
+
+def _equal_parts(places: Sequence[str]) -> tuple[int, int] | None:
+    """Return the number of places and of ranks in each, if there are several of equal size with neighbouring ranks."""
+    counts = [len(list(group)) for _, group in groupby(places)]
+    is_even = len(set(counts)) == 1 and len(counts) == len(set(places))
+    return (len(counts), counts[0]) if is_even and len(counts) > 1 and counts[0] > 1 else None
+
+
+def matching_preset(cluster: Cluster | None, n_ranks: int) -> str | None:
+    """Return the name of the thresholds that are part of meshlab for such a machine, if there are some."""
+    if cluster is None or cluster.n_nodes != 1 or cluster.n_devices != n_ranks:
+        return None
+    names = {device.name for device in cluster.node(0).devices}
+    for name in Thresholds.presets():
+        known = Thresholds.read(name)
+        is_same = known.gpu and all(known.gpu.casefold() in one.casefold() for one in names)
+        if is_same and all(limit.n_ranks in (None, n_ranks) for limit in known.limits):
+            return name
+    return None
+
+
+def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, quick: bool) -> dict[str, Planned]:
+    """Return the plans of the stages that measure.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh
+        The mesh.
+    engines : Engines
+        The ranks, whose backend must support what is measured.
+    thresholds : Thresholds or None
+        The limits, whose collectives, sizes, element types, operations and modes are measured too.
+    quick : bool
+        Whether to measure fewer sizes, and less precisely.
+    """
+    if mesh.world_size < 2:
+        alone = Planned(None, "there is only one rank")
+        return {"pairs": alone, "sweep": alone, "contention": alone}
+    backends = {axis.name: engines.backend_of(mesh, axis.name) for axis in mesh.axes if axis.size > 1}
+    extent = _EXTENTS["gpu" if "nccl" in backends.values() else "cpu", quick]
+    can = [engines.capabilities(name) for name in dict.fromkeys(backends.values())]
+    axes = list(backends)
+    limits = () if thresholds is None else thresholds.limits
+    collectives = _supported([*_COLLECTIVES, *_named(limits, "collective")], can, "collectives")
+    sweep = Plan(
+        collectives,
+        [*axes, *([WORLD] if len(axes) > 1 and len(can) == 1 else [])],
+        sizes=_sizes(extent.sweep, limits),
+        dtype=_supported(["float32", *_named(limits, "dtype")], can, "dtypes"),
+        op=_supported(["sum", *_named(limits, "op")], can, "ops"),
+        mode=_supported(["pipelined", *_named(limits, "mode")], can, "modes"),
+        sampling=extent.sampling,
+    )
+    pairs = Plan(["send", "send_recv"], axes, sizes=extent.pairs, grouping="pairs", sampling=extent.sampling)
+    several = [axis for axis in axes if len(mesh[axis]) > 1]
+    if not several:
+        contention = Planned(None, f"no axis of {mesh} has several groups, so there is no contention to measure")
+    else:
+        size = parse_size(extent.contention)
+        size = size if size not in sweep.sizes else size + size // 2
+        together = ["together", "alone"]
+        contention = Planned(
+            Plan("all_reduce", several, sizes=[size], grouping=together, sampling=extent.sampling),
+        )
+    return {"pairs": Planned(pairs), "sweep": Planned(sweep), "contention": contention}
+
+
+def _named(limits: Sequence[Threshold], name: str) -> list[str]:
+    """Return the values that limits name."""
+    return list(dict.fromkeys(value for limit in limits if (value := getattr(limit, name)) is not None))
+
+
+def _supported(names: Sequence[str], can: Sequence[Capabilities], what: str) -> list[str]:
+    """Return the names that all backends support. A limit for another one is not measured, and says so."""
+    return [name for name in dict.fromkeys(names) if all(name in getattr(one, what) for one in can)]
+
+
+def _sizes(text: str, limits: Sequence[Threshold]) -> list[int | str]:
+    """Return the sizes of the sweep, and one in the range of each limit without any of them."""
+    sizes = list(parse_sizes(text))
+    for limit in limits:
+        low, high = limit.min_size, limit.max_size
+        if not any((low is None or size >= low) and (high is None or size <= high) for size in sizes):
+            edge = low if low is not None else high
+            assert edge is not None
+            sizes.append(edge)
+    return [*sorted(set(sizes))]

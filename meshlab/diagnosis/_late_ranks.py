@@ -1,0 +1,219 @@
+"""Comparisons of what the ranks of one process group called: which rank is late, in logs and in dumps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.formats._flight_recorder import FlightCall, FlightDump, FlightGroup, read_flight_dumps
+from meshlab.diagnosis.formats._torch_lines import GroupStatus, TorchLog, WorkTimeout
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """Return ranks in words, with runs as ranges.
+
+    Examples
+    --------
+    >>> rank_list([7]), rank_list([0, 3]), rank_list([0, 1, 2, 5])
+    ('rank 7', 'ranks 0 and 3', 'ranks 0-2 and 5')
+    """
+    ordered = sorted(set(ranks))
+    parts: list[str] = []
+    position = 0
+    while position < len(ordered):
+        end = position
+        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
+            end += 1
+        if end - position >= 2:
+            parts.append(f"{ordered[position]}-{ordered[end]}")
+        else:
+            parts += [str(one) for one in ordered[position : end + 1]]
+        position = end + 1
+    if len(ordered) == 1:
+        return f"rank {parts[0]}"
+    return "ranks " + (" and ".join(parts) if len(parts) < 3 else ", ".join(parts[:-1]) + f" and {parts[-1]}")
+
+
+def plain_name(op: str) -> str:
+    """Return the plain name of a collective: ALLREDUCE and _ALLGATHER_BASE become all_reduce and all_gather."""
+    plain = op.lower().removeprefix("nccl:").strip("_").removesuffix("_base").removesuffix("_barrier")
+    known = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
+    return known.get(plain, plain)
+
+
+def _key(one: WorkTimeout | GroupStatus, names: dict[int, int]) -> str | None:
+    """Return a name of the group that is the same on all ranks, or None if the line does not contain one."""
+    group = one.group
+    if group is None:
+        return None
+    # Before PyTorch 2.4, a group was a number that each process counted for itself: PG 1 of two ranks may be two
+    # groups. If all of them are at their own global rank, it can only be a group that starts at rank 0.
+    return group.name if group.is_shared or names.get(one.rank) == group.rank == one.rank else None
+
+
+def lines_by_group(log: TorchLog) -> dict[str, tuple[list[WorkTimeout], list[GroupStatus]]]:
+    """Return the lines of each process group that several ranks can be compared in."""
+    names = {one.rank: one.group.rank for one in log.statuses}
+    groups: dict[str, tuple[list[WorkTimeout], list[GroupStatus]]] = {}
+    for timeout in log.timeouts:
+        key = _key(timeout, names)
+        if key is not None:
+            groups.setdefault(key, ([], []))[0].append(timeout)
+    for status in log.statuses:
+        key = _key(status, names)
+        if key is not None:
+            groups.setdefault(key, ([], []))[1].append(status)
+    return {
+        key: (timeouts, statuses)
+        for key, (timeouts, statuses) in groups.items()
+        # Two global ranks with one rank in the group belong to two groups.
+        if len({(one.rank, one.group.rank) for one in statuses}) == len({one.group.rank for one in statuses})
+    }
+
+
+def late_in_logs(log: TorchLog) -> Iterator[tuple[str, WorkTimeout, list[GroupStatus]]]:
+    """Yield the first collective that timed out in each group, with the statuses of ranks that had not enqueued it."""
+    for timeouts, statuses in lines_by_group(log).values():
+        numbered = [one for one in timeouts if one.seq is not None]
+        if not numbered:
+            continue
+        first = min(numbered, key=lambda one: one.seq or 0)
+        stuck = {one.rank for one in numbered}
+        reached: dict[int, GroupStatus] = {}
+        for status in statuses:
+            if status.rank not in reached or status.enqueued > reached[status.rank].enqueued:
+                reached[status.rank] = status
+        late = [status for rank, status in reached.items() if rank not in stuck and status.enqueued < (first.seq or 0)]
+        if late:
+            yield str(first.group), first, late
+
+
+class GroupCalls:
+    """What the flight recorder dumps contain about one process group.
+
+    Parameters
+    ----------
+    name : str
+        Name of the group.
+    dumps : index of dumps
+        All dumps. Those of other ranks are left out.
+
+    Attributes
+    ----------
+    ranks : tuple of int
+        The global ranks of the group. Those that have a dump, if the dumps do not contain the ranks.
+    desc : str
+        Description of the group.
+    dumps : dict of int to FlightDump
+        The dumps by rank.
+    all_calls : dict of int to sequence of FlightCall
+        The calls by rank, also sends and receives.
+    calls : dict of int to dict of int to FlightCall
+        The collectives by rank and number.
+    """
+
+    def __init__(self, name: str, dumps: _Dumps) -> None:
+        self.name = name
+        with_group = dumps.with_group[name]
+        described: list[FlightGroup] = [dump.groups[name] for dump in with_group]
+        members = next((group.ranks for group in described if group.ranks), ())
+        self.ranks = members or tuple(sorted(dump.rank for dump in with_group))
+        self.desc = str(described[0]) if described else f"PG {name}"
+        known = sorted({rank for rank in self.ranks if rank in dumps.position}, key=dumps.position.__getitem__)
+        self.dumps = {rank: dumps.by_rank[rank] for rank in known}
+        self.all_calls: dict[int, Sequence[FlightCall]] = {
+            rank: dumps.calls.get((rank, name), ()) for rank in self.dumps
+        }
+        self.calls: dict[int, dict[int, FlightCall]] = {
+            rank: {call.seq: call for call in calls if not call.is_p2p} for rank, calls in self.all_calls.items()
+        }
+
+    def by_number(self) -> dict[int, dict[int, FlightCall]]:
+        """Return the collectives by number, in order, and by rank."""
+        found: dict[int, dict[int, FlightCall]] = {}
+        for rank, calls in self.calls.items():
+            for seq, call in calls.items():
+                found.setdefault(seq, {})[rank] = call
+        return dict(sorted(found.items()))
+
+    def waiting(self) -> dict[int, FlightCall]:
+        """Return the first collective of each rank that is not completed."""
+        first: dict[int, FlightCall] = {}
+        for rank, calls in self.calls.items():
+            for seq in sorted(calls):
+                if calls[seq].state != "completed":
+                    first[rank] = calls[seq]
+                    break
+        return first
+
+    def last(self, rank: int) -> int | None:
+        """Return the number of the rank's last collective, None if the dump was cut before it."""
+        dump = self.dumps[rank]
+        status = dump.groups.get(self.name)
+        if not dump.is_complete and (status is None or status.last_enqueued is None):
+            return None
+        # The recorder notes a call before NCCL enqueues it, and the status is updated after it.
+        return max(max(self.calls[rank], default=0), (status.last_enqueued or 0) if status else 0)
+
+
+class _Dumps:
+    """Dumps with an index of their ranks, groups and calls, because a job may have thousands of each."""
+
+    def __init__(self, dumps: Sequence[FlightDump]) -> None:
+        self.by_rank = {dump.rank: dump for dump in dumps}
+        self.position = {rank: position for position, rank in enumerate(self.by_rank)}
+        self.with_group: dict[str, list[FlightDump]] = {}
+        self.calls: dict[tuple[int, str], list[FlightCall]] = {}
+        for dump in dumps:
+            for name in dump.groups:
+                self.with_group.setdefault(name, []).append(dump)
+        for rank, dump in self.by_rank.items():
+            for call in dump.calls:
+                self.calls.setdefault((rank, call.group), []).append(call)
+
+
+def calls_by_group(paste: Paste) -> list[GroupCalls]:
+    """Return what the dumps in a paste contain about each process group, in the order of the dumps."""
+    indexed = _Dumps(paste.once(read_flight_dumps))
+    return [GroupCalls(name, indexed) for name in indexed.with_group]
+
+
+def late_in_dumps(groups: Iterable[GroupCalls]) -> Iterator[tuple[GroupCalls, int, list[int], FlightCall]]:
+    """Yield the group, the number and the ranks that did not call it, with the call of a rank that waits."""
+    for group in groups:
+        waiting = group.waiting()
+        if not waiting:
+            continue
+        seq = min(call.seq for call in waiting.values())
+        late = [rank for rank in group.dumps if (last := group.last(rank)) is not None and last < seq]
+        if late:
+            yield group, seq, late, next(call for call in waiting.values() if call.seq == seq)
+
+
+def stuck_ranks(dumps: Sequence[FlightDump]) -> set[int]:
+    """Return the ranks that wait in any call."""
+    return {dump.rank for dump in dumps if any(call.state != "completed" for call in dump.calls)}
+
+
+def late_in_pairs(groups: Iterable[GroupCalls]) -> Iterator[tuple[int, int, FlightCall]]:
+    """Yield ranks that did not call the receive or send that another rank waits for: late, waiting, and its call."""
+    for group in groups:
+        pending: dict[tuple[int, int, str], list[tuple[int, FlightCall]]] = {}
+        for rank, of_rank in group.all_calls.items():
+            for call in of_rank:
+                if call.state == "completed":
+                    continue
+                if call.source is not None and call.destination is not None:
+                    pending.setdefault((call.source, call.destination, call.op), []).append((rank, call))
+        for (source, destination, op), calls in pending.items():
+            other = destination if op == "send" else source
+            if other >= len(group.ranks) or (source, destination, "recv" if op == "send" else "send") in pending:
+                continue
+            late = group.ranks[other]
+            if late in group.dumps and group.dumps[late].is_complete and late != calls[0][0]:
+                yield late, calls[0][0], calls[0][1]
+
+
+def program_stack(call: FlightCall) -> tuple[str, ...]:
+    """Return the functions of the program that made a call, innermost first, without those of PyTorch."""
+    return tuple(name for name, file, _ in call.frames if "torch/distributed/" not in file)

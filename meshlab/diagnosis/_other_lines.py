@@ -1,0 +1,77 @@
+"""The lines of a paste that NCCL did not print at level INFO, which are few in a long log."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+
+from meshlab.diagnosis._paste import Paste, PasteLine
+
+_INFO = "NCCL INFO"
+_LONG = 500  # forums join lines, so a long one may hold other messages too
+
+
+class OtherLines:
+    """A search in all lines but those of NCCL at level INFO. It returns the lines and numbers of the paste.
+
+    Rules about other programs look for many strings, and a search for each of them in 10 MB of INFO takes seconds.
+
+    Parameters
+    ----------
+    paste : Paste
+        The text.
+
+    Examples
+    --------
+    >>> text = ["a:1:2 [0] NCCL INFO Connected", "srun: error: node1: task 3: Killed"]
+    >>> lines = OtherLines(Paste(chr(10).join(text)))
+    >>> lines.numbers("srun"), lines.numbers("Connected")
+    ([2], [])
+    """
+
+    def __init__(self, paste: Paste) -> None:
+        self._paste = paste
+        self._is_all = _INFO not in paste.text
+        self._numbers_of: list[int] = []
+        self._starts: list[int] = []
+        self._text = ""
+        if not self._is_all:
+            kept = [
+                (number, line)
+                for number, line in enumerate(paste.text.split("\n"), 1)
+                if _INFO not in line or len(line) > _LONG
+            ]
+            self._text = "\n".join(line for _, line in kept)
+            self._numbers_of = [number for number, _ in kept]
+            self._starts = [0, *(match.end() for match in re.finditer("\n", self._text))]
+
+    def numbers(self, *literals: str) -> list[int]:
+        """Return the numbers of the lines that contain one of the strings, in order."""
+        if self._is_all:
+            return self._paste.numbers(*literals)
+        return sorted({number for literal in literals for number in self._find(literal)})
+
+    def find(self, *literals: str) -> list[PasteLine]:
+        """Return the lines that contain one of the strings, in order."""
+        return [self._paste.line(number) for number in self.numbers(*literals)]
+
+    def matches(self, pattern: re.Pattern[str], *literals: str) -> list[tuple[PasteLine, re.Match[str]]]:
+        """Return the lines without prefixes in which a pattern occurs, with the match."""
+        found = ((line, pattern.search(line.text)) for line in self.find(*literals))
+        return [(line, match) for line, match in found if match is not None]
+
+    def _find(self, literal: str) -> list[int]:
+        found: list[int] = []
+        position = self._text.find(literal)
+        while position >= 0:
+            index = bisect_right(self._starts, position)
+            found.append(self._numbers_of[index - 1])
+            if index >= len(self._starts):
+                break
+            position = self._text.find(literal, self._starts[index])
+        return found
+
+
+def other_lines(paste: Paste) -> OtherLines:
+    """Return the lines of a paste that NCCL did not print at level INFO."""
+    return paste.once(OtherLines)

@@ -1,0 +1,93 @@
+"""Safe quotation of a pasted text: in a terminal, in HTML and in Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from meshlab.diagnosis._paste import Paste
+
+# Characters that a terminal obeys or that change the order of the text around them, and those that nobody can see.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
+_LONGEST = 300  # characters of a quoted line
+
+_SPECIAL = re.compile(
+    r"[\\`*\[\]|~$]"
+    r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"  # inside a word it is no emphasis: NCCL_DEBUG
+    r"|^[#+=-]+"  # the start of a heading, a quotation or a list without numbers
+)
+_ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+_REFERENCE = re.compile(r"(?<![\w&])([@#])(?=\w)")  # a person or an issue, which would be notified or linked
+
+
+def visible(text: str) -> str:
+    r"""Return a text with visible names for characters that a terminal obeys, or that hide or reorder text.
+
+    Examples
+    --------
+    >>> print(visible("a\x1b[31mb\0c"), visible("gpu\u202e0x"))
+    a␛[31mb␀c gpu\u202e0x
+    """
+    return _UNSEEN.sub(lambda found: _name(found[0]), text)
+
+
+def _name(sign: str) -> str:
+    code = ord(sign)
+    if code < 0x20:
+        return chr(0x2400 + code)  # the symbols for control characters
+    if code == 0x7F:
+        return "␡"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def quote_line(raw: str, most: int = _LONGEST) -> str:
+    """Return a pasted line for people: visible, without tabs, and not longer than `most` characters.
+
+    Examples
+    --------
+    >>> quote_line("x" * 100, most=20)
+    'xxxxxxxxxxxx … xxxxx'
+    """
+    # Cut first: a line may have megabytes.
+    text = raw.rstrip() if len(raw) <= 4 * most else f"{raw[: 2 * most]} … {raw[-most:]}"
+    text = visible(text.expandtabs(8))
+    if len(text) <= most:
+        return text
+    tail = most // 4
+    return f"{text[: most - tail - 3]} … {text[-tail:]}"
+
+
+def quoted_lines(paste: Paste, numbers: Sequence[int], most: int, longest: int = _LONGEST) -> list[tuple[int, str]]:
+    """Return the first lines of a finding, at most `most`, as numbers and visible texts."""
+    return [(number, quote_line(paste.line(number).raw, longest)) for number in numbers[:most]]
+
+
+def markdown_text(text: str) -> str:
+    r"""Return a text for one line of Markdown, in which nothing is a tag, a link, an emphasis or a reference.
+
+    Examples
+    --------
+    >>> print(markdown_text("<b>*set* NCCL_IB_HCA=^mlx5_0, ask @someone"))
+    &lt;b&gt;\*set\* NCCL_IB_HCA=^mlx5_0, ask @&#8203;someone
+    """
+    text = " ".join(visible(text).split())
+    text = _SPECIAL.sub(lambda found: "".join(f"\\{sign}" for sign in found[0]), text)
+    text = re.sub(r"^(\d+)([.)])", r"\1\\\2", text)
+    text = re.sub("[&<>]", lambda found: _ENTITIES[found[0]], text)
+    return _REFERENCE.sub(r"\1&#8203;", text)
+
+
+def fenced(lines: Sequence[str]) -> list[str]:
+    """Return lines as a code block of Markdown that none of them can end.
+
+    Examples
+    --------
+    >>> fenced(["a ```` b"])
+    ['`````text', 'a ```` b', '`````']
+    """
+    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return [f"{fence}text", *lines, fence]

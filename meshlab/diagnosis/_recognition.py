@@ -1,0 +1,155 @@
+"""The one entry point of all readers: it tells what a text or a file is, and reads it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from meshlab.analysis.tuning._tuning import Tuning
+from meshlab.base import _markup as markup
+from meshlab.base._documents import LimitError
+from meshlab.base._errors import ParseError, printable
+from meshlab.base._files import TextSource, decode_text, describe_text, is_folder, open_file, path_of, text_of
+from meshlab.base._garbage import collector_paused
+from meshlab.diagnosis._explain import explain_paste
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis.formats._flight_recorder import refuse_pickle
+from meshlab.diagnosis.formats._other_readers import read_tests_log
+from meshlab.mesh._axes import LONGEST_TEXT
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh.interop._frameworks import OWN, mesh_text_kind
+from meshlab.nccl_tests._reader import read as read_log
+from meshlab.runs._rundata import RunData
+from meshlab.runs._store import as_results, run_id_in
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.readers._detect import read as read_hardware
+
+_HINT = (
+    "pass a mesh or a framework's config, a log of nccl-tests, the output of nvidia-smi topo -m, a file of NCCL or "
+    "Slurm, the folder of a run, results as Parquet, CSV or JSON, or a log or report that ml.explain() reads"
+)
+_LONGEST_NAME = 256
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What was read, and what it was taken for.
+
+    Parameters
+    ----------
+    kind : str
+        What the text or the file is, such as ``"nccl-tests log"`` or ``"flags of vllm"``.
+    value : DeviceMesh, Cluster, NcclGraphs, Log, RunData, DataFrame, Tuning or Explanation
+        Its content.
+    """
+
+    kind: str
+    value: Any
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.value}"
+
+    def _repr_html_(self) -> str:
+        show = getattr(self.value, "_repr_html_", None)
+        shown = show() if show is not None else None
+        return f"<div><b>{markup.escape(self.kind)}</b></div>{shown or markup.escape(str(self.value))}"
+
+
+def read(source: TextSource, *, world_size: int | None = None) -> Reading:
+    r"""Read anything that meshlab reads, and say what it was taken for.
+
+    Nothing is executed or unpickled. A text of several kinds is taken for the first of: results or a log of nccl-tests,
+    a description of hardware, a mesh or a framework's config. Anything else is explained.
+
+    Parameters
+    ----------
+    source : str, bytes or path
+        The text, or the path of a file or a folder. A single line that names an existing file is a path.
+
+    world_size : int, optional
+        Number of ranks of a config that does not contain it, such as the flags of Megatron.
+
+    Returns
+    -------
+    Reading
+        The kind of the source, and its content: a mesh, a cluster, graphs of NCCL, a log, a run, a results frame, a
+        tuning, or an explanation.
+
+    Raises
+    ------
+    ParseError
+        If the source is none of these, or is binary.
+    MeshlabError
+        If the kind is clear, but the content is invalid. The error is that of the reader of this kind.
+    OSError
+        If the file cannot be read.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> reading = ml.read("vllm serve model --tensor-parallel-size 4 --pipeline-parallel-size 2")
+    >>> reading.kind, reading.value
+    ('layout of vllm', DeviceMesh('pp=2, tp=4'))
+    >>> ml.read("GPU0  X  NV18\nGPU1  NV18  X").kind
+    'description of hardware'
+    """
+    if isinstance(source, (str, os.PathLike)) and len(str(source)) < _LONGEST_NAME and is_folder(source):
+        folder = Path(source)
+        if run_id_in(folder) is None:
+            raise ParseError("this folder has no saved run", hint="pass one of its files", file=str(folder))
+        return Reading("saved run", RunData.load(folder))
+    path = path_of(source)
+    if path is not None and path.suffix.lower() in (".parquet", ".csv"):
+        return Reading("results", as_results(path))
+    if path is not None and path.suffix.lower() == ".json" and (found := _own_json(path)) is not None:
+        return found
+    text, name = text_of(source, hint=_HINT)
+    refuse_pickle(text[:8], name)
+    with collector_paused():
+        return _reading_of(text, name, world_size, may_be_name=isinstance(source, str))
+
+
+def _reading_of(text: str, name: str | None, world_size: int | None, *, may_be_name: bool) -> Reading:
+    """Read a text that is no saved run and no table of results."""
+    # With a line break at the end, the text is never the name of a file.
+    whole = f"{text}\n"
+    log = _tried(read_log, whole)
+    if log is not None and any(len(section.table) or section.devices for section in log.sections):
+        return Reading("nccl-tests log", log)
+    hardware = _tried(read_hardware, whole)
+    if hardware is not None:
+        return Reading("description of hardware" if isinstance(hardware, Cluster) else "graphs of NCCL", hardware)
+    kind = mesh_text_kind(text) if len(text) <= LONGEST_TEXT else None
+    if kind is not None:
+        return Reading("mesh" if kind == OWN else f"layout of {kind}", DeviceMesh.read(text, world_size=world_size))
+    paste = Paste(printable(whole))
+    paste.remember(read_tests_log, log if log is not None and log.sections else None)
+    try:
+        explanation = explain_paste(paste)
+    except ParseError as error:
+        described = describe_text(text, may_be_name=may_be_name)
+        raise ParseError(f"nothing was recognised: {described}", hint=_HINT, file=name) from error
+    kinds = dict.fromkeys(span.kind for span in explanation.recognised)
+    return Reading(" and ".join(kinds) or "text", explanation)
+
+
+def _own_json(path: Path) -> Reading | None:
+    """Return a tuning or results that meshlab wrote as JSON, or None for other JSON."""
+    with open_file(path) as file:
+        start = decode_text(file.read(600))
+    if '"meshlab tuning"' in start:
+        return Reading("saved tuning", Tuning.load(path))
+    return Reading("results", as_results(path)) if '"columns"' in start[:100] else None
+
+
+def _tried(reader: Callable[[str], Any], text: str) -> Any:
+    """Return the content of a text, or None if it is not of the kind that a reader reads."""
+    try:
+        return reader(text)
+    except LimitError:
+        raise
+    except ParseError:
+        return None

@@ -1,0 +1,571 @@
+"""Lines that NCCL and RCCL print with ``NCCL_DEBUG``: who printed them, and what they say about the setup."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from meshlab.base._numerals import whole
+from meshlab.diagnosis._paste import Paste, PasteLine, check_number
+from meshlab.nccl_tests._info import LIBRARY_VERSION, VARIABLE, variable_value
+from meshlab.nccl_tests._log import DEVICE_LINE
+
+NOT_NAMED = "the rank that prints it"
+"""The subject of a finding whose lines name no rank, host or device."""
+
+_WHAT = "messages of NCCL about its setup and its faults"
+_MOST_HEADS = 20_000  # different beginnings of lines that are read for the names of hosts
+
+# Some logs have the host and the device only.
+_HEAD = re.compile(
+    r"(?:(?<![A-Za-z0-9])(?P<host>[A-Za-z0-9][\w.-]*):(?P<pid>\d+):(?P<thread>\d+)|"
+    r"(?<!\S)(?P<only>[A-Za-z][\w.-]*)(?= \[\d+\]))"
+    r"(?: \[(?P<device>-?\d+)\])?(?: [\d.]+)?(?: (?P<source>[^\s:]+:\d+)(?: \(\w*\))?)?$"
+)
+_PROCESS = re.compile(r"\[([A-Za-z][\w.-]*):(\d+) ?\]")
+# A line without prefixes, as nearly all of them are, in one step.
+_FRAMED = re.compile(
+    r"([A-Za-z0-9][\w.-]*+):(\d{1,18}+):(\d{1,18}+)"
+    r"(?: \[(-?\d{1,18}+)\](?: [\d.]++)?(?: (?!NCCL )([^\s:]++:\d++)(?: \(\w*+\))?)?)? NCCL (\w*+) "
+)
+_LONGEST_FRAME = 200
+_MOST_DEVICES = 128
+# Up to 2.2 the word NCCL is missing.
+_OLD_HEAD = re.compile(r"[A-Za-z0-9][\w.-]*:\d+:\d+ \[-?\d+\](?: [^\s:]+:\d+)? (?=(?:INFO|WARN) )")
+
+
+class NcclMessage(NamedTuple):
+    """A line that NCCL printed.
+
+    Parameters
+    ----------
+    line : int
+        Number of the line.
+    level : str
+        ``"INFO"``, ``"WARN"``, ``"TRACE"``, or ``""`` for a text without the frame, as frameworks print it.
+    text : str
+        The message.
+    host : str or None
+        The host that printed it, or a host that a launcher names.
+    pid, thread : int or None
+        The process and the thread.
+    device : int or None
+        The CUDA device of the thread. It is not the rank, and None if the thread has no device yet.
+    source : str or None
+        File and line of NCCL's source, for warnings.
+    rank : int or None
+        The rank that a launcher names.
+    """
+
+    line: int
+    level: str
+    text: str
+    host: str | None
+    pid: int | None
+    thread: int | None
+    device: int | None
+    source: str | None
+    rank: int | None
+
+
+class _Head(NamedTuple):
+    host: str
+    pid: int | None
+    thread: int | None
+    device: int | None
+    source: str | None
+
+
+@functools.lru_cache(8192)
+def _read_head(head: str) -> _Head | None:
+    match = _HEAD.search(head)
+    if match is None:
+        return None
+    pid, thread = (whole(one) if one else None for one in match.group("pid", "thread"))
+    return _Head(match["host"] or match["only"], pid, thread, _device(match["device"]), match["source"])
+
+
+def _device(text: str | None) -> int | None:
+    """Return the number of a device, or None for -1 or a random number: the thread has none."""
+    device = whole(text) if text else -1
+    return device if 0 <= device < _MOST_DEVICES else None
+
+
+def message_of(line: PasteLine) -> NcclMessage:
+    """Return a line as a message of NCCL. Without the frame, the level is empty and the text is the complete line.
+
+    Examples
+    --------
+    >>> message = message_of(Paste("nodeA:12:34 [0] misc/socket.cc:49 NCCL WARN Net : no").line(1))
+    >>> message.level, message.host, message.device, message.source, message.text
+    ('WARN', 'nodeA', 0, 'misc/socket.cc:49', 'Net : no')
+    """
+    head, mark, rest = line.text.partition(" NCCL ")
+    if not mark and (old := _OLD_HEAD.match(line.text)):
+        head, mark, rest = line.text[: old.end() - 1], "NCCL", line.text[old.end() :]
+    found = _read_head(head) if mark else None
+    if found is None:
+        level, _, text = rest.partition(" ") if mark else ("", "", "")
+        if level in ("INFO", "WARN", "TRACE"):  # the beginning of the line was cut
+            return NcclMessage(line.number, level, text, line.host, None, None, None, None, line.rank)
+        process = _PROCESS.match(line.text)  # as Open MPI and libibverbs name it
+        host, pid = (process[1], whole(process[2])) if process else (line.host, None)
+        return NcclMessage(line.number, "", line.text, host, pid, None, None, None, line.rank)
+    level, _, text = rest.partition(" ")
+    return NcclMessage(line.number, level, text, *found, line.rank)
+
+
+def _known_messages(paste: Paste) -> dict[int, NcclMessage]:
+    """Return the messages that were read so far, by the number of their line, because many rules need the same."""
+    return {}
+
+
+def _messages_at(paste: Paste, numbers: Sequence[int]) -> list[NcclMessage]:
+    known = paste.once(_known_messages)
+    new = [number for number in numbers if number not in known]
+    check_number(paste, len(known) + len(new), _WHAT)
+    known.update(zip(new, _read_messages(paste, new), strict=True))
+    return [known[number] for number in numbers]
+
+
+def _read_messages(paste: Paste, numbers: Sequence[int]) -> Iterator[NcclMessage]:
+    text, bounds, frame, make = paste.text, paste.bounds, _FRAMED.match, NcclMessage._make
+    for number in numbers:
+        start, end = bounds(number)
+        match = frame(text, start, min(end, start + _LONGEST_FRAME))
+        if match is None or text[end - 1] == "│":  # the border of a terminal
+            yield message_of(paste.line(number))
+            continue
+        host, pid, thread, device, source, level = match.groups()
+        gpu = -1 if device is None else int(device)  # -1 or a random number stands for a thread without a device
+        known = gpu if 0 <= gpu < _MOST_DEVICES else None
+        rest = text[match.end() : end]
+        yield make((number, level, rest, host, int(pid), int(thread), known, source, None))
+
+
+def messages(paste: Paste, *literals: str) -> list[NcclMessage]:
+    """Return the lines that contain one of the strings, as messages."""
+    numbers = paste.numbers(*literals)
+    check_number(paste, len(numbers), _WHAT)
+    return _messages_at(paste, numbers)
+
+
+def read_warnings(paste: Paste) -> tuple[NcclMessage, ...]:
+    """Return all warnings of NCCL, in order."""
+    return tuple(item for item in messages(paste, "NCCL WARN", "] WARN ", " WARN ") if item.level == "WARN")
+
+
+def warnings_with(paste: Paste, *literals: str) -> list[NcclMessage]:
+    """Return the warnings of NCCL in the lines that contain one of the strings, in order."""
+    numbers = set(paste.numbers(*literals))
+    return [item for item in paste.once(read_warnings) if item.line in numbers] if numbers else []
+
+
+CUDA_FAILURE = re.compile(r"Cuda failure (?:(?P<code>\d+) )?'(?P<text>[^']*)'")
+"""An error of CUDA in a warning of NCCL, with its ``code``, which older versions do not print, and its ``text``."""
+
+
+def read_cuda_failures(paste: Paste) -> tuple[tuple[NcclMessage, re.Match[str]], ...]:
+    """Return the warnings of NCCL about an error of CUDA, with its ``code`` and its ``text``."""
+    found = ((item, CUDA_FAILURE.search(item.text)) for item in warnings_with(paste, "Cuda failure "))
+    return tuple((item, match) for item, match in found if match is not None)
+
+
+# -- communicators -----------------------------------------------------------------------------------------------------
+
+_COMM = re.compile(
+    r"(?:\[Rank \d+\] )?(?:\b(?P<function>\w+) )?comm (?P<pointer>0x[0-9a-f]+) rank (?P<rank>\d+) "
+    r"n[rR]anks (?P<n_ranks>\d+)(?P<rest>.*)"
+)
+_FIELDS = re.compile(r"\b(cudaDev|nvmlDev|busId|commId|nNodes|localRanks|localRank) (0x[0-9a-f]+|[0-9a-f]+)\b")
+_STATES = {
+    "Init START": "started",
+    "Init COMPLETE": "complete",
+    "Abort COMPLETE": "aborted",
+    "Destroy COMPLETE": "destroyed",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CommRank:
+    """One rank of one communicator, as its process announces it.
+
+    Parameters
+    ----------
+    comm : str or None
+        ``commId``, which all ranks of a communicator have in common (2.15 and later).
+    rank, n_ranks : int
+        The rank in this communicator, and its size.
+    host, pid, thread
+        The process, and the thread that created the communicator.
+    device, nvml_device : int or None
+        The GPU as CUDA and as NVML count.
+    bus_id : str or None
+        The PCI address of the GPU.
+    n_nodes, local_ranks, local_rank : int or None
+        Hosts of the communicator, its ranks on this host, and the rank among them (2.20 and later).
+    state : {"started", "complete", "aborted", "destroyed"}
+        The last state that the text shows.
+    function : str or None
+        The call that created it (2.21 and later).
+    line : int
+        Number of the first line that names it.
+    """
+
+    comm: str | None
+    rank: int
+    n_ranks: int
+    host: str | None
+    pid: int | None
+    thread: int | None
+    device: int | None = None
+    nvml_device: int | None = None
+    bus_id: str | None = None
+    n_nodes: int | None = None
+    local_ranks: int | None = None
+    local_rank: int | None = None
+    state: str = "started"
+    function: str | None = None
+    line: int = 0
+
+
+def pci_address(bus_id: str) -> str:
+    """Return the PCI address for the number that NCCL prints.
+
+    Examples
+    --------
+    >>> pci_address("1c000"), pci_address("1901000"), pci_address("60")
+    ('0000:1c:00.0', '0019:01:00.0', '0000:00:06.0')
+    """
+    number = whole(bus_id, 16)
+    return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
+
+
+def read_communicators(paste: Paste) -> tuple[CommRank, ...]:
+    """Return each rank of each communicator once, in the order of the text."""
+    found: dict[tuple[str | None, int | None, str, int], CommRank] = {}
+    generation: dict[tuple[str | None, int | None, str], int] = defaultdict(int)
+    for item in messages(paste, " nranks ", " nRanks "):
+        match = _COMM.match(item.text)
+        if match is None:
+            continue
+        fields = dict(_FIELDS.findall(match["rest"]))
+        state = next((name for text, name in _STATES.items() if text in match["rest"]), None)
+        address = (item.host, item.pid, match["pointer"])
+        known = found.get((*address, generation[address]))
+        # The memory of a communicator that was destroyed is used again.
+        if known is not None and state == "started" and known.state != "started":
+            generation[address] += 1
+            known = None
+        if known is None:
+            known = CommRank(
+                None,
+                whole(match["rank"]),
+                whole(match["n_ranks"]),
+                item.host,
+                item.pid,
+                item.thread,
+                line=item.line,
+                function=match["function"] if match["function"] != "Rank" else None,
+            )
+        found[(*address, generation[address])] = replace(
+            known,
+            comm=fields.get("commId", known.comm),
+            device=_number(fields.get("cudaDev"), known.device),
+            nvml_device=_number(fields.get("nvmlDev"), known.nvml_device),
+            bus_id=pci_address(fields["busId"]) if "busId" in fields else known.bus_id,
+            n_nodes=_number(fields.get("nNodes"), known.n_nodes),
+            local_ranks=_number(fields.get("localRanks"), known.local_ranks),
+            local_rank=_number(fields.get("localRank"), known.local_rank),
+            state=state or known.state,
+        )
+    return tuple(found.values())
+
+
+def _number(text: str | None, otherwise: int | None) -> int | None:
+    return whole(text) if text is not None and text.isdecimal() else otherwise
+
+
+# -- the setup of a process --------------------------------------------------------------------------------------------
+
+
+class VersionLine(NamedTuple):
+    """A version of the library."""
+
+    version: str
+    library: str
+    host: str | None
+    pid: int | None
+    line: int
+
+
+def read_versions(paste: Paste) -> tuple[VersionLine, ...]:
+    """Return the versions of NCCL or RCCL that the text names. Before 2.22 only rank 0 prints it, without its host."""
+    found = []
+    for item in messages(paste, "NCCL version", "RCCL version"):
+        match = LIBRARY_VERSION.search(item.text)
+        if match is not None:
+            library = "RCCL" if match[0].startswith("R") else "NCCL"
+            found.append(VersionLine(match[1].rstrip(".,;)"), library, item.host, item.pid, item.line))
+    return tuple(found)
+
+
+class Variable(NamedTuple):
+    """An environment variable that NCCL read, or that a command sets."""
+
+    name: str
+    value: str
+    host: str | None
+    pid: int | None
+    line: int
+
+
+_ASSIGNMENT = re.compile(r"\b((?:NCCL|FI|RCCL|HSA|AWS_OFI)_[A-Z0-9_]+)=(\"[^\"]*\"|'[^']*'|[^\s,;)\"']*)")
+_COMMAND = re.compile(
+    r"^\W*(?:export |env |-x |[A-Z][A-Z0-9_]+=)"
+    r"|mpirun|mpiexec|srun|torchrun|docker|python|environment|started with|_perf"
+)
+
+
+def read_variables(paste: Paste) -> tuple[Variable, ...]:
+    """Return the variables that NCCL reports, and those that a pasted command sets."""
+    found = []
+    reported = messages(paste, " set by environment to ", " set to ")
+    for item in reported:
+        match = VARIABLE.search(item.text)
+        if match is not None:
+            found.append(Variable(match[1], variable_value(match[2]), item.host, item.pid, item.line))
+    others = set(paste.numbers("NCCL_", "FI_PROVIDER=")).difference(item.line for item in reported if item.level)
+    for number in sorted(others):
+        if "=" not in paste.raw(number):
+            continue
+        line = paste.line(number)
+        # A message such as "set NCCL_X=1 to ignore this" sets nothing.
+        if "=" in line.text and " NCCL " not in line.text and _COMMAND.search(line.text):
+            for name, value in _ASSIGNMENT.findall(line.text):
+                found.append(Variable(name, value.strip("\"'"), line.host, None, line.number))
+    return tuple(found)
+
+
+class NetworkChoice(NamedTuple):
+    """The network that a process uses for a communicator."""
+
+    name: str
+    host: str | None
+    pid: int | None
+    line: int
+
+
+def read_networks(paste: Paste) -> tuple[NetworkChoice, ...]:
+    """Return the networks in use (2.7 and later)."""
+    return tuple(
+        NetworkChoice(item.text.partition("Using network ")[2].strip(), item.host, item.pid, item.line)
+        for item in messages(paste, "Using network ")
+    )
+
+
+class NetworkPorts(NamedTuple):
+    """The ports that the InfiniBand transport of a process uses: names of devices, and their link layers."""
+
+    devices: tuple[str, ...]
+    layers: tuple[str, ...]
+    host: str | None
+    pid: int | None
+    line: int
+
+
+_PORT = re.compile(r"(?<![A-Za-z])([A-Za-z][\w.-]*):(\d+)/([A-Za-z]+)")
+
+
+def read_ports(paste: Paste) -> tuple[NetworkPorts, ...]:
+    """Return what ``NET/IB : Using`` lists."""
+    found = []
+    for item in messages(paste, "NET/IB : Using", "NET/IB: Using"):
+        ports = _PORT.findall(item.text.partition("Using")[2].partition("OOB")[0])
+        devices = tuple(name if port == "1" else f"{name}:{port}" for name, port, _ in ports)
+        layers = tuple(dict.fromkeys(layer for _, _, layer in ports))
+        found.append(NetworkPorts(devices, layers, item.host, item.pid, item.line))
+    return tuple(found)
+
+
+class BootstrapAddress(NamedTuple):
+    """The interface on which a process waits for the others during the setup."""
+
+    interface: str
+    address: str
+    host: str | None
+    pid: int | None
+    line: int
+
+
+_INTERFACE = re.compile(r"(?:Bootstrap ?: Using|NET : Using interface) ?(?:\[0\])?([^\s:]+):(\S+?)<\d+>")
+
+
+def read_bootstrap(paste: Paste) -> tuple[BootstrapAddress, ...]:
+    """Return the first interface of each process."""
+    found: dict[tuple[str | None, int | None], BootstrapAddress] = {}
+    for item in messages(paste, "Bootstrap : Using", "Bootstrap: Using", "NET : Using interface"):
+        match = _INTERFACE.search(item.text)
+        key = (item.host, item.pid)
+        if match is not None and key not in found:
+            found[key] = BootstrapAddress(match[1], match[2], *key, item.line)
+    return tuple(found.values())
+
+
+# -- hosts and ranks ---------------------------------------------------------------------------------------------------
+
+
+def read_hosts(paste: Paste) -> tuple[str, ...]:
+    """Return the names of the hosts that printed lines of NCCL, in order."""
+    numbers = paste.numbers(" NCCL ")
+    heads = paste.before(" NCCL ", numbers)
+    lines_of = Counter(heads)
+    first: dict[str, int] = {}
+    for head, number in zip(heads, numbers, strict=True):
+        if head not in first:
+            first[head] = number
+            if len(first) == _MOST_HEADS:
+                break
+    counts: Counter[tuple[str, int]] = Counter()
+    for head, item in zip(first, _messages_at(paste, list(first.values())), strict=True):
+        if item.host is not None and item.pid is not None:
+            counts[item.host, item.pid] += lines_of[head]
+    most: dict[int, int] = defaultdict(int)
+    for (_, pid), count in counts.items():
+        most[pid] = max(most[pid], count)
+    # Ranks write into each other's lines, so the name of a host may begin with the end of another message.
+    return tuple(dict.fromkeys(host for (host, pid), count in counts.items() if count * 20 >= most[pid]))
+
+
+def hosts_of(paste: Paste, lines: Iterable[int]) -> tuple[str, ...]:
+    """Return the hosts that printed some lines, in order."""
+    hosts = dict.fromkeys(item.host for item in _messages_at(paste, sorted(set(lines))))
+    return tuple(host for host in hosts if host is not None)
+
+
+def is_one_host(paste: Paste) -> bool | None:
+    """Return True if all ranks of the job are on one host, False if not, and None if the text does not show it."""
+    hosts = paste.once(read_hosts)
+    comms = paste.once(read_communicators)
+    if len(hosts) > 1 or any(item.n_nodes is not None and item.n_nodes > 1 for item in comms):
+        return False
+    for item in comms:
+        if item.local_ranks is not None and item.local_ranks < item.n_ranks:
+            return False
+    devices = [match for _, match in paste.matches(DEVICE_LINE, " Pid ")]
+    if devices:
+        return len({match[4] for match in devices}) == 1
+    if comms:
+        largest = max(comms, key=lambda item: item.n_ranks)
+        if largest.n_nodes == 1 or largest.local_ranks == largest.n_ranks:
+            return True
+        if len({item.rank for item in comms if item.n_ranks == largest.n_ranks}) == largest.n_ranks > 1:
+            return len(hosts) == 1
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranks:
+    by_thread: dict[tuple[str | None, int | None, int | None], int]
+    by_device: dict[tuple[str | None, int | None, int | None], int]
+    by_process: dict[tuple[str | None, int | None], int]
+
+
+_PROXY = re.compile(r"\[Proxy Service (\d+)\]")
+
+
+def _read_ranks(paste: Paste) -> _Ranks:
+    """Find the rank of each thread, device and process, in its largest communicator."""
+    by_thread: dict[tuple[str | None, int | None, int | None], int] = {}
+    by_device: dict[tuple[str | None, int | None, int | None], int] = {}
+    of_process: dict[tuple[str | None, int | None], set[int]] = defaultdict(set)
+    largest: dict[tuple[str | None, int | None], int] = {}
+    for item in sorted(paste.once(read_communicators), key=lambda item: -item.n_ranks):
+        process = (item.host, item.pid)
+        if largest.setdefault(process, item.n_ranks) != item.n_ranks:
+            continue
+        by_thread.setdefault((item.host, item.pid, item.thread), item.rank)
+        if item.device is not None:
+            by_device.setdefault((item.host, item.pid, item.device), item.rank)
+        of_process[process].add(item.rank)
+    for line, match in paste.matches(_PROXY, "[Proxy Service "):
+        found = message_of(line)
+        if (found.host, found.pid) not in of_process:
+            by_thread.setdefault((found.host, found.pid, found.thread), whole(match[1]))
+    by_process = {process: next(iter(ranks)) for process, ranks in of_process.items() if len(ranks) == 1}
+    return _Ranks(by_thread, by_device, by_process)
+
+
+def rank_of(paste: Paste, item: NcclMessage) -> int | None:
+    """Return the rank that printed a message, if the text tells it."""
+    if item.pid is None:
+        return item.rank
+    ranks = paste.once(_read_ranks)
+    for found in (
+        ranks.by_thread.get((item.host, item.pid, item.thread)),
+        ranks.by_process.get((item.host, item.pid)),
+        ranks.by_device.get((item.host, item.pid, item.device)),
+    ):
+        if found is not None:
+            return found
+    return item.rank
+
+
+def affected(paste: Paste, lines: Iterable[int | PasteLine | NcclMessage]) -> str:
+    """Name the ranks, GPUs and hosts that printed some lines, such as ``"nodeA ranks 0-3, nodeB rank 8"``."""
+    numbers = sorted({line if isinstance(line, int) else _line_number(line) for line in lines})
+    ranks: dict[str | None, set[int]] = defaultdict(set)
+    devices: dict[str | None, set[int]] = defaultdict(set)
+    for item in _messages_at(paste, numbers):
+        rank = rank_of(paste, item)
+        ranks[item.host].update(() if rank is None else (rank,))
+        devices[item.host].update(() if item.device is None or rank is not None else (item.device,))
+    parts = []
+    for host in ranks:
+        which = number_list(ranks[host], "rank") if ranks[host] else number_list(devices[host], "GPU")
+        parts.append(" ".join(text for text in (host, which) if text))
+    parts = [part for part in parts if part] or ([NOT_NAMED] if numbers else [])
+    return ", ".join(parts) if len(parts) <= 8 else f"{', '.join(parts[:8])} and {len(parts) - 8} more hosts"
+
+
+def _line_number(line: PasteLine | NcclMessage) -> int:
+    return line.number if isinstance(line, PasteLine) else line.line
+
+
+def number_list(numbers: Iterable[int], noun: str) -> str:
+    """Return numbers with a noun, and consecutive numbers as a range.
+
+    Examples
+    --------
+    >>> number_list([3, 1, 0, 2, 7], "rank"), number_list([5], "GPU"), number_list([], "GPU")
+    ('ranks 0-3 and 7', 'GPU 5', '')
+    """
+    ordered = sorted(set(numbers))
+    parts: list[str] = []
+    start = 0
+    for index, number in enumerate(ordered):
+        if index + 1 == len(ordered) or ordered[index + 1] != number + 1:
+            run = ordered[start : index + 1]
+            parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(value) for value in run]
+            start = index + 1
+    if not parts:
+        return ""
+    nouns = f"{noun}es" if noun.endswith("s") else f"{noun}s"
+    if len(parts) > 12:
+        return f"{len(ordered)} {nouns}, from {ordered[0]} to {ordered[-1]}"
+    return f"{noun} {parts[0]}" if len(ordered) == 1 else f"{nouns} {text_list(parts)}"
+
+
+def text_list(parts: Sequence[str], word: str = "and") -> str:
+    """Join texts as in a sentence.
+
+    Examples
+    --------
+    >>> text_list(["a"]), text_list(["a", "b"]), text_list(["a", "b", "c"])
+    ('a', 'a and b', 'a, b and c')
+    """
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {word} {parts[-1]}" if parts else ""

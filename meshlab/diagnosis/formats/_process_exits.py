@@ -1,0 +1,278 @@
+"""How processes of a job ended, as launchers, schedulers and the kernel print it."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from meshlab.base._numerals import whole
+from meshlab.diagnosis._other_lines import other_lines
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import Seen, TextFormat
+from meshlab.diagnosis.formats._torch_lines import last_rank_prefix
+
+_ELASTIC = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<local>\d+) \(pid: (?P<pid>\d+)\)")
+_BLOCK_FIELD = re.compile(r"^ *(?P<name>rank|exitcode|host|traceback) *: (?P<value>.*)$")
+_BLOCK_RANK = re.compile(r"(?<!\d)(?P<rank>\d+) \(local_rank: (?P<local>\d+)\)")
+_BLOCK_CODE = re.compile(r"(?P<code>-?(?<!\d)\d+) \(pid: (?P<pid>\d+)\)")
+_MPI = re.compile(
+    r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<signal>\d+)"
+)
+_HYDRA = re.compile(r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)")
+_HYDRA_CODE = re.compile(r"EXIT CODE: (?P<code>\d+)|EXIT STRING: .*\(signal (?P<signal>\d+)\)")
+_SLURM = re.compile(
+    r"srun: error: (?P<host>[\w.-]+): tasks? (?P<ranks>[\d,-]+): (?P<what>Killed|Out Of Memory|Segmentation fault|"
+    r"Bus error|Aborted|Floating point exception|Exited with exit code (?P<code>\d+))"
+)
+_SPAWN = re.compile(r"process (?P<rank>\d+) terminated with signal (?P<signal>SIG\w+)")
+_RETURN = re.compile(r"exits with return code = (?P<code>-\d+)")
+_KERNEL = re.compile(
+    r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)"
+)
+_CRASH = re.compile(
+    r"\[(?P<host>[\w.-]+):(?P<pid>\d+) ?(?::\d+:\d+)?\] "
+    r"(?:Caught signal (?P<caught>\d+) |Signal: [\w ]+\((?P<signal>\d+)\))"
+)
+_PYTHON_CRASH = re.compile(
+    r"Fatal Python error: (?P<what>Segmentation fault|Aborted|Floating point exception|Bus error)"
+)
+_EXIT_CODE = re.compile(r"(?:exit(?:ed)?(?: with)?|terminated with) (?:exit )?(?:code|status):? 137\b")
+_OOM_EVENT = re.compile(
+    r"[Dd]etected \d+ oom[-_]kill event|\bOOMKilled\b|killed due to (?:the node running low on )?memory"
+)
+
+_SLURM_SIGNALS = {
+    "Killed": 9,
+    "Out Of Memory": 9,
+    "Segmentation fault": 11,
+    "Bus error": 7,
+    "Aborted": 6,
+    "Floating point exception": 8,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExit:
+    """A process that ended.
+
+    Parameters
+    ----------
+    rank, local_rank : int or None
+        Global rank, and rank on its host.
+    pid : int or None
+        Process id.
+    host : str or None
+        Host.
+    signal : int or None
+        The signal that ended it.
+    code : int or None
+        Its exit code, if no signal ended it.
+    is_first : bool
+        False if the text says that another process ended before it.
+    is_out_of_memory : bool
+        True if the text says that the host, or the container, ran out of memory.
+    lines : tuple of int
+        Numbers of the lines.
+    """
+
+    rank: int | None
+    local_rank: int | None
+    pid: int | None
+    host: str | None
+    signal: int | None
+    code: int | None
+    is_first: bool
+    is_out_of_memory: bool
+    lines: tuple[int, ...]
+
+    def __str__(self) -> str:
+        if self.rank is not None:
+            name = f"rank {self.rank}"
+        else:
+            name = "a process" if self.local_rank is None else f"local rank {self.local_rank}"
+        pid = "" if self.pid is None else f" (pid {self.pid})"
+        return name + pid + ("" if self.host is None else f" on {self.host}")
+
+
+def signal_name(number: int) -> str:
+    """Return the name of a signal, such as SIGKILL."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def read_process_exits(paste: Paste) -> tuple[ProcessExit, ...]:
+    """Read how processes ended. Messages about one process are merged."""
+    found = list(_exits(paste))
+    has_root = any(one.is_first and one.rank is not None for one in found)
+    merged: list[ProcessExit] = []
+    for one in found:
+        same = next(
+            (
+                position
+                for position, other in enumerate(merged)
+                if one.pid and other.pid == one.pid and other.signal == one.signal and other.code == one.code
+            ),
+            None,
+        )
+        if same is None:
+            merged.append(one)
+            continue
+        other = merged[same]
+        merged[same] = replace(
+            other,
+            rank=other.rank if other.rank is not None else one.rank,
+            local_rank=other.local_rank if other.local_rank is not None else one.local_rank,
+            host=other.host or one.host,
+            is_first=(other.is_first or one.is_first) if has_root else other.is_first and one.is_first,
+            is_out_of_memory=other.is_out_of_memory or one.is_out_of_memory,
+            lines=(*other.lines, *one.lines),
+        )
+    return tuple(merged)
+
+
+def _exit(
+    lines: tuple[int, ...],
+    code: int | None = None,
+    number: int | None = None,
+    *,
+    rank: int | None = None,
+    local_rank: int | None = None,
+    pid: int | None = None,
+    host: str | None = None,
+    is_first: bool = True,
+    is_out_of_memory: bool = False,
+) -> ProcessExit:
+    if code is not None and code < 0:
+        number, code = -code, None
+    elif code is not None and 128 < code < 160:  # a shell's way to say that a signal ended the process
+        number, code = code - 128, None
+    return ProcessExit(rank, local_rank, pid, host, number, code, is_first, is_out_of_memory, lines)
+
+
+def _exits(paste: Paste) -> Iterator[ProcessExit]:
+    for line, match in other_lines(paste).matches(_ELASTIC, "failed (exitcode:"):
+        yield _exit(
+            (line.number,),
+            whole(match["code"]),
+            local_rank=whole(match["local"]),
+            pid=whole(match["pid"]),
+            host=line.host,
+        )
+    yield from _blocks(paste)
+    for line, match in other_lines(paste).matches(_MPI, "exited on signal"):
+        pid = whole(match["pid"])
+        yield _exit(
+            (line.number,),
+            number=whole(match["signal"]),
+            rank=whole(match["rank"]),
+            pid=pid or None,
+            host=match["host"],
+        )
+    for line, match in other_lines(paste).matches(_HYDRA, "RUNNING AT"):
+        for number in range(line.number, min(line.number + 8, len(paste) + 1)):
+            code = _HYDRA_CODE.search(paste.line(number).text)
+            if code:
+                value = whole(code["code"] or code["signal"])
+                # mpiexec prints the number of the signal as the exit code.
+                yield _exit((line.number, number), number=value, pid=whole(match["pid"]), host=match["host"])
+                break
+    for line, match in other_lines(paste).matches(_SLURM, "srun: error:"):
+        by_signal = _SLURM_SIGNALS.get(match["what"])
+        first = re.match(r"\d+", match["ranks"])
+        yield _exit(
+            (line.number,),
+            whole(match["code"]) if match["code"] else None,
+            by_signal,
+            rank=whole(first[0]) if first and match["ranks"].isdecimal() else None,
+            host=match["host"],
+            is_out_of_memory=match["what"] == "Out Of Memory",
+        )
+    for line, match in other_lines(paste).matches(_SPAWN, "terminated with signal"):
+        ended_by = getattr(signal, match["signal"], None)
+        if ended_by is not None:
+            yield _exit((line.number,), number=int(ended_by), local_rank=whole(match["rank"]))
+    for line, match in other_lines(paste).matches(_RETURN, "exits with return code ="):
+        yield _exit((line.number,), whole(match["code"]), rank=line.rank, host=line.host)
+    for line, match in other_lines(paste).matches(_KERNEL, "ut of memory: Kill"):
+        yield _exit((line.number,), number=9, pid=whole(match["pid"]), host=line.host, is_out_of_memory=True)
+    for line, match in other_lines(paste).matches(_CRASH, "Caught signal", "] Signal: "):
+        number = whole(match["caught"] or match["signal"])
+        yield _exit((line.number,), number=number, rank=line.rank, pid=whole(match["pid"]), host=match["host"])
+    for line, match in other_lines(paste).matches(_PYTHON_CRASH, "Fatal Python error"):
+        rank = last_rank_prefix(line, len(line.raw))
+        yield _exit((line.number,), number=_SLURM_SIGNALS[match["what"]], rank=rank, host=line.host)
+    for line, _ in other_lines(paste).matches(_EXIT_CODE, " 137"):
+        yield _exit((line.number,), number=9, rank=line.rank, host=line.host)
+    for line, _ in other_lines(paste).matches(
+        _OOM_EVENT, "oom_kill event", "oom-kill event", "OOMKilled", "killed due to"
+    ):
+        yield _exit((line.number,), number=9, rank=line.rank, host=line.host, is_out_of_memory=True)
+
+
+def _blocks(paste: Paste) -> Iterator[ProcessExit]:
+    """Read the summary of torchrun, whose root cause comes last."""
+    root = min(other_lines(paste).numbers("Root Cause (first observed failure)"), default=None)
+    for number in other_lines(paste).numbers("exitcode  :"):
+        fields: dict[str, str] = {}
+        for position in range(max(number - 3, 1), min(number + 3, len(paste) + 1)):
+            field = _BLOCK_FIELD.match(paste.line(position).text)
+            if field:
+                fields[field["name"]] = field["value"].strip()
+        rank = _BLOCK_RANK.match(fields.get("rank", ""))
+        code = _BLOCK_CODE.match(fields.get("exitcode", ""))
+        if rank and code:
+            host = fields.get("host")
+            yield _exit(
+                (number,),
+                whole(code["code"]),
+                rank=whole(rank["rank"]),
+                local_rank=whole(rank["local"]),
+                pid=whole(code["pid"]),
+                host=None if host in (None, "localhost") else host,
+                is_first=root is None or number > root,
+            )
+
+
+_LITERALS = (
+    "failed (exitcode:",
+    "exitcode  :",
+    "closing signal SIGTERM",
+    "Root Cause (first observed failure)",
+    "ChildFailedError",
+    "exited on signal",
+    "srun: error:",
+    "slurmstepd: error:",
+    "terminated with signal",
+    "exits with return code =",
+    "BAD TERMINATION OF ONE OF YOUR",
+    "oom_kill event",
+    "OOMKilled",
+    "ORTE",
+    "PMIX",
+    "pmix",
+    "prterun",
+    "Caught signal",
+    "Fatal Python error",
+    "CANCELLED AT",
+    "Worker exit type:",
+)
+
+
+def _find(paste: Paste) -> list[int]:
+    return other_lines(paste).numbers(*_LITERALS)
+
+
+def _see(paste: Paste) -> Seen:
+    ends = paste.once(read_process_exits)
+    shown = "; ".join(
+        f"{one}: {signal_name(one.signal) if one.signal is not None else f'exit code {one.code}'}" for one in ends[:8]
+    )
+    return Seen(facts={"ended": shown} if shown else {})
+
+
+PROCESS_EXITS = TextFormat("launcher messages", _find, _see, "what torchrun, mpirun or srun print when a job fails")
+"""Messages of launchers and schedulers about processes that ended."""

@@ -1,0 +1,521 @@
+"""PyTorch's messages about collectives: the watchdog, the desync report, and mismatches that DETAIL finds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from meshlab.base._numerals import whole
+from meshlab.diagnosis._other_lines import other_lines
+from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._seen import Seen, TextFormat
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+# WorkNCCL was printed without SeqNum until 2022 and without NumelIn until 2.1. XCCL and forks have other classes.
+_WORK = (
+    r"Work\w+\((?:SeqNum=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
+    r"(?:, NumelIn=(?P<numel_in>\d+), NumelOut=(?P<numel_out>\d+))?(?:, Timeout\(ms\)=(?P<limit>\d+))?\)"
+)
+_TIMEOUT = re.compile(
+    r"\[Rank (?P<rank>\d+)\] (?:Watchdog caught collective operation timeout: " + _WORK + r" ran for (?P<ran>\d+)"
+    r"|Work " + _WORK.replace("(?P<", "(?P<b_") + r" timed out in blocking wait)"
+)
+
+# The group was "[PG 1 Rank 0]", then "[PG 0 (default_pg) Rank 0]", and is "[PG ID 0 PG GUID 0(default_pg) Rank 0]".
+_GROUP = (
+    r"\[PG (?:ID (?P<uid>\d+) PG GUID (?P<guid>[^\s(\]]*) ?(?:\((?P<desc>[^)]*)\))?"
+    r"|(?P<old>[^\s\]]+) ?(?:\((?P<old_desc>[^)]*)\))?) Rank (?P<group_rank>\d+)\]"
+)
+_GROUP_NAME = re.compile(_GROUP)
+_STATUS = re.compile(
+    _GROUP + r"(?P<text>.{0,300}?)(?i:last enqueued (?:NCCL )?work): (?P<enqueued>-?\d+)"
+    r"(?:, last started (?:NCCL )?work: -?\d+)?, last completed (?:NCCL )?work: (?P<completed>-?\d+)"
+)
+_STATUS_AT = re.compile(r"Timeout at NCCL work: (\d+)|at work(?: sequence id)?: (\d+)")
+
+_DESYNC_HEAD = re.compile(r"\[(?P<reporter>\d+)\] Timeout at collective: (?P<op>\w+), #(?P<number>\d+)")
+_DESYNC = re.compile(
+    r"\[(?P<finished>[\d, ]+)\] finished collective #(?P<last>\d+), but didn't join collective #(?P<next>\d+)"
+    r"|\[(?P<joined>[\d, ]+)\] joined but didn't finish collective #(?P<at>\d+)"
+    r"|ranks \[(?P<never>[\d, ]+)\] are the lagging ranks .*They never joined any"
+)
+_SNAPSHOT_HEAD = re.compile(r"#(\d+) (?:started|finished) ranks:")
+_SNAPSHOT = re.compile(r"\[(?P<ranks>\d[\d, ]*)\] (?P<state>started|finished) (?P<op>[A-Z_]\w*)\b")
+
+# One message may be wrapped into several lines, so this pattern is applied to the text after the first word.
+_FINGER_PRINT = re.compile(
+    r"Rank (?P<rank>\d+) is running (?:inconsistent )?collective: ?\s*(?:CollectiveFingerPrint\("
+    r"(?:SequenceNumber=(?P<seq>\d+)(?:, ?)?)?OpType=(?P<op>\w+)"
+    r"(?:,\s+TensorShape=\[(?P<shape>[^\]]*)\](?:,\s+TensorDtypes=(?P<dtype>[^,)]*))?)?|(?P<bare>[A-Z_]{3,}))"
+)
+_BARRIER = re.compile(r"Ranks? (?P<ranks>\d[\d, ]*) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
+
+_ANALYSED = re.compile(
+    r"Not all ranks joining collective(?:, sequence number: | )(?P<missing>\d+)"
+    r"|Culprit rank (?P<culprit>\d+); Error type: (?P<error>\w+)"
+    r"|(?:Collective sequence number: |Error type: \w+ at sequence number )(?P<seq>\d+)"
+)
+_ANALYSED_FIELD = re.compile(r"\b(group info|collective|missing ranks): (.+)$")
+
+_LITERALS = (
+    "ProcessGroupNCCL",
+    "Watchdog caught collective",
+    "timed out in blocking wait",
+    "CollectiveFingerPrint",
+    "torch.distributed",
+    "[c10d]",
+    "TCPStore",
+    "ProcessGroupGloo",
+    "monitoredBarrier",
+    "Timeout at collective:",
+    "joined but didn't finish collective",
+    "but didn't join collective",
+    "Not all ranks joining collective",
+    "Culprit rank",
+    "last enqueued NCCL work",
+    "DistBackendError",
+    "torch/distributed/",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupName:
+    """The process group that a line names.
+
+    Parameters
+    ----------
+    name : str
+        Its name: the same on all ranks if `is_shared`.
+    desc : str
+        Its description, such as ``"default_pg"``. Empty if the line has none.
+    rank : int
+        The rank within the group.
+    is_shared : bool
+        True if the name is the same on all ranks. PyTorch before 2.4 printed a number that each process counts for
+        itself, so equal numbers may mean different groups.
+    """
+
+    name: str
+    desc: str
+    rank: int
+    is_shared: bool
+
+    def __str__(self) -> str:
+        return self.desc if self.desc and self.desc != "undefined" else f"PG {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class WorkTimeout:
+    """A collective that a watchdog, or a blocking wait, gave up on.
+
+    Parameters
+    ----------
+    line : PasteLine
+        The line.
+    rank : int
+        Global rank, if the prefix of the line names it, else the rank within the group.
+    is_global : bool
+        True if `rank` is a global rank for certain.
+    op : str
+        The collective, such as ``"ALLREDUCE"``.
+    seq : int or None
+        Number of the collective within its group. Not the number of the desync report.
+    elements_in, elements_out : int or None
+        Elements of the input and the output.
+    limit_ms, ran_ms : int or None
+        The timeout, and how long the collective ran.
+    group : GroupName or None
+        The process group, if a line of the same rank names it.
+    """
+
+    line: PasteLine
+    rank: int
+    is_global: bool
+    op: str
+    seq: int | None
+    elements_in: int | None
+    elements_out: int | None
+    limit_ms: int | None
+    ran_ms: int | None
+    group: GroupName | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStatus:
+    """How far a rank came in a process group.
+
+    Parameters
+    ----------
+    line : PasteLine
+        The line.
+    rank : int
+        Global rank, if the prefix of the line names it, else the rank within the group.
+    group : GroupName
+        The process group.
+    enqueued, completed : int
+        Numbers of the last collective that was enqueued and completed. -1 if there was none.
+    at : int or None
+        Number of the collective that failed, if the line names it.
+    """
+
+    line: PasteLine
+    rank: int
+    group: GroupName
+    enqueued: int
+    completed: int
+    at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DesyncReport:
+    """The report that TORCH_NCCL_DESYNC_DEBUG prints. Its ranks are ranks within the group.
+
+    Parameters
+    ----------
+    lines : tuple of PasteLine
+        The lines that name the late ranks.
+    absent : tuple of int
+        Ranks that finished collective `last` and did not join the next one, or never joined any.
+    last : int or None
+        The last collective that they finished. None if they never joined any.
+    unfinished : tuple of int
+        Ranks that joined collective `at` and did not finish it.
+    at : int or None
+        The number of that collective.
+    states : tuple of (int, str, str, tuple of int)
+        The snapshot: number, state, collective and ranks.
+    """
+
+    lines: tuple[PasteLine, ...]
+    absent: tuple[int, ...]
+    last: int | None
+    unfinished: tuple[int, ...]
+    at: int | None
+    states: tuple[tuple[int, str, str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FingerPrint:
+    """What a rank called, as TORCH_DISTRIBUTED_DEBUG=DETAIL prints it if the ranks differ.
+
+    Parameters
+    ----------
+    line : PasteLine
+        The line at which the message starts.
+    rank : int
+        The rank within the group.
+    op : str
+        The collective.
+    seq : int or None
+        Its number.
+    shape, dtype : str or None
+        Shapes and types of the tensors. None if the message does not contain them.
+    """
+
+    line: PasteLine
+    rank: int
+    op: str
+    seq: int | None
+    shape: str | None
+    dtype: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AnalysedCollective:
+    """A problem that torchfrtrace, PyTorch's analysis of flight recorder dumps, prints.
+
+    Parameters
+    ----------
+    line : PasteLine
+        The line.
+    error : str
+        ``"MISSING"``, or the type of the mismatch, such as ``"COLLECTIVE_TYPE_MISMATCH"``.
+    ranks : tuple of int
+        The global ranks that are missing, or that differ.
+    seq : int or None
+        The number of the collective.
+    group, op : str
+        Group and collective. Empty if the text does not contain them.
+    """
+
+    line: PasteLine
+    error: str
+    ranks: tuple[int, ...]
+    seq: int | None
+    group: str
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class TorchLog:
+    """All that the log shows about collectives. Repeated messages are contained once."""
+
+    timeouts: tuple[WorkTimeout, ...]
+    statuses: tuple[GroupStatus, ...]
+    desync: tuple[DesyncReport, ...]
+    finger_prints: tuple[FingerPrint, ...]
+    barrier_missing: tuple[tuple[PasteLine, tuple[int, ...]], ...]
+    analysed: tuple[AnalysedCollective, ...]
+
+
+def find_all(paste: Paste, pattern: re.Pattern[str], *literals: str) -> Iterator[tuple[PasteLine, re.Match[str]]]:
+    """Yield all matches in the lines that contain one of the strings. A line of a viewer may hold several messages."""
+    for line in other_lines(paste).find(*literals):
+        for match in pattern.finditer(line.raw):
+            yield line, match
+
+
+_RANK_PREFIX = re.compile(r"\[rank(\d+)\]")
+
+
+def last_rank_prefix(line: PasteLine, end: int) -> int | None:
+    """Return the global rank that is named before a position of a raw line, or that the prefix of the line names."""
+    named = _RANK_PREFIX.findall(line.raw, 0, end)
+    return whole(named[-1]) if named else line.rank
+
+
+def read_torch_log(paste: Paste) -> TorchLog:
+    """Read the messages of PyTorch about its collectives."""
+    statuses = tuple(_statuses(paste))
+    return TorchLog(
+        timeouts=tuple(_timeouts(paste, statuses)),
+        statuses=statuses,
+        desync=tuple(_desync_reports(paste)),
+        finger_prints=tuple(_finger_prints(paste)),
+        barrier_missing=tuple(
+            (line, ranks_of(match["ranks"])) for line, match in find_all(paste, _BARRIER, "failed to pass monitored")
+        ),
+        analysed=tuple(_analysed(paste)),
+    )
+
+
+def ranks_of(text: str) -> tuple[int, ...]:
+    """Return the numbers in a list such as ``"0, 1, 2"``."""
+    return tuple(whole(one) for one in re.findall(r"\d+", text))
+
+
+def _group(match: re.Match[str]) -> GroupName:
+    named = match.groupdict()
+    if named["uid"] is not None:
+        return GroupName(named["guid"] or named["uid"], named["desc"] or "", whole(named["group_rank"]), True)
+    name, desc = named["old"], named["old_desc"] or ""
+    return GroupName(name, desc, whole(named["group_rank"]), name == "0" or desc == "default_pg")
+
+
+def _statuses(paste: Paste) -> Iterator[GroupStatus]:
+    seen = set()
+    for line, match in find_all(paste, _STATUS, "ast enqueued NCCL work", "ast enqueued work"):
+        at = _STATUS_AT.search(match["text"])
+        group = _group(match)
+        rank = last_rank_prefix(line, match.start())
+        status = GroupStatus(
+            line,
+            group.rank if rank is None else rank,
+            group,
+            whole(match["enqueued"]),
+            whole(match["completed"]),
+            next((whole(one) for one in at.groups() if one), None) if at else None,
+        )
+        key = (status.rank, group, status.enqueued, status.completed, status.at)
+        if key not in seen:
+            seen.add(key)
+            yield status
+
+
+def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkTimeout]:
+    found: dict[tuple[object, ...], WorkTimeout] = {}
+    for line, match in find_all(paste, _TIMEOUT, "Watchdog caught collective", "timed out in blocking wait"):
+        named = match.groupdict()
+        value = {name: named[name] if named.get(name) is not None else named.get(f"b_{name}") for name in _FIELDS}
+        prefix = last_rank_prefix(line, match.start())
+        rank = whole(named["rank"]) if prefix is None else prefix
+        seq = _number(value["seq"])
+        # The message is repeated with the group in front when the thread of the watchdog ends.
+        before = [*_GROUP_NAME.finditer(line.raw, 0, match.start())]
+        group = _group(before[-1]) if before and match.start() - before[-1].end() < 120 else None
+        if group is None:
+            group = next(
+                (one.group for one in statuses if one.rank == rank and seq is not None and one.at == seq), None
+            )
+        timeout = WorkTimeout(
+            line,
+            rank,
+            prefix is not None,
+            str(value["op"]),
+            seq,
+            _number(value["numel_in"]),
+            _number(value["numel_out"]),
+            _number(value["limit"]),
+            _number(value["ran"]),
+            group,
+        )
+        key = (rank, timeout.op, seq, timeout.elements_in)
+        known = found.setdefault(key, timeout)
+        if known.group is None and group is not None:
+            found[key] = replace(known, group=group)
+    yield from found.values()
+
+
+_FIELDS = ("seq", "op", "numel_in", "numel_out", "limit", "ran")
+
+
+def _number(text: str | None) -> int | None:
+    return None if text is None else whole(text)
+
+
+def _desync_reports(paste: Paste) -> Iterator[DesyncReport]:
+    """Yield the reports, which consist of several lines each. Ranks that print the same report yield it once."""
+    seen = set()
+    numbers = other_lines(paste).numbers(
+        "but didn't join collective", "joined but didn't finish", "They never joined any"
+    )
+    while numbers:
+        lines = [paste.line(number) for number in numbers if number - numbers[0] <= 1]
+        numbers = [number for number in numbers if number - numbers[0] > 1]
+        absent: tuple[int, ...] = ()
+        unfinished: tuple[int, ...] = ()
+        last = at = None
+        for line in lines:
+            for match in _DESYNC.finditer(line.raw):
+                if match["finished"] is not None:
+                    absent, last = absent + ranks_of(match["finished"]), whole(match["last"])
+                elif match["joined"] is not None:
+                    unfinished, at = unfinished + ranks_of(match["joined"]), whole(match["at"])
+                elif match["never"] is not None:
+                    absent = absent + ranks_of(match["never"])
+        report = DesyncReport(tuple(lines), absent, last, unfinished, at, tuple(_snapshot(paste, lines[-1].number)))
+        key = (absent, last, unfinished, at)
+        if key not in seen and (absent or unfinished):
+            seen.add(key)
+            yield report
+
+
+def _snapshot(paste: Paste, start: int) -> Iterator[tuple[int, str, str, tuple[int, ...]]]:
+    number = None
+    for position in range(start, min(len(paste), start + 400) + 1):
+        raw = paste.line(position).raw
+        head = _SNAPSHOT_HEAD.search(raw)
+        if head:
+            number = whole(head[1])
+        state = _SNAPSHOT.search(raw)
+        if state and number is not None:
+            yield number, state["state"], state["op"], ranks_of(state["ranks"])
+        elif not head and position > start + 1 and number is not None:
+            return
+
+
+def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
+    seen = set()
+    for number in other_lines(paste).numbers("is running collective:", "is running inconsistent collective:"):
+        line = paste.line(number)
+        # Terminals wrap these long messages, so the following lines belong to it until another one starts.
+        more = [paste.line(one).text for one in range(number + 1, min(number + 4, len(paste) + 1))]
+        own = len(line.raw)
+        for match in _FINGER_PRINT.finditer("\n".join([line.raw, *more])):
+            if match.start() >= own:
+                continue
+            shape, dtype = match["shape"], match["dtype"]
+            one = FingerPrint(
+                line,
+                whole(match["rank"]),
+                match["op"] or match["bare"],
+                _number(match["seq"]),
+                None if shape is None else " ".join(shape.split()),
+                None if dtype is None else dtype.strip(),
+            )
+            key = (one.rank, one.op, one.seq, one.shape)
+            if key not in seen:
+                seen.add(key)
+                yield one
+
+
+def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
+    for number in other_lines(paste).numbers("Not all ranks joining collective", "Culprit rank"):
+        line = paste.line(number)
+        around = range(number + 1, min(number + 12, len(paste) + 1))
+        if "Culprit rank" in line.raw:
+            around = range(number - 1, max(number - 16, 0), -1)
+        fields: dict[str, str] = {}
+        seq = None
+        for position in around:
+            other = paste.line(position).text
+            if "Not all ranks joining" in other or ("Culprit rank" in other and "Culprit rank" in line.raw):
+                break
+            field = _ANALYSED_FIELD.search(other)
+            if field:
+                fields.setdefault(field[1], field[2].strip())
+            elif seq is None and (found := re.search(r"sequence number: (\d+)|[Cc]ollective (\d+) at entry", other)):
+                seq = whole(found[1] or found[2])
+        group, op = fields.get("group info", ""), fields.get("collective", "").removeprefix("nccl:")
+        for match in _ANALYSED.finditer(line.raw):
+            if match["missing"] is not None:
+                missing = ranks_of(fields.get("missing ranks", ""))
+                yield AnalysedCollective(line, "MISSING", missing, whole(match["missing"]), group, op)
+            elif match["culprit"] is not None:
+                yield AnalysedCollective(line, match["error"], (whole(match["culprit"]),), seq, group, op)
+
+
+def _find(paste: Paste) -> list[int]:
+    return other_lines(paste).numbers(*_LITERALS)
+
+
+def _see(paste: Paste) -> Seen:
+    log = paste.once(read_torch_log)
+    facts: dict[str, str] = {}
+    stuck = {f"{one.op.lstrip('_').lower()}" for one in log.timeouts}
+    if stuck:
+        facts["timed out"] = ", ".join(sorted(stuck))
+    groups = {str(one.group) for one in log.statuses}
+    if groups:
+        facts["process groups"] = ", ".join(sorted(groups))
+    frames: dict[str, Callable[[], pd.DataFrame]] = {}
+    if log.timeouts or log.statuses:
+        frames["calls"] = lambda: _calls(log)
+    return Seen(facts=facts, frames=frames)
+
+
+def _calls(log: TorchLog) -> pd.DataFrame:
+    """Return the collectives under way, one row per rank and collective."""
+    import pandas as pd
+
+    rows = [
+        {
+            "rank": one.rank,
+            "group": None if one.group is None else str(one.group),
+            "sequence": one.seq,
+            "collective": one.op,
+            "elements_in": one.elements_in,
+            "elements_out": one.elements_out,
+            "state": "timed out",
+            "line": one.line.number,
+        }
+        for one in log.timeouts
+    ]
+    timed_out = {one.rank for one in log.timeouts}
+    latest = {(one.rank, str(one.group)): one for one in log.statuses}
+    rows += [
+        {
+            "rank": one.rank,
+            "group": str(one.group),
+            "sequence": one.enqueued,
+            "collective": None,
+            "elements_in": None,
+            "elements_out": None,
+            "state": "completed" if one.enqueued == one.completed else "enqueued",
+            "line": one.line.number,
+        }
+        for one in latest.values()
+        if one.rank not in timed_out
+    ]
+    frame = pd.DataFrame(rows)
+    numbers = ["rank", "sequence", "elements_in", "elements_out", "line"]
+    return frame.astype(dict.fromkeys(numbers, "Int64")).sort_values(["rank", "line"], ignore_index=True)
+
+
+TORCH_LOG = TextFormat("PyTorch log", _find, _see, "the log of a PyTorch job")
+"""Messages of PyTorch's distributed package."""

@@ -1,0 +1,735 @@
+"""Rules for hangs: which rank did not join, and where ranks called different collectives."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from meshlab.base._numerals import whole
+from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._late_ranks import (
+    GroupCalls,
+    calls_by_group,
+    late_in_dumps,
+    late_in_logs,
+    late_in_pairs,
+    lines_by_group,
+    plain_name,
+    program_stack,
+    rank_list,
+    stuck_ranks,
+)
+from meshlab.diagnosis._other_lines import other_lines
+from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis.formats._flight_recorder import FlightDump, n_elements, read_flight_dumps
+from meshlab.diagnosis.formats._torch_lines import FingerPrint, TorchLog, WorkTimeout, last_rank_prefix, read_torch_log
+from meshlab.mesh._axes import MAX_RANKS
+
+_WATCHDOG = "pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
+_RECORDER = "pytorch/torch/csrc/distributed/c10d/FlightRecorder.hpp, version 2.0 to 2.10"
+_DESYNC = "pytorch/torch/csrc/distributed/c10d/TraceUtils.h"
+
+# Collectives whose ranks must pass equally many elements. A gather, a scatter and an all-to-all may be uneven.
+_EVEN = re.compile(
+    r"^_?(?:all_?reduce|all_?gather(?:_base|_into_tensor)?|reduce_?scatter(?:_base|_tensor)?|broadcast|reduce)", re.I
+)
+
+
+def _minutes(milliseconds: int | None) -> str:
+    if milliseconds is None:
+        return ""
+    seconds = milliseconds / 1000
+    if seconds < 180:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h".replace(".0 h", " h")
+
+
+def _collect(paste: Paste, log: TorchLog) -> str:
+    """Return what to set before the next run, for the version of PyTorch that printed the log."""
+    if other_lines(paste).numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal") or len(
+        paste.once(read_flight_dumps)
+    ):
+        return (
+            "set TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (the new and the old name) and "
+            "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste the logs of all ranks, or the dumps "
+            "nccl_trace_rank_* of all ranks as JSON"
+        )
+    if other_lines(paste).numbers("[PG ") or any(one.is_global for one in log.timeouts):
+        return (
+            "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste "
+            "the logs of all ranks, or the dumps nccl_trace_rank_* of all ranks as JSON"
+        )
+    return (
+        "set NCCL_DESYNC_DEBUG=1 TORCH_DISTRIBUTED_DEBUG=DETAIL (TORCH_NCCL_DESYNC_DEBUG from PyTorch 2.2 on), then "
+        "paste the logs of all ranks"
+    )
+
+
+def _order_note(dumps: Sequence[FlightDump]) -> str:
+    """Say that the ranks were numbered, if the dumps do not contain them."""
+    if all(dump.is_rank_known for dump in dumps):
+        return ""
+    return " The dumps do not contain their rank, so they are numbered in the order of the text."
+
+
+@rule(
+    "rank-missing",
+    "A rank did not join a collective",
+    source=(_WATCHDOG, _DESYNC, _RECORDER, "pytorch/torch/distributed/flight_recorder/components/builder.py"),
+    causes=("nccl-timeout", "rank-died", "watchdog-stuck"),
+)
+def rank_missing(paste: Paste) -> Iterator[TextFinding]:
+    """Look for a collective that some ranks wait in and others have not called, within one process group.
+
+    Evidence is the desync report, flight recorder dumps of several ranks, the analysis of torchfrtrace, the status
+    lines of several ranks, or a monitored barrier. A rank that waits in another collective itself is not the cause.
+    """
+    log = paste.once(read_torch_log)
+    named: set[int] = set()
+    for report in log.desync:
+        if not report.absent:
+            continue
+        named |= set(report.absent)
+        if report.last is None:
+            what = f"{rank_list(report.absent)} never joined any collective of this process group."
+            where = ""
+        else:
+            ahead = [(number, ranks) for number, _, _, ranks in report.states if number > report.last]
+            others = "; ".join(f"{rank_list(ranks)} reached #{number}" for number, ranks in ahead[:4])
+            what = (
+                f"{rank_list(report.absent).capitalize()} finished collective #{report.last} and did not join "
+                f"#{report.last + 1}" + (f", while {others}." if others else ".")
+            )
+            where = f", collective #{report.last + 1}"
+        yield rank_missing.finding(
+            "error",
+            f"{rank_list(report.absent)}{where}",
+            what + (" (This report numbers collectives differently from SeqNum.)" if log.timeouts else ""),
+            f"Get the stack of {rank_list(report.absent)} during the hang (py-spy dump --pid PID). Such a rank "
+            "computes, "
+            "waits for I/O, handles an exception, or took another branch than the other ranks.",
+            report.lines,
+        )
+    if not named:
+        for finding, ranks in _missing_in_dumps(paste):
+            named |= ranks
+            yield finding
+    for one in log.analysed:
+        if one.error == "MISSING" and one.ranks and not set(one.ranks) <= named:
+            named |= set(one.ranks)
+            yield rank_missing.finding(
+                "error",
+                f"{rank_list(one.ranks)}, collective {one.seq}" + (f" of {one.group}" if one.group else ""),
+                f"torchfrtrace found no {one.op or 'collective'} number {one.seq} in the dumps of "
+                f"{rank_list(one.ranks)}, while the other ranks of the group called it.",
+                f"Compare what {rank_list(one.ranks)} called last with the stack that torchfrtrace prints.",
+                [one.line],
+            )
+    for line, ranks_late in log.barrier_missing:
+        if not set(ranks_late) <= named:
+            named |= set(ranks_late)
+            yield rank_missing.finding(
+                "error",
+                f"{rank_list(ranks_late)}, monitored barrier",
+                f"Rank 0 waited in a monitored barrier, and {rank_list(ranks_late)} did not join.",
+                f"Look at the log and the stack (py-spy dump --pid PID) of {rank_list(ranks_late)}: it ended, or it "
+                "took another branch.",
+                [line],
+            )
+    if not named:
+        yield from _missing_in_logs(log)
+    if not named and not log.timeouts:
+        yield from _missing_id(paste)
+
+
+def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
+    dumps, groups = paste.once(read_flight_dumps), paste.once(calls_by_group)
+    stuck = stuck_ranks(dumps)
+    note = _order_note(dumps)
+    for group, seq, late, call in late_in_dumps(groups):
+        roots = [rank for rank in late if rank not in stuck]
+        if not roots:
+            continue
+        waiting = sorted(rank for rank, one in group.waiting().items() if one.seq == seq)
+        lasts = sorted({group.last(rank) or 0 for rank in roots})
+        last = f"collective {lasts[0]}" if len(lasts) == 1 else f"collectives {lasts[0]} to {lasts[-1]}"
+        lines = [call.line, *(max((one.line for one in group.calls[rank].values()), default=0) for rank in roots)]
+        where = " > ".join(reversed(program_stack(call)[:3]))
+        yield (
+            rank_missing.finding(
+                "error",
+                f"{rank_list(roots)}, {plain_name(call.op)} {seq} of {group.desc}",
+                f"{rank_list(waiting).capitalize()} {'wait' if len(waiting) > 1 else 'waits'} in {plain_name(call.op)} "
+                f"{seq}" + (f" (called from {where})" if where else "") + f"; the last call of {rank_list(roots)} in "
+                f"this group is {last}.{note}",
+                f"Get the stack of {rank_list(roots)} (py-spy dump --pid PID) and compare which calls each rank makes "
+                f"after {last}.",
+                [line for line in lines if line],
+            ),
+            set(roots),
+        )
+    for rank, other, call in late_in_pairs(groups):
+        if rank in stuck:
+            continue
+        peer = "receive" if call.op == "send" else "send"
+        yield (
+            rank_missing.finding(
+                "error",
+                f"{rank_list([rank])}, {peer} {'from' if peer == 'receive' else 'to'} rank {other}",
+                f"{rank_list([other]).capitalize()} waits in {call.op} {call.seq} to or from rank {rank}, and the dump "
+                f"of rank {rank} has no {peer} that is under way.{note}",
+                f"Compare the order of sends and receives of ranks {other} and {rank}.",
+                [call.line],
+            ),
+            {rank},
+        )
+
+
+def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
+    stuck = {one.rank for one in log.timeouts}
+    for group, first, late in late_in_logs(log):
+        roots = sorted({one.rank for one in late} - stuck)
+        if not roots:
+            continue
+        waiting = sorted({one.rank for one in log.timeouts if one.seq == first.seq and one.op == first.op})
+        last = max(one.enqueued for one in late if one.rank in roots)
+        yield rank_missing.finding(
+            "error",
+            f"{rank_list(roots)}, {plain_name(first.op)} {first.seq} of {group}",
+            f"{rank_list(waiting).capitalize()} waited in {plain_name(first.op)} {first.seq}; the last collective that "
+            f"{rank_list(roots)} had enqueued in this group is {'none' if last < 1 else last}. A rank that is stuck "
+            "inside the call itself looks the same, because PyTorch counts a collective after NCCL has taken it.",
+            f"Get the stack of {rank_list(roots)} during the hang (py-spy dump --pid PID). Such a rank computes, "
+            "waits for "
+            "I/O, or took another branch than the other ranks.",
+            [first.line, *(one.line for one in late)],
+        )
+
+
+_UNIQUE_ID = re.compile(
+    r"\[(?P<rank>\d+)\] is setting up NCCL communicator and retrieving ncclUniqueId from \[(?P<root>\d+)\].*?"
+    r"got error: (?P<error>.*)"
+)
+
+
+def _missing_id(paste: Paste) -> Iterator[TextFinding]:
+    """Find ranks that waited for the id of the communicator, which the first rank of the group writes."""
+    found = other_lines(paste).matches(_UNIQUE_ID, "retrieving ncclUniqueId")
+    late = [(line, match) for line, match in found if re.search(r"(?i)time", match["error"])]
+    if late:
+        root = late[0][1]["root"]
+        waiting = sorted({whole(match["rank"]) for _, match in late})
+        yield rank_missing.finding(
+            "error",
+            f"rank {root} of the group, at its first collective",
+            f"{rank_list(waiting).capitalize()} waited for the id of the communicator, which rank {root} of the group "
+            f"writes at its first collective. In all that time rank {root} did not reach it, or ended.",
+            f"Look at the log and the stack of rank {root}: it still loads data, waits for input, or failed.",
+            [line for line, _ in late],
+        )
+
+
+@rule(
+    "order-mismatch",
+    "Ranks are in different collectives",
+    source=(_DESYNC, _RECORDER, "pytorch/torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp"),
+    causes=("nccl-timeout",),
+)
+def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
+    """Look for ranks that call different collectives under one number of one process group.
+
+    Numbers are compared only within one source: SeqNum, the desync report's #, and the recorder's count differ.
+    """
+    log = paste.once(read_torch_log)
+    for report in log.desync:
+        at: dict[int, dict[str, list[int]]] = {}
+        for number, _, op, ranks in report.states:
+            at.setdefault(number, {}).setdefault(plain_name(op), []).extend(ranks)
+        for number, ops in at.items():
+            if len(ops) > 1:
+                shown = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in ops.items())
+                yield _different_ops(f"collective #{number}", shown, "the desync report", report.lines)
+    for prints in _mismatched_prints(log):
+        if len({plain_name(one.op) for one in prints}) > 1 or _sequence_differs(prints):
+            shown = ", ".join(
+                f"rank {one.rank}: {plain_name(one.op)}" + ("" if one.seq is None else f" {one.seq}") for one in prints
+            )
+            yield _different_ops("this collective", shown, "TORCH_DISTRIBUTED_DEBUG=DETAIL", [x.line for x in prints])
+    for timeouts, _ in lines_by_group(log).values():
+        by_seq: dict[int, list[WorkTimeout]] = {}
+        for timeout in timeouts:
+            if timeout.seq is not None:
+                by_seq.setdefault(timeout.seq, []).append(timeout)
+        for seq, ones in by_seq.items():
+            by_op: dict[str, list[int]] = {}
+            for timeout in ones:
+                by_op.setdefault(plain_name(timeout.op), []).append(timeout.rank)
+            if len(by_op) > 1:
+                shown = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
+                yield _different_ops(f"collective {seq}", shown, "the watchdogs", [one.line for one in ones])
+    for one in log.analysed:
+        if one.error == "COLLECTIVE_TYPE_MISMATCH":
+            yield _different_ops(
+                f"collective {one.seq}" if one.seq is not None else "a collective",
+                rank_list(one.ranks),
+                "torchfrtrace",
+                [one.line],
+            )
+    yield from _order_in_dumps(paste)
+
+
+def _different_ops(where: str, shown: str, source: str, lines: Sequence[PasteLine | int]) -> TextFinding:
+    return order_mismatch.finding(
+        "error",
+        f"{shown} at {where}" if where != "this collective" else shown,
+        f"Under one number, {source} shows different collectives: {shown}.",
+        "Make all ranks call the same collectives in the same order: look for a branch that depends on the rank, the "
+        "data or the number of batches, and for an exception that one rank catches.",
+        lines,
+    )
+
+
+def _sequence_differs(prints: Sequence[FingerPrint]) -> bool:
+    numbers = {one.seq for one in prints}
+    return None not in numbers and len(numbers) > 1
+
+
+def _mismatched_prints(log: TorchLog) -> Iterator[list[FingerPrint]]:
+    """Yield the calls of different ranks that DETAIL compared: of one message, or of one message per rank."""
+    by_line: dict[int, list[FingerPrint]] = {}
+    for one in log.finger_prints:
+        by_line.setdefault(one.line.number, []).append(one)
+    paired = [ones for ones in by_line.values() if len({one.rank for one in ones}) > 1]
+    if paired:
+        seen = set()
+        for ones in paired:
+            key = frozenset((one.rank, one.op, one.seq, one.shape) for one in ones)
+            if key not in seen:
+                seen.add(key)
+                yield ones
+        return
+    by_rank: dict[int, FingerPrint] = {}
+    for one in log.finger_prints:
+        by_rank.setdefault(one.rank, one)
+    if len(by_rank) > 1:
+        yield list(by_rank.values())
+
+
+def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
+    dumps, groups = paste.once(read_flight_dumps), paste.once(calls_by_group)
+    note = _order_note(dumps)
+    stuck = stuck_ranks(dumps)
+    for group in groups:
+        for seq, calls in group.by_number().items():
+            by_op: dict[str, list[int]] = {}
+            for rank, call in calls.items():
+                by_op.setdefault(plain_name(call.op), []).append(rank)
+            if len(by_op) > 1:
+                shown = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
+                lines = [call.line for call in calls.values()]
+                yield order_mismatch.finding(
+                    "error",
+                    f"{shown} at collective {seq} of {group.desc}",
+                    f"Under number {seq} of one process group, the ranks called different collectives: {shown}.{note}",
+                    "Compare the stacks of these calls, and make all ranks call the same collectives in one order.",
+                    lines,
+                )
+                break
+    found = list(late_in_dumps(groups))
+    if found and all(rank in stuck for _, _, late, _ in found for rank in late):
+        # Every rank that is late waits itself, so nobody is the first: a circle. A rank without a dump could be.
+        group, seq, late, call = found[0]
+        if all(set(one.ranks) <= set(one.dumps) for one, *_ in found):
+            yield order_mismatch.finding(
+                "error",
+                f"{rank_list(late)} and those that wait in {plain_name(call.op)} {seq} of {group.desc}",
+                f"{plain_name(call.op)} {seq} of {group.desc} waits for {rank_list(late)}, which wait in a call of "
+                "another "
+                f"group, so the ranks wait for each other.{note}",
+                "Use the process groups in the same order on all ranks.",
+                [call.line],
+            )
+        return
+    for group, seq, late, _ in found:
+        place = _other_place(group, seq, late)
+        if place is not None:
+            yield place
+
+
+def _other_place(group: GroupCalls, seq: int, late: Sequence[int]) -> TextFinding | None:
+    """Find where the ranks went apart before a rank was missing: the same collective from another place."""
+    ahead = next((rank for rank, call in group.waiting().items() if call.seq == seq), None)
+    behind = next((rank for rank in late if group.calls.get(rank)), None)
+    if ahead is None or behind is None:
+        return None
+    mine, theirs = group.calls[ahead], group.calls[behind]
+    first = None
+    for number in sorted(set(mine) & set(theirs), reverse=True):
+        here, there = program_stack(mine[number]), program_stack(theirs[number])
+        if not here or not there or here == there:
+            break
+        first = number
+    if first is None:
+        return None
+    mine_in, theirs_in = program_stack(mine[first])[0], program_stack(theirs[first])[0]
+    later = next(
+        (number for number in sorted(mine) if number > first and program_stack(mine[number])[:1] == (theirs_in,)), None
+    )
+    extra = later - first if later is not None else None
+    count = "one call" if extra == 1 else f"{extra} calls"
+    tail = (
+        f" Rank {ahead} calls from {theirs_in} at {later}, so it made {count} more than rank {behind} before."
+        if extra is not None
+        else ""
+    )
+    return order_mismatch.finding(
+        "error",
+        f"ranks {min(ahead, behind)} and {max(ahead, behind)} at collective {first} of {group.desc}",
+        f"Both ranks called {plain_name(mine[first].op)} {first}, but from different places: rank {ahead} in "
+        f"{mine_in}, rank {behind} in {theirs_in}.{tail}",
+        f"Make all ranks call {mine_in} equally often, or none: it contains a collective, so it must not be in a "
+        "branch that depends on the rank.",
+        [mine[first].line, theirs[first].line],
+    )
+
+
+@rule(
+    "size-mismatch",
+    "Ranks disagree on the size or the type of a collective",
+    source=(_WATCHDOG, _RECORDER, "pytorch/torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp"),
+    causes=("nccl-timeout",),
+)
+def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
+    """Look for ranks that call one collective with different sizes or types. NCCL itself does not compare them."""
+    log = paste.once(read_torch_log)
+    for prints in _mismatched_prints(log):
+        if len({plain_name(one.op) for one in prints}) > 1 or _sequence_differs(prints):
+            continue
+        for what in ("shape", "dtype"):
+            values = Counter(getattr(one, what) for one in prints if getattr(one, what) is not None)
+            if len(values) > 1:
+                shown = " against ".join(
+                    f"rank {one.rank} ({'[' if what == 'shape' else ''}{getattr(one, what)}"
+                    f"{']' if what == 'shape' else ''})"
+                    for one in prints
+                    if getattr(one, what) is not None
+                )
+                name = "shapes" if what == "shape" else "types"
+                yield _different_sizes(plain_name(prints[0].op), shown, name, [one.line for one in prints])
+                break
+    for timeouts, _ in lines_by_group(log).values():
+        by_call: dict[tuple[int | None, str], dict[int, list[WorkTimeout]]] = {}
+        for one in timeouts:
+            if one.seq is not None and one.elements_in is not None and _EVEN.match(one.op):
+                by_call.setdefault((one.seq, one.op), {}).setdefault(one.elements_in, []).append(one)
+        for (seq, op), sizes in by_call.items():
+            if len(sizes) > 1:
+                shown = " against ".join(
+                    f"{rank_list(one.rank for one in ones)} ({size:,} elements)" for size, ones in sizes.items()
+                )
+                lines = [one.line for ones in sizes.values() for one in ones]
+                yield _different_sizes(f"{plain_name(op)} {seq}", shown, "sizes", lines)
+    for found in log.analysed:
+        if found.error in ("SIZE_OR_SYNTAX_MISMATCH", "COLLECTIVE_DTYPE_MISMATCH"):
+            name = "types" if "DTYPE" in found.error else "sizes"
+            where = f"collective {found.seq}" if found.seq is not None else "a collective"
+            yield _different_sizes(where, f"{rank_list(found.ranks)} against the others", name, [found.line])
+    yield from _sizes_in_dumps(paste)
+    yield from _parameters_differ(paste)
+
+
+# torch/csrc/distributed/c10d/reducer.cpp: what DistributedDataParallel compares when it starts.
+_PARAMETERS = re.compile(
+    r"DDP expects same model across all ranks, but Rank (?P<rank>\d+) has (?P<own>\d+ params), while rank (?P<peer>\d+)"
+    r" has inconsistent (?P<other>\d+) params"
+    r"|\[(?P<here>\d+)\]: params\[(?P<index>\d+)\] in this process with sizes (?P<sizes>\[[\d, ]*\]) appears not to "
+    r"match (?:sizes|strides) of the same param in process (?P<first>\d+)"
+)
+
+
+def _parameters_differ(paste: Paste) -> Iterator[TextFinding]:
+    """Find models of DistributedDataParallel that differ between ranks."""
+    found = other_lines(paste).matches(_PARAMETERS, "DDP expects same model", "appears not to match")
+    if found:
+        shown = dict.fromkeys(
+            f"rank {match['rank']} ({match['own']}) against rank {match['peer']} ({match['other']} params)"
+            if match["rank"]
+            else f"rank {match['here']} ({match['sizes']}) against rank {match['first']}, parameter {match['index']}"
+            for _, match in found
+        )
+        yield size_mismatch.finding(
+            "error",
+            ", ".join(list(shown)[:4]),
+            "The model that DistributedDataParallel received is not the same on all ranks. With 0 parameters on one "
+            "side, that rank may also have failed before, or be in another call.",
+            "Build the same model on all ranks before DDP wraps it: the same configuration, the same frozen "
+            "parameters (requires_grad), and no branch that depends on the rank.",
+            [line for line, _ in found],
+        )
+
+
+def _different_sizes(call: str, shown: str, name: str, lines: Sequence[PasteLine | int]) -> TextFinding:
+    return size_mismatch.finding(
+        "error",
+        f"{shown}, {call}",
+        f"The {name} of one collective ({call}) differ: {shown}.",
+        "Make the tensors equal on all ranks: drop or pad the last batch, gather the sizes first, and check that all "
+        "ranks have the same parameters, with the same requires_grad."
+        if name != "types"
+        else "Cast the tensors to one type before the collective, on all ranks.",
+        lines,
+    )
+
+
+def _sizes_in_dumps(paste: Paste) -> Iterator[TextFinding]:
+    for group in paste.once(calls_by_group):
+        for seq, calls in group.by_number().items():
+            if len(calls) < 2 or len({plain_name(call.op) for call in calls.values()}) > 1:
+                continue
+            op = next(iter(calls.values())).op
+            if not _EVEN.match(op) or "coalesced" in op:
+                continue
+            sizes: dict[tuple[object, ...], list[int]] = {}
+            for rank, call in calls.items():
+                sizes.setdefault((n_elements(call.sizes_in), call.dtypes), []).append(rank)
+            if len(sizes) > 1:
+                name = "sizes" if len({size for size, _ in sizes}) > 1 else "types"
+                shown = " against ".join(
+                    f"{rank_list(ranks)} ({f'{size:,} elements' if name == 'sizes' else ', '.join(dtypes)})"  # type: ignore[arg-type]
+                    for (size, dtypes), ranks in sizes.items()
+                )
+                lines = [call.line for call in calls.values()]
+                yield _different_sizes(f"{plain_name(op)} {seq} of {group.desc}", shown, name, lines)
+                break
+
+
+@rule(
+    "collective-mismatch",
+    "Ranks differ in a collective, and the text shows one side",
+    source="pytorch/torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp",
+)
+def collective_mismatch(paste: Paste) -> Iterator[TextFinding]:
+    """Look for a mismatch of which the text contains the call of only one rank."""
+    prints = paste.once(read_torch_log).finger_prints
+    if len({one.rank for one in prints}) == 1:
+        one = prints[0]
+        yield collective_mismatch.finding(
+            "error",
+            f"rank {one.rank}, {plain_name(one.op)}",
+            f"PyTorch found that rank {one.rank} calls another collective than the others, or with another size. What "
+            "the others call is not in the text.",
+            "Paste the same message of all ranks: PyTorch before 2.0 prints on each rank only its own call.",
+            [x.line for x in prints],
+        )
+
+
+def _join_groups(groups: dict[tuple[object, ...], list[WorkTimeout]]) -> None:
+    """Add lines that name no process group to the only named group with the same collective."""
+    for key in [key for key in groups if len(key) > 1]:
+        same = [
+            name
+            for name, ones in groups.items()
+            if len(name) == 1 and any((one.op, one.seq) == key[1:] for one in ones)
+        ]
+        if key[2] is not None and len(same) == 1:
+            groups[same[0]] += groups.pop(key)
+
+
+@rule("nccl-timeout", "A collective timed out", source=_WATCHDOG)
+def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
+    """Look for the watchdog's message that a collective ran too long.
+
+    The ranks that print it are those that waited. The lines of one rank never show which other rank did not join.
+    """
+    log = paste.once(read_torch_log)
+    late = [finding.subject for finding in rank_missing.check(paste)]
+    groups: dict[tuple[object, ...], list[WorkTimeout]] = {}
+    for one in log.timeouts:
+        key = (str(one.group),) if one.group is not None else ("", one.op, one.seq)
+        groups.setdefault(key, []).append(one)
+    _join_groups(groups)
+    for same_group in groups.values():
+        first = min(same_group, key=lambda one: one.seq or 0)
+        op, seq, group = first.op, first.seq, str(first.group or "")
+        ones = [one for one in same_group if (one.op, one.seq) == (op, seq)]
+        others = [one for one in same_group if one not in ones]
+        ranks = sorted({one.rank for one in ones})
+        call = plain_name(op) + ("" if seq is None else f" {seq}")
+        where = f"{rank_list(ranks)}{_place(paste, ranks)}{f' of {group}' if group else ''}, {call}"
+        waited = _minutes(max((one.ran_ms or one.limit_ms or 0 for one in ones), default=0) or None)
+        shown = f"{rank_list(ranks).capitalize()} waited {waited or 'until the timeout'} in {call}"
+        if others:
+            shown += f"; {rank_list(one.rank for one in others)} waited in " + ", ".join(
+                dict.fromkeys(plain_name(one.op) + ("" if one.seq is None else f" {one.seq}") for one in others[:4])
+            )
+        if late:
+            yield nccl_timeout.finding(
+                "error",
+                where,
+                f"{shown}. It follows from the missing rank: {late[0]}.",
+                lines=[one.line for one in same_group],
+            )
+            continue
+        if others:
+            why = (
+                f"{shown}. The ranks are in different collectives of one process group. Their lines do "
+                "not show which of them, or which other rank, is the cause."
+            )
+            look = f"Look first at {rank_list(one.rank for one in others)} and at ranks that are not in the text. "
+        elif len(ranks) == 1:
+            why = (
+                f"{shown}, and is the one that noticed, not necessarily the cause: one rank's lines do not show which "
+                "rank did not join."
+            )
+            look = _other_end(ones[0], op)
+        else:
+            is_plausible = len(ranks) > 2 and max(ranks) < MAX_RANKS
+            absent = sorted(set(range(max(ranks) + 1)) - set(ranks)) if is_plausible else []
+            rest = (
+                f" Their lines agree, so the cause is outside them: in ranks that are not in the text "
+                f"(below {max(ranks)}: {rank_list(absent)}), in the network, or on a GPU."
+                if absent and len(absent) <= 16
+                else " Their lines agree, so the cause is outside them: in a rank that is not in the text, in the "
+                "network, or on a GPU."
+            )
+            why = shown + "." + rest
+            look = ""
+        yield nccl_timeout.finding(
+            "error",
+            where,
+            why,
+            f"{look}To find the missing rank, {_collect(paste, log)}. While the job hangs, run py-spy dump "
+            "on every rank, or ncclras on one host.",
+            [one.line for one in same_group],
+        )
+    if not log.timeouts:
+        yield from _stuck_in_dumps(paste)
+    for report in log.desync:
+        if report.unfinished and not report.absent and not log.timeouts:
+            yield nccl_timeout.finding(
+                "error",
+                f"{rank_list(report.unfinished)}, collective #{report.at}",
+                f"{rank_list(report.unfinished).capitalize()} joined collective #{report.at} and did not finish it.",
+                f"To find the cause, {_collect(paste, log)}.",
+                report.lines,
+            )
+
+
+def _stuck_in_dumps(paste: Paste) -> Iterator[TextFinding]:
+    """Find a collective that all ranks of a group called and none finished, and that timed out."""
+    for group in paste.once(calls_by_group):
+        waiting = group.waiting()
+        calls = {(plain_name(call.op), call.seq) for call in waiting.values()}
+        if set(waiting) == set(group.ranks) and len(calls) == 1 and any(one.is_retired for one in waiting.values()):
+            ((op, seq),) = calls
+            yield nccl_timeout.finding(
+                "error",
+                f"{rank_list(group.ranks)}, {op} {seq} of {group.desc}",
+                f"All ranks of {group.desc} called {op} {seq}, and it timed out, so no rank is missing. The cause is "
+                "on "
+                "a GPU, in the network, or in a size or type that the dumps do not contain.",
+                "Look at the kernel messages (dmesg) of all hosts for Xid, and at NCCL's warnings (NCCL_DEBUG=WARN).",
+                [call.line for call in waiting.values()],
+            )
+
+
+@rule("dumps-missing", "Flight recorder dumps of some ranks are not in the text", source=_RECORDER)
+def dumps_missing(paste: Paste) -> Iterator[TextFinding]:
+    """Look for a collective that did not end, in dumps that are not those of all ranks of its group."""
+    if any(True for _ in rank_missing.check(paste)):
+        return
+    for group in paste.once(calls_by_group):
+        waiting = group.waiting()
+        absent = [rank for rank in group.ranks if rank not in group.dumps]
+        if waiting and absent:
+            first = min(waiting.values(), key=lambda call: call.seq)
+            shown = rank_list(absent) if len(absent) < 64 else f"{len(absent)} ranks"
+            yield dumps_missing.finding(
+                "info",
+                f"{shown} of {group.desc}",
+                f"{rank_list(waiting).capitalize()} {'waits' if len(waiting) == 1 else 'wait'} in "
+                f"{plain_name(first.op)} {first.seq}. The dumps of {shown} are not in the text, so it does not show "
+                f"which rank did not join.{_order_note(paste.once(read_flight_dumps))}",
+                "Paste the dumps of all ranks as JSON, one after the other.",
+                [first.line],
+            )
+
+
+_COMM_LINE = re.compile(
+    r"(?<![\w.-])(?P<host>[\w.-]+):\d+:\d+ .*comm \w+ rank (?P<rank>\d+) n[rR]anks (?P<n>\d+) cudaDev (?P<gpu>\d+)"
+)
+
+
+def _place(paste: Paste, ranks: Sequence[int]) -> str:
+    """Return the host and the GPU of one rank, if NCCL's lines in the text name them."""
+    if len(ranks) != 1:
+        return ""
+    for _, match in paste.matches(_COMM_LINE, f" rank {ranks[0]} n"):
+        if whole(match["rank"]) == ranks[0]:
+            return f" ({match['host']}, GPU {match['gpu']}) of {match['n']}"
+    return ""
+
+
+def _other_end(one: WorkTimeout, op: str) -> str:
+    """Say which rank a rooted collective needs, as far as its sizes show it."""
+    name = plain_name(op)
+    if name in ("gather", "reduce") and one.elements_out == 0 and one.elements_in:
+        return (
+            f"Rank {one.rank} sends its part and gets nothing back, so look first at the destination of the {name} "
+            "(usually rank 0), then at the other ranks: crashed, busy, or in another collective. "
+        )
+    if name == "broadcast":
+        return "Look first at the source of the broadcast (usually rank 0). "
+    if op in ("_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"):
+        return (
+            "FSDP and ZeRO-3 call this for each module, so check that all ranks run the same modules equally often "
+            "(generate with synced_gpus=True, experts without tokens, uneven batches, an early exit). "
+        )
+    if name == "all_reduce" and one.elements_in == 1:
+        return "An all_reduce of one element is usually a metric or a flag: look for a branch around it. "
+    return ""
+
+
+_HEARTBEAT = re.compile(r"watchdog got stuck for (\d+) seconds|Heartbeat monitor timed out")
+
+
+@rule(
+    "watchdog-stuck",
+    "PyTorch's watchdog thread is stuck",
+    source=_WATCHDOG,
+)
+def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
+    """Look for the heartbeat monitor, which ends a process whose watchdog thread hangs in a call of CUDA or Python."""
+    found = other_lines(paste).matches(_HEARTBEAT, "watchdog got stuck for", "Heartbeat monitor timed out")
+    ranks = {rank for line, match in found if (rank := _rank_of(line, match.start())) is not None}
+    if found:
+        yield watchdog_stuck.finding(
+            "error",
+            rank_list(ranks) if ranks else "the process that prints it",
+            "The watchdog thread itself made no progress: a call of CUDA or NCCL blocks, or another thread holds "
+            "Python's lock (GIL). This is not the timeout of a collective.",
+            "Get the stacks of all threads (py-spy dump --native --pid PID), and look for kernel messages (dmesg) "
+            "about the GPU and for storage that does not answer.",
+            [line for line, _ in found],
+        )
+
+
+def _rank_of(line: PasteLine, end: int) -> int | None:
+    rank = last_rank_prefix(line, len(line.raw) if end == 0 else end + len(line.raw) - len(line.text))
+    if rank is None:
+        named = re.search(r"Rank (\d+)\]", line.raw)
+        rank = whole(named[1]) if named else None
+    return rank
+
+
+HANG_RULES: tuple[Rule, ...] = (
+    rank_missing,
+    order_mismatch,
+    size_mismatch,
+    collective_mismatch,
+    nccl_timeout,
+    dumps_missing,
+    watchdog_stuck,
+)
+"""Rules for hangs and mismatched collectives."""

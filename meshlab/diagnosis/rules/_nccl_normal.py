@@ -1,0 +1,377 @@
+"""Lines of NCCL that look wrong but are normal, a log without faults, and warnings that no rule knows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from meshlab.base._numerals import whole
+from meshlab.diagnosis._findings import TextFinding, rule
+from meshlab.diagnosis._other_lines import other_lines
+from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis.formats._nccl_channels import read_patterns
+from meshlab.diagnosis.formats._nccl_lines import (
+    NcclMessage,
+    affected,
+    hosts_of,
+    is_one_host,
+    messages,
+    number_list,
+    read_communicators,
+    read_hosts,
+    read_networks,
+    read_ports,
+    read_warnings,
+    text_list,
+)
+from meshlab.diagnosis.rules._jobs import is_echo_text, read_echoes
+
+_ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
+_MOST = 200  # lines of one kind that are named
+
+# -- normal ------------------------------------------------------------------------------------------------------------
+
+
+@rule("plugin-not-found", "NCCL uses its own network code", source=f"{_ENV}#nccl-net-plugin")
+def plugin_not_found(paste: Paste) -> Iterator[TextFinding]:
+    """No external plugin was found, or an older or newer interface of a plugin was tried first."""
+    lines = paste.numbers("No plugin found", "Could not find: libnccl", "librccl-net.so: cannot open", "Plugin load")
+    lines = [number for number in lines if "lugin" in paste.line(number).text]
+    symbols = [
+        item.line
+        for item in messages(paste, "Failed to find nccl", "Failed to find ncclNetPlugin_v")
+        if re.search(r"Plugin(?:_v\d+)? symbol", item.text)
+    ]
+    if lines:
+        yield plugin_not_found.finding(
+            "normal",
+            text_list(hosts_of(paste, lines[:_MOST])[:8]),
+            "NCCL looks for optional plugins (network, tuner, profiler) and uses its own code without them, also for "
+            "InfiniBand and RoCE.",
+            lines=lines[:_MOST],
+        )
+    if symbols:
+        yield plugin_not_found.finding(
+            "normal",
+            text_list(hosts_of(paste, symbols[:_MOST])[:8]),
+            "NCCL tries the interfaces of a plugin from the newest to the oldest. A symbol that is not found "
+            "only means that "
+            "the plugin has another one.",
+            lines=symbols[:_MOST],
+        )
+
+
+@rule("nvls-not-available", "NVLink SHARP is not available", source=f"{_ENV}#nccl-nvls-enable")
+def nvls_not_available(paste: Paste) -> Iterator[TextFinding]:
+    """NVLS is not available, or has no channels."""
+    lines = paste.numbers("NVLS multicast support is not available", ", 0 nvls channels")
+    if lines:
+        yield nvls_not_available.finding(
+            "normal",
+            affected(paste, lines[:_MOST]),
+            "NVLink SHARP needs Hopper or newer with NVSwitches of the third generation or newer. Without it "
+            "there are 0 NVLS "
+            "channels, and NCCL uses rings and trees.",
+            lines=lines[:_MOST],
+        )
+
+
+@rule("pattern-without-channels", "A pattern is not possible on this machine", source="NCCL src/graph/search.cc")
+def pattern_without_channels(paste: Paste) -> Iterator[TextFinding]:
+    """The search found no channels for CollNet or NVLS."""
+    found = [item for item in paste.once(read_patterns) if item.n_channels == 0 and item.pattern in (3, 5, 6)]
+    if found:
+        names = {3: "CollNet trees", 5: "NVLS", 6: "direct CollNet"}
+        kinds = text_list([names[pattern] for pattern in sorted({item.pattern for item in found})])
+        yield pattern_without_channels.finding(
+            "normal",
+            text_list(list(dict.fromkeys(item.host for item in found if item.host))[:8]),
+            f"A pattern with 0 channels only says that {kinds} cannot be used here. Rings (pattern 4) and trees "
+            f"(1 and 2) are "
+            "what counts.",
+            lines=[item.line for item in found[:_MOST]],
+        )
+
+
+@rule("p2p-not-used-for-pair", "NCCL does not use P2P for a pair of GPUs", source="NCCL src/transport/p2p.cc")
+def p2p_not_used(paste: Paste) -> Iterator[TextFinding]:
+    """NCCL notes that it cannot enable P2P between two GPUs."""
+    lines = paste.numbers("Could not enable P2P between dev")
+    if lines:
+        yield p2p_not_used.finding(
+            "normal",
+            affected(paste, lines[:_MOST]),
+            "NCCL tests P2P for each pair of GPUs. If it is not possible, data goes through shared memory: "
+            "slower, and "
+            "correct.",
+            lines=lines[:_MOST],
+        )
+
+
+@rule(
+    "not-readable", "Details of the machine cannot be read", source="NCCL src/graph/xml.cc, src/transport/net_socket.cc"
+)
+def not_readable(paste: Paste) -> Iterator[TextFinding]:
+    """NCCL cannot read a file below ``/sys``, or does not find an optional symbol."""
+    lines = paste.numbers(
+        "Topology detection : could not read",
+        "Could not find real path of",
+        "dlvsym failed on",
+        "is not a PCI device (virtio)",
+        "Affinity for GPU",
+        "Failed to open mlx5dv symbols",
+        "Failed to open libmlx5",
+    )
+    if lines:
+        yield not_readable.finding(
+            "normal",
+            text_list(hosts_of(paste, lines[:_MOST])[:8]),
+            "In virtual machines and containers some files of /sys are missing, and older libraries lack "
+            "optional functions. "
+            "NCCL continues without them; it may then know less about speeds and distances.",
+            lines=lines[:_MOST],
+        )
+
+
+@rule("no-rdma-device", "No RDMA device", source="NCCL src/transport/net_ib.cc")
+def no_rdma_device(paste: Paste) -> Iterator[TextFinding]:
+    """There is no InfiniBand or RoCE device, and the job does not need one."""
+    lines = paste.numbers("NET/IB : No device found", "Failed to open libibverbs", "Failed to initialize NET plugin IB")
+    if lines and is_one_host(paste) is True:
+        yield no_rdma_device.finding(
+            "normal",
+            text_list(hosts_of(paste, lines[:_MOST])[:8]),
+            "There is no RDMA device. A job on one host does not need a network.",
+            lines=lines[:_MOST],
+        )
+
+
+@rule("device-number-odd", "A thread without a device", source="NCCL src/debug.cc")
+def device_number_odd(paste: Paste) -> Iterator[TextFinding]:
+    """The number in brackets is -1 or very large."""
+    found = [
+        number
+        for number in paste.numbers(" [-1] NCCL", "] NCCL INFO Bootstrap", "] NCCL INFO cudaDriverVersion")[:_MOST]
+        if (match := re.search(r"\d \[(-?\d+)\] NCCL", paste.line(number).text)) and not 0 <= whole(match[1]) < 128
+    ]
+    if found:
+        yield device_number_odd.finding(
+            "normal",
+            text_list(hosts_of(paste, found)[:8]),
+            "The number in brackets is the CUDA device of the thread, not the rank. Before a thread has a "
+            "device it is -1 or "
+            "arbitrary.",
+            lines=found,
+        )
+
+
+@rule("connect-retried", "A connection was tried again", source="NCCL src/misc/socket.cc")
+def connect_retried(paste: Paste) -> Iterator[TextFinding]:
+    """A connection was refused and is tried again."""
+    lines = [
+        item.line
+        for item in messages(paste, "Connection refused, retrying", "Connection refused), retrying", "retrying (")
+        if item.level != "WARN"
+    ]
+    if not lines:
+        return
+    echoes = paste.once(read_echoes)
+    if not any("onnect" in item.text and item.line not in echoes for item in paste.once(read_warnings)):
+        yield connect_retried.finding(
+            "normal",
+            affected(paste, lines[:_MOST]),
+            "A rank connected before its peer was ready, and tries again. Only a warning after the last attempt "
+            "is an error.",
+            lines=lines[:_MOST],
+        )
+
+
+_RETURN = re.compile(r"^(?:\S*/)?\w+\.(?:cc|cu|h|c|cpp):\d+ -> \d+")
+_GENERIC = (
+    "please report this issue to the NCCL developers",
+    "unhandled system error (run with",
+    "Internal check failed",
+)
+
+
+@rule("nccl-echo", "Lines that repeat an error", source="NCCL src/include/checks.h, src/proxy.cc")
+def nccl_echo(paste: Paste) -> Iterator[TextFinding]:
+    """Return traces, and warnings that only say that something failed before."""
+    warnings = paste.once(read_warnings)
+    echoes = sorted(paste.once(read_echoes))
+    sources = messages(paste, ".cc:", ".cu:", ".h:", ".cpp:")
+    traces = [item.line for item in sources if item.level == "INFO" and _RETURN.match(item.text)]
+    generic = paste.numbers(*_GENERIC)
+    has_cause = len(echoes) < len(warnings)
+    if (echoes and has_cause) or traces or generic:
+        lines = [*(echoes if has_cause else ()), *traces, *generic]
+        yield nccl_echo.finding(
+            "normal",
+            affected(paste, lines[:_MOST]),
+            "These lines pass an error on. The cause is in the first warning before them; the last line of all, "
+            "such as "
+            '"internal error" or "unhandled system error", does not show it.',
+            lines=lines[:_MOST],
+        )
+
+
+# -- a log without faults ----------------------------------------------------------------------------------------------
+
+_FAILURES = (
+    "Traceback (most recent", "Test NCCL failure", "Test CUDA failure", "Cuda failure", "ncclInternalError",
+    "ncclSystemError", "ncclUnhandledCudaError", "ncclInvalidUsage", "ncclRemoteError", "Signal: ", "Watchdog caught",
+    "Segmentation fault", "Killed", "hang", "Abort COMPLETE", "timed out", "SIGTERM", "error:",
+)  # fmt: skip
+
+
+@rule("nothing-wrong", "NCCL's lines show a healthy state", source="NCCL src/init.cc, src/graph/paths.cc")
+def nccl_healthy(paste: Paste) -> Iterator[TextFinding]:
+    """There is no warning or failure, and NCCL connected its ranks, or lists its network or its paths."""
+    if paste.once(read_warnings) or paste.numbers(*_FAILURES):
+        return
+    comms = paste.once(read_communicators)
+    complete = [item for item in comms if item.state in ("complete", "destroyed")]
+    connected = messages(paste, "Connected all rings", "Connected all trees")
+    fast = [item for item in paste.once(read_networks) if item.name != "Socket"]
+    paths = [item for item in messages(paste, "/LOC)", "/NVL)") if re.match(r"(?:GPU|NET)/\S+ :", item.text)]
+    if complete:
+        shown = sorted({item.rank for item in complete if item.n_ranks == max(c.n_ranks for c in complete)})
+        sentence = f"{number_list(shown, 'rank').capitalize()} finished the setup of NCCL without a warning."
+        lines = [item.line for item in complete]
+    elif connected:
+        lines = [item.line for item in connected]
+        sentence = f"{affected(paste, lines)} connected all rings{_and_trees(connected)} without a warning."
+    elif fast:
+        lines = [item.line for item in fast]
+        ports = {item.host: item.devices for item in paste.once(read_ports)}
+        counts = sorted({len(devices) for devices in ports.values() if devices})
+        nics = f" with {counts[0]} RDMA port{'s' if counts[0] > 1 else ''}" if len(counts) == 1 else ""
+        sentence = f"NCCL uses the network {fast[0].name}{nics}, and prints no warning."
+    elif paths:
+        lines = [item.line for item in paths]
+        sentence = f"The paths between GPUs and NICs are complete: {_path_summary(paths)}."
+    else:
+        return
+    yield nccl_healthy.finding(
+        "info",
+        affected(paste, lines[:_MOST]) or text_list(paste.once(read_hosts)[:8]),
+        f"{sentence} Nothing in these lines of NCCL is wrong.",
+        "If the job hangs anyway, it does so after these lines: collect a flight recorder dump or "
+        "ncclras, and the "
+        "lines of all ranks."
+        if connected and not complete
+        else "",
+        lines[:_MOST],
+    )
+
+
+def _and_trees(connected: list[NcclMessage]) -> str:
+    return " and trees" if any("trees" in item.text for item in connected) else ""
+
+
+_STEP = re.compile(r"(GPU|NET)/([0-9A-Fa-f-]+) \(\d+/([\d.]+)/(\w+)\)")
+
+
+def _path_summary(paths: list[NcclMessage]) -> str:
+    parts = []
+    for item in paths[:4]:
+        node = item.text.partition(" :")[0]
+        steps = [match for match in _STEP.findall(item.text) if f"{match[0]}/{match[1]}" != node]
+        gpus = {kind for what, _, _, kind in steps if what == "GPU"}
+        best = [
+            kind
+            for kind in ("PIX", "PXB", "P2C", "PXN", "PHB", "SYS")
+            if any(s[0] == "NET" and s[3] == kind for s in steps)
+        ]
+        nets = [f"NET/{number}" for what, number, _, kind in steps if what == "NET" and best and kind == best[0]]
+        text = f"{node} reaches the other GPUs by {text_list(sorted(gpus))}" if gpus else node
+        parts.append(f"{text}, and {text_list(nets[:8])} by {best[0]}" if nets else text)
+    return "; ".join(parts)
+
+
+# -- warnings that no rule knows ---------------------------------------------------------------------------------------
+
+_KNOWN = (
+    "onnect to ", "Call to connect", "interface found", "no device found", "is neither AF_INET", "address info",
+    "from procs", "already checked in", "wrong magic", "wrong type", "exceeded ", "NET/OFI", "libibverbs", "async",
+    "Got completion", "modify_qp", "incompatible", "ibv_reg", "ibv_create", "RLIMIT", "GID table", "mixed local",
+    "Unable to open device", "Unable to query device", "shared memory", "/dev/shm", "posix_fallocate", "same GPU",
+    "P2P is disabled", "NVLink SHARP", "not working on this system", "Duplicate GPU", "Mismatched", "version mismatch",
+    "Driver version", "mismatch error", "truncated", "incorrect receive", "collective mismatch", 'Missing "',
+    "NUMA auto", "out of memory", "Failed to CUDA", "Too many open files", "uncorrectable ECC", "IPC handle",
+)  # fmt: skip
+_KNOWN_CUDA = (
+    "illegal memory access", "unspecified launch failure", "misaligned address", "illegal instruction", "assert",
+    "out of memory", "system not yet initialized", "named symbol not found", "invalid device function", "ECC",
+    "no kernel image", "driver version is insufficient", "peer mapping resources", "operation not supported",
+)  # fmt: skip
+
+
+def _is_known(item: NcclMessage, words: Sequence[str]) -> bool:
+    if "Cuda failure" in item.text:
+        by_source = any(name in (item.source or "") for name in ("shm.cc", "p2p.cc", "nvls.cc"))
+        return by_source or any(text in item.text for text in _KNOWN_CUDA)
+    return any(map(item.text.__contains__, words))
+
+
+@rule("unknown-warning", "A warning that no rule knows", source="NCCL src")
+def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
+    """The first warning of NCCL that is neither known nor an echo, also as PyTorch repeats it."""
+    echoes = paste.once(read_echoes)
+    words = [word for word in _KNOWN if paste.may_contain(word)]
+    unknown = (item for item in paste.once(read_warnings) if item.line not in echoes and not _is_known(item, words))
+    found = list(islice(unknown, _MOST))
+    if found:
+        first = found[0]
+        where = f" ({first.source})" if first.source else ""
+        text = first.text if len(first.text) <= 160 else f"{first.text[:159]}…"
+        yield unknown_warning.finding(
+            "info",
+            affected(paste, [first]),
+            f'NCCL warns: "{text.strip()}"{where}. meshlab has no rule for this warning.',
+            "Read the lines around it, and search for its text in https://github.com/NVIDIA/nccl/issues.",
+            [item.line for item in found[:_MOST]],
+        )
+    elif not paste.once(read_warnings) and (last := _unknown_last_error(paste)) is not None:
+        text = last.text.partition("Last error:")[2].strip() or last.text.strip()
+        yield unknown_warning.finding(
+            "info",
+            "the rank that prints it" if last.rank is None else f"rank {last.rank}",
+            f'The last error of NCCL is "{text[:160]}". meshlab has no rule for it.',
+            "Run again with NCCL_DEBUG=INFO, read the first NCCL WARN of each rank, and search for this text in "
+            "https://github.com/NVIDIA/nccl/issues.",
+            [last],
+        )
+
+
+def _unknown_last_error(paste: Paste) -> PasteLine | None:
+    """Return the first line that PyTorch prints as NCCL's last error, if no rule knows it."""
+    for number in other_lines(paste).numbers("Last error:"):
+        line = paste.line(number)
+        if not line.text.partition("Last error:")[2].strip():
+            if number == len(paste):
+                continue
+            line = paste.line(number + 1)
+        text = line.text.strip()
+        known: tuple[str, ...] = _KNOWN_CUDA if "Cuda failure" in text else (*_KNOWN, "reverse path")
+        if "NET/OFI" in text and "completed with error" in text:
+            known = ()
+        if text and not is_echo_text(text) and not any(one in text for one in known):
+            return line
+    return None
+
+
+NCCL_NORMAL_RULES = (
+    nccl_healthy,
+    unknown_warning,
+    plugin_not_found,
+    nvls_not_available,
+    pattern_without_channels,
+    p2p_not_used,
+    not_readable,
+    no_rdma_device,
+    device_number_odd,
+    connect_retried,
+    nccl_echo,
+)

@@ -1,0 +1,245 @@
+"""Rules for errors of the program or of the GPU that PyTorch's text shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from meshlab.base._numerals import whole
+from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._late_ranks import rank_list
+from meshlab.diagnosis._other_lines import other_lines
+from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis.formats._torch_lines import last_rank_prefix
+
+
+def _who(lines: Sequence[PasteLine], default: str) -> str:
+    """Return the ranks, else the hosts, that the lines or the prefixes name."""
+    ranks = set()
+    for line in lines:
+        rank = last_rank_prefix(line, len(line.raw))
+        if rank is None and (named := re.search(r"\bRank (\d+)\]", line.raw)):
+            rank = whole(named[1])
+        if rank is not None:
+            ranks.add(rank)
+    hosts = dict.fromkeys(host for line in lines if (host := line.host or _frame_host(line)))
+    return rank_list(ranks) if ranks else ", ".join(hosts) or default
+
+
+def _frame_host(line: PasteLine) -> str:
+    frame = re.match(r"([\w.-]+):\d+:\d+ \[", line.text) or re.match(
+        r"([\w.-]+): Test (?:CUDA|NCCL) failure", line.text
+    )
+    return frame[1] if frame else ""
+
+
+@rule(
+    "fork-after-init",
+    "CUDA was used before a fork",
+    source="pytorch/torch/cuda/__init__.py, _lazy_init",
+    causes=("worker-exited",),
+)
+def fork_after_init(paste: Paste) -> Iterator[TextFinding]:
+    """Look for a child process that uses CUDA although its parent had started it before the fork."""
+    lines = other_lines(paste).find("Cannot re-initialize CUDA in forked subprocess")
+    if lines:
+        yield fork_after_init.finding(
+            "error",
+            _who(lines, "the child processes"),
+            "The parent process had already used CUDA and then forked. A child of such a fork can use neither CUDA nor "
+            "NCCL.",
+            "Start the processes with torch.multiprocessing.set_start_method('spawn') or 'forkserver', or do not touch "
+            "CUDA (torch.cuda.is_available() included) before the fork. vLLM: VLLM_WORKER_MULTIPROC_METHOD=spawn.",
+            lines,
+        )
+
+
+_CAPTURE = re.compile(
+    r"operation not permitted when stream is capturing|operation failed due to a previous error during capture"
+    r"|operation would make the legacy stream depend on a capturing|cudaErrorStreamCapture\w+"
+    r"|(?i:capturing a graph|stream capture) (?:is )?not supported by NCCL"
+)
+_CALL = re.compile(r"\bin (all_reduce|all_gather\w*|reduce_scatter\w*|broadcast|barrier|all_to_all\w*|send|recv)\b")
+
+
+@rule(
+    "graph-capture",
+    "A call that is not allowed while a graph is captured",
+    source="CUDA Runtime API, cudaErrorStreamCaptureUnsupported",
+    causes=("worker-exited",),
+)
+def graph_capture(paste: Paste) -> Iterator[TextFinding]:
+    """Look for calls that CUDA or HIP refuse while a stream is being captured."""
+    found = other_lines(paste).matches(_CAPTURE, "captur", "cudaErrorStreamCapture")
+    if not found:
+        return
+    lines = [line for line, _ in found]
+    call = next(
+        (
+            match[1]
+            for _, match in other_lines(paste).matches(_CALL, "in all_", "in reduce_", "in broadcast", "in barrier")
+        ),
+        "",
+    )
+    yield graph_capture.finding(
+        "error",
+        _who(lines, "the rank that prints it") + (f", {call} inside a graph capture" if call else ""),
+        "A call inside a graph capture needs something that a capturing stream may not do, such as creating a "
+        "communicator, allocating memory or querying an event. The GPU and the library are not at fault.",
+        "Run each collective once before the capture, so that its communicator exists; capture on the stream that runs "
+        "it; and call nothing that synchronizes. To check, run without graphs (vLLM: --enforce-eager).",
+        lines,
+    )
+
+
+_DTYPE = re.compile(
+    r"Unconvertible NCCL type (?P<one>\w+)|(?P<kind>Input tensor|tensor) data type is not supported for NCCL process "
+    r"group: (?P<two>[\w.]+)|Unsupported (?P<three>\w+) type for NCCL (?:reduction|reduce)"
+    r"|(?:expected scalar type|NCCL does not support) (?P<four>Complex\w*|BFloat16|Float8\w*)"
+)
+_METHOD = re.compile(r"\bpg\.(\w+)\(|\bin (i?recv|i?send|all_reduce|all_gather\w*|reduce_scatter\w*|broadcast)\b")
+
+
+@rule(
+    "dtype-unsupported",
+    "The data type is not in this build",
+    source="pytorch/torch/csrc/distributed/c10d/NCCLUtils.hpp, getNcclDataType",
+    causes=("worker-exited",),
+)
+def dtype_unsupported(paste: Paste) -> Iterator[TextFinding]:
+    """Look for types that this build of PyTorch cannot pass to NCCL."""
+    found = other_lines(paste).matches(
+        _DTYPE, "Unconvertible NCCL type", "not supported for NCCL", "type for NCCL", "NCCL does not support"
+    )
+    if not found:
+        return
+    lines = [line for line, _ in found]
+    dtype = next(name for name in (found[0][1][key] for key in ("one", "two", "three", "four")) if name)
+    methods = [
+        name
+        for _, match in other_lines(paste).matches(
+            _METHOD, "pg.", "in irecv", "in isend", "in all_", "in recv", "in send"
+        )
+        for name in match.groups()
+        if name
+    ]
+    call = f", {methods[-1].removeprefix('i')}" if methods else ""
+    version = next((match[1] for _, match in paste.matches(re.compile(r"NCCL version ([\d.]+)"), "NCCL version")), "")
+    yield dtype_unsupported.finding(
+        "error",
+        f"{_who(lines, 'the rank that prints it')}{call}, {dtype}",
+        f"PyTorch does not pass {dtype} to NCCL: its build does not know this type"
+        + (f". The NCCL that runs ({version}) is not the limit." if version else ", or NCCL has no such type."),
+        "Use a PyTorch that was built with a newer NCCL (bfloat16: NCCL 2.10 and CUDA 11, PyTorch 1.10; float8: NCCL "
+        "2.24), or cast before the collective, for example tensor.view(torch.uint8) if nothing is reduced.",
+        lines,
+    )
+
+
+@rule(
+    "ecc-uncorrectable",
+    "GPU memory returned an uncorrectable error",
+    source="CUDA Runtime API, cudaErrorECCUncorrectable",
+    causes=("nccl-timeout", "rank-died", "worker-exited"),
+)
+def ecc_in_program(paste: Paste) -> Iterator[TextFinding]:
+    """Look for an uncorrectable ECC error that a program received. The thread that prints it only met it."""
+    lines = other_lines(paste).find("uncorrectable ECC error encountered", "cudaErrorECCUncorrectable")
+    if not lines:
+        return
+    local = {match[1] for line in lines if (match := re.search(r"\[default(\d+)\]", line.raw))}
+    where = _who(lines, "the process that prints it")
+    yield ecc_in_program.finding(
+        "error",
+        f"the GPU of {where}" + (f" (local rank {', '.join(sorted(local))} of its host)" if local else ""),
+        "The memory of this GPU returned an error that ECC could not correct. NCCL and its watchdog only met it.",
+        "On that host, look for Xid 48, 63, 64, 94 and 95 in dmesg and run nvidia-smi -q -d ECC,ROW_REMAPPER. Reset "
+        "the GPU (nvidia-smi -r -i N), and have it replaced if the error comes back.",
+        lines,
+    )
+
+
+@rule(
+    "nvlink-error",
+    "A program met an uncorrectable NVLink error",
+    source="CUDA Runtime API, cudaErrorNvlinkUncorrectable",
+    causes=("nccl-timeout", "rank-died", "worker-exited"),
+)
+def nvlink_in_program(paste: Paste) -> Iterator[TextFinding]:
+    """Look for an uncorrectable NVLink error that a program received. It does not show which end of the link failed."""
+    lines = other_lines(paste).find("uncorrectable NVLink error", "cudaErrorNvlinkUncorrectable")
+    if lines:
+        yield nvlink_in_program.finding(
+            "error",
+            f"the NVLinks of the GPU of {_who(lines, 'the process that prints it')}",
+            "An NVLink of this GPU had an error that could not be corrected, so the driver ended the work on it. The "
+            "text does not show which link, or which end of it.",
+            "On that host, look for Xid 74 and 144 to 150 and SXid in dmesg, and run nvidia-smi nvlink -e. Reset the "
+            "GPUs (nvidia-smi -r) with the fabric manager, and take the host out if it happens again.",
+            lines,
+        )
+
+
+_CUDA_ERROR = re.compile(
+    r"an illegal memory access was encountered|device-side assert triggered|unspecified launch failure"
+    r"|misaligned address"
+)
+
+
+@rule(
+    "cuda-error",
+    "A kernel failed on the GPU",
+    source="CUDA Runtime API, error codes",
+    causes=("nccl-timeout", "rank-died", "worker-exited"),
+)
+def cuda_error(paste: Paste) -> Iterator[TextFinding]:
+    """Look for failed kernels. The error appears at a later call, such as one of the watchdog."""
+    found = other_lines(paste).matches(
+        _CUDA_ERROR, "illegal memory access", "device-side assert", "launch failure", "misaligned"
+    )
+    found = [one for one in found if "Xid" not in one[0].text and "NCCL WARN" not in one[0].text]
+    if found:
+        lines = [line for line, _ in found]
+        yield cuda_error.finding(
+            "error",
+            _who(lines, "the rank that prints it"),
+            f"A kernel failed ({found[0][1][0]}). CUDA reports it at a later call, so the line that prints it, often "
+            "the watchdog of NCCL, is usually not the place.",
+            "Run with CUDA_LAUNCH_BLOCKING=1, or with compute-sanitizer on one rank, to find the kernel. Check whether "
+            "one host is always affected (dmesg for Xid), and whether NCCL is recent enough for the GPU.",
+            lines,
+        )
+
+
+@rule(
+    "too-many-open-files",
+    "The limit of open files is reached",
+    source="accept(2), socket(2): EMFILE",
+    causes=("rank-died", "worker-exited", "net-unreachable"),
+)
+def too_many_open_files(paste: Paste) -> Iterator[TextFinding]:
+    """Look for the error of the system about open files, which sockets count as."""
+    lines = paste.find("Too many open files", "received 0 items of ancdata")
+    if lines:
+        yield too_many_open_files.finding(
+            "error",
+            _who(lines, "the process that prints it"),
+            "A process reached its limit of open files. NCCL opens sockets per rank and channel, so the number grows "
+            "with the job.",
+            'Raise the limit in the shell or unit that starts the ranks: ulimit -n "$(ulimit -Hn)" before srun or '
+            "mpirun, LimitNOFILE= for systemd, --ulimit nofile=1048576 for Docker. Check it with ulimit -n on every "
+            "host.",
+            lines,
+        )
+
+
+PROGRAM_ERROR_RULES: tuple[Rule, ...] = (
+    ecc_in_program,
+    nvlink_in_program,
+    fork_after_init,
+    graph_capture,
+    dtype_unsupported,
+    cuda_error,
+    too_many_open_files,
+)
+"""Rules for errors of the program or of the GPU that PyTorch's text shows."""

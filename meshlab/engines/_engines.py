@@ -1,0 +1,965 @@
+"""Engines: one process or thread per rank, shared by one caller at a time, with deadlines and restarts."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import secrets
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from meshlab.base import _markup as markup
+from meshlab.base._errors import CommunicatorError, EngineError, MeshError, did_you_mean
+from meshlab.base._units import format_size
+from meshlab.engines._disagreement import describe_disagreement, find_disagreement
+from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, ranks_label, without_banner
+from meshlab.engines._verification import verify_mesh
+from meshlab.mesh._axes import WORLD
+from meshlab.mesh._groups import Groups
+from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.comm._backend import Capabilities
+
+
+BACKENDS = ("nccl", "mpi", "gloo", "threads")
+"""The backends of engines. Engines of any backend can open groups on Gloo."""
+
+BACKEND_SYNONYMS = {"thread": "threads", "torch": "gloo", "cpu": "gloo", "cuda": "nccl", "gpu": "nccl"}
+"""Names that users may give to backends, for suggestions."""
+
+_MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
+
+# A NCCL communicator holds about 200 MB of GPU memory, so the least recently used ones are closed beyond this number.
+_MOST_GROUP_SETS = 32
+
+_END_S = 3.0  # maximum time that a cancelled run gets to record its outcome when its engines are closed
+
+
+class Engines:
+    """Worker processes or threads, one per rank. Created by `launch` and `attach`.
+
+    Any mesh with `world_size` ranks runs on the same engines. Only one task runs at a time. A second call raises
+    `EngineError` with the name of the current task.
+
+    If a rank dies, raises while other ranks wait for it, or misses the deadline, the call raises an `EngineError` that
+    names the rank. All ranks are then stopped, and `restart` starts new ones.
+
+    Attributes
+    ----------
+    ranks : tuple of RankInfo
+        Descriptions of the ranks, in rank order: host, pid, versions and capabilities. `restart` replaces the tuple.
+    deadline_s : float
+        Maximum duration of a call, in seconds, before its ranks are considered stuck.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> with ml.launch(2, backend="threads") as engines:
+    ...     engines
+    ...     sums = engines.run(lambda comm: comm.all_reduce(comm.xp.ones(1)).item())
+    <Engines: 2 ranks · threads in this process, ready>
+    >>> sums["value"].tolist()
+    [2.0, 2.0]
+    >>> engines.state
+    'closed'
+    """
+
+    def __init__(self, rank_set: RankSet, *, deadline_s: float, timeout_s: float) -> None:
+        self._rank_set = rank_set
+        self._timeout_s = timeout_s
+        self._replacing = threading.Lock()
+        self._turn = threading.Condition()  # guards the two fields below
+        self._lease: Lease | None = None
+        self._n_waiting = 0
+        self._state: Literal["ready", "broken", "closing", "closed"] = "ready"
+        self._why_broken = ""
+        self._group_sets: OrderedDict[str, None] = OrderedDict()  # those with open communicators, least recent first
+        self._has_gloo = False  # whether the ranks have opened Gloo beside their own backend
+        self._round: Round | None = None
+        self.between_tasks: Callable[[Lease], None] | None = None
+        """A function that is called before every task of a run, which may use the idle ranks for a few milliseconds."""
+        self.deadline_s = deadline_s
+        self.ranks: tuple[RankInfo, ...] = rank_set.start(timeout_s)
+        # Attaching twice to the same processes does not make two launches of them.
+        known = repr(sorted((info.host, info.pid) for info in self.ranks)).encode()
+        self.process_set = hashlib.blake2s(known, digest_size=6).hexdigest() if rank_set.is_attached else _new_name()
+        """A unique name of the processes of the ranks. It changes when `restart` replaces all of them."""
+        # Registered after the clean-up of the rank set, so that it runs before: a run is then cancelled, not failed.
+        self._at_exit = partial(_call_if_alive, weakref.WeakMethod(self._cancel_at_exit))
+        atexit.register(self._at_exit)
+
+    # -- description ---------------------------------------------------------------------------------------------------
+
+    @property
+    def world_size(self) -> int:
+        """The number of ranks."""
+        return self._rank_set.size
+
+    @property
+    def backend(self) -> str:
+        """The name of the backend."""
+        return self._rank_set.backend
+
+    @property
+    def client(self) -> Any:
+        """The ipyparallel client, for ``%%px`` and direct use. None for threads."""
+        return self._rank_set.client
+
+    @property
+    def state(self) -> str:
+        """``"ready"``, ``"busy"``, ``"broken"``, ``"closing"`` or ``"closed"``.
+
+        It is ``"closing"`` until the last process has ended, also if `close` was interrupted.
+        """
+        lease = self._lease
+        return "busy" if self._state == "ready" and lease is not None and not lease.is_query else self._state
+
+    @property
+    def launch_arguments(self) -> dict[str, Any] | None:
+        """The arguments with which `launch` starts the same ranks again. None if another process started them."""
+        return getattr(self._rank_set, "launch_arguments", None)
+
+    @property
+    def where(self) -> str:
+        """Label of the measured system, for example "4 ranks · MPI on this CPU"."""
+        return ranks_label(self.ranks)
+
+    def where_of(self, mesh: DeviceMesh, axes: Sequence[str]) -> str:
+        """Label of the system that is measured along some axes of a mesh. It names every backend.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh
+            The mesh.
+        axes : sequence of str
+            The axes or groups.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "gloo"})
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     engines.where_of(mesh, ["tp", "pp"])
+        '4 ranks · threads in this process (pp: Gloo on this CPU)'
+        """
+        others = [axis for axis in axes if self.backend_of(mesh, axis) != self.backend]
+        if not others:
+            return self.where
+        where = self.capabilities(self.backend_of(mesh, others[0])).where
+        if len(others) == len(axes):
+            return f"{self.world_size} rank{'s' * (self.world_size != 1)} · {where}"
+        return f"{self.where} ({', '.join(others)}: {where})"
+
+    @property
+    def task(self) -> str:
+        """The task that the ranks are busy with. Empty if they are idle."""
+        lease = self._lease
+        return "" if lease is None or lease.is_query else lease.task
+
+    @property
+    def problem(self) -> str:
+        """The reason why the engines are broken. Empty if they are not."""
+        return self._why_broken if self._state == "broken" else ""
+
+    def calls(self) -> list[int]:
+        """Return how many collectives each rank has entered, or -1 if that is unknown. Also while it is busy."""
+        return [position.calls for position in self._rank_set.positions()]
+
+    def status(self) -> pd.DataFrame:
+        """Return the state of every rank.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per rank: ``rank``, ``host``, ``pid``, ``backend``, ``library``, ``state``, ``calls`` (collectives
+            entered), ``communicators`` (open ones) and ``memory_bytes``. The last two are missing while the ranks are
+            busy, because only idle ranks can report them.
+        """
+        import pandas as pd
+
+        answers: list[dict[str, Any]] = [{} for _ in self.ranks]
+        with suppress(EngineError), Lease(self, "status", is_query=True) as lease:  # the state shows why it is missing
+            answers = [reply.value or {} for reply in lease.on_every_rank("status")]
+        counts = self.calls()
+        state, current = self.state, self._lease
+        if state == "busy" and current is not None:
+            state = f"busy with {current.task}"
+        rows = [
+            {
+                "rank": info.rank,
+                "host": info.host,
+                "pid": info.pid,
+                "backend": self.backend,
+                "library": info.capabilities.library,
+                "state": state,
+                "calls": counts[info.rank] if counts[info.rank] >= 0 else pd.NA,
+                "communicators": answer.get("communicators", pd.NA),
+                "memory_bytes": answer.get("memory_bytes", pd.NA),
+            }
+            for info, answer in zip(self.ranks, answers, strict=True)
+        ]
+        return pd.DataFrame(rows).astype(dict.fromkeys(("calls", "communicators", "memory_bytes"), "Int64"))
+
+    def library_logs(self) -> list[str]:
+        """Return NCCL's debug output, one string per rank.
+
+        The strings are empty unless the engines were started with ``env={"NCCL_DEBUG": "INFO"}``.
+        """
+        read_logs = getattr(self._rank_set, "library_logs", None)
+        return [""] * self.world_size if read_logs is None else read_logs()
+
+    def _library_log(self) -> str:
+        """Return what the ranks and their library printed, for the explanation of an error."""
+        printed: Callable[[], str] | None = getattr(self._rank_set, "printed", None)
+        parts = [] if printed is None else [without_banner(printed())]
+        for rank, log in enumerate(self.library_logs()):
+            # Prefixes keep the rank: most lines of NCCL name only the process.
+            parts += [f"[rank{rank}]: {line}" for line in log[-_MOST_LIBRARY_LOG:].splitlines()]
+        return "\n".join(part for part in parts if part)
+
+    def __repr__(self) -> str:
+        return f"<Engines: {self.where}, {self.state}>"
+
+    def _repr_html_(self) -> str:
+        frame = self.status()
+        frame["memory"] = [format_size(size) for size in frame["memory_bytes"].fillna(0)]
+        header = ["rank", "host", "pid", "library", "state", "calls", "communicators", "memory"]
+        rows = frame[header].astype(object).where(frame.notna(), "–").to_numpy().tolist()
+        return markup.card(f"Engines · {self.where}", f"{self.state}", markup.table(header, rows))
+
+    # -- use -----------------------------------------------------------------------------------------------------------
+
+    def run(
+        self,
+        function: Callable[..., Any],
+        mesh: MeshLike | None = None,
+        *,
+        axis: str | Sequence[str] = WORLD,
+        arguments: tuple[Any, ...] = (),
+        deadline_s: float | None = None,
+        check: bool = True,
+    ) -> pd.DataFrame:
+        """Call ``function(communicator, *arguments)`` on every rank simultaneously.
+
+        Parameters
+        ----------
+        function : callable
+            The function to call. Its first argument is the rank's `Communicator` along `axis`.
+        mesh : DeviceMesh or str, optional
+            The mesh that defines the groups. Required unless `axis` is ``"world"``.
+        axis : str or sequence of str, default "world"
+            The axis or axes that define the groups, or the name of a group. Ranks outside the group do not take part.
+        arguments : tuple, default ()
+            Further arguments, identical on every rank.
+        deadline_s : float, optional
+            Maximum duration, in seconds. By default the deadline of the engines.
+        check : bool, default True
+            If True, raise the first error of any rank. If False, report errors in the ``error`` column.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per rank: ``rank``, ``group``, ``value`` (returned by the function) and ``error`` (type and message
+            of the exception, missing if there was none). ``attrs["tracebacks"]`` maps ranks to complete tracebacks.
+
+        Raises
+        ------
+        EngineError
+            If a rank dies, or does not finish before the deadline.
+            If a rank raises while other ranks wait for it, or if `check` is True and a rank raises at all. The error
+            has the rank and its traceback. The original exception is its cause, unless it cannot be pickled.
+            If all ranks have returned, but the ranks of a group called different collectives.
+            If the engines are busy, broken or closed.
+            If an axis or group of the mesh has a backend that these engines cannot open.
+        MeshError
+            If the mesh does not have `world_size` ranks.
+            If the mesh does not have the axis.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     frame = engines.run(lambda comm: comm.ranks, "dp=2, tp=2", axis="dp")
+        >>> frame["value"].tolist()
+        [(0, 2), (1, 3), (0, 2), (1, 3)]
+
+        With ``check=False``, errors are values, and their tracebacks are kept:
+
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     frame = engines.run(lambda comm: 1 // comm.rank, check=False)
+        >>> print(frame["error"][0])
+        ZeroDivisionError: integer division or modulo by zero
+        >>> print(frame.attrs["tracebacks"][0].splitlines()[0])
+        Traceback (most recent call last):
+        """
+        import pandas as pd
+
+        mesh = None if mesh is None else as_mesh(mesh, fill=self.world_size)
+        if mesh is not None:
+            self.check_mesh(mesh)
+        task = f"running {getattr(function, '__name__', 'a function')}"
+        with Lease(self, task) as lease:
+            replies = lease.call(function, mesh, axis, arguments, deadline_s=deadline_s)
+        if check:
+            raise_first_error(replies, task, self.ranks, hint="pass check=False for the values and errors of all ranks")
+        groups = (mesh or DeviceMesh(all_ranks=self.world_size))[axis]
+        names = groups.names
+        frame = pd.DataFrame(
+            {
+                "rank": [reply.rank for reply in replies],
+                "group": [names[groups.color[reply.rank]] for reply in replies],
+                "value": pd.Series([reply.value for reply in replies], dtype=object),
+                "error": pd.Series([reply.error for reply in replies], dtype="string"),
+            }
+        )
+        frame.attrs["tracebacks"] = {reply.rank: reply.trace for reply in replies if reply.error is not None}
+        return frame
+
+    def verify(self, mesh: MeshLike) -> pd.DataFrame:
+        """Check that all ranks agree on the mesh and that every group has exactly the expected members.
+
+        Every rank computes the fingerprint of the mesh separately. Then the members of every group, of all axes and all
+        custom groups, exchange their global ranks and add up a rank-coded number.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str
+            The mesh.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per group: ``axis``, ``group``, ``n_ranks``, ``ranks``, ``is_right`` (always True) and ``seen``
+            (the members that the ranks found).
+
+        Raises
+        ------
+        CommunicatorError
+            If a rank computes a different fingerprint.
+            If the members of a group differ. The error names the group, the expected and the actual members.
+        EngineError
+            If the engines are busy, broken or closed.
+            If an axis or group of the mesh has a backend that these engines cannot open.
+        MeshError
+            If the mesh does not have `world_size` ranks.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     groups = engines.verify("dp=2, tp=2")
+        >>> groups[["group", "ranks", "is_right"]]
+           group         ranks  is_right
+        0  world  (0, 1, 2, 3)      True
+        1   dp_0        (0, 2)      True
+        2   dp_1        (1, 3)      True
+        3   tp_0        (0, 1)      True
+        4   tp_1        (2, 3)      True
+        """
+        mesh = as_mesh(mesh, fill=self.world_size)
+        self.check_mesh(mesh)
+        with Lease(self, f"verifying {mesh}") as lease:
+            return verify_mesh(lease, mesh)
+
+    def check_mesh(self, mesh: DeviceMesh) -> None:
+        """Raise an error unless the mesh can run on these engines.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh
+            The mesh.
+
+        Raises
+        ------
+        MeshError
+            If the mesh does not have `world_size` ranks.
+        EngineError
+            If an axis or group of the mesh has a backend that these engines cannot open.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     engines.check_mesh(ml.DeviceMesh("pp=2, tp=2", backends={"pp": "nccl"}))
+        Traceback (most recent call last):
+        ...
+        meshlab.errors.EngineError: axis 'pp' of the mesh has the backend 'nccl', but the engines can open 'threads' and
+        'gloo'; create the mesh without backends=, or start the engines with backend='nccl'
+        """
+        check_mesh_size(mesh, self.world_size)
+        known = tuple(dict.fromkeys((self.backend, "gloo")))
+        for name, backend in mesh.backends.items():
+            if backend in known:
+                continue
+            is_axis = name in mesh.axis_names
+            similar = did_you_mean(backend, BACKENDS, synonyms=BACKEND_SYNONYMS) if backend not in BACKENDS else ""
+            fix = f"create the {'mesh' if is_axis else 'group'} without {'backends' if is_axis else 'backend'}="
+            if set(mesh.backends.values()) <= {backend, "gloo"} and backend in BACKENDS:
+                fix += f", or start the engines with backend={backend!r}"
+            raise EngineError(
+                f"{'axis' if is_axis else 'group'} {name!r} of the mesh has the backend {backend!r}{similar}, but the "
+                f"engines can open {' and '.join(map(repr, known))}",
+                hint=fix,
+            )
+        if self.backend != "gloo" and "gloo" in mesh.backends.values() and not self._rank_set.is_attached:
+            check_gloo()
+
+    def backend_of(self, mesh: DeviceMesh, axis: str | Sequence[str]) -> str:
+        """Return the name of the backend that opens the groups of a mesh along an axis.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh
+            The mesh.
+        axis : str or sequence of str
+            The groups, as in ``mesh[axis]``.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "gloo"})
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     engines.backend_of(mesh, "pp"), engines.backend_of(mesh, "tp")
+        ('gloo', 'threads')
+        """
+        return mesh.backend_of(axis) or self.backend
+
+    def capabilities(self, backend: str | None = None) -> Capabilities:
+        """Return the capabilities of the backend of the engines, or of one that an axis of a mesh has.
+
+        Parameters
+        ----------
+        backend : str, optional
+            The name of the backend. By default that of the engines.
+        """
+        if backend is None or backend == self.backend:
+            return self.ranks[0].capabilities
+        from meshlab.comm.backends import _gloo as gloo
+
+        return gloo.capabilities()
+
+    # -- lifetime ------------------------------------------------------------------------------------------------------
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt in the function that the ranks are running.
+
+        A rank that is blocked inside MPI or NCCL is not interrupted before the call returns.
+        """
+        if self._state == "ready":
+            self._rank_set.interrupt()
+
+    def kill(self) -> None:
+        """Kill the ranks immediately and release the caller that waits for them. `restart` starts new ones.
+
+        Ranks that another process started are interrupted instead.
+        """
+        if self._state == "ready":
+            if self._rank_set.is_attached:
+                self._rank_set.interrupt()
+            self._break("they were interrupted" if self._rank_set.is_attached else "they were killed")
+            if self._round is not None:
+                self._round.cancel("the ranks were ended")
+
+    def restart(self) -> None:
+        """Start new ranks. The client stays the same, unless its controller has died or does not respond.
+
+        Raises
+        ------
+        EngineError
+            If the engines are busy or closed.
+            If another process started the ranks.
+            If the ranks do not start.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     engines.kill()
+        ...     print(engines.state)
+        ...     engines.restart()
+        ...     print(engines.state, engines.run(lambda comm: comm.rank)["value"].tolist())
+        broken
+        ready [0, 1]
+        """
+        if self._is_closed():
+            raise _closed_error()
+        if self._rank_set.is_attached:
+            raise EngineError(
+                "cannot restart engines that another process started",
+                hint="restart them there, and call attach() again",
+            )
+        self._acquire(Lease(self, "a restart"), hint="cancel it first")
+        try:
+            self._replace_ranks("they are being restarted")
+        finally:
+            self._release()
+
+    def close(self, *, cancel: bool = False) -> None:
+        """Stop the ranks and clean up, within 10 seconds. A second call has no effect.
+
+        The end of a ``with`` block and the exit of the interpreter also close the engines. Both cancel a run that is
+        under way. Its rows are kept. If the call is interrupted, call it again: it then completes the clean-up.
+
+        Parameters
+        ----------
+        cancel : bool, default False
+            If True, cancel a run that is under way, and release other callers with an error.
+
+        Raises
+        ------
+        EngineError
+            If the engines are busy and `cancel` is False. They stay open.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> engines = ml.launch(2, backend="threads")
+        >>> run = ml.bench(engines, sizes="1K:64M")
+        >>> engines.close(cancel=True)
+        >>> run.state, engines.state
+        ('cancelled', 'closed')
+        """
+        if self._state == "closed":
+            return
+        with self._turn:
+            lease = None if self._lease is None or self._lease.is_query else self._lease
+            # The engines are "broken" while a run replaces its ranks, but the run is still under way.
+            is_under_way = self._state == "ready" or (lease is not None and lease.cancel is not None)
+            if lease is not None and not cancel and is_under_way and not self._is_closed():
+                first = "call run.wait() or run.cancel() first" if lease.cancel is not None else "wait for it"
+                raise EngineError(
+                    f"cannot close the engines, which are busy with {lease.task}",
+                    hint=f"{first}, or call engines.close(cancel=True)",
+                )
+            self._state = "closing"
+        is_over = None if lease is None or lease.cancel is None else lease.cancel()
+        try:
+            self._rank_set.close()  # also makes another thread give up that starts ranks
+        finally:
+            if self._round is not None:
+                self._round.cancel("the engines were closed")
+        atexit.unregister(self._at_exit)
+        self._state = "closed"
+        if is_over is not None:
+            is_over.wait(_END_S)
+
+    def _is_closed(self) -> bool:
+        return self._state in ("closing", "closed")
+
+    def _cancel_at_exit(self) -> None:
+        """Cancel a run when the interpreter exits. The rank set stops its processes itself."""
+        lease = self._lease
+        if self._state != "closed" and lease is not None and lease.cancel is not None:
+            self._state = "closing"
+            is_over = lease.cancel()
+            if self._round is not None:
+                self._round.cancel("the interpreter exits")
+            is_over.wait(_END_S)
+
+    def __enter__(self) -> Engines:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(cancel=True)
+
+    # -- for `Lease` ---------------------------------------------------------------------------------------------------
+
+    def _acquire(self, lease: Lease, *, hint: str = "wait for it, or cancel it") -> None:
+        """Acquire the engines, or raise if they are busy.
+
+        Other callers wait for a status query, because it is short. A status query never waits for a task: it raises if
+        one is running, or if another caller waits.
+        """
+        with self._turn:
+            self._n_waiting += not lease.is_query
+            try:
+                self._turn.wait_for(lambda: self._lease is None or not self._lease.is_query, self.deadline_s)
+            finally:
+                self._n_waiting -= not lease.is_query
+            if self._lease is not None or (lease.is_query and self._n_waiting):
+                task = "a waiting call" if self._lease is None else self._lease.task
+                raise EngineError(f"the engines are busy with {task}", hint=hint)
+            self._lease = lease
+
+    def _release(self) -> None:
+        with self._turn:
+            self._lease = None
+            self._turn.notify_all()
+
+    def _check_usable(self) -> None:
+        if self._is_closed():
+            raise _closed_error()
+        if self._state == "broken":
+            raise EngineError(f"the engines are broken: {self._why_broken}", hint=self._recovery())
+
+    def _replace_ranks(self, reason: str, *, reuse: bool = True) -> None:
+        """Kill the ranks, if they are not dead already, and start new ones."""
+        with self._replacing:
+            if self._is_closed():
+                raise _closed_error()
+            if self._state == "ready":
+                self._break(reason, reuse=reuse)
+            before = {(info.host, info.pid) for info in self.ranks}
+            try:
+                self.ranks = self._rank_set.start(self._timeout_s)
+            except BaseException as error:
+                summary = error.summary if isinstance(error, EngineError) else str(error) or type(error).__name__
+                self._why_broken = f"new ranks could not be started: {summary}"
+                raise
+            if self._is_closed():  # while they were started, by a caller that may not wait for them any more
+                self._rank_set.close()
+                raise _closed_error()
+            if self.backend == "threads" or not before & {(info.host, info.pid) for info in self.ranks}:
+                self.process_set = _new_name()
+            if self._state == "broken":  # another thread may have begun to close the engines
+                self._state = "ready"
+
+    def _break(self, reason: str, *, reuse: bool = True) -> None:
+        self._state = "broken"
+        self._why_broken = reason
+        self._group_sets.clear()
+        self._has_gloo = False
+        self._rank_set.kill(reuse=reuse)
+
+    def _recovery(self) -> str:
+        if self._rank_set.is_attached:
+            return "restart the engines where they were started, and call attach() again"
+        return "call engines.restart() to start new ranks"
+
+    def _open_group_set(
+        self, mesh: DeviceMesh, axis: str | Sequence[str], backend: str, *, separate: bool = False
+    ) -> tuple[str, Groups]:
+        """Create the communicators of a set of groups unless they are open. Return the set and its name on the ranks.
+
+        Only the client creates and closes communicators, as a round on all ranks. If each rank decided on its own,
+        ranks with different histories would enter different splits and deadlock.
+        """
+        self.check_mesh(mesh)
+        groups = mesh[axis]
+        name = WORLD if groups.name == WORLD else f"{mesh.fingerprint} {groups.name}"
+        on_gloo = backend != self.backend
+        if on_gloo:
+            name += " on gloo"
+            self._open_gloo()
+        if separate:
+            name += " separate"
+        if name in self._group_sets:
+            self._group_sets.move_to_end(name)
+            return name, groups
+        if len(self._group_sets) >= _MOST_GROUP_SETS:
+            oldest, _ = self._group_sets.popitem(last=False)
+            self._run_round(
+                "drop", [([oldest],)] * self.world_size, task="closing the least recently used communicators"
+            )
+        arguments = []
+        for rank in range(self.world_size):
+            color = int(groups.color[rank])
+            group = groups[color] if color >= 0 else None
+            arguments.append(
+                (
+                    name,
+                    None if group is None else color,
+                    int(groups.key[rank]),
+                    "" if group is None else group.name,
+                    () if group is None else group.ranks,
+                    separate,
+                    on_gloo,
+                )
+            )
+        task = f"creating the communicators of {groups.name}"
+        replies = self._run_round("split", arguments, task=task)
+        raise_first_error(replies, task, self.ranks)
+        self._group_sets[name] = None
+        return name, groups
+
+    def _open_gloo(self) -> None:
+        """Open Gloo on all ranks, beside their own backend, unless it is open."""
+        if self._has_gloo:
+            return
+        # To import torch takes seconds, and more if all ranks do it at the same time, so it counts as start-up.
+        for method, task in (("load_gloo", "loading torch"), ("open_gloo", "opening Gloo")):
+            limit_s = max(self._timeout_s, self.deadline_s)
+            replies = self._run_round(method, [()] * self.world_size, task=task, deadline_s=limit_s)
+            raise_first_error(replies, task, self.ranks)
+        self._has_gloo = True
+
+    def _close_group_sets(self, why: str) -> None:
+        names, self._group_sets = list(self._group_sets), OrderedDict()
+        if names:
+            self._run_round("drop", [(names,)] * self.world_size, task=f"closing communicators {why}")
+
+    def _run_round(
+        self,
+        method: str,
+        arguments: Sequence[tuple[Any, ...]],
+        *,
+        ranks: Sequence[int] | None = None,
+        groups: Sequence[int] | None = None,
+        communicators: Mapping[str, Sequence[int]] | None = None,
+        task: str,
+        deadline_s: float | None = None,
+    ) -> list[Reply]:
+        """Call a method of the worker on several ranks. Stop all ranks if not all of them respond."""
+        members = range(self.world_size) if ranks is None else ranks
+        self._round = Round(self._rank_set, self.ranks, members, task, groups, communicators)
+        try:
+            replies = self._round.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
+        except RoundFailedError as failure:
+            if self._state != "ready":  # `close` or `kill`, called by another thread, made the round fail
+                how = "closed" if self._is_closed() else f"stopped ({self._why_broken})"
+                raise EngineError(f"the engines were {how} while {task}") from failure
+            library_log = self._library_log()  # first, because mpiexec also prints how the other ranks are killed
+            self._break(failure.reason)
+            raise EngineError(
+                failure.reason,
+                hint=f"{failure.fix}, and {self._recovery()}" if failure.fix else self._recovery(),
+                rank=failure.rank,
+                host=None if failure.rank is None else self.ranks[failure.rank].host,
+                log=failure.log,
+                library_log=library_log,
+            ) from failure.cause
+        if any(reply.error is not None for reply in replies):
+            # A rank that raised may have skipped collectives that its group entered, which would pair up with the wrong
+            # calls of the next task. New communicators start from a clean state.
+            self._close_group_sets("after an error")
+        return replies
+
+    def _raise_on_disagreement(self, replies: Sequence[Reply], task: str) -> None:
+        """Raise if the ranks of a communicator called different collectives, although all functions have returned."""
+        found = find_disagreement(replies)
+        if found is None:
+            return
+        key, ranks = found
+        group = next(reply.calls[key].group for reply in replies if key in reply.calls)
+        tails = self._run_round("recent_calls", [(key,)] * len(ranks), ranks=ranks, task="comparing the calls of ranks")
+        reason = f"{describe_disagreement(group, {reply.rank: reply.value for reply in tails})} while {task}"
+        hint = "issue the same calls on every rank, or pass checks='all' to launch() for an error before the call"
+        if self.backend == "nccl":  # calls may still be waiting for a rank on the GPU
+            self._break(reason)
+            hint += f", and {self._recovery()}"
+        else:
+            self._close_group_sets("after a disagreement")
+        raise EngineError(reason, hint=hint, rank=ranks[0], host=self.ranks[ranks[0]].host)
+
+
+class Lease:
+    """Exclusive use of engines within a ``with`` block.
+
+    Parameters
+    ----------
+    engines : Engines
+        The engines.
+    task : str
+        The purpose, which other callers see as "busy with …". It can be changed during the block.
+    is_query : bool, default False
+        True for a short query of the state, for which other callers wait instead of raising.
+    cancel : callable, optional
+        A function that cancels the task because the engines are closed, and returns an event that is set when the task
+        has ended. By default the task is released with an error.
+
+    Raises
+    ------
+    EngineError
+        If the engines are busy, broken or closed. Raised on entry.
+    """
+
+    def __init__(
+        self,
+        engines: Engines,
+        task: str,
+        *,
+        is_query: bool = False,
+        cancel: Callable[[], threading.Event] | None = None,
+    ) -> None:
+        self.engines = engines
+        self.task = task
+        self.is_query = is_query
+        self.cancel = cancel
+
+    def __enter__(self) -> Lease:
+        self.engines._acquire(self)
+        try:
+            self.engines._check_usable()
+        except BaseException:
+            self.engines._release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.engines._release()
+
+    def call(
+        self,
+        function: Callable[..., Any],
+        mesh: DeviceMesh | None = None,
+        axis: str | Sequence[str] = WORLD,
+        arguments: tuple[Any, ...] = (),
+        *,
+        also: Sequence[str] = (),
+        concurrent: Sequence[tuple[DeviceMesh, str]] = (),
+        ranks: Collection[int] | None = None,
+        deadline_s: float | None = None,
+    ) -> list[Reply]:
+        """Call ``function(communicator, *arguments)`` on every rank that is in a group along `axis`.
+
+        Parameters
+        ----------
+        function : callable
+            The function to call. Its first arguments are the rank's communicators along `axis`, `also` and
+            `concurrent`.
+        mesh : DeviceMesh, optional
+            The mesh that defines the groups. Required unless `axis` is ``"world"``.
+        axis : str or sequence of str, default "world"
+            The axis or axes, or a custom group.
+        arguments : tuple, default ()
+            Further arguments, identical on every rank.
+        also : sequence of str, default ()
+            Further axes, whose communicators follow that of `axis`, and use the same backend. Only ranks that are in a
+            group along all of them take part.
+        concurrent : sequence of (DeviceMesh, str), default ()
+            Further axes, each of a mesh, whose communicators may be used at the same time as each other and as the
+            others.
+        ranks : collection of int, optional
+            The ranks that take part. By default all ranks.
+        deadline_s : float, optional
+            Maximum duration, in seconds. By default the deadline of the engines.
+
+        Returns
+        -------
+        list of Reply
+            The responses, in rank order.
+        """
+        engines = self.engines
+        if engines.between_tasks is not None:
+            engines.between_tasks(self)
+        if mesh is None:
+            if axis != WORLD:
+                raise MeshError(f"axis {axis!r} needs a mesh", hint="pass mesh=")
+            mesh = DeviceMesh(all_ranks=engines.world_size)
+        names, colors = [], []
+        communicators: dict[str, Sequence[int]] = {}
+        backend = engines.backend_of(mesh, axis)
+        wanted = [(mesh, one, backend, False) for one in (axis, *also)]
+        wanted += [(of, one, engines.backend_of(of, one), True) for of, one in concurrent]
+        for laid_out, one, backend, separate in wanted:
+            name, groups = engines._open_group_set(laid_out, one, backend, separate=separate)
+            names.append(name)
+            colors.append(groups.color)
+            communicators |= {group.name: group.ranks for group in groups}
+        members = [
+            rank
+            for rank in (range(engines.world_size) if ranks is None else sorted(ranks))
+            if all(color[rank] >= 0 for color in colors)
+        ]
+        # Pickled once, not once per rank. Threads share the objects, so that they can return results through them.
+        task = (function, arguments)
+        sent = task if engines.backend == "threads" else _pickled(task)
+        # With several communicators, only ranks that share all of their groups must enter the same number of calls.
+        _, together = np.unique(np.stack(colors), axis=1, return_inverse=True)
+        replies = engines._run_round(
+            "run",
+            [(tuple(names), sent)] * len(members),
+            ranks=members,
+            groups=together.ravel().tolist(),
+            communicators=communicators,
+            task=self.task,
+            deadline_s=deadline_s,
+        )
+        engines._raise_on_disagreement(replies, self.task)
+        return replies
+
+    def on_every_rank(self, method: str, *arguments: Any) -> list[Reply]:
+        """Call a method of the worker on every rank."""
+        return self.engines._run_round(method, [arguments] * self.engines.world_size, task=self.task)
+
+    def on_ranks(self, method: str, ranks: Sequence[int], *arguments: Any) -> list[Reply]:
+        """Call a method of the worker on some ranks."""
+        return self.engines._run_round(method, [arguments] * len(ranks), ranks=ranks, task=self.task)
+
+    def relaunch(self) -> bool:
+        """Replace all ranks by new processes. Return False if that is impossible, and only communicators are new."""
+        engines = self.engines
+        if engines._rank_set.is_attached:
+            engines._close_group_sets("to create new ones")
+            return False
+        engines._replace_ranks("they are being replaced", reuse=False)
+        return True
+
+
+def _new_name() -> str:
+    return secrets.token_hex(6)
+
+
+def check_gloo() -> None:
+    """Raise an `EngineError` if this Python has no torch, before any rank needs it."""
+    from meshlab.comm.backends import _gloo as gloo
+
+    try:
+        gloo.check_installed()
+    except CommunicatorError as error:
+        raise EngineError(error.message, hint=error.hint) from None
+
+
+def check_mesh_size(mesh: DeviceMesh, n: int) -> None:
+    """Raise a `MeshError` unless the mesh has `n` ranks."""
+    if mesh.world_size != n:
+        raise MeshError(
+            f"{mesh} has {mesh.world_size} rank{'s' * (mesh.world_size != 1)}, but there {'is' if n == 1 else 'are'} "
+            f"{n} engine{'s' * (n != 1)}",
+            hint=f"start {mesh.world_size}, or let an axis take all other ranks: DeviceMesh('…=-1', world_size={n})",
+        )
+
+
+def _call_if_alive(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
+    method = reference()
+    if method is not None:
+        method()
+
+
+def _closed_error() -> EngineError:
+    return EngineError("the engines are closed", hint="call launch() to start new ones")
+
+
+def _pickled(task: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes:
+    import cloudpickle
+
+    try:
+        return bytes(cloudpickle.dumps(task))
+    except Exception as error:
+        raise EngineError(
+            f"cannot pickle the function or its arguments: {error}",
+            hint="remove open files, locks and widgets from them",
+        ) from error
+
+
+def raise_first_error(replies: Sequence[Reply], task: str, infos: Sequence[RankInfo], *, hint: str = "") -> None:
+    """Raise an `EngineError` if the function raised on any rank."""
+    failed = [reply for reply in replies if reply.error is not None]
+    if failed:
+        first = failed[0]
+        n_more = len(failed) - 1
+        others = f", and {n_more} other rank{'s' * (n_more != 1)} failed too" if n_more else ""
+        what = "was interrupted" if first.is_interrupt else "failed"
+        error = "" if first.is_interrupt else f": {first.error}"
+        raise EngineError(
+            f"rank {first.rank} {what} while {task}{error}{others}",
+            hint=hint,
+            rank=first.rank,
+            host=infos[first.rank].host,
+            log=first.trace,
+        ) from first.exception

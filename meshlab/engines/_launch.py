@@ -1,0 +1,177 @@
+"""Two ways to create engines: start them on this machine, or attach to engines that another process started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from meshlab.base._errors import EngineError, did_you_mean
+from meshlab.comm._agreement import CHECKS, Checks
+from meshlab.engines._engines import BACKEND_SYNONYMS, BACKENDS, Engines, check_gloo
+from meshlab.engines._rounds import RankSet
+
+_DEADLINE_S = 30.0
+
+
+def launch(
+    n: int,
+    *,
+    backend: str = "auto",
+    devices: Sequence[int] | None = None,
+    env: Mapping[str, str] | None = None,
+    checks: Checks = "first",
+    deadline_s: float = _DEADLINE_S,
+    timeout_s: float = 60.0,
+) -> Engines:
+    """Start `n` ranks on this machine.
+
+    Ranks in processes have a temporary folder of their own (the variable TMPDIR), which is removed when the engines are
+    closed. If a rank, its launcher or the controller of the engines dies, the current call raises an `EngineError` that
+    names it.
+
+    Parameters
+    ----------
+    n : int
+        The number of ranks.
+    backend : {"auto", "nccl", "mpi", "gloo", "threads"}, default "auto"
+        ``"nccl"`` starts one process per GPU, and ``"mpi"`` and ``"gloo"`` (of torch) one process per rank, all as
+        ipyparallel engines. ``"threads"`` starts threads in this process, for tests and experiments. ``"auto"`` selects
+        ``"nccl"`` if there are at least `n` GPUs and the required packages are installed, else ``"mpi"``. Axes of a
+        mesh can use Gloo on all engines: ``DeviceMesh(…, backends={"pp": "gloo"})``.
+    devices : sequence of int, optional
+        CUDA device index of each rank. By default rank r uses device r.
+    env : mapping of str to str, optional
+        Environment variables of the engines, such as ``{"NCCL_ALGO": "Ring"}``. Not supported by threads.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks, because libraries do not notice that ranks issue different calls:
+        NCCL returns wrong results, and MPI may hang. ``"first"`` compares a prepared call when it runs for the first
+        time, and on GPUs each kind of call (collective, count, dtype, op and root) when it is issued for the first
+        time. When a function returns, all its calls are compared, and `Engines.run` raises if they differ. ``"all"``
+        compares every call before it starts, except repetitions in `PreparedCall.measure` and in graphs. ``"off"``
+        compares nothing. Threads always compare every call. The counts of messages between two ranks are compared by
+        MPI, Gloo and threads, but not on GPUs.
+    deadline_s : float, default 30
+        Maximum duration of a call, in seconds, before its ranks are considered stuck.
+    timeout_s : float, default 60
+        Maximum start-up time, in seconds.
+
+    Returns
+    -------
+    Engines
+        The running engines. Use them as a context manager to close them, which also cleans up processes and files.
+
+    Raises
+    ------
+    EngineError
+        If an argument is invalid.
+        If the ranks do not start.
+        If the host has too little memory for `n` processes.
+
+    Examples
+    --------
+    >>> with launch(2, backend="threads") as engines:
+    ...     engines.run(lambda comm: comm.size)["value"].tolist()
+    [2, 2]
+    """
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise EngineError(f"n must be a positive integer, not {n!r}", hint="pass the number of ranks to launch()")
+    if backend not in ("auto", *BACKENDS):
+        similar = did_you_mean(backend, ("auto", *BACKENDS), synonyms=BACKEND_SYNONYMS)
+        raise EngineError(f"unknown backend {backend!r}{similar}", hint=f"choose one of auto, {', '.join(BACKENDS)}")
+    if checks not in CHECKS:
+        similar = did_you_mean(checks, CHECKS, synonyms={"none": "off", "always": "all"})
+        raise EngineError(f"unknown checks {checks!r}{similar}", hint=f"choose one of {', '.join(CHECKS)}")
+    if devices is not None and len(devices) != n:
+        raise EngineError(f"devices has {len(devices)} entries, but there are {n} ranks", hint="pass one per rank")
+    if backend == "auto":
+        backend = "nccl" if count_gpus() >= n else "mpi"
+    rank_set: RankSet
+    if backend == "threads":
+        if env:
+            raise EngineError(
+                "env is not supported by threads, which share the environment of this process",
+                hint="set os.environ, or use backend='mpi'",
+            )
+        from meshlab.engines._threads import ThreadSet
+
+        rank_set = ThreadSet(n, checks)
+    else:
+        from meshlab.engines._local import LaunchedSet
+        from meshlab.engines._memory import check_host_memory
+
+        check_host_memory(n)
+        if backend == "nccl":
+            _check_gpu_packages()
+        if backend == "gloo":
+            check_gloo()
+        rank_set = LaunchedSet(n, backend, devices=devices, env=env, checks=checks)
+    return Engines(rank_set, deadline_s=deadline_s, timeout_s=timeout_s)
+
+
+def _check_gpu_packages() -> None:
+    """Raise an `EngineError` if a package for GPUs is missing, before any process starts."""
+    from importlib.util import find_spec
+
+    from meshlab.comm.backends._cuda_parts import install_command
+
+    missing = [name for module, name in (("cupy", "CuPy"), ("nccl", "nccl4py")) if find_spec(module) is None]
+    if missing:
+        verb = "is" if len(missing) == 1 else "are"
+        raise EngineError(
+            f"backend 'nccl' needs {' and '.join(missing)}, which {verb} not installed",
+            hint=f"run {install_command()}, or use backend='mpi'",
+        )
+
+
+def count_gpus() -> int:
+    """Return the number of usable GPUs. It is 0 if CuPy or nccl4py is missing."""
+    from importlib.util import find_spec
+
+    if find_spec("cupy") is None or find_spec("nccl") is None:
+        return 0
+    from meshlab.topology.readers._hosts import probe
+
+    return probe().n_devices
+
+
+def attach(
+    client: Any, *, checks: Checks = "first", deadline_s: float = _DEADLINE_S, timeout_s: float = 60.0
+) -> Engines:
+    """Use engines that another process started: with Slurm, over SSH, or with an MPI launcher on several hosts.
+
+    Parameters
+    ----------
+    client : ipyparallel.Client
+        A client that is connected to the engines. One MPI launcher must have started all of them.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks, as in `launch`.
+    deadline_s : float, default 30
+        Maximum duration of a call, in seconds, before its ranks are considered stuck.
+    timeout_s : float, default 60
+        Maximum time, in seconds, that the ranks may take to open their communicator.
+
+    Returns
+    -------
+    Engines
+        The engines. Closing them leaves the processes running.
+
+    Raises
+    ------
+    EngineError
+        If the client has no engines.
+        If the engines are not the ranks of one MPI world.
+
+    Examples
+    --------
+    Here `launch` starts the engines. A client of engines that Slurm started is used in the same way.
+
+    >>> with launch(2, backend="mpi") as engines:
+    ...     with attach(engines.client) as attached:
+    ...         attached.run(lambda comm: comm.size)["value"].tolist()
+    ...     engines.state
+    [2, 2]
+    'ready'
+    """
+    from meshlab.engines._processes import AttachedSet
+
+    return Engines(AttachedSet(client, checks), deadline_s=deadline_s, timeout_s=timeout_s)

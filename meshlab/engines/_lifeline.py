@@ -1,0 +1,98 @@
+"""Run a module in a process that ends even if the client and its reaper are both gone.
+
+The reaper stops the processes of a run when their client has ended. If somebody kills the reaper together with the
+client, the first process of the run that notices it starts a new reaper, and the others end themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from meshlab.engines._reaper import is_running
+
+REAPER = "MESHLAB_REAPER"
+"""The environment variable with the command that starts a reaper, as JSON. Its last arguments identify the client."""
+
+WITHOUT_SHELL = -1
+"""The exit code that a rank records itself, if the shell that would record it was killed."""
+
+# Time that the reaper of the client gets before it is considered gone. The controller is the first to start a new one,
+# because it does not depend on the state of a communication library.
+_GRACE_S = {"controller": 1.5, "rank": 4.0}
+_OTHERS_S = 5.0  # time that a reaper which another process has started gets to end this one
+_POLL_S = 1.0  # interval between checks of the client, on systems without file descriptors for processes
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def command(role: str, module: str) -> list[str]:
+    """Return the command that runs a module as a controller or as a rank."""
+    return [sys.executable, "-m", "meshlab.engines._lifeline", role, module]
+
+
+def main(role: str, module: str, *arguments: str) -> None:
+    """Run a module like ``python -m``, while a thread waits for the end of the client."""
+    if role == "controller":
+        # The schedulers are forked from the controller.
+        os.register_at_fork(after_in_child=_end_with_parent)
+    threading.Thread(target=_guard, args=(role, os.getppid()), name="meshlab lifeline", daemon=True).start()
+    sys.argv = [module, *arguments]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _end_with_parent() -> None:
+    """Make the kernel kill this process when the thread that created it ends."""
+    with contextlib.suppress(AttributeError, OSError):  # only Linux has prctl
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _guard(role: str, parent: int) -> None:
+    """Wait for the end of the client. Then start a new reaper, unless the one of the client does its work."""
+    reaper = json.loads(os.environ[REAPER])
+    folder, client, created = reaper[-3], int(reaper[-2]), float(reaper[-1])
+    shell = _opened(parent) if role == "rank" else -1
+    descriptor = _opened(client)
+    # The client is checked after it was opened, because another process may have its number by now.
+    while is_running(client, created):
+        watched = [one for one in (descriptor, shell) if one >= 0]
+        # A descriptor is readable when its process has ended.
+        ended, _, _ = select.select(watched, [], [], None if descriptor >= 0 else _POLL_S)
+        if shell in ended:
+            # The kernel has made another process the parent, and nobody else records the exit of this rank.
+            with Path(os.environ["MESHLAB_EXITS"]).open("a") as file:
+                file.write(f"{parent} {WITHOUT_SHELL}\n")
+            os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(_GRACE_S[role])
+    with contextlib.suppress(OSError):  # another process was first, or the folder is gone
+        os.close(os.open(Path(folder) / "orphaned", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        subprocess.Popen(
+            reaper,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    time.sleep(_OTHERS_S)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _opened(pid: int) -> int:
+    """Return a descriptor of a process, or -1 if the process is gone or the system has none."""
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return -1
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,619 @@
+"""Ranks that this process starts on this host: ipyparallel engines, their controller, and a reaper."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import secrets
+import signal
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from meshlab.base._errors import EngineError
+from meshlab.comm._agreement import Checks
+from meshlab.engines._call_board import CallBoard
+from meshlab.engines._controller import Controller
+from meshlab.engines._interrupts import interrupts_kept
+from meshlab.engines._lifeline import REAPER, WITHOUT_SHELL, command
+from meshlab.engines._parts import STOPPED, Parts, how_ended, is_stopped
+from meshlab.engines._processes import ProcessSet
+from meshlab.engines._reaper import RUN, Reaper, clean_up, kill_processes, marked_processes, remove_files
+from meshlab.engines._rounds import RankExit, RankInfo, WorkerConfig
+from meshlab.engines._worker import make_unique_id
+
+# The environment of every process of one set of engines contains _SET, so that `kill` can stop the set and keep the
+# controller. That of every process of a run contains RUN.
+_SET = "MESHLAB_SET"
+
+# Time for ranks to abort their NCCL communicators. One whose graphs were running takes 0.9 to more than 2 s (two H200).
+_ABORT_S = 5.0
+_TEARDOWN_S = 15.0  # maximum time that the kernel takes to remove a process with a GPU
+
+_MOST_LOG = 1 << 20  # bytes
+_NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
+
+_UNNOTICED_S = 3.0  # maximum time until the controller notices the end of an engine
+_CLOSE_S = 1.0  # time that the ranks get to end themselves when the engines are closed
+_ABANDONED_S = 2.0  # time to wait for a start that was interrupted, after its processes have ended
+_ANSWER_S = 2.0  # time that the controller gets to answer before a restart replaces it
+_LINE_S = 0.3  # time in which the shell of a rank that has ended records its exit
+_POLL_S = 0.01
+_CONTROLLERS = 3  # maximum number of controllers that a start tries
+
+# A wrapper shell appends "pid exit-code" to MESHLAB_EXITS before mpiexec sees the exit and kills the other ranks, so
+# the first line of that file is the culprit. The rank's output goes to a separate file, because ipyparallel deletes its
+# log on exit. The shell's own "Killed" is discarded, because it would look like output of the rank.
+_RANK_SHELL = (
+    'exec 2>/dev/null; [ -n "$HWLOC_XMLFILE" ] || unset HWLOC_XMLFILE; '
+    '/bin/sh -c "$MESHLAB_TO_LOG" "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_EXITS"; exit $code'
+)
+_TO_LOG = 'exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
+
+# MPICH's launcher writes the topology of the host to a file in /tmp, which stays if the launcher is killed. It does not
+# if this variable is set. The shells of the ranks remove it again, so that their library reads the topology itself.
+_NO_TOPOLOGY_FILE = {"HWLOC_XMLFILE": ""}
+
+_LONGEST_TMPDIR = 64  # characters, because the path of a socket has at most 107
+
+
+def find_mpiexec() -> str:
+    """Return the path of the `mpiexec` that belongs to this environment's MPI library.
+
+    The ``bin`` folder of the running Python is searched before PATH, because the `mpiexec` of a different MPI library
+    starts ranks that do not find each other. The environment variable MESHLAB_MPIEXEC overrides the search.
+
+    Raises
+    ------
+    EngineError
+        If no `mpiexec` is found.
+    """
+    chosen = os.environ.get("MESHLAB_MPIEXEC")
+    if chosen:
+        return chosen
+    own = Path(sys.prefix) / "bin" / "mpiexec"
+    if own.exists():
+        return str(own)
+    import shutil
+
+    found = shutil.which("mpiexec")
+    if found is None:
+        raise EngineError("no mpiexec found", hint="run pip install mpich, or use launch(n, backend='threads')")
+    return found
+
+
+class LaunchedSet(ProcessSet):
+    """Engines on this host with a dedicated controller, started by this process. Implements `RankSet`.
+
+    Profile, connection files and logs are in a private folder of the run. The controller and the ranks listen on the
+    loopback device. Their messages are encrypted with CurveZMQ, or only signed if libzmq has no encryption.
+
+    Parameters
+    ----------
+    size : int
+        The number of ranks.
+    backend : {"mpi", "nccl", "gloo"}
+        MPI ranks are started by one mpiexec and stop together. NCCL ranks are started separately, each on one GPU, and
+        those that survive a fault are reused. Gloo ranks are started separately, and all of them are replaced after a
+        fault.
+    devices : sequence of int, optional
+        CUDA device index of each rank, for NCCL. By default rank r uses device r.
+    env : mapping, optional
+        Environment variables of the engines.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks.
+    """
+
+    is_attached = False
+
+    def __init__(
+        self,
+        size: int,
+        backend: str = "mpi",
+        *,
+        devices: Sequence[int] | None = None,
+        env: Mapping[str, str] | None = None,
+        checks: Checks = "first",
+    ) -> None:
+        super().__init__(size, backend)
+        self._checks: Checks = checks
+        self._devices = list(range(size)) if devices is None else list(devices)
+        self._env = dict(env or {})
+        self._id = secrets.token_hex(8)
+        self._n_starts = self._n_controllers = 0
+        self._old_exits: dict[Path, int] = {}  # with their sizes before the current start
+        self._killed: set[str] = set()  # the uuids of engines that were killed since the last start
+        self.launch_arguments = {"backend": backend, "devices": devices, "env": dict(env or {}), "checks": checks}
+        self._controller: Controller | None = None
+        self._is_controller_suspect = False
+        self._launcher: Any = None
+        self._parts = Parts()  # the launcher
+        self._proxies = Parts()  # its processes between it and the ranks
+        self._checked_at = 0.0
+        self._starting = threading.RLock()
+        self._is_closing = self._is_closed = False
+        self._mpiexec = find_mpiexec() if backend == "mpi" else ""
+        self._folder = Path(tempfile.mkdtemp(prefix="meshlab-"))
+        (self._folder / "tmp").mkdir()
+        # The reaper starts before any other process, so that no process ever runs without one. The finalizer runs when
+        # the object is garbage-collected or at exit, whichever is first, and at most once.
+        self._reaper = Reaper(RUN, self._id, self._folder)
+        self._finalizer = weakref.finalize(self, self._reaper.release)
+
+    def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
+        """Start the controller, unless it is running, and the engines, and wait until every rank is ready."""
+        deadline = time.monotonic() + timeout_s
+        with self._starting:
+            try:
+                with interrupts_kept():
+                    self._check_closing()
+                    self._reaper.renew()
+                    infos = self._start_processes(deadline)
+                self._is_controller_suspect = False
+                return infos
+            except BaseException:
+                # A controller that hangs looks like one that works, so a second attempt is made with another one.
+                self._is_controller_suspect = True
+                if not self._infos or self._is_closing:
+                    self.close()
+                else:  # the client can try again
+                    remove_files(kill_processes(_SET, self._set_mark))
+                raise
+
+    def _start_processes(self, deadline: float) -> tuple[RankInfo, ...]:
+        # ipyparallel selects free ports before it binds them, and another process can bind one of them in between. A
+        # second controller selects other ports.
+        n_left = _CONTROLLERS
+        while True:
+            n_left -= 1
+            try:
+                self._start_controller(deadline)
+                return self._start_engines(deadline)
+            except EngineError:
+                if not n_left or self._is_closing or self._controller is None or not self._controller.has_failed():
+                    raise
+                self._is_controller_suspect = True
+
+    def _start_controller(self, deadline: float) -> None:
+        controller = self._controller
+        if controller is not None:
+            if (
+                not self._is_controller_suspect
+                and controller.lost(at_once=True) is None
+                and controller.answers(_ANSWER_S)
+            ):
+                return
+            # Its engines cannot be reached by another one.
+            controller.close()
+            self._client, self._controller = None, None
+            remove_files(kill_processes(RUN, self._id))
+        self._n_controllers += 1
+        folder = self._folder / f"controller-{self._n_controllers}"
+        launcher = "mpi" if self.backend == "mpi" else "local"
+        controller = Controller(folder, self._id, launcher, {**_import_path(), **self._environment()})
+        self._controller = controller  # before it starts, because its parts may exist if that fails
+        controller.start(deadline, self._check_closing)
+
+    def _environment(self) -> dict[str, str]:
+        return {
+            RUN: self._id,
+            REAPER: json.dumps(self._reaper.command),
+            "IPYTHONDIR": str(self._folder / "ipython"),
+            "PYTHONUNBUFFERED": "1",
+        }
+
+    def _temporary_folder(self) -> dict[str, str]:
+        """Let the launcher and the ranks write temporary files to a folder that is removed with the run."""
+        path = str(self._folder / "tmp")
+        return {"TMPDIR": path} if len(path) <= _LONGEST_TMPDIR else {}
+
+    def _check_closing(self) -> None:
+        if self._is_closing:
+            raise EngineError("the engines were closed while they started")
+
+    def _start_engines(self, deadline: float) -> tuple[RankInfo, ...]:
+        survivors = [] if self._client is None else self._surviving_engines()
+        self._old_exits = {path: path.stat().st_size for path in self._folder.glob("exits-*")}
+        self._n_starts += 1
+        # New file names for every start: a dying process of the previous set may still write to the old ones.
+        positions = self._share_positions(self._folder / f"calls-{self._n_starts}")
+        CallBoard.create_file(self._board_file, self.size)
+        self._launch_engines(self.size - len(survivors), deadline)
+        if self._client is None:
+            assert self._controller is not None
+            self._client = self._controller.connect(deadline, self._check_start)
+        engines = self._engines_by_rank(survivors, self._wait_for_engines(deadline))
+        left_s = max(1.0, deadline - time.monotonic())
+        infos = self._open_ranks(self._worker_configs(engines, positions, deadline), left_s)
+        self._check_start()
+        self._reaper.watch_files(path for info in infos for path in info.segments)
+        if self.backend == "mpi":
+            self._watch_proxies(infos)
+        return infos
+
+    def _watch_proxies(self, infos: Sequence[RankInfo]) -> None:
+        """Watch the processes between the launcher and the shells of the ranks. Open MPI has none."""
+        import psutil
+
+        with contextlib.suppress(psutil.NoSuchProcess):  # a rank that is gone is noticed anyway
+            for pid in sorted({psutil.Process(info.parent_pid).ppid() for info in infos} - {self._launcher.pid}):
+                self._proxies.add("the proxy of the MPI launcher", psutil.Process(pid))
+
+    def _surviving_engines(self) -> list[int]:
+        """Return the engines that can be reused."""
+        # An engine that is still listed although its rank was killed is one whose death has not been noticed. A rank
+        # with a GPU is only gone when its memory is free.
+        deadline = time.monotonic() + (_TEARDOWN_S if self.backend == "nccl" else _UNNOTICED_S)
+        while self._killed & set(self._uuids().values()) and time.monotonic() < deadline:
+            self._check_closing()
+            time.sleep(2 * _POLL_S)
+        return self._living_engines()
+
+    def _uuids(self) -> dict[int, str]:
+        """Return the unique names of the engines that the client lists. Their numbers are used again."""
+        return {engine: uuid for engine in self._client.ids if (uuid := self._client._engines.get(engine)) is not None}
+
+    def _living_engines(self) -> list[int]:
+        return [engine for engine, uuid in self._uuids().items() if uuid not in self._killed]
+
+    def _engines_by_rank(self, survivors: Sequence[int], engines: Sequence[int]) -> list[int]:
+        """Return the engines in rank order. A surviving engine keeps its rank, and with it its GPU."""
+        kept = {rank: engine for rank, engine in enumerate(self._engine_ids) if engine in survivors}
+        new = iter([engine for engine in engines if engine not in kept.values()])
+        return [kept[rank] if rank in kept else next(new) for rank in range(self.size)]
+
+    def _launch_engines(self, n: int, deadline: float) -> None:
+        shell = ["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", *command("rank", "ipyparallel.engine")]
+        # What mpiexec itself prints goes to the log, too.
+        options: dict[str, Any] = (
+            {"mpi_cmd": ["/bin/sh", "-c", _TO_LOG, self._mpiexec]} if self.backend == "mpi" else {"delay": 0}
+        )
+        environment = {
+            **_import_path(),
+            **self._temporary_folder(),
+            **({} if self.backend != "mpi" or "HWLOC_XMLFILE" in os.environ else _NO_TOPOLOGY_FILE),
+            **(_loopback_settings() if self.backend == "mpi" else {}),
+            **self._env,
+            **self._environment(),
+            _SET: self._set_mark,
+            "MESHLAB_EXITS": str(self._exits_file),
+            "MESHLAB_LOG": str(self._log_file),
+            "MESHLAB_TO_LOG": _TO_LOG,
+            **self._debug_file(),
+        }
+        assert self._controller is not None
+        self._parts.clear()
+        self._proxies.clear()
+        self._launcher = self._controller.start_engines(
+            n,
+            f"set-{self._n_starts}",
+            deadline,
+            self._check_closing,
+            engine_cmd=shell,
+            engine_args=["--log-level=WARN"],
+            environment=environment,
+            **options,
+        )
+        if self.backend == "mpi":
+            self._parts.add("the MPI launcher", self._launcher.process)
+
+    def _worker_configs(self, engines: list[int], positions: str, deadline: float) -> dict[int, WorkerConfig]:
+        files: dict[str, Any] = {
+            "positions_file": positions,
+            "checks": self._checks,
+            "board_file": str(self._board_file),
+            "store_file": str(self._folder / f"gloo-{self._n_starts}"),
+        }
+        if self.backend == "mpi":
+            return dict.fromkeys(engines, WorkerConfig("mpi", **files))
+        if self.backend == "gloo":
+            return {
+                engine: WorkerConfig("gloo", size=self.size, rank=rank, **files) for rank, engine in enumerate(engines)
+            }
+        # In a separate call: if the library cannot be loaded, this fails before any rank waits for the others.
+        result = self._view(engines[0]).apply_async(make_unique_id)
+        unique_id = self._result_of(engines[0], result, deadline, "create the NCCL unique id")
+        return {
+            engine: WorkerConfig(
+                "nccl", size=self.size, rank=rank, device=self._devices[rank], unique_id=unique_id, **files
+            )
+            for rank, engine in enumerate(engines)
+        }
+
+    @property
+    def _board_file(self) -> Path:
+        return self._folder / f"board-{self._n_starts}"
+
+    @property
+    def _set_mark(self) -> str:
+        return f"{self._id}.{self._n_starts}"
+
+    def _wait_for_engines(self, deadline: float) -> list[int]:
+        while len(engines := self._living_engines()) < self.size:
+            self._check_start()
+            if time.monotonic() > deadline:
+                raise EngineError(
+                    f"only {len(engines)} of {_engines(self.size)} started in time",
+                    hint="pass a larger timeout_s to launch(), or start fewer ranks",
+                    log=self.log_tail(),
+                )
+            time.sleep(_POLL_S)
+        return engines
+
+    def _check_start(self) -> None:
+        """Raise an `EngineError` if the engines are closed, or if one of them or another process has ended."""
+        self._check_closing()
+        if self._controller is not None and (problem := self._controller.start_problem()):
+            log = self._controller.log_tail() or self.log_tail()
+            raise EngineError(f"{problem} during start-up", hint="start the engines again", log=log)
+        if self._exits_file.exists() or self._parts.lost() is not None:
+            raise EngineError(f"{_engines(self.size)} exited during start-up", log=self.log_tail())
+
+    @property
+    def _exits_file(self) -> Path:
+        return self._folder / f"exits-{self._n_starts}"
+
+    def check(self) -> RankExit | None:
+        """Return the exit of a rank, the launcher or the controller. Start a new reaper if it is gone."""
+        now = time.monotonic()
+        if now - self._checked_at < _LINE_S / 2:
+            return None
+        self._checked_at = now
+        self._reaper.renew()
+        lost = self._lost_part()
+        if lost is not None:
+            return lost
+        gone = [info.rank for info in self._infos if not _is_alive(info.pid)]
+        if self._exits_file.exists() or gone or self._proxies.lost(math.inf) is not None:
+            return self.first_exit() or (RankExit(gone[0], "ended") if gone else None)
+        return None
+
+    def stalled(self) -> RankExit | None:
+        """Return a rank or a process of the controller that is stopped."""
+        lost = None if self._controller is None else self._controller.lost(at_once=True)
+        stopped = next((info.rank for info in self._infos if _is_stopped(info.pid)), None)
+        return lost or (None if stopped is None else RankExit(stopped, STOPPED))
+
+    def _lost_part(self) -> RankExit | None:
+        """Return the part that made the ranks unreachable, unless a rank has made the part end."""
+        lost = None if self._controller is None else self._controller.lost()
+        if lost is None:
+            lost = self._parts.lost()
+            if lost is not None and not lost.how.startswith("killed"):
+                lost = None  # the launcher exits if a rank does, and the ranks work on if it is stopped
+        return lost
+
+    def first_exit(self) -> RankExit | None:
+        """Return the exit of the first rank that ended, from the records of the wrapper shells, or of a lost part."""
+        # ipyparallel may report the death before the shell has written its line: the shell only continues when the
+        # kernel has torn the process down. With a GPU that takes up to a second, or more if much memory is mapped, and
+        # the process is a zombie for so long.
+        begin = now = time.monotonic()
+        deadline, last = now + 1.5, now + _TEARDOWN_S
+        while now < deadline:
+            found = self._lost_part() or self._recorded_exit()
+            if found is None and now - begin > _LINE_S:
+                found = self._unrecorded_exit()
+            if found is not None:
+                return found
+            time.sleep(_POLL_S)
+            now = time.monotonic()
+            if now < last and self._is_dying():
+                deadline = now + 1.5
+        return None
+
+    def _recorded_exit(self) -> RankExit | None:
+        """Return the first exit that a shell, or a rank that has lost its shell, has recorded."""
+        ranks = {info.parent_pid: info.rank for info in self._infos}
+        # A rank that survived an earlier start still writes to the file of that start, which may not exist before.
+        for start in range(self._n_starts, 0, -1):
+            path = self._folder / f"exits-{start}"
+            with contextlib.suppress(OSError, ValueError):
+                for line in path.read_text()[self._old_exits.get(path, 0) :].splitlines():
+                    shell, code = (int(word) for word in line.split())
+                    # In an older file, the other lines are of ranks that were killed before.
+                    if shell in ranks or start == self._n_starts:
+                        return RankExit(ranks.get(shell), _how(code))
+        return None
+
+    def _unrecorded_exit(self) -> RankExit | None:
+        """Return an exit that nobody has recorded: of the launcher or its proxy, or of a stopped process."""
+        stalled = self.stalled()
+        if stalled is not None:
+            return stalled
+        without_shell = [info.rank for info in self._infos if not _is_alive(info.parent_pid)]
+        if not without_shell:
+            # Without a proxy, the ranks can still reach each other, but nothing that they print arrives.
+            return self._proxies.lost(math.inf)
+        if self.backend == "mpi":
+            return RankExit(None, "ended", f"the MPI launcher (process {self._launcher.pid})")
+        return RankExit(without_shell[0], _how(WITHOUT_SHELL))
+
+    def _is_dying(self) -> bool:
+        import psutil
+
+        for info in self._infos:
+            with contextlib.suppress(psutil.Error):
+                if psutil.Process(info.pid).status() == psutil.STATUS_ZOMBIE:
+                    return True
+        return False
+
+    def interrupt(self) -> None:
+        """Send SIGINT to the process of every rank."""
+        for info in self._infos:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(info.pid, signal.SIGINT)
+
+    def kill(self, *, reuse: bool = True) -> None:
+        """Kill the processes of the ranks. With `reuse`, NCCL ranks that abort their communicators in time survive."""
+        is_connected = self._controller is not None and self._client is not None and self._controller.lost() is None
+        saved = self._abort_ranks() if reuse and self.backend == "nccl" and is_connected else set()
+        doomed = [info for info in self._infos if info.rank not in saved]
+        for info in doomed:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(info.pid, signal.SIGKILL)
+        # Each engine has a nanny process of ipyparallel, which reports the death of the engine to the controller and
+        # then exits. If the nannies were killed too, the client would list dead engines until their heartbeats fail.
+        uuids = self._uuids() if is_connected else {}
+        gone = {uuids[engine] for info in doomed if (engine := self._engine_ids[info.rank]) in uuids}
+        self._killed |= gone
+        deadline = time.monotonic() + 1.0
+        while (
+            is_connected
+            and time.monotonic() < deadline
+            and (gone & set(self._uuids().values()) or (not saved and marked_processes(_SET, self._set_mark)))
+        ):
+            time.sleep(0.02)
+        if saved:
+            return
+        segments = kill_processes(_SET, self._set_mark)
+        remove_files({*segments, *(path for info in self._infos for path in info.segments)})
+
+    def _abort_ranks(self) -> set[int]:
+        """Make the ranks abort their communicators. Return those that respond and can be reused."""
+        if self._positions is None:
+            return set()
+        # Ranks blocked in NCCL poll this flag and abort, so their processes survive for the next start(). It is one
+        # flag for all, because an abort in NCCL can hang until the other ranks of the host abort too. Ranks that do not
+        # return in time are killed.
+        self._positions.abort()
+        deadline = time.monotonic() + _ABORT_S
+        while time.monotonic() < deadline and not all(future.done() for future in self._pending.values()):
+            time.sleep(0.01)
+        alive = set(self._client.ids)
+        return {
+            rank
+            for rank, future in self._pending.items()
+            if future.done() and future.exception() is None and self._engine_ids[rank] in alive
+        }
+
+    @property
+    def _log_file(self) -> Path:
+        return self._folder / f"log-{self._n_starts}"
+
+    def _debug_file(self) -> dict[str, str]:
+        """Send NCCL's debug output to one file per process, separate from the output of the ranks."""
+        is_debug = "NCCL_DEBUG" in self._env and "NCCL_DEBUG_FILE" not in self._env
+        return {"NCCL_DEBUG_FILE": str(self._folder / "nccl-%p.log")} if is_debug else {}
+
+    def library_logs(self) -> list[str]:
+        """Return NCCL's debug output, by rank. The strings are empty unless NCCL_DEBUG is set."""
+        logs = []
+        for info in self._infos:
+            try:
+                logs.append((self._folder / f"nccl-{info.pid}.log").read_text(errors="replace"))
+            except OSError:
+                logs.append("")
+        return logs
+
+    def printed(self) -> str:
+        """Return what the ranks and mpiexec printed, without the lines of ipyparallel, and at most its last MiB."""
+        try:
+            with self._log_file.open("rb") as file:
+                file.seek(max(0, self._log_file.stat().st_size - _MOST_LOG))
+                text = file.read().decode(errors="replace")
+        except OSError:
+            return ""
+        return "\n".join(line for line in text.splitlines() if not _NOISE.search(line))
+
+    def log_tail(self) -> str:
+        """Return the last lines that the ranks or mpiexec printed, without those of ipyparallel."""
+        return "\n".join(self.printed().splitlines()[-12:])
+
+    def close(self) -> None:
+        """Request the ranks to end, wait up to a second, and let the reaper do the rest."""
+        self._is_closing = True  # a start in another thread ends at its next check
+        is_locked = self._starting.acquire(timeout=_CLOSE_S)
+        try:
+            if self._is_closed:
+                return
+            self._end_ranks()
+            self._reaper.release()
+            self._finalizer.detach()
+            if self._controller is not None:
+                self._controller.close()
+                # A start that was interrupted goes on in its thread, and may create the folder or a process again.
+                if self._controller.end_threads(_ABANDONED_S):
+                    clean_up(RUN, self._id, str(self._folder), ())
+            self._positions = None
+            self._is_closed = True
+        finally:
+            if is_locked:
+                self._starting.release()
+
+    def _end_ranks(self) -> None:
+        """Let the ranks end themselves, if all of them can."""
+        if self._client is None or self._lost_part() is not None:
+            return
+        if not all(_is_alive(info.pid) and not _is_stopped(info.pid) for info in self._infos):
+            return
+        with contextlib.suppress(Exception):
+            # Without the hub, because the client would wait for its reply without a limit.
+            self._client.shutdown(hub=False, block=False)
+        deadline = time.monotonic() + _CLOSE_S
+        while time.monotonic() < deadline and any(_is_alive(info.pid) for info in self._infos):
+            time.sleep(2 * _POLL_S)
+
+
+def _how(code: int) -> str:
+    """Describe the end of a rank by the code that was recorded."""
+    if code == WITHOUT_SHELL:
+        return "killed together with the shell that started it"
+    return f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
+
+
+def _is_alive(pid: int) -> bool:
+    """Return whether a process exists and has not ended."""
+    import psutil
+
+    try:
+        return not how_ended(psutil.Process(pid))
+    except psutil.Error:
+        return False
+
+
+def _is_stopped(pid: int) -> bool:
+    import psutil
+
+    try:
+        return is_stopped(psutil.Process(pid))
+    except psutil.Error:
+        return False
+
+
+def _engines(n: int) -> str:
+    return f"{n} engine{'s' * (n != 1)}"
+
+
+def _import_path() -> dict[str, str]:
+    """Let the engines import the same meshlab as this process, even if it is not installed."""
+    import site
+
+    home = str(Path(__file__).parents[2])
+    if home in [*site.getsitepackages(), site.getusersitepackages()]:
+        return {}
+    known = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{home}{os.pathsep}{known}" if known else home}
+
+
+def _loopback_settings() -> dict[str, str]:
+    """Make the network layers of MPI listen on the loopback device, because all ranks are on this host.
+
+    Otherwise other hosts can connect to the ranks, although ranks of one host communicate through shared memory.
+    """
+    import psutil
+
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(address.address == "127.0.0.1" for address in addresses):
+            # MPICH is built on UCX and libfabric, and uses the first one unless MPIR_CVAR_CH4_NETMOD is "ofi".
+            settings = dict.fromkeys(("UCX_NET_DEVICES", "FI_TCP_IFACE", "FI_SOCKETS_IFACE"), name)
+            return {variable: value for variable, value in settings.items() if variable not in os.environ}
+    return {}

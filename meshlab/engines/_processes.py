@@ -1,0 +1,260 @@
+"""Ranks in ipyparallel engines, for any launcher. The only module that imports ipyparallel."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+from meshlab.base._errors import EngineError
+from meshlab.comm._agreement import Checks
+from meshlab.engines._positions import Position, Positions
+from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, Reply, WorkerConfig
+from meshlab.engines._worker import open_worker, serve
+
+_TICK_S = 0.1  # interval between checks that engines which become ranks are alive
+
+# An engine counts as registered after two heartbeats. With the default period of 3 s, that wait would be most of the
+# start-up time.
+_CONTROLLER = ["--HeartMonitor.period=250", "--ip=127.0.0.1", "--log-level=WARN"]
+
+
+def make_cluster(profile: Path, name: str, launcher: str) -> Any:
+    """Return an ipyparallel cluster that keeps all its files in one folder and logs nothing.
+
+    Parameters
+    ----------
+    profile : pathlib.Path
+        The profile folder.
+    name : str
+        The id of the cluster.
+    launcher : {"mpi", "local"}
+        ``"mpi"`` starts all engines with one mpiexec, ``"local"`` starts each one separately.
+    """
+    try:
+        import ipyparallel
+        from traitlets.config import Config
+    except ImportError as error:
+        # A file such as comm.py next to a script hides the package that ipyparallel needs.
+        hidden = sys.modules.get((error.name or "").split(".")[0])
+        file = getattr(hidden, "__file__", None)
+        hint = f"rename {file}, which is imported instead of the package" if file else "install meshlab again"
+        raise EngineError(f"ipyparallel cannot be imported: {error}", hint=hint) from error
+
+    log = logging.getLogger("meshlab.engines.ipyparallel")
+    log.setLevel(logging.CRITICAL)
+    # parent, config and load_profile: the configuration of the user's IPython must not affect the run.
+    return ipyparallel.Cluster(
+        parent=None,
+        config=Config(),
+        load_profile=False,
+        profile_dir=str(profile),
+        cluster_id=name,
+        engines=launcher,
+        delay=0,
+        controller_args=[*_CONTROLLER, *(["--IPController.enable_curve=True"] if can_encrypt() else [])],
+        shutdown_atexit=False,
+        log=log,
+    )
+
+
+def can_encrypt() -> bool:
+    """Return whether the messages between the client and its engines can be encrypted with CurveZMQ."""
+    import zmq
+
+    return bool(zmq.has("curve"))  # libzmq may be built without a library for cryptography
+
+
+class ProcessSet:
+    """Base class of the rank sets that run in ipyparallel engines."""
+
+    def __init__(self, size: int, backend: str) -> None:
+        self.size = size
+        self.backend = backend
+        self._pending: dict[int, Future[Reply]] = {}
+        self._client: Any = None
+        self._engine_ids: list[int] = []
+        self._infos: tuple[RankInfo, ...] = ()
+        self._views: dict[int, Any] = {}
+        self._positions: Positions | None = None
+
+    @property
+    def client(self) -> Any:
+        """The ipyparallel client, for ``%%px`` and direct use."""
+        return self._client
+
+    def _open_ranks(self, configs: Mapping[int, WorkerConfig], timeout_s: float) -> tuple[RankInfo, ...]:
+        """Make every engine a rank, and determine the rank of each engine."""
+        # Send all requests before waiting for any reply, because opening a communicator blocks until every rank joins.
+        self._views, self._pending = {}, {}
+        opened = [(engine, self._view(engine).apply_async(open_worker, config)) for engine, config in configs.items()]
+        deadline = time.monotonic() + timeout_s
+        by_rank: dict[int, tuple[int, RankInfo]] = {}
+        for engine, result in opened:
+            info: RankInfo = self._result_of(engine, result, deadline, "open its communicator")
+            by_rank[info.rank] = (engine, info)
+        n = len(configs)
+        sizes = {info.world_size for _, info in by_rank.values()}
+        if sizes != {n} or len(by_rank) != n:
+            raise EngineError(
+                f"found {n} engines, but {self.backend} reports a world size of {', '.join(map(str, sorted(sizes)))}",
+                hint="start all engines with one mpiexec, and use the mpiexec of the MPI library that mpi4py loads",
+            )
+        self._engine_ids = [by_rank[rank][0] for rank in range(n)]
+        self._infos = tuple(by_rank[rank][1] for rank in range(n))
+        return self._infos
+
+    def _result_of(self, engine: int, result: Any, deadline: float, action: str) -> Any:
+        """Return the result of a call to an engine that is not a rank yet."""
+        try:
+            while not result.ready():
+                if time.monotonic() > deadline:
+                    raise EngineError(f"engine {engine} did not {action} in time", log=self.log_tail())
+                result.wait(_TICK_S)
+                self._check_start()
+            return result.get(timeout=0)
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(f"engine {engine} could not {action}: {_message(error)}", log=self.log_tail()) from error
+        finally:
+            with contextlib.suppress(RuntimeError):  # the result has not arrived
+                self._client.purge_local_results(result)
+
+    def _check_start(self) -> None:
+        """Raise an `EngineError` if the engines that start cannot become ranks any more."""
+
+    def _view(self, engine: int) -> Any:
+        if engine not in self._views:
+            view = self._client[engine]
+            view.block = False
+            view.track = False
+            self._views[engine] = view
+        return self._views[engine]
+
+    def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
+        """Run a method of the worker on one rank."""
+        future: Future[Reply] = Future()
+        try:
+            view = self._view(self._engine_ids[rank])
+            result = view.apply_async(serve, method, arguments)
+        except Exception as error:  # the engine is no longer registered
+            future.set_exception(RankDiedError(_message(error)))
+            return future
+        # The client and the view list the ids of all messages they have ever sent, and never shorten the lists. Only
+        # the last id is this message's: the others may be of calls by the user.
+        view.history.clear()
+        if self._client.history[-1:] == result.msg_ids:
+            self._client.history.pop()
+        self._pending[rank] = future
+        result.add_done_callback(lambda done: self._settle(rank, done, future))
+        return future
+
+    def _settle(self, rank: int, result: Any, future: Future[Reply]) -> None:
+        try:
+            reply: Reply = result.get(timeout=0)
+        except Exception as error:
+            # `Worker.serve` catches every exception of a task. So this one is either ipyparallel's EngineError for a
+            # dead engine, or a reply that could not be pickled, which is an error of the rank. Class names are compared
+            # because the error may be wrapped in a RemoteError.
+            message = _message(error)
+            if "died" in message or "EngineError" in message or type(error).__name__ == "EngineError":
+                future.set_exception(RankDiedError(message))
+            else:
+                future.set_result(Reply(rank, error=message, trace=str(error)))
+        else:
+            future.set_result(reply)
+        with contextlib.suppress(Exception):  # or the client would keep every result
+            self._client.purge_local_results(result)
+
+    def positions(self) -> list[Position]:
+        """Return the last call that each rank entered."""
+        return [Position()] * self.size if self._positions is None else self._positions.read()
+
+    def interrupt(self) -> None:
+        """Send SIGINT to every rank."""
+        with contextlib.suppress(Exception):  # an engine or the client is gone, which the next call reports
+            self._client.send_signal(signal.SIGINT, targets=list(self._engine_ids), block=False)
+
+    def log_tail(self) -> str:
+        """Return an empty string: the launcher has the log."""
+        return ""
+
+    def _share_positions(self, path: Path) -> str:
+        Positions.create_file(path, self.size)
+        self._positions = Positions(self.size, path)
+        return str(path)
+
+
+class AttachedSet(ProcessSet):
+    """Engines that another process started, reached through their client. Implements `RankSet`.
+
+    They are never killed or shut down.
+
+    Parameters
+    ----------
+    client : ipyparallel.Client
+        A client of engines that one MPI launcher started.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks.
+    """
+
+    is_attached = True
+
+    def __init__(self, client: Any, checks: Checks = "first") -> None:
+        super().__init__(len(client.ids), "mpi")
+        self._client = client
+        self._checks: Checks = checks
+
+    def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
+        """Make the engines ranks."""
+        ids = list(self._client.ids)
+        if not ids:
+            raise EngineError("the client has no engines", hint="start engines, wait for them, and attach again")
+        self.size = len(ids)
+        with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
+            # Ranks on this host map the file before the folder is removed. It does not exist on other hosts.
+            positions = self._share_positions(Path(folder) / "calls")
+            infos = self._open_ranks(dict.fromkeys(ids, WorkerConfig("mpi", positions, checks=self._checks)), timeout_s)
+        if {info.host for info in infos} != {socket.gethostname()}:
+            self._positions = None
+        return infos
+
+    def first_exit(self) -> RankExit | None:
+        """Return the rank whose engine the controller no longer lists."""
+        gone = [rank for rank, engine in enumerate(self._engine_ids) if engine not in self._client.ids]
+        return RankExit(gone[0] if len(gone) == 1 else None, "disconnected") if gone else None
+
+    def check(self) -> RankExit | None:
+        """Return the client if it was closed. The controller reports engines that are gone."""
+        return client_exit(self._client)
+
+    def stalled(self) -> RankExit | None:
+        """Return None: the processes may be on other hosts."""
+        return None
+
+    def kill(self, *, reuse: bool = True) -> None:
+        """Do nothing: the engines belong to another process."""
+
+    def close(self) -> None:
+        """Release the engines, which keep running."""
+        self._positions = None
+
+
+def client_exit(client: Any) -> RankExit | None:
+    """Return the end of a client that was closed, without which no rank can be reached. None if it is open."""
+    return RankExit(None, "closed", "the client of the engines") if client._closed else None
+
+
+def _message(error: BaseException) -> str:
+    text = getattr(error, "evalue", None) or str(error)
+    name = getattr(error, "ename", None) or type(error).__name__
+    return f"{name}: {text}"

@@ -1,0 +1,575 @@
+"""A round: one method call on several ranks, watched until all ranks respond or one of them clearly never will."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from meshlab.base._units import format_seconds
+from meshlab.comm._agreement import Checks
+from meshlab.comm._backend import Capabilities
+from meshlab.engines._positions import CallSummary, Position
+
+
+@dataclass(frozen=True, slots=True)
+class RankInfo:
+    """Description of a running rank.
+
+    Parameters
+    ----------
+    rank, world_size : int
+        The global rank, and the number of ranks.
+    host : str
+        The host name.
+    pid, parent_pid : int
+        The process of the rank, and the process that started it.
+    python, meshlab : str
+        The versions of Python and meshlab in that process.
+    capabilities : Capabilities
+        Capabilities of its backend.
+    segments : tuple of str, default ()
+        Shared-memory files of its communication library, to be removed if the process is killed.
+    """
+
+    rank: int
+    world_size: int
+    host: str
+    pid: int
+    parent_pid: int
+    python: str
+    meshlab: str
+    capabilities: Capabilities
+    segments: tuple[str, ...] = ()
+
+
+def ranks_label(ranks: Sequence[RankInfo]) -> str:
+    """Return the label of the system that the ranks use.
+
+    Examples
+    --------
+    >>> from meshlab.comm import Capabilities
+    >>> def rank_on(gpu, rank):
+    ...     facts = {"device number": str(gpu)}
+    ...     can = Capabilities("nccl", "NCCL 2.32.3", "", "H200 · NCCL 2.32.3", (), (), (), (), True, facts)
+    ...     return RankInfo(rank, 4, "node1", 1000 + rank, 1, "3.12", "0.1", can)
+    >>> ranks_label([rank_on(rank, rank) for rank in range(4)])
+    '4 × H200 · NCCL 2.32.3'
+    >>> ranks_label([rank_on(rank // 2, rank) for rank in range(4)])
+    '4 ranks on 2 × H200 · NCCL 2.32.3'
+    """
+    n, where = len(ranks), ranks[0].capabilities.where
+    if ranks[0].capabilities.backend != "nccl":
+        return f"{n} rank{'s' * (n != 1)} · {where}"
+    n_gpus = number_of_gpus(ranks)
+    return f"{n} × {where}" if n_gpus == n else f"{n} ranks on {n_gpus} × {where}"
+
+
+def number_of_gpus(ranks: Sequence[RankInfo]) -> int:
+    """Return the number of different GPUs that the ranks of NCCL use."""
+    return len({(info.host, info.capabilities.facts.get("device number")) for info in ranks})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Configuration with which an engine becomes a rank.
+
+    Parameters
+    ----------
+    backend : str
+        ``"mpi"``, ``"nccl"`` or ``"gloo"``. For MPI, the launcher determines rank and size.
+    positions_file : str or None
+        The file of `meshlab.engines._positions.Positions`, which the ranks of this host and the client map into memory.
+    size, rank : int, default -1
+        The number of ranks, and the rank. -1 if the backend determines them.
+    device : int, default -1
+        CUDA device index of the rank.
+    unique_id : bytes, default b""
+        The NCCL unique id that all ranks of the world share.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks.
+    board_file : str, optional
+        The file of `meshlab.engines._call_board.CallBoard`. Only if all ranks are on one host.
+    store_file : str, optional
+        The file in which the ranks of Gloo find each other. Only if all ranks are on one host.
+    """
+
+    backend: str
+    positions_file: str | None
+    size: int = -1
+    rank: int = -1
+    device: int = -1
+    unique_id: bytes = b""
+    checks: Checks = "first"
+    board_file: str | None = None
+    store_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Response of one rank: a value or an error.
+
+    Parameters
+    ----------
+    rank : int
+        The global rank.
+    value : object
+        The return value of the function.
+    error : str or None
+        Type and message of the exception that the function raised.
+    trace : str
+        The traceback, as text.
+    is_interrupt : bool
+        True if the rank was interrupted from outside.
+    exception : BaseException or None
+        The exception itself. None if the rank is a different process and the exception cannot be pickled.
+    calls : mapping of int to CallSummary
+        The collectives that a function called, by the key of the communicator. Empty if they are not compared.
+    """
+
+    rank: int
+    value: Any = None
+    error: str | None = None
+    trace: str = field(default="", repr=False)
+    is_interrupt: bool = False
+    exception: BaseException | None = field(default=None, repr=False, compare=False)
+    calls: Mapping[int, CallSummary] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of_error(cls, rank: int, error: BaseException, trace: str = "") -> Reply:
+        """Return the response of a rank on which `error` was raised."""
+        trace = trace or "".join(traceback.format_exception(error))
+        return cls(rank, error=f"{type(error).__name__}: {error}", trace=trace, exception=error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The exception is pickled separately: its class may be unknown to the client or need other arguments, and then
+        # the reply must still arrive.
+        try:
+            exception = None if self.exception is None else pickle.dumps(self.exception)
+        except Exception:
+            exception = None
+        fields = self.rank, self.value, self.error, self.trace, self.is_interrupt, exception, self.calls
+        return _unpickled_reply, fields
+
+
+def _unpickled_reply(
+    rank: int,
+    value: Any,
+    error: str | None,
+    trace: str,
+    is_interrupt: bool,
+    exception: bytes | None,
+    calls: Mapping[int, CallSummary],
+) -> Reply:
+    try:
+        found = None if exception is None else pickle.loads(exception)
+    except Exception:
+        found = None
+    return Reply(rank, value, error, trace, is_interrupt, found if isinstance(found, BaseException) else None, calls)
+
+
+@dataclass(frozen=True, slots=True)
+class RankExit:
+    """The exit of a rank, or of another process of the run without which no rank can respond.
+
+    Parameters
+    ----------
+    rank : int or None
+        The global rank. None if it is only known that the set has exited, or if it is another process.
+    how : str
+        A description, such as "killed by signal 9" or "exited with code 3".
+    part : str, optional
+        The other process, such as "the MPI launcher (process 71)".
+
+    Examples
+    --------
+    >>> RankExit(None, "killed by signal 9", "the MPI launcher (process 71)").text
+    'the MPI launcher (process 71) was killed by signal 9'
+    """
+
+    rank: int | None
+    how: str
+    part: str = ""
+
+    @property
+    def text(self) -> str:
+        """The process and what happened to it."""
+        subject = self.part or ("a rank" if self.rank is None else f"rank {self.rank}")
+        return f"{subject} {self.verb}{self.how}"
+
+    @property
+    def verb(self) -> str:
+        """The verb in front of the description, if it needs one."""
+        return "was " if self.how.startswith(("killed", "stopped", "closed")) else ""
+
+
+class RankDiedError(Exception):
+    """A rank ended before it responded. Used only between a rank set and `Engines`."""
+
+
+class RankSet(Protocol):
+    """A set of ranks that run the methods of `meshlab.engines._worker.Worker`."""
+
+    size: int
+    backend: str
+    is_attached: bool
+    """True if another process started the ranks. Such ranks are never killed."""
+
+    def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
+        """Start the ranks and return their descriptions, in rank order."""
+
+    def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
+        """Run a method of the worker on one rank. The future raises `RankDiedError` if the rank ends first."""
+
+    def positions(self) -> list[Position]:
+        """Return the last call that each rank entered, in rank order."""
+
+    def first_exit(self) -> RankExit | None:
+        """Return the exit that made the ranks stop responding: of the first rank that ended, or of another part.
+
+        None if all ranks and parts are running.
+        """
+
+    def check(self) -> RankExit | None:
+        """Return the same as `first_exit`, but immediately if nothing has ended.
+
+        It is called several times a second while ranks work, and also keeps the set in order.
+        """
+
+    def stalled(self) -> RankExit | None:
+        """Return a rank or another part that exists, but is stopped. None if nothing is."""
+
+    def interrupt(self) -> None:
+        """Raise KeyboardInterrupt on every rank, as soon as it executes Python code."""
+
+    def kill(self, *, reuse: bool = True) -> None:
+        """Kill all ranks immediately. With `reuse`, ranks that `start` can reuse may survive."""
+
+    def log_tail(self) -> str:
+        """Return the last lines that the ranks printed."""
+
+    @property
+    def client(self) -> Any:
+        """The ipyparallel client, or None."""
+
+    def close(self) -> None:
+        """Stop all ranks and clean up within 10 seconds, also while another thread is inside `start`.
+
+        A second call completes what an interrupted one has left, and otherwise has no effect.
+        """
+
+
+_GRACE_S = 1.0  # time that the other ranks get to respond after one rank has raised
+_CHECK_S = 0.2  # time between checks that all processes of the run are alive
+_MOST_GROUPS = 3  # groups that a message describes
+_MOST_PLACES = 6  # calls that a message lists
+
+
+class RoundFailedError(Exception):
+    """Not all ranks responded. Names the rank that is responsible. None if it is another process."""
+
+    def __init__(
+        self, reason: str, rank: int | None, log: str = "", *, fix: str = "", cause: BaseException | None = None
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.rank = rank
+        self.log = log
+        self.fix = fix
+        self.cause = cause
+
+
+class Round:
+    """A method call in progress on several ranks.
+
+    Parameters
+    ----------
+    rank_set : RankSet
+        The set of ranks.
+    infos : sequence of RankInfo
+        Descriptions of all ranks of the set.
+    ranks : sequence of int
+        The ranks that take part.
+    task : str
+        The purpose, for messages: "running f".
+    groups : sequence of int, optional
+        For every rank of the world, the number of the group whose ranks enter the same collectives. Call counts are
+        compared only within such a group. By default all ranks are one group.
+    communicators : mapping of str to sequence of int, optional
+        The global ranks of the communicators that the ranks may use, by name.
+    """
+
+    def __init__(
+        self,
+        rank_set: RankSet,
+        infos: Sequence[RankInfo],
+        ranks: Sequence[int],
+        task: str,
+        groups: Sequence[int] | None = None,
+        communicators: Mapping[str, Sequence[int]] | None = None,
+    ) -> None:
+        self._set = rank_set
+        self._infos = infos
+        self._ranks = ranks
+        self._task = task
+        self._groups = groups
+        self._communicators = communicators or {}
+        self._before = rank_set.positions()
+        self._responses: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
+        self._cancel_reason = ""
+        self._method = ""
+
+    def run(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Reply]:
+        """Call the method on every rank and wait for all responses.
+
+        Raises
+        ------
+        RoundFailedError
+            If a rank dies, or not all ranks respond within `deadline_s`.
+        """
+        self._method = method
+        lost = self._set.check()
+        if lost is not None:
+            raise self._lost(lost)
+        for rank, values in zip(self._ranks, arguments, strict=True):
+            future = self._set.submit(rank, method, values)
+            # The callback may run on any thread, so it only queues the future. Decisions are made on this thread.
+            future.add_done_callback(lambda done, rank=rank: self._responses.put((rank, done)))  # type: ignore[misc]
+        replies: dict[int, Reply] = {}
+        first_error: Reply | None = None
+        deadline = time.monotonic() + deadline_s
+        while len(replies) < len(self._ranks):
+            try:
+                rank, future = self._responses.get(timeout=max(0.0, min(_CHECK_S, deadline - time.monotonic())))
+                replies[rank] = future.result()
+            except queue.Empty:
+                lost = self._set.check()
+                if lost is not None and not self._cancel_reason:
+                    raise self._lost(lost) from None
+                if time.monotonic() < deadline:
+                    continue
+                waiting = [rank for rank in self._ranks if rank not in replies]
+                if first_error is not None:
+                    # The other ranks may have raised because of a rank that names itself in its error.
+                    itself = [reply for reply in replies.values() if getattr(reply.exception, "rank", -1) == reply.rank]
+                    raise self._blocked_by_error(itself[0] if itself else first_error, waiting) from None
+                raise self._deadline_exceeded(waiting, deadline_s) from None
+            except RankDiedError:
+                if self._cancel_reason:
+                    raise RoundFailedError(self._cancel_reason, rank) from None
+                raise self._rank_died(rank) from None
+            else:
+                # An error on one rank is an ordinary result if the others finish too. But they may be blocked in a
+                # collective that this rank will never enter, and waiting for the full deadline would add no
+                # information.
+                if replies[rank].error is not None and first_error is None:
+                    first_error = replies[rank]
+                    deadline = min(deadline, time.monotonic() + _GRACE_S)
+        return [replies[rank] for rank in self._ranks]
+
+    def cancel(self, reason: str) -> None:
+        """Make `run` raise, from another thread."""
+        self._cancel_reason = reason
+        future: Future[Reply] = Future()
+        future.set_exception(RankDiedError(reason))
+        self._responses.put((self._ranks[0], future))
+
+    def _rank_died(self, rank: int) -> RoundFailedError:
+        # The first future that fails need not belong to the rank that died first: MPI kills all ranks together, and
+        # their disconnections arrive in any order.
+        exited = self._set.first_exit() or RankExit(rank, "disconnected")
+        return self._lost(exited if exited.part or exited.rank is not None else replace(exited, rank=rank))
+
+    def _lost(self, exited: RankExit) -> RoundFailedError:
+        """Describe the end of a rank or another process."""
+        rank = exited.rank
+        if rank is not None:
+            info = self._infos[rank]
+            exited = replace(exited, part=f"rank {rank} (process {info.pid} on {info.host})")
+        return RoundFailedError(f"{exited.text} while {self._task}", rank, without_banner(self._set.log_tail()))
+
+    def _blocked_by_error(self, error: Reply, waiting: Sequence[int]) -> RoundFailedError:
+        verb = "was interrupted" if error.is_interrupt else f"raised {error.error}"
+        reason = f"rank {error.rank} {verb} while {self._task}, and {_ranks_text(waiting)} still waited for it"
+        return RoundFailedError(reason, error.rank, error.trace, cause=error.exception)
+
+    def _deadline_exceeded(self, waiting: Sequence[int], deadline_s: float) -> RoundFailedError:
+        """Describe where the ranks wait, and name those that are responsible, or else all that did not respond."""
+        # The waiting ranks are usually the innocent ones: they are blocked in a collective until the rank that is
+        # behind enters it. That rank may even have responded, if its function skipped the collective.
+        now = [position.since(before) for position, before in zip(self._set.positions(), self._before, strict=True)]
+        within = f"within {format_seconds(deadline_s)} while {self._task}"
+        places = self._places(waiting, now)
+        behind, details = self._ranks_behind(waiting, now)
+        stalled = self._set.stalled()
+        if stalled is not None:
+            # A process that is stopped has no part in what the ranks called.
+            return self._lost(stalled)
+        if behind:
+            reason, fix = f"{details} {within}", ""
+            places += self._returns(behind, waiting)
+        else:
+            blocked, cause, fix = self._cause(waiting, now)
+            behind = blocked
+            is_called = any(_has_called(now[rank]) for rank in waiting)
+            reason = f"no progress {within}" if is_called else f"{_ranks_text(waiting)} did not respond {within}"
+            places = [*places, cause] if cause else places
+        if places:
+            reason += f": {'; '.join(places)}"
+        return RoundFailedError(reason, (behind or waiting)[0], self._set.log_tail(), fix=fix)
+
+    def _returns(self, behind: Sequence[int], waiting: Sequence[int]) -> list[str]:
+        """Describe whether the ranks that are behind have returned from the user's function."""
+        if self._method != "run":
+            return []
+        texts = []
+        for verb, ranks in (
+            ("returned", [rank for rank in behind if rank not in waiting]),
+            ("not returned", [rank for rank in behind if rank in waiting]),
+        ):
+            if ranks:
+                texts.append(f"{_ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} {verb} from the function")
+        return texts
+
+    def _ranks_behind(self, waiting: Sequence[int], now: Sequence[Position]) -> tuple[list[int], str]:
+        """Return the ranks that entered fewer collectives than others in their group, and their description."""
+        behind, details = [], []
+        for group in self._groups_with(waiting):
+            counts = {rank: now[rank].calls for rank in group}
+            late = _behind(counts)
+            if late:
+                behind += late
+                most = max(counts.values())
+                details.append(
+                    f"{_ranks_text(late)} entered {counts[late[0]]} of {'its' if len(late) == 1 else 'their'} group's "
+                    f"{most} collective call{'s' * (most != 1)}"
+                )
+        n_more = len(details) - _MOST_GROUPS
+        more = f", and the same happened in {n_more} more group{'s' * (n_more != 1)}," if n_more > 0 else ""
+        return behind, ", ".join(details[:_MOST_GROUPS]) + more
+
+    def _groups_with(self, waiting: Sequence[int]) -> list[list[int]]:
+        """Return the members of each group that has a waiting rank. Finished groups may have any call counts."""
+        members: dict[int, list[int]] = {}
+        for rank in self._ranks:
+            members.setdefault(0 if self._groups is None else self._groups[rank], []).append(rank)
+        return [group for group in members.values() if not set(waiting).isdisjoint(group)]
+
+    def _places(self, waiting: Sequence[int], now: Sequence[Position]) -> list[str]:
+        """Describe the call in which each rank waits, or the last one that it has left."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for rank in waiting:
+            if _has_called(now[rank]):
+                verb = "waits in" if now[rank].is_inside else self._has_left
+                found.setdefault((verb, str(now[rank])), []).append(rank)
+        texts = [
+            f"{_ranks_text(ranks)} {'wait in' if verb == 'waits in' and len(ranks) > 1 else verb} {place}"
+            for (verb, place), ranks in found.items()
+        ]
+        n_more = len(texts) - _MOST_PLACES
+        more = [f"the other ranks are in {n_more} other call{'s' * (n_more != 1)}"] if n_more > 0 else []
+        return texts[:_MOST_PLACES] + more
+
+    @property
+    def _has_left(self) -> str:
+        """The verb for a rank whose last call has returned."""
+        return "last enqueued" if self._set.backend == "nccl" else "last called"
+
+    def _cause(self, waiting: Sequence[int], now: Sequence[Position]) -> tuple[list[int], str, str]:
+        """Return the ranks that are responsible, and the cause and its fix if the positions show them."""
+        # Without messages: whether a rank should have sent one is unknown.
+        inside = [rank for rank in waiting if now[rank].is_inside and now[rank].number > 0]
+        # A rank waits for the members of its communicator that have not reached its call. Those that are in another
+        # communicator may have passed it, so this is an upper bound: one of them is responsible only if none of them
+        # can still come.
+        waits_for = {
+            rank: [
+                other
+                for other in self._communicators.get(now[rank].group, ())
+                if other != rank and not _has_reached(now[other], now[rank])
+            ]
+            for rank in inside
+        }
+        absent = sorted(
+            {other for others in waits_for.values() if set(inside).isdisjoint(others) for other in others}
+            & set(self._ranks)
+        )
+        # A rank that waits in a message is in a call, although not in a counted one.
+        absent = [rank for rank in absent if not (rank in waiting and now[rank].is_inside)]
+        if absent:
+            returned = [rank for rank in absent if rank not in waiting]
+            if returned:
+                text = f"{_ranks_text(returned)} {'has' if len(returned) == 1 else 'have'} returned"
+                return returned, text, "issue the same calls on every rank"
+            return absent, f"{_ranks_text(absent)} {'is' if len(absent) == 1 else 'are'} in no call", ""
+        calls: dict[tuple[str, int], set[str]] = {}
+        for rank in inside:
+            calls.setdefault((now[rank].group, now[rank].number), set()).add(now[rank].call)
+        if any(len(names) > 1 for names in calls.values()):
+            return [], "the ranks call different collectives", "issue the same calls on every rank"
+        # The members of communicators that a function has split are unknown, except that they have opened one of this
+        # name. Several may have the same name, so such a wait counts only if all of these ranks are blocked.
+        for rank in inside:
+            if now[rank].group not in self._communicators:
+                others = [other for other in self._ranks if other != rank and now[other].has_opened(now[rank].group)]
+                missing = [other for other in others if not _has_reached(now[other], now[rank])]
+                waits_for[rank] = missing if set(missing) <= set(inside) else []
+        # If all ranks are blocked, one wait of each rank is real, and these form a circle.
+        if len({now[rank].group for rank in _circle(waits_for)}) > 1:
+            cause = "the ranks use the communicators in different orders"
+            return [], cause, "use the same order on all ranks"
+        return [], "", ""
+
+
+def _has_called(position: Position) -> bool:
+    """Return whether a rank has entered a call in this round. A message is not counted, but may block."""
+    return position.calls > 0 or position.is_inside
+
+
+def _has_reached(position: Position, target: Position) -> bool:
+    """Return whether a rank has entered a call of a communicator, or a later one of the same communicator."""
+    return position.group == target.group and position.number >= target.number
+
+
+def _circle(waits_for: Mapping[int, Sequence[int]]) -> list[int]:
+    """Return the ranks of a circle of waits, or an empty list."""
+    done: set[int] = set()
+
+    def visit(rank: int, path: list[int]) -> list[int]:
+        if rank in path:
+            return path[path.index(rank) :]
+        if rank in done:
+            return []
+        done.add(rank)
+        for other in waits_for.get(rank, ()):
+            found = visit(other, [*path, rank])
+            if found:
+                return found
+        return []
+
+    return next((found for rank in waits_for if (found := visit(rank, []))), [])
+
+
+def _behind(counts: Mapping[int, int]) -> list[int]:
+    """Return the ranks with the fewest calls, or an empty list if all counts are equal or one is unknown."""
+    fewest = min(counts.values())
+    behind = [rank for rank, count in counts.items() if count == fewest]
+    return behind if fewest >= 0 and len(behind) < len(counts) else []
+
+
+def _ranks_text(ranks: Sequence[int]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    shown = ", ".join(str(rank) for rank in ranks[:8])
+    return f"ranks {shown}{', …' if len(ranks) > 8 else ''}"
+
+
+def without_banner(log: str) -> str:
+    """Remove the frame that mpiexec prints around the output of the ranks."""
+    banner = ("=", "YOUR APPLICATION TERMINATED", "This typically refers", "Please see the FAQ")
+    return "\n".join(line for line in log.splitlines() if not line.startswith(banner))

@@ -1,0 +1,387 @@
+"""The code that runs on an engine: a `Worker` per rank holds communicators and runs the functions of the client.
+
+It does not import the benchmark code. A benchmark arrives as a function, like any other task.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import pickle
+import platform
+import signal
+import socket
+import threading
+import traceback
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._errors import CommunicatorError, EngineError
+from meshlab.base._version import __version__
+from meshlab.comm._agreement import Checks, checksum
+from meshlab.comm._backend import Backend
+from meshlab.comm._communicator import Communicator
+from meshlab.engines._call_board import CallBoard
+from meshlab.engines._positions import CallSummary, Positions
+from meshlab.engines._reaper import RUN, shared_memory_files
+from meshlab.engines._rounds import RankInfo, Reply, WorkerConfig
+from meshlab.mesh._mesh import DeviceMesh
+
+if TYPE_CHECKING:
+    from meshlab.engines._sampler import Sampler
+
+
+class Worker:
+    """A rank: its communicators by name, and the methods that the client can call.
+
+    Parameters
+    ----------
+    backend : Backend
+        This rank's endpoint of the world communicator.
+    positions : Positions
+        Memory in which the rank records its calls, and which the client reads while the rank is busy.
+    checks : {"first", "all", "off"}, default "first"
+        The calls that are compared between ranks.
+    board : CallBoard, optional
+        Memory in which the ranks of this host compare their calls. By default the library compares them, if it can.
+    store_file : str, optional
+        The file in which the ranks of Gloo find each other, if groups of the mesh use it. By default a rank serves a
+        store over the network.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        positions: Positions,
+        checks: Checks = "first",
+        board: CallBoard | None = None,
+        store_file: str | None = None,
+    ) -> None:
+        self._backend = backend
+        self._gloo: Backend | None = None  # the world of a second backend
+        self._store_file = store_file
+        self._should_abort = positions.should_abort
+        self.rank = backend.rank
+        self._checks: Checks = checks
+        self._positions = positions.writer(self.rank, board)
+        self._monitor = self._positions.monitor("world", "splits")
+        self._n_splits = 0
+        self._communicators: dict[str, Communicator] = {}
+        self._sampler: Sampler | None = None
+
+    def serve(self, method: str, arguments: tuple[Any, ...]) -> Reply:
+        """Call a method and return its value, or the exception that it raised."""
+        try:
+            value = getattr(self, method)(*arguments)
+            return Reply(self.rank, value, calls=self._summaries() if method == "run" else {})
+        except KeyboardInterrupt:
+            return Reply(self.rank, error="interrupted", is_interrupt=True)
+        except BaseException as error:  # includes SystemExit: a function that calls sys.exit() must not end its rank
+            return Reply.of_error(self.rank, error, _trace(error))
+
+    def info(self) -> RankInfo:
+        """Return the description of this rank."""
+        return RankInfo(
+            rank=self.rank,
+            world_size=self._backend.size,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            parent_pid=os.getppid(),
+            python=platform.python_version(),
+            meshlab=__version__,
+            capabilities=self._backend.capabilities(),
+            segments=tuple(shared_memory_files(os.getpid())),
+        )
+
+    def load_gloo(self) -> None:
+        """Import torch. A rank that cannot do it does not let the others wait."""
+        from meshlab.comm.backends import _gloo as gloo
+
+        gloo.load_torch()
+
+    def open_gloo(self) -> None:
+        """Open the world of Gloo beside that of the backend, unless it is open. Every rank must call it."""
+        if self._gloo is None:
+            self._gloo = open_gloo_beside(self._backend, self._store_file, self._while_waiting)
+
+    def _while_waiting(self) -> None:
+        """Do what the other backend would do if the rank waited in it."""
+        if self._should_abort():
+            raise CommunicatorError("aborted by the client because another rank stopped responding")
+        progress = getattr(self._backend, "progress", None)
+        if progress is not None:
+            progress()
+
+    def split(
+        self,
+        name: str,
+        color: int | None,
+        key: int,
+        group: str,
+        ranks: Sequence[int],
+        separate: bool = False,
+        on_gloo: bool = False,
+    ) -> None:
+        """Create the communicators of a set of groups. Every rank of the world must call it.
+
+        Parameters
+        ----------
+        name : str
+            The client's name for the set of groups.
+        color : int or None
+            Index of this rank's group. None if it is in no group.
+        key : int
+            Index of this rank in its group.
+        group : str
+            Name of the group.
+        ranks : sequence of int
+            Global ranks of the group, in order.
+        separate : bool, default False
+            Whether calls may run at the same time as those of other communicators.
+        on_gloo : bool, default False
+            Whether the groups use Gloo beside the backend of the engines. `open_gloo` was called before.
+        """
+        world = self._gloo if on_gloo else self._backend
+        if world is None:
+            raise EngineError(f"rank {self.rank} has not opened Gloo", rank=self.rank)
+        code = self._monitor.code("split")
+        self._monitor.enter(code, checksum(()))
+        try:
+            backend = world.split(color, key, separate=separate)
+        finally:
+            self._monitor.leave(code)
+        # All ranks take part in all splits, so the number identifies this one on every rank.
+        self._n_splits += 1
+        if backend is not None:
+            monitor = self._positions.monitor(group, f"{self._n_splits} {color}")
+            comparer = None if self._checks == "off" else monitor.comparer(ranks)
+            self._communicators[name] = Communicator(
+                backend, name=group, ranks=ranks, monitor=monitor, checks=self._checks, comparer=comparer
+            )
+
+    def drop(self, names: Sequence[str]) -> None:
+        """Close communicators. Every rank of the world must call it."""
+        for name in names:
+            communicator = self._communicators.pop(name, None)
+            if communicator is not None:
+                communicator.close()
+
+    def abort(self) -> None:
+        """Abort all communicators without waiting for other ranks."""
+        # Aborting one NCCL communicator stops all communicators of this rank, but each one keeps its GPU memory until
+        # it is aborted itself.
+        for communicator in self._communicators.values():
+            communicator.abort()
+        self._communicators = {}
+        for backend in (self._gloo, self._backend):
+            abort = getattr(backend, "abort", None)
+            if abort is not None:
+                abort()
+
+    def fingerprint(self, mesh: DeviceMesh) -> str:
+        """Return the fingerprint that this rank computes for a mesh."""
+        return mesh.fingerprint
+
+    def run(self, names: Sequence[str], task: bytes | tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
+        """Call ``function(communicator, …, *arguments)``.
+
+        Parameters
+        ----------
+        names : sequence of str
+            The sets of groups whose communicators are passed.
+        task : bytes or (callable, tuple)
+            The function and its other arguments. Pickled if they come from another process.
+
+        Raises
+        ------
+        EngineError
+            If the client has not created the communicators of a set.
+        """
+        for name in names:
+            if name not in self._communicators:
+                raise EngineError(f"rank {self.rank} has no communicator for {name!r}", rank=self.rank)
+        function, arguments = pickle.loads(task) if isinstance(task, bytes) else task
+        self._positions.start_task()
+        return function(*(self._communicators[name] for name in names), *arguments)
+
+    def _summaries(self) -> dict[int, CallSummary]:
+        if self._checks == "off":
+            return {}
+        return {key: history.summary() for key, history in self._positions.histories().items()}
+
+    def recent_calls(self, key: int) -> tuple[int, list[str]]:
+        """Return the signatures of the last collectives on a communicator, and the number of calls before them."""
+        return self._positions.histories()[key].tail()
+
+    def read_load(self, is_wanted: bool) -> dict[str, Any] | None:
+        """Return the latest load of this host, and start to sample it. Stop if it is not wanted any more."""
+        if self._sampler is None and is_wanted:
+            from meshlab.engines._sampler import Sampler
+
+            self._sampler = Sampler()
+        if self._sampler is None:
+            return None
+        if is_wanted:
+            return self._sampler.latest()
+        self._sampler.close()
+        self._sampler = None
+        return None
+
+    def status(self) -> dict[str, Any]:
+        """Return the collectives entered, the number of communicators, and the memory of the process in bytes."""
+        import psutil
+
+        return {
+            "calls": self._positions.calls,
+            "communicators": len(self._communicators),
+            "memory_bytes": psutil.Process().memory_info().rss,
+        }
+
+
+def _trace(error: BaseException) -> str:
+    """Return the traceback as text, starting at the user's function."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next
+    return "".join(traceback.format_exception(type(error), error, trace))
+
+
+# The worker of this process. ipyparallel imports the functions below by name on the engine, and their state must
+# survive from one call to the next.
+_worker: Worker | None = None
+
+
+def make_unique_id() -> bytes:
+    """Return a new NCCL unique id. One rank creates it for all."""
+    from meshlab.comm.backends import _nccl as nccl
+
+    return nccl.unique_id()
+
+
+def open_worker(config: WorkerConfig) -> RankInfo:
+    """Open the backend and make this process a rank.
+
+    Parameters
+    ----------
+    config : WorkerConfig
+        The backend and this rank's role in it.
+
+    Raises
+    ------
+    EngineError
+        If the backend does not run in processes.
+    """
+    global _worker
+    # An engine that survived a fault holds communicators of a world that is gone. NCCL can abort them and join the new
+    # world. MPI_COMM_WORLD is fixed for the life of a process, so an MPI rank that is opened again is the same rank.
+    if _worker is not None and config.backend == "nccl":
+        _worker.abort()
+        _worker = None
+    if _worker is None:
+        _worker = _create_worker(config)
+    if RUN in os.environ and threading.current_thread() is threading.main_thread():
+        # ipyparallel's handler only stops an event loop, which a rank inside MPI or NCCL does not reach.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    return _worker.info()
+
+
+def _create_worker(config: WorkerConfig) -> Worker:
+    if config.backend == "mpi":
+        from meshlab.comm.backends import _mpi as mpi
+
+        backend: Backend = mpi.world()
+        positions = _shared_positions(config.positions_file, backend.size)
+        return Worker(backend, positions, config.checks, _open_board(config, backend, positions), config.store_file)
+    if config.backend == "gloo":
+        from meshlab.comm.backends import _gloo as gloo
+
+        positions = _shared_positions(config.positions_file, config.size)
+        store = gloo.file_store(config.store_file or "", config.size)
+        backend = gloo.open_world(store, config.rank, config.size, is_local=True)
+        return Worker(backend, positions, config.checks, _open_board(config, backend, positions))
+    if config.backend == "nccl":
+        from meshlab.comm.backends import _nccl as nccl
+
+        positions = _shared_positions(config.positions_file, config.size)
+        # A rank blocked in NCCL cannot serve a request to abort, so it polls the flag in shared memory.
+        backend = nccl.open_world(
+            config.size,
+            config.rank,
+            config.device,
+            config.unique_id,
+            should_abort=positions.should_abort,
+        )
+        return Worker(backend, positions, config.checks, _open_board(config, backend, positions), config.store_file)
+    raise EngineError(f"backend must be 'mpi', 'nccl' or 'gloo' for engines in processes, not {config.backend!r}")
+
+
+def open_gloo_beside(
+    backend: Backend, store_file: str | None = None, while_waiting: Callable[[], object] | None = None
+) -> Backend:
+    """Open the world of Gloo for the ranks of another backend, which all must call it.
+
+    Parameters
+    ----------
+    backend : Backend
+        The world of the other backend.
+    store_file : str, optional
+        The file in which the ranks find each other. By default rank 0 serves a store over the network, and its address
+        is exchanged over the other backend.
+    while_waiting : callable, optional
+        Called now and then while a rank waits for a collective of Gloo.
+    """
+    from meshlab.comm.backends import _gloo as gloo
+
+    if store_file is not None:
+        store = gloo.file_store(store_file, backend.size)
+        return gloo.open_world(store, backend.rank, backend.size, is_local=True, while_waiting=while_waiting)
+    comm = Communicator(backend, checks="off")
+
+    def shared(numbers: Sequence[int]) -> npt.NDArray[np.int64]:
+        with backend.local():
+            given = comm.all_gather(comm.xp.asarray(numbers, dtype=np.int64))
+            return comm.to_host(given).reshape(backend.size, -1)
+
+    is_local = len(set(shared([_host_number()]).ravel().tolist())) == 1
+    address, port, store = 0, 0, None
+    if backend.rank == 0:
+        text = "127.0.0.1" if is_local else gloo.own_address()
+        store, port = gloo.serve_store(text)
+        address = int(ipaddress.IPv4Address(text))
+    first = shared([address, port])[0]
+    if store is None:
+        store = gloo.join_store(str(ipaddress.IPv4Address(int(first[0]))), int(first[1]))
+    return gloo.open_world(store, backend.rank, backend.size, is_local=is_local, while_waiting=while_waiting)
+
+
+def _host_number() -> int:
+    """Return a number that differs between hosts. Containers of different hosts may have the same name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        boot = ""
+    return zlib.crc32(f"{socket.gethostname()} {boot}".encode())
+
+
+def _shared_positions(path: str | None, size: int) -> Positions:
+    # On hosts other than the client's, the file does not exist, and nobody reads the positions.
+    return Positions(size, path if path is not None and Path(path).exists() else None)
+
+
+def _open_board(config: WorkerConfig, backend: Backend, positions: Positions) -> CallBoard | None:
+    if config.board_file is None:
+        return None
+    progress = getattr(backend, "progress", None)
+    return CallBoard(backend.size, config.board_file, backend.rank, positions.should_abort, progress)
+
+
+def serve(method: str, arguments: tuple[Any, ...]) -> Reply:
+    """Call a method of this process's worker."""
+    if _worker is None:
+        return Reply(-1, error="EngineError: this engine was never opened as a rank")
+    return _worker.serve(method, arguments)

@@ -1,0 +1,243 @@
+"""Labels that describe the rows of a frame, for titles, legends and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._units import SEPARATOR
+from meshlab.frames._schema import OPTIONS, numbered_rows
+from meshlab.mesh._axes import WORLD
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+SOURCES: Mapping[str, str] = MappingProxyType(
+    {
+        "mpi": "MPI on this CPU",
+        "gloo": "Gloo on this CPU",
+        "threads": "threads in this process, not a machine's numbers",
+        "nccl": "NCCL",
+        "nccl-tests": "nccl-tests",
+    }
+)
+"""Titles of the sources of numbers."""
+
+CPU_SOURCES: Mapping[str, str] = MappingProxyType({"mpi": "CPU", "gloo": "Gloo", "threads": "threads"})
+"""Sources that run on a CPU, each with the word that the titles of their numbers must contain."""
+
+
+def axis_label(
+    axis: str, grouping: str | None = None, concurrent_axis: str | None = None, concurrent_collective: str | None = None
+) -> str:
+    """Describe a measurement along an axis, for titles and tables.
+
+    Parameters
+    ----------
+    axis : str
+        The axis or group set.
+    grouping : {"together", "alone", "pairs"}, optional
+        The ranks that were active at the same time.
+    concurrent_axis, concurrent_collective : str, optional
+        The axis that was busy at the same time, and its collective.
+
+    Examples
+    --------
+    >>> axis_label("tp"), axis_label("tp", "alone"), axis_label("tp", "pairs"), axis_label("world", "pairs")
+    ('tp', 'tp, one group at a time', 'pairs of tp', 'pairs of all ranks')
+    >>> axis_label("tp", "together", "dp", "reduce_scatter"), axis_label("tp", "together", "dp")
+    ('tp, while dp runs reduce_scatter', 'tp, while dp is busy')
+    """
+    if grouping == "pairs":
+        return f"pairs of {'all ranks' if axis == WORLD else axis}"
+    label = f"{axis}, one group at a time" if grouping == "alone" else axis
+    if concurrent_axis is None:
+        return label
+    return f"{label}, while {concurrent_axis} {f'runs {concurrent_collective}' if concurrent_collective else 'is busy'}"
+
+
+def pair_label(collective: str, src_rank: int, dst_rank: int) -> str:
+    """Write a pair of ranks with the direction of its messages.
+
+    Examples
+    --------
+    >>> pair_label("send", 0, 1), pair_label("send_recv", 0, 1)
+    ('0→1', '0↔1')
+    """
+    return f"{src_rank}{'→' if collective == 'send' else '↔'}{dst_rank}"
+
+
+LABELLED = ("axis", "grouping", "concurrent_axis", "concurrent_collective")
+"""The columns that an axis label is made of."""
+
+
+def axis_labels(results: pd.DataFrame) -> pd.Series[str]:
+    """Return the axis label of every row, or a missing value for rows without an axis.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = [("tp", "together", "dp", "broadcast"), ("tp", "alone", None, None), (None, None, None, None)]
+    >>> axis_labels(pd.DataFrame(rows, columns=LABELLED)).tolist()
+    ['tp, while dp runs broadcast', 'tp, one group at a time', <NA>]
+    """
+    import pandas as pd
+
+    numbers, keys = numbered_rows(results, LABELLED)  # few labels, many rows
+    labels = pd.array([None if key[0] is None else axis_label(*key) for key in keys], dtype="string")
+    return pd.Series(labels.take(numbers), index=results.index, name="axis_label")
+
+
+def option_label(key: str, value: Any) -> str:
+    """Describe the value of one option of a call (see `OPTIONS`), or return an empty string for its default.
+
+    Examples
+    --------
+    >>> option_label("buffers", "symmetric"), option_label("protocol", "ll128"), option_label("max_ctas", 4)
+    ('symmetric buffers', 'LL128', 'at most 4 CTAs')
+    >>> option_label("buffers", "plain"), option_label("algorithm", None)
+    ('', '')
+    """
+    import pandas as pd
+
+    if pd.isna(value) or value == OPTIONS[key]:
+        return ""
+    match key:
+        case "buffers":
+            return f"{value} buffers"
+        case "protocol":
+            return str(value).upper()
+        case "min_ctas" | "max_ctas":
+            return f"at {'least' if key == 'min_ctas' else 'most'} {value} CTA{'s' * (value != 1)}"
+        case "cta_policy":
+            return f"CTA policy {value}"
+        case "alignment_bytes":
+            return f"{value} B off alignment"
+        case "n_aggregated":
+            return f"{value} calls together"
+    return str(value)
+
+
+def option_texts(values: Mapping[str, Any]) -> list[str]:
+    """Describe the options of a call that are not the default.
+
+    Examples
+    --------
+    >>> option_texts({"buffers": "symmetric", "algorithm": "ring", "protocol": None, "n_aggregated": 1})
+    ['symmetric buffers', 'ring']
+    """
+    labels = (option_label(name, values.get(name)) for name in OPTIONS)
+    return [label for label in labels if label]
+
+
+def value_label(key: str, value: Any) -> str:
+    """Describe the value of one column, for a legend."""
+    import pandas as pd
+
+    missing = pd.isna(value)
+    if key in OPTIONS:
+        if not missing and value == OPTIONS[key]:
+            return {"buffers": "plain buffers", "alignment_bytes": "aligned", "n_aggregated": "separate calls"}[key]
+        if missing and OPTIONS[key] is not None:
+            return f"{_OPTION_WORDS[key]} unknown"
+        return f"default {_OPTION_WORDS[key]}" if missing else option_label(key, value)
+    match key:
+        case "in_place":
+            return "placement unknown" if missing else ("in place" if value else "out of place")
+        case "n_ranks":
+            return "ranks unknown" if missing else f"{value} rank{'' if value == 1 else 's'}"
+        case "root" | "run_id":
+            return f"no {key.removesuffix('_id')}" if missing else f"{key.removesuffix('_id')} {value}"
+    return f"no {key}" if missing else str(value)
+
+
+_OPTION_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "min_ctas": "minimum of CTAs",
+        "max_ctas": "maximum of CTAs",
+        "cta_policy": "CTA policy",
+        "alignment_bytes": "alignment",
+        "n_aggregated": "aggregation",
+    }
+    | {name: name for name in ("buffers", "algorithm", "protocol")}
+)
+
+
+def is_wrong(results: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    """Select the rows with a wrong result."""
+    counted = results["n_wrong"].gt(0).fillna(False).to_numpy(bool)
+    marked = results["status"].eq("wrong").fillna(False).to_numpy(bool)
+    return np.asarray(counted | marked)
+
+
+def where_text(results: pd.DataFrame) -> str:
+    """Describe the measured system, for a title. Numbers from a CPU are always labelled as such.
+
+    The label in ``results.attrs["where"]`` has priority. If it does not mention the CPU, the column ``source`` adds it.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> where_text(pd.DataFrame({"source": ["mpi", "mpi"]}))
+    'MPI on this CPU'
+    """
+    where = str(results.attrs.get("where") or "")
+    sources = [str(source) for source in results["source"].dropna().unique()]
+    if not where:
+        return " and ".join(SOURCES.get(source, source) for source in sources)
+    silent = [source for source in sources if CPU_SOURCES.get(source, "").lower() not in where.lower()]
+    return SEPARATOR.join([where, *(SOURCES[source] for source in silent)])
+
+
+def title_parts(results: pd.DataFrame) -> list[str]:
+    """Return the parts of a title that all rows share: collective, axis and groups, system, mode.
+
+    If the run had not ended when it returned its results, the first part is its progress.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from meshlab.frames._schema import RESULTS, conform
+    >>> row = {"collective": "all_reduce", "axis": "tp", "source": "mpi", "mode": "pipelined", "n_ranks": 2}
+    >>> title_parts(conform(pd.DataFrame([row | {"group": "tp_0"}, row | {"group": "tp_1"}]), RESULTS))
+    ['all_reduce', 'tp (2 groups of 2)', 'MPI on this CPU', 'pipelined']
+    """
+    parts = [
+        str(results.attrs.get("progress") or ""),
+        _constant(results, "collective"),
+        describe_groups(results),
+        where_text(results),
+        _constant(results, "mode"),
+        *option_texts({name: _constant_value(results, name) for name in OPTIONS}),
+    ]
+    return [part for part in parts if part]
+
+
+def _constant_value(results: pd.DataFrame, column: str) -> Any:
+    """Return the value that all rows have, or None."""
+    values = results[column].unique()
+    return values[0] if len(values) == 1 else None
+
+
+def _constant(results: pd.DataFrame, column: str) -> str:
+    values = results[column].dropna().unique()
+    return str(values[0]) if len(values) == 1 else ""
+
+
+def describe_groups(results: pd.DataFrame) -> str:
+    """Describe the axis and its groups, such as "tp (2 groups of 4)". Return "" if the rows differ in them."""
+    labels = {axis_label(*key) for key in numbered_rows(results, LABELLED)[1] if key[0] is not None}
+    n_ranks, groups = _constant(results, "n_ranks"), results["group"].nunique()
+    if not labels:
+        return f"{n_ranks} rank{'s' * (n_ranks != '1')}" if n_ranks else ""
+    if len(labels) > 1:
+        return ""
+    (label,) = labels
+    if results["grouping"].eq("pairs").any() or not n_ranks or not groups:
+        return label
+    return f"{label} ({groups} group{'s' * (groups != 1)} of {n_ranks})"

@@ -1,0 +1,304 @@
+"""Robust statistics of times. Times are skewed and have outliers, so nothing here assumes a normal distribution."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FEWEST_FOR_INTERVAL, FEWEST_FOR_P95, FEWEST_FOR_P99, FEWEST_FOR_SHAPE = 6, 20, 100, 20
+_SPIKE_DEVIATIONS, _SMALLEST_DEVIATION = 5.0, 0.01
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Summary statistics of a set of times, in the unit of the times. NaN if there are too few times.
+
+    Parameters
+    ----------
+    n : int
+        Number of times.
+    median : float
+        The median.
+    lo, hi : float
+        Bounds of the 95 % confidence interval of the median. Needs 6 times.
+    p95, p99 : float
+        The 95th percentile, which needs 20 times, and the 99th, which needs 100.
+    min, max : float
+        The extremes.
+    """
+
+    n: int
+    median: float
+    lo: float
+    hi: float
+    p95: float
+    p99: float
+    min: float
+    max: float
+
+
+def median_interval(values: Floats) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the median, from order statistics.
+
+    The interval is nonparametric. Its bounds are the values at the ranks (n − 1.96 √n) / 2 and 1 + (n + 1.96 √n) / 2,
+    rounded outwards (T. Hoefler and R. Belli, Scientific Benchmarking of Parallel Computing Systems, SC'15, rule 5).
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The samples, shape (n,).
+
+    Returns
+    -------
+    lo, hi : float
+        The bounds, in the unit of the samples. NaN for fewer than 6 samples.
+
+    Examples
+    --------
+    >>> median_interval(np.arange(100.0))
+    (39.0, 60.0)
+    """
+    n = len(values)
+    if n < FEWEST_FOR_INTERVAL:
+        return math.nan, math.nan
+    ordered = np.sort(values)
+    # The number of samples below the true median is binomial(n, 1/2), with a standard deviation of √n / 2, for any
+    # distribution of the samples. So the median is between two order statistics that are 1.96 deviations around n / 2.
+    # Below 6 samples, even the extremes miss it with a probability of 2 / 2^n > 5 %.
+    half = 1.96 * math.sqrt(n)
+    lower = max(math.floor((n - half) / 2), 1)
+    upper = min(math.ceil(1 + (n + half) / 2), n)
+    return float(ordered[lower - 1]), float(ordered[upper - 1])
+
+
+def summarise(values: npt.ArrayLike) -> Summary:
+    """Compute the summary statistics of times.
+
+    Examples
+    --------
+    >>> summary = summarise([3.0, 1.0, 2.0])
+    >>> summary.median, summary.min, summary.max, summary.p95
+    (2.0, 1.0, 3.0, nan)
+    """
+    times: Floats = np.asarray(values, dtype=np.float64)
+    n = len(times)
+    if not n:
+        return Summary(0, *[math.nan] * 7)
+    lo, hi = median_interval(times)
+
+    def percentile(share: float, fewest: int) -> float:
+        return float(np.quantile(times, share)) if n >= fewest else math.nan
+
+    return Summary(
+        n=n,
+        median=float(np.median(times)),
+        lo=lo,
+        hi=hi,
+        p95=percentile(0.95, FEWEST_FOR_P95),
+        p99=percentile(0.99, FEWEST_FOR_P99),
+        min=float(times.min()),
+        max=float(times.max()),
+    )
+
+
+def is_precise(values: npt.NDArray[Any], precision: float) -> bool:
+    """Return True if half the width of the median's interval is at most `precision` times the median."""
+    lo, hi = median_interval(values)
+    return bool((hi - lo) / 2 <= precision * float(np.median(values)))  # False without an interval, because of the NaN
+
+
+def spike_limit(values: npt.NDArray[Any]) -> float:
+    """Return the time above which a batch is a spike: the median plus five median absolute deviations.
+
+    A deviation of less than one percent of the median is replaced by one percent of the median.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The samples, shape (n,).
+
+    Returns
+    -------
+    float
+        The limit, in the unit of the samples. NaN without samples.
+
+    Examples
+    --------
+    >>> spike_limit(np.array([9.0, 10.0, 11.0, 10.0, 30.0])), round(spike_limit(np.full(9, 10.0)), 3)
+    (15.0, 10.5)
+    """
+    if not len(values):
+        return math.nan
+    # The median absolute deviation instead of the standard deviation: up to half of the samples may be spikes without
+    # raising it. Its lower bound keeps clock resolution from making spikes of nearly identical times.
+    median = float(np.median(values))
+    deviation = float(np.median(np.abs(values - median)))
+    return median + _SPIKE_DEVIATIONS * max(deviation, _SMALLEST_DEVIATION * median)
+
+
+def leading_warmup(values: npt.NDArray[Any]) -> int:
+    """Return the number of leading batches that are slow compared with the later half, up to a quarter of all batches.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The samples in the order in which they were measured, shape (n,).
+
+    Returns
+    -------
+    int
+        The number of consecutive slow batches, from the first. 0 for fewer than 12 samples.
+
+    Examples
+    --------
+    >>> leading_warmup(np.array([50.0, 30.0] + 10 * [10.0])), leading_warmup(np.array(12 * [10.0]))
+    (2, 0)
+    """
+    n = len(values)
+    if n < 2 * FEWEST_FOR_INTERVAL:
+        return 0
+    # The later half is settled and does not contain the batches under test. Counting stops at the first fast batch, so
+    # that a spike in a settled series is never trimmed: removing spikes would make every system look better than it is.
+    slow = values[: n // 4] > spike_limit(values[n // 2 :])
+    return int(np.argmin(np.append(slow, False)))  # the position of the first False
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Two distinct levels of a set of times.
+
+    Parameters
+    ----------
+    fast, slow : float
+        The median of the times of each level, in the unit of the times.
+    limit : float
+        The boundary: larger times belong to the slow level.
+    slow_share : float
+        Share of the times that belong to the slow level.
+    """
+
+    fast: float
+    slow: float
+    limit: float
+    slow_share: float
+
+
+_LEAST_SHARE = 0.1  # fewer slow batches are spikes
+_LEAST_STEP = math.log(1.05)  # levels that are closer together may be two ticks of a coarse clock
+_MODES_Z = 2.0  # 2.3 %, one-sided
+
+
+def find_modes(values: npt.NDArray[Any]) -> Modes | None:
+    """Split times into a fast and a slow level, or return None if there is no evidence of two levels.
+
+    The logarithms of the times are split where the variance within both parts is smallest (N. Otsu, A Threshold
+    Selection Method from Gray-Level Histograms, 1979), with at least 10 % of the times in each part. Three intervals of
+    equal width are then compared: one around the median of each part, and one halfway between them. If the times had
+    a single mode, with any shape, the middle interval would be at least as probable as one of the others. So there are
+    two modes if it has significantly fewer times than both of them, in two sign tests at 2.3 %. Both must be
+    significant, so the error rate is at most that of one test (R. L. Berger, Multiparameter Hypothesis Testing and
+    Acceptance Sampling, 1982). The slow level must also be at least 5 % slower.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The samples, positive, shape (n,).
+
+    Returns
+    -------
+    Modes or None
+        The levels. None for fewer than 20 samples.
+
+    Examples
+    --------
+    >>> times = np.random.default_rng(0).lognormal(0, 0.02, 40)
+    >>> find_modes(times) is None
+    True
+    >>> times[::3] *= 1.5
+    >>> round(find_modes(times).slow_share, 2)
+    0.35
+    """
+    n = len(values)
+    if n < FEWEST_FOR_SHAPE or not (values > 0).all():
+        return None
+    ordered = np.sort(np.log(values))
+    # The variance between parts of n1 and n2 values with the means m1 and m2 is n1 n2 (m1 - m2)² / n². Where it is
+    # largest, the variance within the parts is smallest.
+    n_fast = np.arange(1, n)
+    sums = np.cumsum(ordered)
+    step = (sums[-1] - sums[:-1]) / (n - n_fast) - sums[:-1] / n_fast
+    between = n_fast * (n - n_fast) * step**2
+    n_least = math.ceil(_LEAST_SHARE * n)
+    between[: n_least - 1] = between[n - n_least :] = -1
+    cut = int(n_fast[between.argmax()])
+    if cut == n - n_least:
+        return None  # a smaller slow part would be better, so it consists of spikes and of the end of the fast part
+    fast, slow = float(np.median(ordered[:cut])), float(np.median(ordered[cut:]))
+    if slow - fast < _LEAST_STEP:
+        return None
+    width = (slow - fast) / 2
+
+    def n_around(centre: float) -> int:
+        return int(np.searchsorted(ordered, centre + width / 2) - np.searchsorted(ordered, centre - width / 2))
+
+    n_middle, n_fewest = n_around((fast + slow) / 2), min(n_around(fast), n_around(slow))
+    # If times fell into both intervals with equal probability, the number in the middle one would be nearly normal. Its
+    # standard deviation would be half of the square root of their number.
+    n_both = n_middle + n_fewest
+    if n_middle + 0.5 > n_both / 2 - _MODES_Z * math.sqrt(n_both) / 2:
+        return None
+    limit = math.exp((ordered[cut - 1] + ordered[cut]) / 2)
+    return Modes(math.exp(fast), math.exp(slow), limit, 1 - cut / n)
+
+
+_TREND_BLOCKS, _BATCHES_PER_BLOCK = 12, 2
+_TREND_Z = 2.576  # 1 %, two-sided
+
+
+def relative_trend(values: npt.NDArray[Any]) -> float:
+    """Return the relative change of times from the first to the last one, or NaN if it is not significant.
+
+    The times are cut into at most 12 consecutive blocks, whose medians are nearly independent even if successive times
+    are not. The Mann-Kendall test (H. B. Mann, Nonparametric Tests Against Trend, 1945) decides whether the medians
+    rise or fall, at a level of 1 %. The change is the Theil-Sen slope (P. K. Sen, 1968) of their logarithms, from the
+    first to the last value.
+
+    Parameters
+    ----------
+    values : numpy.ndarray
+        The samples in the order in which they were measured, positive, shape (n,).
+
+    Returns
+    -------
+    float
+        The relative change: 0.1 is 10 % slower at the end. NaN for fewer than 20 samples.
+
+    Examples
+    --------
+    >>> round(relative_trend(np.linspace(100, 120, 40)), 2)
+    0.2
+    >>> relative_trend(np.random.default_rng(0).lognormal(0, 0.1, 40))
+    nan
+    """
+    n = len(values)
+    if n < FEWEST_FOR_SHAPE or not (values > 0).all():
+        return math.nan
+    n_blocks = min(_TREND_BLOCKS, n // _BATCHES_PER_BLOCK)
+    parts = np.array_split(np.arange(n), n_blocks)
+    medians = np.log([np.median(values[part]) for part in parts])
+    centres = np.array([part.mean() for part in parts])
+    first, second = np.triu_indices(n_blocks, 1)
+    rise = medians[second] - medians[first]
+    # Kendall's statistic is nearly normal. Its standard deviation is slightly smaller with ties, which makes the test
+    # stricter. The statistic is an integer, so one half of its step of two is subtracted.
+    score = float(np.abs(np.sign(rise).sum())) - 1
+    if score <= _TREND_Z * math.sqrt(n_blocks * (n_blocks - 1) * (2 * n_blocks + 5) / 18):
+        return math.nan
+    slope = float(np.median(rise / (centres[second] - centres[first])))
+    return math.expm1(slope * (n - 1))

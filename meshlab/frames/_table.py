@@ -1,0 +1,256 @@
+"""Results as tables: plain text for terminals, and static HTML for notebooks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from meshlab.base import _markup as markup
+from meshlab.base._errors import EngineError
+from meshlab.base._units import format_seconds, format_size
+from meshlab.frames._labels import axis_labels, option_texts
+from meshlab.frames._schema import OPTIONS, numbered_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.runs._rundata import RunData
+
+
+_MOST_ROWS = 60
+_SPACE = "\N{FIGURE SPACE}"  # as wide as a digit, so that decimal points align in proportional fonts too
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """One table: message sizes down, collectives across.
+
+    Parameters
+    ----------
+    title : str
+        Axis, groups, system, mode and element type.
+    collectives : tuple of str
+        The names of the columns.
+    sizes : tuple of str
+        The names of the rows. Empty for functions, which have no sizes and one row.
+    cells : tuple of tuple of (float, float, str, float)
+        Per row and collective: time in µs and bus bandwidth in GB/s of the slowest group, the status, and the share of
+        the bound, NaN if it is unknown.
+    """
+
+    title: str
+    collectives: tuple[str, ...]
+    sizes: tuple[str, ...]
+    cells: tuple[tuple[tuple[float, float, str, float], ...], ...]
+
+    def columns(self) -> list[tuple[str, str, list[str]]]:
+        """Return the columns as name, unit and texts, with aligned decimal points."""
+        found = []
+        for number, name in enumerate(self.collectives):
+            column = [row[number] for row in self.cells]
+            times = [three_digits(time) if status == "ok" else status for time, _, status, _ in column]
+            rates = [three_digits(rate) if status == "ok" else "" for _, rate, status, _ in column]
+            found.append((name, "µs", align_decimals(times)))
+            if self.sizes:
+                found.append(("", "GB/s", align_decimals(rates)))
+            if self.sizes and self.has_bounds:
+                shares = ["" if math.isnan(share) else f"{100 * share:.0f}" for *_, share in column]
+                found.append(("", "% of bound", _justified(shares)))
+        return found
+
+    @property
+    def has_bounds(self) -> bool:
+        """True if the share of a bound is known in any cell."""
+        return any(not math.isnan(share) for row in self.cells for *_, share in row)
+
+    def __str__(self) -> str:
+        columns = self.columns()
+        if not self.sizes:
+            lines = [f"{name}  {texts[0].strip()}" for name, _, texts in columns]
+            is_ok = [row[2] == "ok" for row in self.cells[0]]
+            return "\n".join([self.title, *(line + " µs" * ok for line, ok in zip(lines, is_ok, strict=True))])
+        blocks = [["", "size", *self.sizes]]
+        each = 3 if self.has_bounds else 2
+        for start in range(0, len(columns), each):
+            parts = [_justified([unit, *texts]) for _, unit, texts in columns[start : start + each]]
+            blocks.append([columns[start][0], *("  ".join(cells) for cells in zip(*parts, strict=True))])
+        lines = ["  ".join(cells).rstrip() for cells in zip(*map(_justified, blocks), strict=True)]
+        return "\n".join([self.title, *lines])
+
+    def html(self) -> str:
+        """Return the table as HTML."""
+        columns = self.columns()
+        header = ["size"] * bool(self.sizes) + [f"{name} {unit}".strip() for name, unit, _ in columns]
+        texts = [[text.replace(" ", _SPACE) for text in column] for *_, column in columns]
+        rows = [list(row) for row in zip(*([list(self.sizes)] if self.sizes else []), *texts, strict=True)]
+        return f'<div class="ml-sub">{markup.escape(self.title)}</div>' + markup.table(
+            header, rows, most=_MOST_ROWS, right=range(len(self.sizes) > 0, len(header))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResultsTable:
+    """Results as one table per axis. A console shows plain text, and a notebook shows HTML.
+
+    Parameters
+    ----------
+    parts : tuple of TablePart
+        The tables.
+    note : str, default ""
+        A line above the tables, such as the progress of a run that has not ended.
+    below : tuple of str, default ()
+        Sentences below the tables, such as the reasons of bounds.
+    """
+
+    parts: tuple[TablePart, ...]
+    note: str = ""
+    below: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        tables = "\n\n".join(map(str, self.parts)) or "no results"
+        return "\n\n".join(part for part in (self.note, tables, "\n".join(self.below)) if part)
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        note = f"<div><b>{markup.escape(self.note)}</b></div>" if self.note else ""
+        below = "".join(f'<div class="ml-sub">{markup.escape(sentence)}</div>' for sentence in self.below)
+        return note + ("".join(part.html() for part in self.parts) or "no results") + below
+
+
+def results_table(results: pd.DataFrame, *, with_system: bool = True) -> ResultsTable:
+    """Arrange results as one table per axis: sizes down, and time and bus bandwidth of each collective across.
+
+    Several groups of an axis become one cell, that of the slowest. A cell that is wrong or missing shows its status.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        A results frame, see `meshlab.frames.RESULTS`. It may have a column ``of_bound``.
+    with_system : bool, default True
+        Whether the titles name the measured system.
+
+    Returns
+    -------
+    ResultsTable
+    """
+    if results.empty:
+        return ResultsTable(())
+    where = f" · {results.attrs.get('where') or results['source'].iloc[0]}" if with_system else ""
+    # A collective without a reduction shares the table of those that reduce, if there is only one operation.
+    ops = results["op"].dropna().unique()
+    shown = results.assign(
+        label=axis_labels(results).fillna("all ranks"), op=results["op"].fillna(ops[0] if len(ops) == 1 else "")
+    )
+    is_function = shown["size_bytes"].isna()
+    parts = []
+    for (label, mode, dtype, op, in_place, *options), rows in shown[~is_function].groupby(
+        ["label", "mode", "dtype", "op", "in_place", *OPTIONS], dropna=False, sort=False
+    ):
+        element = f"{dtype}, {op}" if op else str(dtype)
+        place = ", in place" if in_place is True else ""
+        chosen = "".join(f" · {text}" for text in option_texts(dict(zip(OPTIONS, options, strict=True))))
+        title = f"{label} · {_groups(rows)}{where} · {mode}{chosen} · {element}{place}"
+        sizes = sorted(rows["size_bytes"].unique())
+        parts.append(_part(title, rows, tuple(sizes)))
+    for (label, mode), rows in shown[is_function].groupby(["label", "mode"], dropna=False, sort=False):
+        parts.append(_part(f"{label} · {_groups(rows)}{where} · {mode}", rows, ()))
+    return ResultsTable(tuple(parts))
+
+
+def _groups(rows: pd.DataFrame) -> str:
+    if rows["grouping"].eq("pairs").any():
+        n_pairs = len(rows[["src_rank", "dst_rank", "collective"]].drop_duplicates())
+        return f"{n_pairs} pairs and directions, the slowest shown"
+    n_groups, n_ranks = rows["group"].nunique(), rows["n_ranks"].iloc[0]
+    return f"{n_groups} groups of {n_ranks}, the slowest shown" if n_groups > 1 else f"1 group of {n_ranks}"
+
+
+def _part(title: str, rows: pd.DataFrame, sizes: Sequence[int]) -> TablePart:
+    collectives = tuple(dict.fromkeys(rows["collective"]))
+    cells = _cells(rows, ["size_bytes", "collective"] if sizes else ["collective"])
+    absent = (math.nan, math.nan, "", math.nan)
+    lines = [tuple(cells.get((size, name), absent) for name in collectives) for size in sizes] or [
+        tuple(cells[(name,)] for name in collectives)
+    ]
+    return TablePart(title, collectives, tuple(format_size(size) for size in sizes), tuple(lines))
+
+
+_Cell = tuple[float, float, str, float]
+
+
+def _cells(rows: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], _Cell]:
+    """Return the cell of each combination of keys: the first row that is not ok, or else the slowest one."""
+    found: dict[tuple[Any, ...], _Cell] = {}
+    numbers, known = numbered_rows(rows, keys)
+    times, rates = (rows[name].to_numpy("float64", na_value=math.nan) for name in ("time_us", "busbw_gbs"))
+    shares = rows["of_bound"].to_numpy("float64", na_value=math.nan) if "of_bound" in rows else rates * math.nan
+    statuses = rows["status"].fillna("ok").tolist()
+    columns = numbers.tolist(), times.tolist(), rates.tolist(), statuses, shares.tolist()
+    for number, time_us, busbw, status, share in zip(*columns, strict=True):
+        cell = found.get(known[number])
+        if cell is None or (cell[2] == "ok" and (status != "ok" or time_us > cell[0])):
+            is_ok = status == "ok"
+            found[known[number]] = (time_us, busbw, "ok", share) if is_ok else (math.nan, math.nan, status, math.nan)
+    return found
+
+
+def three_digits(value: float) -> str:
+    """Format a number with three significant digits, so that 0.0004 GB/s does not become zero.
+
+    Examples
+    --------
+    >>> three_digits(1234.5), three_digits(12.345), three_digits(0.000456), three_digits(float("nan"))
+    ('1,234', '12.3', '0.000456', '–')
+    """
+    if math.isnan(value):
+        return "–"
+    digits = 0 if value == 0 else min(max(0, 2 - math.floor(math.log10(abs(value)))), 9)
+    return f"{value:,.{digits}f}"
+
+
+def align_decimals(texts: Sequence[str]) -> list[str]:
+    """Pad strings to one width, with the decimal points of all numbers below each other.
+
+    Examples
+    --------
+    >>> align_decimals(["1,234", "12.3", "wrong"])
+    ['1,234  ', '   12.3', '  wrong']
+    """
+    behind = [len(text) - text.index(".") if "." in text else 0 for text in texts]
+    is_number = [text[:1].isdecimal() or text[:1] == "-" for text in texts]
+    most = max(behind, default=0)
+    padded = [
+        text + " " * (most - after) if number else text
+        for text, after, number in zip(texts, behind, is_number, strict=True)
+    ]
+    return _justified(padded)
+
+
+def _justified(texts: Sequence[str]) -> list[str]:
+    width = max(map(len, texts), default=0)
+    return [text.rjust(width) for text in texts]
+
+
+def run_html(run: RunData, figure: str = "") -> str:
+    """Write a run as HTML that needs no JavaScript: state, progress, error, a figure and the results."""
+    now = run.progress
+    times = f"{format_seconds(now.elapsed_s)} elapsed"
+    if not run.has_ended:
+        times += f", about {format_seconds(now.left_s)} left"
+    status = f"{run.state} · {now.done} of {now.total} steps · {times}"
+    parts = [markup.bar(now.done / max(now.total, 1), status)]
+    if now.step:
+        parts.append(f"<div>{markup.escape(now.step)}</div>")
+    if run.error is not None:
+        parts.append(f'<div class="ml-bad">{markup.escape(str(run.error).splitlines()[0])}</div>')
+        explanation = run.error.explain() if isinstance(run.error, EngineError) else None
+        if explanation is not None and explanation.brief():
+            parts.append(explanation._repr_html_())
+    if run.alert:
+        parts.append(f'<div class="ml-bad">{markup.escape(run.alert)}</div>')
+    parts += [figure, results_table(run.results)._repr_html_()]  # the status shows the progress already
+    return markup.card(f"Run {run.run_id} · {run.where}", status, *parts)

@@ -1,0 +1,429 @@
+"""Infers the collective and the number of ranks from the rows of an nccl-tests table, and builds the section.
+
+Before 2.17 a log does not contain the name of its test, and a device list may be missing or truncated. But the rows
+restrict both. By the rules of nccl-tests' doc/PERFORMANCE.md, the size is count × element size (all_reduce, broadcast,
+reduce, sendrecv) or that times the number of ranks (all others), and busbw / algbw is a function of the number of
+ranks. If several values remain possible, the result is None.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshlab.base._documents import LimitError
+from meshlab.nccl_tests._info import NcclFacts
+from meshlab.nccl_tests._log import (
+    DeviceLine,
+    Footer,
+    IterationTimes,
+    LogTable,
+    Note,
+    Preamble,
+    Section,
+    Status,
+    average_matches,
+)
+from meshlab.nccl_tests._row_checks import misfits
+from meshlab.nccl_tests._rows import ranks_in_size
+
+# -- the collective ----------------------------------------------------------------------------------------------------
+
+COLLECTIVE_OF_PROGRAM = {
+    "all_gather": "all_gather",
+    "all_reduce": "all_reduce",
+    "alltoall": "all_to_all",
+    "alltoallv": "all_to_all_v",
+    "broadcast": "broadcast",
+    "gather": "gather",
+    "hypercube": "hypercube",
+    "reduce": "reduce",
+    "reduce_scatter": "reduce_scatter",
+    "scatter": "scatter",
+    "sendrecv": "send_recv",
+}
+"""meshlab's name of the collective, by the name of the test program without ``_perf``."""
+
+_NAMES = "|".join(sorted(COLLECTIVE_OF_PROGRAM, key=len, reverse=True))
+
+_PROGRAM = re.compile(rf"[/\s'\"]({_NAMES})_perf(?:_\w+)?(?![\w.])")
+_WRAPPER = re.compile(rf"\bnccl[-_ ]tests?\s+({_NAMES})(?!\w)")
+
+_OPERATIONS = {
+    "AllReduce": "all_reduce",
+    "AllGather": "all_gather",
+    "ReduceScatter": "reduce_scatter",
+    "Broadcast": "broadcast",
+    "Reduce": "reduce",
+}
+
+_ROUNDING = 0.00501  # half a unit of the second decimal, and a little for the binary representation
+_FEW = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    """The way in which a test fills its columns. A field is None if the test fills the column in several ways.
+
+    `old_op_column` applies to the layout before 2.13, in which a test has only the columns that it needs. alltoall has
+    the column for the operation anyway, and leaves it blank.
+    """
+
+    reduces: bool | None
+    rooted: bool
+    size_per_rank: bool
+    checks_in_place: bool = True
+    old_op_column: bool = False
+
+
+_SIGNATURES = {
+    "all_reduce": _Signature(True, False, False, old_op_column=True),
+    "reduce_scatter": _Signature(True, False, True, old_op_column=True),
+    "reduce": _Signature(True, True, False, old_op_column=True),
+    "broadcast": _Signature(False, True, False),
+    "gather": _Signature(False, True, True),
+    "scatter": _Signature(False, True, True),
+    "all_gather": _Signature(False, False, True),
+    "hypercube": _Signature(False, False, True),
+    "all_to_all": _Signature(False, False, True, checks_in_place=False, old_op_column=True),
+    "send_recv": _Signature(None, False, False, checks_in_place=False),
+}
+
+
+def find_program(line: str) -> str | None:
+    """Return the test program that a command line starts, without ``_perf``, or None if there is not exactly one.
+
+    Examples
+    --------
+    >>> find_program("$ srun -n 8 ./build/all_reduce_perf -b 8 -e 1G"), find_program("cc -c all_reduce_perf.o")
+    ('all_reduce', None)
+    """
+    found = set(_PROGRAM.findall(line)) | set(_WRAPPER.findall(line))
+    return found.pop() if len(found) == 1 else None
+
+
+def infer_collective(
+    evidence: Evidence, program: str | None, command: str | None, operations: frozenset[str], n_ranks: int | None
+) -> str | None:
+    """Return meshlab's name of the collective.
+
+    Parameters
+    ----------
+    evidence : Evidence
+        Properties of the rows.
+    program : str or None
+        The name of the test in the log itself, which is always trusted.
+    command : str or None
+        The name of the test in a command line, which may belong to a different run.
+    operations : frozenset of str
+        Calls that NCCL itself logged.
+    n_ranks : int or None
+        The number of ranks in the device list.
+
+    Returns
+    -------
+    str or None
+        None if several collectives remain, or if the sources contradict each other. An alltoallv with equal sizes and
+        without a name in the log counts as all_to_all.
+    """
+    if program in COLLECTIVE_OF_PROGRAM:
+        return COLLECTIVE_OF_PROGRAM[program]
+    named = COLLECTIVE_OF_PROGRAM.get(command or "")
+    if named is None and len(operations) == 1:
+        named = _OPERATIONS.get(next(iter(operations)))
+    if named == "all_to_all_v" or not evidence.has_sizes:
+        return named
+    if named is not None:
+        return named if _matches(evidence, n_ranks, named, _SIGNATURES[named]) else None
+    possible = [name for name, signature in _SIGNATURES.items() if _matches(evidence, n_ranks, name, signature)]
+    return possible[0] if len(possible) == 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Properties of a table that depend on the collective. None or (0, 0) if the rows do not determine them.
+
+    Parameters
+    ----------
+    has_sizes : bool
+        True if a row has a positive size.
+    reduces, rooted : bool
+        True if such rows have a reduce operation, or a root.
+    checks_in_place : bool or None
+        True if in-place results were checked as well as out-of-place results.
+    old_op_column : bool or None
+        True if the table has a column for the operation, in the layout in which only some tests have it.
+    ranks_in_size : int or None
+        Size / (count × element size), which is 1 or the number of ranks.
+    factor : (float, float)
+        Bounds of busbw / algbw, after rounding.
+    is_old_rate : bool
+        True if algbw is (n - 1) / n of size over time, with n = `ranks_in_size`. all_gather and reduce_scatter printed
+        this, and busbw equal to it, until June 2020 (commit ec1b5e2 of nccl-tests).
+    """
+
+    has_sizes: bool
+    reduces: bool
+    rooted: bool
+    checks_in_place: bool | None
+    old_op_column: bool | None
+    ranks_in_size: int | None
+    factor: tuple[float, float]
+    is_old_rate: bool = False
+
+
+def evidence_of(table: LogTable) -> Evidence:
+    """Return the properties of a table that depend on the collective."""
+    sizes, op, root = table.size_bytes.tolist(), table.op, table.root.tolist()
+    used = [index for index, size in enumerate(sizes) if size > 0]
+    last = table.values[..., 3].tolist()
+    checked = [any(half[placement] == half[placement] for half in last) for placement in (0, 1)]
+    both = checked[0] and bool(table.present[:, 1].any())
+    # The rows of a table are consistent with each other already, so a few of them are enough.
+    few = used[-_FEW:]
+    times = {ranks_in_size(sizes[index], int(table.count[index]), table.type[index]) for index in few} - {0}
+    n = next(iter(times)) if len(times) == 1 else 0
+    return Evidence(
+        bool(used),
+        any(op[index] for index in used),
+        any(root[index] >= 0 for index in used),
+        checked[1] if both else None,
+        None if table.counted else table.op_column,
+        times.pop() if len(times) == 1 and -1 not in times else None,
+        _factor(table),
+        not table.counted and n > 1 and _share_of_rate(table, few, (n - 1) / n),
+    )
+
+
+def _share_of_rate(table: LogTable, rows: Sequence[int], share: float) -> bool:
+    """Return True if algbw is a share of size over time in all of these rows, within 2 %."""
+    time, algbw = table.values[rows, :, 0], table.values[rows, :, 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = algbw * 1e3 * time / table.size_bytes[rows][:, None]
+    known = np.isfinite(ratio) & (algbw >= 1)
+    return bool(known.any() and (np.abs(ratio[known] / share - 1) < 0.02).all())
+
+
+def _matches(evidence: Evidence, n_ranks: int | None, name: str, signature: _Signature) -> bool:
+    """Return True if a test could have printed these rows."""
+    if (
+        signature.reduces not in (None, evidence.reduces)
+        or signature.rooted != evidence.rooted
+        or evidence.checks_in_place not in (None, signature.checks_in_place)
+        or evidence.old_op_column not in (None, signature.old_op_column)
+    ):
+        return False
+    times, (low, high) = evidence.ranks_in_size, evidence.factor
+    if times is None:
+        return True
+    if signature.size_per_rank and times == 1:
+        # This is only possible on a single rank, for which busbw is zero.
+        return high == 0 and n_ranks in (None, 1)
+    if not signature.size_per_rank and times > 1:
+        return False
+    if high == 0:
+        return True
+    if evidence.is_old_rate and signature.size_per_rank and low <= 1 <= high:
+        return True
+    if name == "all_reduce":
+        return high >= 1 and low < 2  # 2 (n - 1) / n
+    expected = (times - 1) / times if signature.size_per_rank and name != "hypercube" else 1.0
+    return low <= expected <= high
+
+
+def _factor(table: LogTable) -> tuple[float, float]:
+    """Return bounds of busbw / algbw, or (0, 0) if there are none.
+
+    Every row has the same factor, but both of its rates are rounded. So each row gives an interval, and the factor is
+    in the intersection of all of them.
+    """
+    low, high = 0.0, math.inf
+    # The last rows have the largest sizes, and so the rates with the most digits.
+    rates: list[list[float]] = table.values[-_FEW:, :, 1:3].reshape(-1, 2).tolist()
+    for algbw, busbw in rates:
+        if algbw >= 0.05 and busbw > 0:
+            # Rates have two decimals, one from 1,000 on and none from 10,000 on.
+            room_algbw = _ROUNDING if algbw < 1e3 else 10 * _ROUNDING if algbw < 1e4 else 100 * _ROUNDING
+            room_busbw = _ROUNDING if busbw < 1e3 else 10 * _ROUNDING if busbw < 1e4 else 100 * _ROUNDING
+            low = max(low, (busbw - room_busbw) / (algbw + room_algbw))
+            high = min(high, (busbw + room_busbw) / (algbw - room_algbw))
+    return (low, high) if low <= high < math.inf else (0.0, 0.0)
+
+
+def implied_ranks(evidence: Evidence, collective: str | None) -> tuple[int, int | None] | None:
+    """Return the smallest and the largest number of ranks that the rows allow, or None if they do not restrict it.
+
+    If the size is a total over ranks, it determines the number exactly. For all_reduce, busbw / algbw is
+    2 (n - 1) / n, which approaches 2: after rounding, large numbers of ranks cannot be distinguished.
+    """
+    if evidence.ranks_in_size is not None and evidence.ranks_in_size > 1:
+        return evidence.ranks_in_size, evidence.ranks_in_size
+    low, high = evidence.factor
+    if collective != "all_reduce" or high < 1 or low >= 2:
+        return None
+    # factor = 2 (n - 1) / n, so n = 2 / (2 - factor).
+    return max(2, math.ceil(2 / (2 - low) - 1e-9)), math.floor(2 / (2 - high) + 1e-9) if high < 2 else None
+
+
+# -- the section -------------------------------------------------------------------------------------------------------
+
+MOST_SECTIONS = 5000
+"""The most runs in a log."""
+
+_MOST_LINES = 10
+
+
+def too_many_sections(file: str | None) -> LimitError:
+    """Return the error for a file with more runs than anybody made."""
+    return LimitError(f"the log has more than {MOST_SECTIONS:,} runs", hint="split the file", file=file)
+
+
+def make_section(
+    *,
+    number: int,
+    line: int,
+    preamble: Preamble,
+    command: str | None,
+    devices: Sequence[DeviceLine],
+    listed_ranks: int | None,
+    began_table: bool,
+    table: LogTable,
+    broken: Sequence[int],
+    footer: Footer,
+    failures: Sequence[Note],
+    failure_lines: int,
+    notes: Sequence[Note],
+    nccl: NcclFacts,
+    iterations: tuple[IterationTimes, ...] = (),
+    copies: int = 1,
+    ends_with_average: bool = True,
+) -> Section:
+    """Build a section from its parts. The parameters that are not listed are those of `Section`.
+
+    Parameters
+    ----------
+    command : str or None
+        The name of the test in a command line.
+    listed_ranks : int or None
+        Number of ranks of one communicator in the device list.
+    began_table : bool
+        True if a header, a row or a part of a row was found.
+    broken : sequence of int
+        Line numbers of incomplete rows. 0 if unknown.
+    ends_with_average : bool, default True
+        False for a format without an average, so that its absence means nothing.
+    """
+    notes = list(notes)
+    evidence = evidence_of(table)
+    collective = infer_collective(evidence, preamble.program, command, nccl.operations, listed_ranks)
+    if collective is None and command in COLLECTIVE_OF_PROGRAM:
+        notes.append(Note(None, f"the command line starts {command}, but the rows do not match {command}"))
+        preamble = replace(preamble, local_register=None, cta_policy=None)
+    n_ranks = _n_ranks(listed_ranks, nccl.n_ranks, implied_ranks(evidence, collective), notes)
+    notes += _broken_rows(broken)
+    status = _status(len(table), began_table, footer, failure_lines)
+    if not ends_with_average and len(table) and status == "incomplete":
+        status = "complete"
+    if status == "failed" and failures:
+        notes.append(failures[0])
+    if status == "incomplete" and len(table):
+        notes.append(Note(None, "the average is missing: the run was stopped, or the end of the log is missing"))
+    if status == "incomplete" and not len(table) and not notes:  # other remarks say why
+        notes.append(Note(None, "no row of the table was found"))
+    if copies > 1:
+        notes.append(Note(None, _copies_text(copies, n_ranks)))
+    if n_ranks == 1:
+        notes.append(Note(None, "the run has one rank, so bandwidths are meaningless"))
+    if copies == 1:
+        is_complete = status == "complete" and not broken and footer.average_busbw_gbs is not None
+        is_complete &= not any(note.text.startswith(("lines are omitted", "Reducing")) for note in notes)
+        notes += misfits(table, collective, n_ranks, preamble, is_complete=is_complete)
+        notes += _footer_notes(table, footer)
+    notes.sort(key=lambda note: note.line or 1 << 60)
+    return Section(
+        number,
+        line,
+        collective,
+        n_ranks,
+        status,
+        preamble,
+        devices,
+        table,
+        footer,
+        len(broken),
+        failure_lines,
+        tuple(failures),
+        tuple(notes),
+        nccl,
+        iterations,
+        copies,
+    )
+
+
+def _copies_text(copies: int, n_ranks: int | None) -> str:
+    each = "" if n_ranks is None else f", each with {n_ranks} rank{'s' * (n_ranks != 1)} of its own"
+    return (
+        f"{copies} copies of the test ran beside each other{each}, instead of one run: nccl-tests was built without "
+        "MPI, or was started by another MPI's launcher; build it with make clean && make MPI=1 MPI_HOME=…, and start "
+        "it with that MPI's mpirun"
+    )
+
+
+def _status(n_rows: int, began_table: bool, footer: Footer, failure_lines: int) -> Status:
+    if n_rows and footer.average_busbw_gbs is not None:
+        return "complete"
+    if failure_lines and footer.average_busbw_gbs is None:
+        return "failed"
+    return "incomplete" if began_table or footer != Footer() else "no_table"
+
+
+def _n_ranks(
+    listed: int | None, reported: int | None, implied: tuple[int, int | None] | None, notes: list[Note]
+) -> int | None:
+    """Return the listed number of ranks, or else NCCL's, or else the one that the rows imply.
+
+    The rows overrule the others: a device list may be truncated, and NCCL may have created communicators of several
+    sizes.
+    """
+    least, most = implied or (1, None)
+    for n in (listed, reported):
+        if n is not None and least <= n and (most is None or n <= most):
+            return n
+    if implied is None:
+        return None
+    exact = least if least == most else None
+    n = listed if listed is not None else reported
+    if n is not None:
+        bound = str(least) if exact else f"{least} to {most}" if most else f"at least {least}"
+        notes.append(Note(None, f"{n} ranks are listed, but the bandwidths imply {bound}"))
+    return exact
+
+
+def _broken_rows(broken: Sequence[int]) -> list[Note]:
+    notes = [Note(line or None, "incomplete row, omitted") for line in broken[:_MOST_LINES]]
+    if len(broken) > _MOST_LINES:
+        notes.append(Note(None, f"{len(broken) - _MOST_LINES} more incomplete rows"))
+    return notes
+
+
+def _footer_notes(table: LogTable, footer: Footer) -> list[Note]:
+    notes = []
+    if average_matches(table, footer) is False:
+        notes.append(
+            Note(
+                None,
+                f"the printed average is {footer.average_busbw_gbs:g} GB/s, but the mean of the rows is "
+                f"{table.mean_busbw_gbs():g} GB/s: rows are missing or changed",
+            )
+        )
+    if footer.correct is False:
+        notes.append(Note(None, f"results were wrong: {footer.out_of_bounds} checks failed"))
+    if footer.fast_enough is False:
+        notes.append(Note(None, "the average is below NCCL_TESTS_MIN_BW"))
+    if table.cpu_time:
+        notes.append(Note(None, "times were taken on the host (-C), not for the collective; results omit them"))
+    return notes

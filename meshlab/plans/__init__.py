@@ -1,0 +1,5 @@
+"""What will be measured: plans, their steps, and how they are sampled."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -1,0 +1,3 @@
+from ._plan import Plan as Plan
+from ._sampling import Sampling as Sampling
+from ._steps import Step as Step

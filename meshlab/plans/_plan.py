@@ -1,0 +1,440 @@
+"""Plans as data. A plan is a product of choices, and a step is one point of that product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshlab.base._errors import BenchError, did_you_mean, printable
+from meshlab.base._units import format_size, parse_sizes
+from meshlab.comm._backend import BUFFERS, MODES, Buffers, CallConfig, Mode
+from meshlab.comm._catalog import CATALOG, find_collective
+from meshlab.comm._elements import ReduceOp, find_dtype, find_op
+from meshlab.comm._validate import check_config
+from meshlab.frames._labels import value_label
+from meshlab.frames._schema import OPTIONS
+from meshlab.mesh._axes import as_integer, short
+from meshlab.mesh._mesh import MeshLike, as_mesh
+from meshlab.plans._sampling import Sampling
+from meshlab.plans._steps import (
+    CONFIGURED,
+    GROUPINGS,
+    PAIRED,
+    Function,
+    Grouping,
+    Step,
+    expand_steps,
+    option_combinations,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.benchmark._estimate import Estimate
+
+
+@dataclass(frozen=True, init=False)
+class Plan:
+    """The choices of a benchmark: collectives, axes, sizes and the way to measure them.
+
+    Collectives, axes, sizes, element types, operations, modes, placements and groupings take one value or several. The
+    plan is the product of all values.
+
+    Parameters
+    ----------
+    collective : str, callable, or sequence of these
+        Collectives by name, such as ``"all_reduce"``, or functions that take a `Communicator`.
+    axis : str or sequence of str
+        Axes of the mesh, or group sets by name: ``"tp"``, ``"dp-cp"``, ``"world"``, or a custom group.
+    sizes : str, int or sequence of these, default "1K:16M"
+        Message sizes in bytes, in any form that `meshlab.base._units.parse_sizes` reads: a range of powers of two such as
+        ``"1K:64M"``, or a list such as ``"1M, 25M, 40M"``. For gather-like collectives this is the total size.
+    dtype : str or sequence of str, default "float32"
+        Element types, by their NumPy names.
+    op : str, ReduceOp, or sequence of these, default "sum"
+        Reduce operations, for example ``"max"`` or ``"pre_mul_sum(0.5)"``.
+    mode : str or sequence of str, default "pipelined"
+        Ways to time the calls, see `meshlab.comm.MODES`.
+    in_place : bool or sequence of bool, default False
+        Whether input and output share memory. With both values, collectives that cannot work in place are measured out
+        of place only.
+    root : int, default 0
+        The root, as a rank of the group, for collectives that have one.
+    sampling : {"default", "quick", "thorough"} or Sampling, optional
+        Number of batches of each step, and when to stop. The names are described in `Sampling.named`.
+    check : bool, default True
+        Whether to compare the result of each step with the expected result, outside the timed part.
+    grouping : str or sequence of str, default "together"
+        The ranks that are active at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
+        time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``). With both ``"together"``
+        and ``"alone"``, the two take turns in blocks of batches, so that a drift affects both of them.
+    concurrent : mapping of str to str, optional
+        Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
+        mode. Both collectives are also measured in isolation, in turns with the concurrent axes.
+    launches : int, default 1
+        Number of repetitions of the plan, each with new communicators.
+    shuffle : bool, default False
+        Whether to measure the steps in random order, so that a drift of the clocks does not bend the curves.
+    seed : int, default 0
+        Seed of the random order.
+    buffers : str or sequence of str, default "plain"
+        Kinds of buffers: ``"plain"``, ``"registered"`` or ``"symmetric"``, described in `meshlab.comm.BUFFERS`. Only
+        NCCL has others than plain ones.
+    algorithm, protocol, cta_policy : str or sequence of str, optional
+        The algorithm, the protocol and the policy for thread blocks of the calls, see `Communicator.configured`. By
+        default NCCL chooses. Messages and ``all_to_all_v`` have none, and are measured once.
+    min_ctas, max_ctas : int or sequence of int, optional
+        Minimum and maximum number of NCCL's thread blocks. By default NCCL chooses. Combinations in which the minimum
+        is larger than the maximum are omitted.
+    alignment_bytes : int, default 0
+        Distance of both buffers from an aligned address, in bytes: a multiple of the element size. With ``-u N``,
+        nccl-tests moves its buffers by N elements.
+    n_aggregated : int, default 1
+        Number of calls that are issued together as one group, each with its own buffers, as with ``-m`` of nccl-tests.
+        NCCL starts them with one kernel. MPI and threads start all of them and then wait for all. The time is that of
+        one call: the time of the group, divided by `n_aggregated`.
+    functions : mapping of str to callable, optional
+        Functions by name, for names in `collective`. Functions that are passed in `collective` are added.
+
+    Raises
+    ------
+    BenchError
+        If a choice has no value, or an unknown one.
+        If collectives, groupings and placements are incompatible.
+    CommunicatorError
+        If a collective, an element type or an operation is unknown.
+    ParseError
+        If a size cannot be read.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> plan = ml.Plan(["all_reduce", "broadcast"], "tp", sizes="1K:4K")
+    >>> steps = plan.steps("dp=2, tp=2")
+    >>> len(steps), str(steps[0]).replace(chr(0x2009), " ")
+    (6, 'all_reduce 1 KiB float32 along tp, pipelined')
+    """
+
+    collective: tuple[str, ...]
+    axis: tuple[str, ...]
+    sizes: tuple[int, ...]
+    dtype: tuple[str, ...]
+    op: tuple[str, ...]
+    mode: tuple[Mode, ...]
+    in_place: tuple[bool, ...]
+    root: int
+    sampling: Sampling
+    check: bool
+    grouping: tuple[Grouping, ...]
+    concurrent: tuple[tuple[str, str], ...]
+    launches: int
+    shuffle: bool
+    seed: int
+    buffers: tuple[Buffers, ...]
+    algorithm: tuple[str | None, ...]
+    protocol: tuple[str | None, ...]
+    min_ctas: tuple[int | None, ...]
+    max_ctas: tuple[int | None, ...]
+    cta_policy: tuple[str | None, ...]
+    alignment_bytes: int
+    n_aggregated: int
+    functions: Mapping[str, Function | None] = field(compare=False, repr=False)
+
+    def __init__(
+        self,
+        collective: str | Function | Sequence[str | Function],
+        axis: str | Sequence[str],
+        sizes: str | int | Sequence[int | str] = "1K:16M",
+        dtype: str | Sequence[str] = "float32",
+        op: str | ReduceOp | Sequence[str | ReduceOp] = "sum",
+        mode: str | Sequence[str] = "pipelined",
+        in_place: bool | Sequence[bool] = False,
+        root: int = 0,
+        sampling: Sampling | str | None = None,
+        check: bool = True,
+        grouping: str | Sequence[str] = "together",
+        concurrent: Mapping[str, str] | Sequence[tuple[str, str]] = (),
+        launches: int = 1,
+        shuffle: bool = False,
+        seed: int = 0,
+        buffers: str | Sequence[str] = "plain",
+        algorithm: str | Sequence[str | None] | None = None,
+        protocol: str | Sequence[str | None] | None = None,
+        min_ctas: int | Sequence[int | None] | None = None,
+        max_ctas: int | Sequence[int | None] | None = None,
+        cta_policy: str | Sequence[str | None] | None = None,
+        alignment_bytes: int = 0,
+        n_aggregated: int = 1,
+        functions: Mapping[str, Function | None] | None = None,
+    ) -> None:
+        named = dict(functions or {})
+        choices: dict[str, tuple[object, ...]] = {
+            "collective": tuple(_name(one, named) for one in _several(collective)),
+            "axis": _several(axis),
+            "sizes": parse_sizes(list(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, str) else sizes),
+            "dtype": tuple(find_dtype(name).name for name in _several(dtype)),
+            "op": tuple(str(find_op(name)) for name in _several(op)),
+            "mode": _several(mode),
+            "in_place": _several(in_place),
+            "grouping": _several(grouping),
+            "buffers": _several(buffers),
+            "algorithm": _several(algorithm),
+            "protocol": _several(protocol),
+            "min_ctas": _several(min_ctas),
+            "max_ctas": _several(max_ctas),
+            "cta_policy": _several(cta_policy),
+        }
+        for name, values in choices.items():
+            if not values:
+                raise BenchError(f"the plan has no {name}; pass at least one")
+            object.__setattr__(self, name, tuple(dict.fromkeys(values)))
+        pairs = list(concurrent.items() if isinstance(concurrent, Mapping) else _several(concurrent))
+        if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
+            raise BenchError(
+                f"concurrent must map axes to collectives, not {short(concurrent)}", hint='pass {"dp": "all_reduce"}'
+            )
+        put = object.__setattr__  # the dataclass is frozen
+        put(self, "root", _whole("root", root))
+        given = "default" if sampling is None else sampling
+        put(self, "sampling", given if isinstance(given, Sampling) else Sampling.named(given))
+        put(self, "check", check)
+        put(self, "concurrent", tuple((str(axis), str(name)) for axis, name in pairs))
+        put(self, "launches", _whole("launches", launches))
+        put(self, "shuffle", bool(shuffle))
+        put(self, "seed", _whole("seed", seed))
+        put(self, "alignment_bytes", _whole("alignment_bytes", alignment_bytes))
+        put(self, "n_aggregated", _whole("n_aggregated", n_aggregated))
+        put(self, "functions", MappingProxyType({name: named[name] for name in self.collective if name in named}))
+        self._check()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Like a saved run, a pickle has only the names of functions: they may be lambdas, which cannot be pickled.
+        return {**vars(self), "functions": dict.fromkeys(self.functions)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, functions=MappingProxyType(state["functions"]))
+
+    def _check(self) -> None:
+        _check_known("mode", self.mode, MODES)
+        _check_known("grouping", self.grouping, GROUPINGS)
+        _check_known("buffers", self.buffers, BUFFERS)
+        for name in (*self.axis, *(name for name, _ in self.concurrent)):
+            if not isinstance(name, str) or name != printable(name):  # half of a surrogate pair is no text
+                raise BenchError(f"axis must be the name of an axis or a group set, not {short(name)}")
+        self._check_options()
+        if self.launches < 1:
+            raise BenchError(f"launches must be at least 1, not {self.launches}")
+        for name in (*self.collective, *(name for _, name in self.concurrent)):
+            if name not in self.functions:
+                self._check_collective(name)
+        if self.concurrent and ("together" not in self.grouping or self.functions):
+            raise BenchError(
+                "functions and the groupings alone and pairs cannot run next to a concurrent axis",
+                hint="measure them in a separate run, without concurrent=",
+            )
+        for name in (*self.collective, *(name for _, name in self.concurrent)) if self.concurrent else ():
+            if not find_collective(name).has_size:
+                raise BenchError(
+                    f"{name} moves no data, so it cannot run next to a concurrent axis",
+                    hint="measure it in a separate run, without concurrent=",
+                )
+
+    def _check_options(self) -> None:
+        for name in CONFIGURED:
+            for value in getattr(self, name):
+                check_config(CallConfig(**{name: value}))
+        if not option_combinations(self):
+            raise BenchError(
+                f"min_ctas={min(number or 1 for number in self.min_ctas)} is larger than every max_ctas of the plan"
+            )
+        if self.n_aggregated < 1:
+            raise BenchError(f"n_aggregated must be at least 1, not {self.n_aggregated}")
+        measured = self._sized()
+        sizes = {name: find_dtype(name).itemsize for name in self.dtype}
+        for name, size in sizes.items():
+            if self.alignment_bytes < 0 or self.alignment_bytes % size:
+                raise BenchError(
+                    f"alignment_bytes must be a multiple of the {size} bytes of a {name}, not {self.alignment_bytes}"
+                )
+        given = [name for name in OPTIONS if getattr(self, name) not in ((OPTIONS[name],), OPTIONS[name])]
+        if given and not measured:
+            raise BenchError(
+                f"{' and '.join(given)} cannot be chosen for functions, which allocate and call what they need",
+                hint="use comm.empty(…, symmetric=True) and comm.configured() in the function",
+            )
+        chosen = [name for name in given if name in CONFIGURED]
+        if chosen and not any(find_collective(name).is_configurable for name in measured):
+            raise BenchError(
+                f"{' and '.join(chosen)} cannot be chosen for {', '.join(measured)}, which NCCL runs as messages",
+                hint="omit them, or measure a different collective",
+            )
+
+    def _sized(self) -> list[str]:
+        """Return the collectives that move data, and so have sizes, dtypes and buffers."""
+        return [name for name in self.collective if name not in self.functions and find_collective(name).has_size]
+
+    def _check_collective(self, name: str) -> None:
+        row = find_collective(name)
+        if name == "send" and "pairs" in self.grouping:
+            return
+        if row.peers and not row.is_measurable:
+            raise BenchError(
+                f"{name} is one side of a message",
+                hint="measure send_recv, which sends around a ring, or send with grouping='pairs'",
+            )
+        if not row.in_place and False not in self.in_place:
+            raise BenchError(f"{name} cannot work in place", hint="measure it out of place, without in_place=True")
+        if self.grouping == ("pairs",) and name not in PAIRED:
+            raise BenchError(
+                f"pairs of ranks support {' and '.join(PAIRED)}, not {name}",
+                hint="choose one of them, or a different grouping",
+            )
+
+    def steps(self, mesh: MeshLike) -> tuple[Step, ...]:
+        """Expand the plan into its steps on a mesh.
+
+        Sizes that round to the same count on the mesh's groups become one step. Every round of pairs is a step.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str
+            The mesh whose groups are measured.
+
+        Returns
+        -------
+        tuple of Step
+            The steps in the order of the plan, with consecutive indices.
+
+        Raises
+        ------
+        MeshError
+            If the mesh has no such axis or group.
+        BenchError
+            If the root is outside a group.
+            If a group has only one rank, and therefore no pairs.
+            If two concurrent axes are the same, or have different ranks.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> [step.size_bytes for step in ml.Plan("all_gather", "tp", sizes="1, 8, 1K").steps("tp=4")]
+        [16, 1024]
+        """
+        return expand_steps(self, as_mesh(mesh))
+
+    def order(self, n: int, launch: int) -> list[int]:
+        """Return the order in which a launch measures the `n` steps of the plan.
+
+        Parameters
+        ----------
+        n : int
+            Number of steps.
+        launch : int
+            Index of the launch, from 0. With ``shuffle=True`` every launch has a different order.
+
+        Returns
+        -------
+        list of int
+            The indices of the steps.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.Plan("all_reduce", "tp").order(3, launch=0)
+        [0, 1, 2]
+        """
+        if not self.shuffle:
+            return list(range(n))
+        order: list[int] = np.random.default_rng([self.seed, launch]).permutation(n).tolist()
+        return order
+
+    def estimate(self, mesh: MeshLike, *, backend: str = "mpi", results: pd.DataFrame | None = None) -> Estimate:
+        """Estimate the duration and the memory of the plan on a mesh, without starting anything.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str
+            The mesh whose groups are measured.
+        backend : {"mpi", "nccl", "gloo", "threads"}, default "mpi"
+            The backend whose typical latency and bandwidth are assumed, for axes for which the mesh names none.
+        results : pandas.DataFrame, optional
+            Results of an earlier run. Times that it contains replace the assumptions.
+
+        Returns
+        -------
+        Estimate
+            The number of steps, the duration in seconds, and the memory in bytes.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> estimate = ml.Plan("all_reduce", "tp", sizes="1M").estimate("tp=2")
+        >>> estimate.n_steps, estimate.memory_bytes
+        (1, 2097152)
+        """
+        from meshlab.benchmark._estimate import estimate_plan
+
+        return estimate_plan(self, as_mesh(mesh), backend=backend, results=results)
+
+    def __str__(self) -> str:
+        sizes = self.sizes
+        span = format_size(sizes[0]) + (f" to {format_size(sizes[-1])}" if len(sizes) > 1 else "")
+        text = f"{', '.join(self.collective)} along {', '.join(self.axis)}, "
+        if self._sized():
+            text += f"{span} ({len(sizes)} sizes), {', '.join(self.dtype)}, "
+        text += ", ".join(self.mode)
+        if self.grouping != ("together",):
+            text += f", groups {' and '.join(self.grouping)}"
+        for name, default in OPTIONS.items():
+            value = getattr(self, name)
+            several = value if isinstance(value, tuple) else (value,)
+            if several != (default,):
+                text += f", {' and '.join(value_label(name, one) for one in several)}"
+        text += "".join(f", while {name} runs along {axis}" for axis, name in self.concurrent)
+        return text + (f", {self.launches} launches" if self.launches > 1 else "")
+
+
+def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
+    for name in given:
+        if name not in known:
+            raise BenchError(f"unknown {what} {name!r}{did_you_mean(name, known)}; choose one of {', '.join(known)}")
+
+
+def _whole(name: str, value: object) -> int:
+    number = as_integer(value)
+    if number is None or not -(1 << 63) <= number < 1 << 63:
+        raise BenchError(f"{name} must be an integer of at most 64 bits, not {short(value)}")
+    return number
+
+
+def _several(value: Any) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(",") if part.strip())
+    if value is None or isinstance(value, (int, ReduceOp)) or callable(value):
+        return (value,)
+    if not isinstance(value, Iterable):
+        raise BenchError(f"the plan cannot use {short(value)}; pass one value or a list")
+    return tuple(value)
+
+
+def _name(one: str | Function, named: dict[str, Function | None]) -> str:
+    """Return the name of a collective or of a function. Add a function to `named`."""
+    if isinstance(one, str):
+        return one
+    if not callable(one):
+        raise BenchError(
+            f"collective must be the name of a collective or a function that takes a communicator, not {one!r}"
+        )
+    name = str(getattr(one, "__name__", type(one).__name__))
+    if name in CATALOG:
+        raise BenchError(
+            f"function {name!r} has the name of a collective, so its rows would be ambiguous; rename the function"
+        )
+    if named.get(name) not in (None, one):
+        raise BenchError(f"two functions have the name {name!r}, so their rows would be ambiguous; rename one of them")
+    named[name] = one
+    return name

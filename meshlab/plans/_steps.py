@@ -1,0 +1,396 @@
+"""Steps: the points of a plan, in the order in which they are measured."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from meshlab.base._errors import BenchError
+from meshlab.base._units import format_size
+from meshlab.comm._backend import Buffers, CallConfig, Mode
+from meshlab.comm._catalog import find_collective
+from meshlab.comm._elements import find_dtype
+from meshlab.frames._labels import option_texts
+from meshlab.frames._schema import OPTIONS
+from meshlab.mesh._groups import Groups
+from meshlab.mesh._mesh import DeviceMesh
+
+if TYPE_CHECKING:
+    from meshlab.plans._plan import Plan
+
+
+Function = Callable[[Any], Any]
+"""A user-defined function to time. It takes the rank's `Communicator`, and may return a callable to time instead."""
+
+Grouping = Literal["together", "alone", "pairs"]
+
+GROUPINGS: dict[Grouping, str] = {
+    "together": "all groups of an axis at the same time, as in a training step",
+    "alone": "one group at a time, with the other ranks idle",
+    "pairs": "every two ranks of a group, in rounds of pairs that share no rank",
+}
+"""The choices for the ranks that are active at the same time, with their descriptions."""
+
+PAIRED = ("send", "send_recv")
+"""The collectives that pairs support: one message, or one in each direction at the same time."""
+
+CONFIGURED = tuple(one.name for one in fields(CallConfig))
+"""The options of a step that a `CallConfig` has."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredGroup:
+    """The ranks that one row of the results describes: a group, or a pair of ranks of a group.
+
+    Parameters
+    ----------
+    name : str
+        Name of the group. For a pair, the group that both ranks belong to.
+    ranks : tuple of int
+        Global ranks, in group order. For a pair, the sender first.
+    is_pair : bool, default False
+        True if the ranks are a pair.
+    """
+
+    name: str
+    ranks: tuple[int, ...]
+    is_pair: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One point of a plan: one collective on the groups of one axis, in one mode.
+
+    The fields have the names of the columns of the results.
+
+    Parameters
+    ----------
+    index : int
+        Position in the plan, from 0.
+    collective : str
+        Name of the collective or of a user-defined function.
+    op : str or None
+        The reduce operation. None if nothing is reduced.
+    dtype : str or None
+        NumPy name of the element type. None for a function or a barrier.
+    root : int or None
+        The root, as a rank of the group. None for collectives without a root.
+    in_place : bool or None
+        Whether input and output share memory. None for a function or a barrier.
+    mode : {"isolated", "pipelined", "graph"}
+        The way to time the calls, see `meshlab.comm.MODES`.
+    axis : str
+        The axis or group set of the mesh.
+    n_ranks : int
+        Number of ranks per group, or 2 for pairs.
+    count : int or None
+        The count argument of the call, in elements. None for a function or a barrier.
+    size_bytes : int or None
+        Message size in bytes, S of nccl-tests. None for a function or a barrier.
+    grouping : {"together", "alone", "pairs"}, default "together"
+        The ranks that are active at the same time.
+    number : int, default 0
+        Index of the round of pairs, from 0.
+    concurrent_axis : str, optional
+        The axis that is busy at the same time.
+    concurrent_collective : str, optional
+        The collective that runs on the concurrent axis.
+    concurrent : Step, optional
+        The step to run at the same time. Its own `concurrent` is None.
+    buffers : {"plain", "registered", "symmetric"} or None, default "plain"
+        The kind of buffers, see `meshlab.comm.BUFFERS`. None for a function, which allocates its own.
+    algorithm, protocol, cta_policy : str, optional
+        The algorithm, the protocol and the policy for thread blocks that the calls have to use. By default the library
+        chooses.
+    min_ctas, max_ctas : int, optional
+        Minimum and maximum number of NCCL's thread blocks. By default NCCL chooses.
+    alignment_bytes : int or None, default 0
+        Distance of the buffers from an aligned address, in bytes. None for a function.
+    n_aggregated : int or None, default 1
+        Number of calls that are issued together as one group. None for a function.
+    """
+
+    index: int
+    collective: str
+    op: str | None
+    dtype: str | None
+    root: int | None
+    in_place: bool | None
+    mode: Mode
+    axis: str
+    n_ranks: int
+    count: int | None
+    size_bytes: int | None
+    grouping: Grouping = "together"
+    number: int = 0
+    concurrent_axis: str | None = None
+    concurrent_collective: str | None = None
+    concurrent: Step | None = None
+    buffers: Buffers | None = "plain"
+    algorithm: str | None = None
+    protocol: str | None = None
+    min_ctas: int | None = None
+    max_ctas: int | None = None
+    cta_policy: str | None = None
+    alignment_bytes: int | None = 0
+    n_aggregated: int | None = 1
+
+    @property
+    def parts(self) -> tuple[Step, ...]:
+        """The steps that produce rows: this step, and the concurrent one."""
+        return (self,) if self.concurrent is None else (self, self.concurrent)
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory of one rank's buffers, in bytes. 0 for a barrier, and for a function, which allocates its own."""
+        if self.count is None or self.dtype is None:
+            return 0
+        row = find_collective(self.collective)
+        sizes = [row.elements(side, self.count, self.n_ranks) for side in ("sends", "receives")]
+        own = (max(sizes) if self.in_place else sum(sizes)) * find_dtype(self.dtype).itemsize
+        own *= self.n_aggregated or 1  # calls that are issued together have separate buffers
+        return own + (0 if self.concurrent is None else self.concurrent.buffer_bytes)
+
+    def measured_groups(self, groups: Groups) -> list[MeasuredGroup]:
+        """Return one item per row of the results: the groups, or the pairs of this round."""
+        if self.grouping != "pairs":
+            return [MeasuredGroup(group.name, group.ranks) for group in groups]
+        pairs = pairs_of_round(groups.size, self.number)
+        return [
+            MeasuredGroup(group.name, (group.ranks[a], group.ranks[b]), is_pair=True)
+            for group in groups
+            for a, b in pairs
+        ]
+
+    def __str__(self) -> str:
+        size = "" if self.size_bytes is None else f" {format_size(self.size_bytes)} {self.dtype}"
+        place = " in place" if self.in_place else ""
+        text = f"{self.collective}{size}{place} along {self.axis}"
+        if self.grouping == "alone":
+            text += ", one group at a time"
+        elif self.grouping == "pairs":
+            text += f", pairs of round {self.number + 1}"
+        if self.concurrent_axis is not None:
+            text += f" while {self.concurrent_collective} along {self.concurrent_axis}"
+        return ", ".join([text, self.mode, *option_texts({name: getattr(self, name) for name in OPTIONS})])
+
+
+def n_rounds(n: int) -> int:
+    """Return the number of rounds in which every two of `n` ranks meet once."""
+    return 0 if n < 2 else n - 1 + n % 2
+
+
+def pairs_of_round(n: int, number: int) -> list[tuple[int, int]]:
+    """Return the pairs of one round. No rank is in two pairs, and over all rounds every two ranks meet once.
+
+    This is the circle method of round-robin tournaments: one rank keeps its position and the others rotate. Rounds from
+    ``n_rounds(n)`` on have the same pairs in the opposite direction.
+
+    Examples
+    --------
+    >>> [pairs_of_round(4, number) for number in range(n_rounds(4))]
+    [[(0, 3), (1, 2)], [(1, 3), (0, 2)], [(2, 3), (0, 1)]]
+    """
+    rounds = n_rounds(n)
+    turn, is_back = number % rounds, number >= rounds
+    # The ranks 0 … m - 1 rotate on a circle of odd length m, and rank m is fixed. Two ranks of the circle meet in the
+    # round with a + b = 2·turn (mod m), which leaves the rank a = turn for rank m. Doubling is one-to-one modulo an odd
+    # number, so every pair meets in exactly one round. If n is odd, there is no rank m, and its partner is idle.
+    m = n - 1 + n % 2
+    pairs = [(turn, m)] + [((turn + i) % m, (turn - i) % m) for i in range(1, (m + 1) // 2)]
+    forward = [(min(pair), max(pair)) for pair in pairs if max(pair) < n]
+    return [(b, a) for a, b in forward] if is_back else forward
+
+
+def expand_steps(plan: Plan, mesh: DeviceMesh) -> tuple[Step, ...]:
+    """Expand a plan into its steps on a mesh. See `Plan.steps`."""
+    _check_concurrent(plan, mesh)
+    # An ordered set of steps without their index, because points may coincide: small sizes round to the same count, and
+    # the baselines of a concurrent axis may be in the plan already.
+    steps: dict[Step, Step] = {}
+    for step in _points(plan, mesh):
+        concurrent = None if step.concurrent is None else replace(step.concurrent, index=len(steps))
+        steps.setdefault(step, replace(step, index=len(steps), concurrent=concurrent))
+    return tuple(steps.values())
+
+
+def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
+    """Yield all points of the plan, including duplicates. All of them have the index 0."""
+    for axis, grouping in itertools.product(plan.axis, plan.grouping):
+        n = mesh[axis].size
+        if grouping == "pairs" and n < 2:
+            raise BenchError(f"the groups of {axis} have one rank and therefore no pairs; choose a different axis")
+        for number in range(2 * n_rounds(n) if grouping == "pairs" else 1):  # every round in both directions
+            names = [name for name in plan.collective if _fits(name, grouping, number, n)]
+            for name, dtype, op, mode, in_place, options, size in itertools.product(
+                names, plan.dtype, plan.op, plan.mode, plan.in_place, option_combinations(plan), plan.sizes
+            ):
+                if name in plan.functions:
+                    if grouping != "pairs":
+                        yield replace(_without_size(name, axis, n, mode), grouping=grouping)
+                    continue
+                if not find_collective(name).has_size:
+                    yield replace(_without_size(name, axis, n, mode), grouping=grouping)
+                    continue
+                if in_place and (grouping == "pairs" or not find_collective(name).in_place):
+                    continue
+                point = (dtype, op, mode, in_place, options, size)
+                step = _point(plan, name, axis, 2 if grouping == "pairs" else n, *point)
+                yield replace(step, grouping=grouping, number=number)
+                if grouping == "together":
+                    yield from _with_concurrent(plan, mesh, step, point)
+
+
+def turns(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
+    """Group the steps that are alternatives of one another, and therefore measured in turns.
+
+    These are the groups of an axis together and alone, and concurrent axes with each of them in isolation. A step
+    without alternatives is a group of its own.
+
+    Parameters
+    ----------
+    steps : sequence of Step
+        The steps of a plan.
+
+    Returns
+    -------
+    list of tuple of Step
+        Each step once, in the order of the first step of each group.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> steps = ml.Plan("all_reduce", "tp", sizes="1K, 4K", grouping="together, alone").steps("dp=2, tp=2")
+    >>> [[step.index for step in group] for group in turns(steps)]
+    [[0, 2], [1, 3]]
+    """
+    groups: dict[Step, list[Step]] = {}
+    for step in steps:
+        # A concurrent step joins the groups of its two axes, which may have been separate until then.
+        joined: list[Step] = []
+        baselines = {_baseline(part) for part in step.parts}
+        for group in {id(group): group for one in baselines if (group := groups.get(one)) is not None}.values():
+            joined += group
+        joined.append(step)
+        groups |= dict.fromkeys((*baselines, *(_baseline(part) for one in joined for part in one.parts)), joined)
+    found = {id(group): tuple(sorted(group, key=lambda step: step.index)) for group in groups.values()}
+    return sorted(found.values(), key=lambda group: group[0].index)
+
+
+def _baseline(step: Step) -> Step:
+    """Return the step with which its alternatives are compared. Pairs have no alternatives."""
+    if step.grouping == "pairs":
+        return step
+    return replace(
+        step, index=0, grouping="together", concurrent_axis=None, concurrent_collective=None, concurrent=None
+    )
+
+
+def _check_concurrent(plan: Plan, mesh: DeviceMesh) -> None:
+    """Raise unless every concurrent axis exists and has another axis to run next to."""
+    for axis, name in plan.concurrent:
+        mesh[axis]
+        if all(other == axis for other in plan.axis):
+            others = ", ".join(other for other in mesh.axis_names if other != axis)
+            raise BenchError(
+                f"{name} along {axis} cannot run next to {axis} itself, the only axis that is measured",
+                hint=f"choose another axis: {others}" if others else "omit concurrent=",
+            )
+
+
+def _check_same_ranks(mesh: DeviceMesh, axis: str, other: str) -> None:
+    """Raise unless two axes have the same ranks: a rank without a group in one of them would block its other group."""
+    alone = np.setxor1d(mesh[axis].array, mesh[other].array)
+    if alone.size:
+        raise BenchError(
+            f"{axis} and {other} cannot run at the same time: rank {alone[0]} is in the groups of only one of them; "
+            "choose two axes that have the same ranks"
+        )
+
+
+def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
+    """Return True if a collective is measured in a round. Only send needs the rounds in the opposite direction."""
+    if grouping == "pairs":
+        return name in PAIRED and (name == "send" or number < n_rounds(n))
+    return name != "send"
+
+
+def _without_size(name: str, axis: str, n: int, mode: Mode) -> Step:
+    """Return the step of a function or a barrier."""
+    return Step(
+        0,
+        name,
+        None,
+        None,
+        None,
+        None,
+        mode,
+        axis,
+        n,
+        None,
+        None,
+        buffers=None,
+        alignment_bytes=None,
+        n_aggregated=None,
+    )
+
+
+def option_combinations(plan: Plan) -> list[dict[str, Any]]:
+    """Return the combinations of the options of a call, as fields of a step."""
+    names = tuple(OPTIONS)
+    several = itertools.product(*(np.atleast_1d(np.array(getattr(plan, name), object)) for name in names))
+    found = [dict(zip(names, values, strict=True)) for values in several]
+    return [one for one in found if (one["min_ctas"] or 1) <= (one["max_ctas"] or math.inf)]
+
+
+def _point(
+    plan: Plan,
+    name: str,
+    axis: str,
+    n: int,
+    dtype: str,
+    op: str,
+    mode: Mode,
+    in_place: bool,
+    options: Mapping[str, Any],
+    size: int,
+) -> Step:
+    row, itemsize = find_collective(name), find_dtype(dtype).itemsize
+    if row.rooted and not 0 <= plan.root < n:
+        raise BenchError(f"root={plan.root} is outside the groups of {axis}; choose a rank from 0 to {n - 1}")
+    count = row.count_for(size, itemsize, n)
+    if not row.is_configurable:
+        options = {**options, **dict.fromkeys(CONFIGURED)}
+    return Step(
+        index=0,
+        collective=name,
+        op=op if row.reduces else None,
+        dtype=dtype,
+        root=plan.root if row.rooted else None,
+        in_place=in_place,
+        mode=mode,
+        axis=axis,
+        n_ranks=n,
+        count=count,
+        size_bytes=row.size_bytes(count, itemsize, n),
+        **options,
+    )
+
+
+def _with_concurrent(plan: Plan, mesh: DeviceMesh, step: Step, point: Sequence[object]) -> Iterator[Step]:
+    """Yield the other axis in isolation, and then both axes at the same time."""
+    dtype, op, mode, in_place, options, size = point
+    for axis, name in plan.concurrent:
+        if axis == step.axis:
+            continue
+        _check_same_ranks(mesh, step.axis, axis)
+        may = in_place and find_collective(name).in_place
+        other = _point(plan, name, axis, mesh[axis].size, dtype, op, mode, may, options, size)  # type: ignore[arg-type]
+        yield other
+        partner = replace(other, concurrent_axis=step.axis, concurrent_collective=step.collective)
+        yield replace(step, concurrent_axis=axis, concurrent_collective=name, concurrent=partner)

@@ -1,0 +1,89 @@
+"""The texts of many cells as one artist, because matplotlib needs a millisecond for each `Text`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from matplotlib.artist import Artist
+from matplotlib.font_manager import FontProperties
+from matplotlib.text import Text
+from matplotlib.transforms import IdentityTransform
+
+if TYPE_CHECKING:
+    from matplotlib.backend_bases import RendererBase
+
+
+class CellText(NamedTuple):
+    """A text in a cell.
+
+    Parameters
+    ----------
+    text : str
+        The text, in one line.
+    x, y : float
+        Its centre, in data coordinates.
+    color : str
+        Its colour.
+    is_bold : bool
+        Whether it is bold.
+    """
+
+    text: str
+    x: float
+    y: float
+    color: str
+    is_bold: bool = False
+
+
+class CellTexts(Artist):
+    """Texts that are centred in cells.
+
+    A text whose centre is outside the axes is not drawn. All others are inside their cells, so they are not clipped.
+
+    Parameters
+    ----------
+    texts : sequence of CellText
+        The texts.
+    size : float
+        The size of the font, in points.
+    """
+
+    def __init__(self, texts: Sequence[CellText], size: float) -> None:
+        super().__init__()
+        self.texts, self.size = tuple(texts), size
+        self.set_in_layout(False)
+        self.set_zorder(3)
+
+    def draw(self, renderer: RendererBase) -> None:
+        """Draw the texts."""
+        if not self.get_visible() or self.axes is None or not self.texts:
+            return
+        renderer.open_group("cells")
+        height = renderer.get_canvas_width_height()[1]
+        fonts = [FontProperties(size=self.size, weight=weight) for weight in ("normal", "bold")]
+        # The height of all letters, so that all texts have the same baseline in their cells.
+        tall = [renderer.get_text_width_height_descent("lp", font, False)[1:] for font in fonts]
+        widths: dict[tuple[str, bool], float] = {}
+        contexts: dict[str, Any] = {}
+        # An SVG says where the centre of a text is, because the browser may have another font.
+        anchor = Text(0, 0, "", ha="center", transform=IdentityTransform())
+        places = self.axes.transData.transform([(one.x, one.y) for one in self.texts])
+        for one, (x, y) in zip(self.texts, places.tolist(), strict=True):
+            if not self.axes.bbox.contains(x, y):
+                continue
+            font, (rise, fall) = fonts[one.is_bold], tall[one.is_bold]
+            key = one.text, one.is_bold
+            if key not in widths:
+                widths[key] = renderer.get_text_width_height_descent(one.text, font, False)[0]
+            if one.color not in contexts:
+                contexts[one.color] = renderer.new_gc()
+                contexts[one.color].set_foreground(one.color)
+            anchor.set_position((x, y))
+            baseline = y + fall - rise / 2
+            down = height - baseline if renderer.flipy() else baseline
+            renderer.draw_text(contexts[one.color], x - widths[key] / 2, down, one.text, font, 0, False, anchor)
+        for context in contexts.values():
+            context.restore()
+        renderer.close_group("cells")
+        self.stale = False

@@ -1,0 +1,591 @@
+"""Bandwidth and latency against message size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._errors import BenchError, did_you_mean
+from meshlab.base._units import SEPARATOR, THIN, format_bandwidth, format_size
+from meshlab.frames._labels import title_parts
+from meshlab.plots._lines import Line, Values, lines_of, stroke_note, with_groups
+from meshlab.plots._style import (
+    PALETTE,
+    PREVIOUS,
+    WRONG,
+    axes_size,
+    figure_png,
+    figure_svg,
+    font_size,
+    free_right,
+    new_figure,
+    reserve,
+    set_title,
+    text_width,
+)
+from meshlab.prediction._bounds import bound_lines, share_of_bound, with_bounds
+from meshlab.runs._rundata import RunData
+from meshlab.runs._store import as_results
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    from meshlab.mesh._mesh import MeshLike
+    from meshlab.prediction._predictions import Prediction
+    from meshlab.topology.model._presets import ClusterLike
+
+
+_BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
+_MOST_LABELS = 5
+"""Up to this many lines are labelled at their ends; more lines get a legend."""
+
+_MOST_IN_COLUMN = 8
+"""A legend inside the axes has two columns if it has more names than this."""
+
+_MOST_OUTSIDE = 0.42
+"""Largest share of the width that labels or a legend to the right of the axes may take."""
+
+_MOST_DISTINCT = 8
+"""Thin lines of more groups than this are pale: they show a distribution, and single groups cannot be followed."""
+
+_MOST_VECTORS = 4000
+"""Thin lines with more points than this are an image in an SVG, which would otherwise have megabytes."""
+
+_WIDTH = 8.0
+"""Width of a figure in inches. It is as wide as the output of a notebook."""
+
+_LEFT, _BELOW = 62.0, 42.0
+"""Width and height of the scales with their labels, in points."""
+
+_MARKERS = "os^DvPXh"
+_DASHES: Sequence[Any] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
+_LEADER = 26.0
+"""Width of a leading line between the axes and a label, in points."""
+
+_HANDLE = 52.0
+"""Width of a legend's handle with the space around it, in points."""
+_TEXT = 9.0
+_SIZE_STEPS = (1, 2, 3, 4, 5, 10)
+"""Octaves between two ticks. One tick is always at 1 KiB."""
+
+
+def bandwidth(
+    run: Any,
+    *,
+    ax: Axes | None = None,
+    y: Literal["busbw_gbs", "algbw_gbs"] = "busbw_gbs",
+    previous: Any = None,
+    references: Mapping[str, float] | None = None,
+    cluster: ClusterLike | None = None,
+    mesh: MeshLike | None = None,
+    predicted: Prediction | None = None,
+) -> Axes:
+    """Draw bandwidth against message size, with one line per collective, axis and other varying column.
+
+    The value at a size is the bandwidth of the slowest group, from its median time, and the band is the 95 % interval
+    of this group. If an axis has several groups, thin lines show each of them, unless there are more than five lines.
+    Rows with a wrong result are red crosses and not part of a line. Rows that failed are omitted.
+
+    Parameters
+    ----------
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        A run or its folder, or its results. ``results.attrs["where"]`` is the label of the measured system.
+    ax : matplotlib.axes.Axes, optional
+        The axes to draw on, which shrink to make room for labels on their right. By default a new figure is created.
+    y : {"busbw_gbs", "algbw_gbs"}, default "busbw_gbs"
+        Bus bandwidth, which is comparable with the rate of a link for every collective, or algorithm bandwidth.
+    previous : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
+        An earlier run, drawn in grey.
+    references : mapping of str to float, optional
+        Rates in GB/s to compare with, such as ``{"NVLink": 450}``, drawn as dashed lines.
+    cluster : Cluster or str, optional
+        The measured cluster. With it, the bandwidth that its hardware allows is a dashed line, and each line is
+        labelled with its share of this bound at the largest size, from 16 MiB on. Only for bus bandwidths of GPUs.
+    mesh : DeviceMesh or str, optional
+        The measured mesh, which the bounds depend on. By default that of the run.
+    predicted : Prediction, optional
+        The prediction of the same collectives and axes, drawn as dotted lines in the colours of the measured ones.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    BenchError
+        If `run` or `previous` has no results.
+        If `y` is not a bandwidth column, or not the bus bandwidth if there is a cluster.
+    TopologyError
+        If the cluster is too small for the mesh, or the bandwidth of its links is unknown.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> from matplotlib.figure import Figure
+    >>> results = ml.example().query("mode == 'graph'")
+    >>> ax = ml.plot.bandwidth(results, references={"NVLink 4": 450}, ax=Figure((9, 4)).add_subplot())
+    >>> ax.get_ylabel(), ax.get_xlabel()
+    ('bus bandwidth (GB/s)', 'message size')
+    """
+    if y not in _BANDWIDTHS:
+        similar = did_you_mean(y, _BANDWIDTHS, synonyms={"busbw": "busbw_gbs", "algbw": "algbw_gbs"})
+        raise BenchError(f"y={y!r} is not a bandwidth column{similar}; choose {' or '.join(_BANDWIDTHS)}")
+    results = as_results(run)
+    earlier = [] if previous is None else lines_of(as_results(previous), y)
+    bounded = _with_bounds(run, cluster, mesh, y)
+    return draw_bandwidth(
+        _axes(ax),
+        results,
+        lines_of(results, y),
+        earlier,
+        y,
+        references=references,
+        bounded=bounded,
+        predicted=predicted,
+    )
+
+
+def draw_bandwidth(
+    ax: Axes,
+    results: pd.DataFrame,
+    lines: Sequence[Line],
+    earlier: Sequence[Line],
+    y: Literal["busbw_gbs", "algbw_gbs"] = "busbw_gbs",
+    *,
+    references: Mapping[str, float] | None = None,
+    bounded: pd.DataFrame | None = None,
+    predicted: Prediction | None = None,
+) -> Axes:
+    """Draw the lines of results as `bandwidth` does. `bounded` are the same rows with their bounds."""
+    lines, references = with_groups(lines), dict(references or {})
+    _prepare(ax)
+    if bounded is not None:
+        lines = [_with_share(line, bounded) for line in lines]
+        references |= bound_lines(bounded)
+    ax.set_ylabel(f"{_BANDWIDTHS[y]} (GB/s)")
+    dotted = [] if predicted is None or y != "busbw_gbs" else _predicted_lines(lines, predicted)
+    highest = _concatenate(part.ravel() for line in lines for part in (line.high, line.groups))
+    top = np.nanmax([0.0, *_values(lines, earlier), *highest, *_values(dotted, []), *references.values()])
+    ax.set_ylim(0, top * 1.08 if top > 0 else 1)
+    note = [*stroke_note(lines), *["dotted: predicted"] * any(len(line) for line in dotted)]
+    reserve(ax, above=set_title(ax, title_parts(results), note=note))
+    _draw_references(ax, references)
+    for line, style in zip(dotted, _styles(lines), strict=False):
+        ax.plot(line.size, line.value, color=style["color"], linewidth=1.3, linestyle=(0, (1, 1.6)), zorder=1.8)
+    draw_lines(ax, lines, earlier)
+    return ax
+
+
+def _predicted_lines(lines: Sequence[Line], predicted: Prediction) -> list[Line]:
+    """Return the predicted line of each measured line, which is empty if there is none."""
+    known = {(line.axis, line.collective): line for line in predicted.lines}
+    found = []
+    for line in lines:
+        one = known.get((str(line.keys.get("axis")), str(line.keys.get("collective"))))
+        found.append(Line.of([], []) if one is None else Line.of(one.size_bytes, one.busbw_gbs))
+    return found
+
+
+def _with_bounds(run: Any, cluster: ClusterLike | None, mesh: MeshLike | None, y: str) -> pd.DataFrame | None:
+    """Return the results with their bounds, which they may have already. None without a cluster."""
+    if cluster is None:
+        return run if "of_bound" in getattr(run, "columns", ()) and y == "busbw_gbs" else None
+    if y != "busbw_gbs":
+        raise BenchError(f"bounds are bus bandwidths, but y={y!r}; remove y= or cluster=")
+    return with_bounds(run, cluster, mesh=mesh)
+
+
+def _with_share(line: Line, bounded: pd.DataFrame) -> Line:
+    """Add the share of the bound at the largest size to the name of a line."""
+    known = np.flatnonzero(np.isfinite(line.value))
+    if not known.size:
+        return line
+    share = share_of_bound(bounded.iloc[line.rows], line.size[known[-1]], line.value[known[-1]])
+    parts = [part for part in (line.name, f"{share} of bound" if share else "") if part]
+    return replace(line, name=SEPARATOR.join(parts))
+
+
+def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
+    """Draw the time per call against message size, on logarithmic scales. Lines are split as in `bandwidth`.
+
+    The value at a size is the median time of the slowest group, and the band is its 95 % interval. If an axis has
+    several groups, thin lines show each of them, unless there are more than five lines.
+
+    Parameters
+    ----------
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        A run or its folder, or its results. ``results.attrs["where"]`` is the label of the measured system.
+    ax : matplotlib.axes.Axes, optional
+        The axes to draw on, which shrink to make room for labels on their right. By default a new figure is created.
+    previous : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
+        An earlier run, drawn in grey.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    BenchError
+        If `run` or `previous` has no results.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> from matplotlib.figure import Figure
+    >>> ax = ml.plot.latency(ml.example().query("collective == 'all_reduce'"), ax=Figure((9, 4)).add_subplot())
+    >>> ax.get_ylabel(), ax.get_yscale()
+    ('time per call', 'log')
+    """
+    results = as_results(run)
+    earlier = [] if previous is None else lines_of(as_results(previous), "time_us")
+    return draw_latency(_axes(ax), results, lines_of(results, "time_us"), earlier)
+
+
+def draw_latency(ax: Axes, results: pd.DataFrame, lines: Sequence[Line], earlier: Sequence[Line]) -> Axes:
+    """Draw the lines of results as `latency` does."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    lines = with_groups(lines)
+    _prepare(ax)
+    ax.set_ylabel("time per call")
+    ax.set_yscale("log")
+    bounds = _concatenate(part.ravel() for line in lines for part in (line.low, line.high, line.groups))
+    times = np.concatenate([_values(lines, earlier), bounds[bounds > 0]])  # drops NaN, the bounds of a missing interval
+    if times.size:
+        ax.set_ylim(times.min() / 1.6, times.max() * 1.6)
+    few_decades = times.size and times.max() < 50 * times.min()
+    ax.yaxis.set_major_locator(LogLocator(10, subs=(1, 2, 5) if few_decades else (1,), numticks=99))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(time)))
+    if not few_decades:  # each tick takes a millisecond to draw, and these two suffice
+        ax.yaxis.set_minor_locator(LogLocator(10, subs=(2, 5), numticks=99))
+    ax.yaxis.set_minor_formatter(NullFormatter())
+    reserve(ax, above=set_title(ax, title_parts(results), note=stroke_note(lines)))
+    draw_lines(ax, lines, earlier)
+    return ax
+
+
+def run_figure(run: RunData, *, previous: pd.DataFrame | None = None) -> Figure | None:
+    """Return the figure that a notebook shows for a run, or None if there are no times yet.
+
+    Parameters
+    ----------
+    run : RunData
+        The run.
+    previous : pandas.DataFrame, optional
+        Results of an earlier run, drawn in grey.
+
+    Returns
+    -------
+    matplotlib.figure.Figure or None
+        The figure. Its label describes it for screen readers.
+    """
+    from matplotlib.figure import Figure
+
+    results = run.results
+    if not results["time_us"].notna().any():
+        return None
+    figsize = (_WIDTH, 3.6)
+    figure = Figure(figsize)
+    figure.set_label(SEPARATOR.join(title_parts(results)))
+    bandwidth(results, ax=figure.add_axes(curve_box(figsize)), previous=previous)
+    return figure
+
+
+def run_figure_html(run: RunData) -> str:
+    """Return the figure of a run (see `run_figure`) as an ``<svg>`` element, or an empty string without times."""
+    figure = run_figure(run)
+    return "" if figure is None else figure_svg(figure, label=str(figure.get_label()))
+
+
+def run_figure_png(run: RunData) -> bytes | None:
+    """Return the figure of a run (see `run_figure`) as PNG, or None without times."""
+    figure = run_figure(run)
+    return None if figure is None else figure_png(figure)
+
+
+def curve_box(figsize: tuple[float, float]) -> tuple[float, float, float, float]:
+    """Return the largest position of the axes in a figure, as fractions of it, with room for the scales.
+
+    Parameters
+    ----------
+    figsize : tuple of float
+        Width and height of the figure, in inches.
+
+    Examples
+    --------
+    >>> left, bottom, width, height = curve_box((8, 4.2))
+    >>> left + width < 1, bottom + height < 1
+    (True, True)
+    """
+    width, height = figsize[0] * 72, figsize[1] * 72
+    right, above = 22.0, 12.0
+    return _LEFT / width, _BELOW / height, 1 - (_LEFT + right) / width, 1 - (_BELOW + above) / height
+
+
+def _axes(ax: Axes | None) -> Axes:
+    if ax is None:
+        figsize = (_WIDTH, 4.2)
+        ax = new_figure(figsize).add_axes(curve_box(figsize))
+    return ax
+
+
+def _prepare(ax: Axes) -> None:
+    reserve(ax, left=_LEFT, below=_BELOW)
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(alpha=0.25, linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.set_xlabel("message size")
+
+
+def _concatenate(arrays: Iterable[Values]) -> Values:
+    return np.concatenate([np.empty(0), *arrays])
+
+
+def _values(lines: Sequence[Line], earlier: Sequence[Line]) -> Values:
+    return _concatenate([line.value for line in (*lines, *earlier)] + [line.wrong_value for line in lines])
+
+
+def draw_lines(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
+    """Draw bands, lines, groups and crosses, then name the lines at their ends or in a legend.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        The axes, with the scale and the limits of y.
+    lines, earlier : sequence of Line
+        The lines, and those of an earlier run, which are grey.
+    """
+    sizes = _concatenate([line.size for line in (*lines, *earlier)] + [line.wrong_size for line in lines])
+    if not sizes.size:
+        ax.text(0.5, 0.5, "nothing to draw", transform=ax.transAxes, ha="center", va="center")
+        ax.set(xticks=[], yticks=[])
+        return
+    drawn: list[tuple[str, Line, Line2D]] = []
+    for line in filter(len, earlier):
+        name = f"{line.name}, previous" if line.name else "previous"
+        drawn.append((name, line, ax.plot(line.size, line.value, color=PREVIOUS, linewidth=1.2)[0]))
+    only = "this run" if drawn else ""
+    for line, style in zip(lines, _styles(lines), strict=True):
+        if len(line):
+            _draw_band(ax, line, style["color"])
+            _draw_groups(ax, line, style["color"])
+            (handle,) = ax.plot(line.size, line.value, markersize=4, linewidth=1.8, **style)
+            drawn.append((line.name or only, line, handle))
+    names = [name for name, _, _ in drawn]
+    label_room = max(text_width(name, _TEXT) for name in names) + _LEADER
+    is_named = any(names)  # the only line of a plot has no name
+    is_labelled = is_named and len(drawn) <= _MOST_LABELS and label_room <= free_right(ax) * _MOST_OUTSIDE
+    handles = [(handle, name) for name, _, handle in drawn] if is_named and not is_labelled else []
+    n_earlier = sum(1 for line in earlier if len(line))
+    if handles and n_earlier:  # all of them are grey, so one entry is enough
+        handles = [(handles[0][0], "previous run"), *handles[n_earlier:]]
+    wrong_sizes = _concatenate(line.wrong_size for line in lines)
+    if wrong_sizes.size:
+        values = _concatenate(line.wrong_value for line in lines)
+        (cross,) = ax.plot(wrong_sizes, values, "x", color=WRONG, markersize=8, markeredgewidth=2.2, zorder=4)
+        handles.append((cross, f"{values.size:,} wrong result{'s' * (values.size != 1)}, not in the line"))
+    if is_labelled:
+        reserve(ax, right=label_room)
+    place = _legend_place(ax, [name for _, name in handles])
+    scale_sizes(ax, float(sizes.min()), float(sizes.max()))
+    if is_labelled:
+        _label_ends(ax, drawn)
+    if handles:
+        legend = ax.legend(*zip(*_shorten(ax, handles), strict=True), fontsize=_TEXT, **place)
+        for text in legend.get_texts():
+            text.set_parse_math(False)
+
+
+def _draw_band(ax: Axes, line: Line, color: str) -> None:
+    """Fill the interval of a line. A point between two points without an interval has a bar instead."""
+    ax.fill_between(line.size, line.low, line.high, color=color, alpha=0.25, linewidth=0)
+    known = np.isfinite(line.low) & np.isfinite(line.high)
+    around = np.pad(known, 1)
+    alone = known & ~around[:-2] & ~around[2:]
+    if alone.any():
+        ax.vlines(line.size[alone], line.low[alone], line.high[alone], color=color, alpha=0.25, linewidth=5)
+
+
+def _draw_groups(ax: Axes, line: Line, color: str) -> None:
+    """Draw the groups of a line in one artist, because an axis may have thousands of them."""
+    from matplotlib.collections import LineCollection
+
+    n, is_image = len(line.groups), line.groups.size > _MOST_VECTORS
+    alpha, width = (0.7, 0.8) if n <= _MOST_DISTINCT else (0.2, 0.6)
+    look: dict[str, Any] = {"alpha": alpha, "linewidths": width, "zorder": 1.9, "rasterized": is_image}
+    points = np.stack([np.broadcast_to(line.size, line.groups.shape), line.groups], axis=-1) if n else np.empty(0)
+    if n and len(line) > 1:
+        groups = LineCollection(list(points), colors=color, **look)
+        ax.add_collection(groups, autolim=False)
+    elif n:  # a line with one point is invisible
+        x, y = points[:, 0].T
+        ax.scatter(x, y, marker="_", color=color, s=80, **look)
+
+
+def _styles(lines: Sequence[Line]) -> list[dict[str, Any]]:
+    """Return a colour, a marker and dashes for each line."""
+    numbers = [(index % len(PALETTE), index // len(PALETTE)) for index in range(len(lines))]
+    if len(lines) > len(PALETTE):
+        # More lines than colours: one colour per collective (the first part of a name), and dashes for the rest of it.
+        parts = [line.name.partition(SEPARATOR) for line in lines]
+        firsts, rests = (list(dict.fromkeys(part[i] for part in parts)) for i in (0, 2))
+        if len(firsts) <= len(PALETTE) and len(rests) <= len(_DASHES):
+            numbers = [(firsts.index(first), rests.index(rest)) for first, _, rest in parts]
+    return [
+        {"color": PALETTE[color], "marker": _MARKERS[color], "linestyle": _DASHES[dash % len(_DASHES)]}
+        for color, dash in numbers
+    ]
+
+
+def _legend_place(ax: Axes, names: Sequence[str]) -> dict[str, Any]:
+    """Return the options of a legend. It is to the right of the axes if it has several names, and if they fit."""
+    if len(names) < 2:
+        return {"loc": "best"}
+    width = max(text_width(name, _TEXT) for name in names) + _HANDLE
+    if width > free_right(ax) * _MOST_OUTSIDE:
+        return {"loc": "best", "ncols": 1 + (len(names) > _MOST_IN_COLUMN)}
+    reserve(ax, right=width)
+    place = (1 + 8 / axes_size(ax)[0], 1.0)
+    return {"loc": "upper left", "bbox_to_anchor": place, "frameon": False, "borderaxespad": 0.0, "borderpad": 0.0}
+
+
+def _shorten(ax: Axes, handles: Sequence[tuple[Line2D, str]]) -> list[tuple[Line2D, str]]:
+    """Return the entries of a legend that fit next to the axes, and the number of the others."""
+    from matplotlib.lines import Line2D
+
+    most = max(int(axes_size(ax)[1] / (_TEXT * 1.55)), _MOST_IN_COLUMN)
+    if len(handles) <= most:
+        return list(handles)
+    more = Line2D([], [], linestyle="none"), f"and {len(handles) - most + 1:,} more lines"
+    return [*handles[: most - 1], more]
+
+
+def scale_sizes(ax: Axes, smallest: float, largest: float) -> None:
+    """Scale x by powers of two, from the smallest to the largest size."""
+    import matplotlib as mpl
+    from matplotlib.ticker import NullLocator
+
+    width = axes_size(ax)[0]
+    octaves = max(np.log2(largest / smallest), 1.0)
+    pad = 2 ** (octaves * 0.012 if largest > smallest else 0.5)
+    ax.set_xscale("log", base=2)
+    ax.set_xlim(smallest / pad, largest * pad)
+    label = text_width("512 KiB", font_size(mpl.rcParams["xtick.labelsize"])) + 4
+    step = next((step for step in _SIZE_STEPS if octaves / step * label <= width), _SIZE_STEPS[-1])
+    ticks = 2.0 ** np.arange(10 % step, 51, step)
+    ticks = ticks[(ticks >= smallest * 0.99) & (ticks <= largest * 1.01)]
+    ticks = ticks if ticks.size else np.array([smallest])
+    ax.set_xticks(ticks, [format_size(size) for size in ticks])
+    ax.xaxis.set_minor_locator(NullLocator())
+
+
+def _label_ends(ax: Axes, drawn: Sequence[tuple[str, Line, Line2D]]) -> None:
+    """Label each line to the right of the axes, as close to the height of its end as the other labels allow."""
+    from matplotlib.transforms import offset_copy
+
+    to_axes = ax.transData + ax.transAxes.inverted()
+    drawn = [(name, line, handle) for name, line, handle in drawn if np.isfinite(line.value).any()]
+    last = [np.flatnonzero(np.isfinite(line.value))[-1] for _, line, _ in drawn]
+    points = [(line.size[index], line.value[index]) for (_, line, _), index in zip(drawn, last, strict=True)]
+    ends = to_axes.transform(np.reshape(points, (-1, 2)))
+    # A distance in points from the axes is still the same after a layout engine has moved them.
+    margin = offset_copy(ax.transAxes, ax.get_figure(root=True), x=_LEADER - 12, units="points")
+    gap = _TEXT * 1.35 / axes_size(ax)[1]
+    places = spread_labels(ends[:, 1], gap, gap / 2, 1 - gap / 2)
+    for (name, _, handle), point, y in zip(drawn, points, places, strict=True):
+        ax.annotate(
+            name,
+            point,
+            (1, y),
+            textcoords=margin,
+            fontsize=_TEXT,
+            va="center",
+            parse_math=False,
+            annotation_clip=False,
+            arrowprops={
+                "arrowstyle": "-",
+                "color": handle.get_color(),
+                "linewidth": 0.8,
+                "relpos": (0, 0.5),
+                "shrinkA": 3,
+                "shrinkB": 4,
+                "patchA": None,
+                "connectionstyle": _straight,
+            },
+        )
+
+
+def _straight(start: Any, end: Any, shrinkA: float, shrinkB: float, **_: Any) -> Any:  # noqa: N803
+    """Return a line that ends before both points. The styles of matplotlib search for the ends by bisection."""
+    from matplotlib.path import Path
+
+    one, other = np.asarray(start, np.float64), np.asarray(end, np.float64)
+    step = (other - one) / max(float(np.hypot(*(other - one))), 1e-9)
+    return Path(np.array([one + shrinkA * step, other - shrinkB * step]))
+
+
+def _draw_references(ax: Axes, references: Mapping[str, float]) -> None:
+    """Draw a dashed line at each rate, with its name at the left."""
+    import matplotlib as mpl
+
+    gap = _TEXT * 1.35 / axes_size(ax)[1]
+    levels = [rate / ax.get_ylim()[1] for rate in references.values()]
+    paper = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 1.5}
+    for (name, rate), y in zip(references.items(), spread_labels(levels, gap, gap / 2, 1 - gap / 2), strict=True):
+        ax.axhline(rate, color=mpl.rcParams["text.color"], linewidth=1, linestyle=(0, (5, 3)))
+        label = f"{name} {format_bandwidth(rate)}"
+        ax.text(0.02, y, label, transform=ax.transAxes, fontsize=_TEXT, va="center", bbox=paper, parse_math=False)
+
+
+def spread_labels(wanted: npt.ArrayLike, gap: float, low: float, high: float) -> Values:
+    """Move labels apart so that none overlap and each stays as close to its wanted position as possible.
+
+    Parameters
+    ----------
+    wanted : array_like
+        The wanted position of each label.
+    gap : float
+        The minimum distance between two labels.
+    low, high : float
+        The bounds of the positions. If there are too many labels, some are placed below `low`.
+
+    Returns
+    -------
+    numpy.ndarray
+        The positions with the least sum of squared moves: an isotonic regression of ``wanted - gap * order``.
+
+    Examples
+    --------
+    >>> spread_labels([0.5, 0.5, 0.1], 0.2, 0.0, 1.0).round(3).tolist()
+    [0.4, 0.6, 0.1]
+    """
+    positions = np.asarray(wanted, dtype=np.float64)
+    order = np.argsort(positions, kind="stable")
+    offsets = gap * np.arange(positions.size)
+    free = positions[order] - offsets
+    # The max-min formula for isotonic regression. It is cubic, which is fast enough for the few labels of a plot.
+    means = [
+        [free[start : stop + 1].mean() if start <= stop else np.inf for stop in range(free.size)]
+        for start in range(free.size)
+    ]
+    result = np.empty(positions.size)
+    for index in range(free.size):
+        level = max(min(means[start][index:]) for start in range(index + 1))
+        result[order[index]] = min(max(level, low), high - offsets[-1]) + offsets[index]
+    return result
+
+
+def time_tick(time_us: float) -> str:
+    """Write a time as short as possible, for a tick."""
+    for limit, unit in ((1e3, "µs"), (1e6, "ms")):
+        if time_us < limit * 0.999:
+            return f"{time_us / limit * 1e3:g}{THIN}{unit}"
+    return f"{time_us / 1e6:g}{THIN}s"

@@ -1,0 +1,390 @@
+"""Heat maps: the links of a host or a cluster, and the measured pairs of ranks."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.analysis._pairs import SLOW, pair_matrix
+from meshlab.base._errors import BenchError, TopologyError, did_you_mean
+from meshlab.base._units import format_bandwidth, format_size, format_time_us
+from meshlab.plots._style import (
+    QUANTITY,
+    WRONG,
+    axes_size,
+    new_figure,
+    reserve,
+    room_right,
+    set_title,
+    text_colors,
+    text_width,
+)
+from meshlab.topology.model._cluster import Cluster, link_codes
+from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._links import LINK_MEANINGS, UNKNOWN
+from meshlab.topology.model._presets import ClusterLike, as_cluster
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+_POINTS = 9.0
+
+_CELL = 30.0  # points per cell in a new figure, if the side is at most _LARGEST
+
+_LARGEST = 900.0
+
+_WITHOUT_WORDS = 620.0  # points per side if the cells have no room for words
+
+_MOST_WORDS = 1700
+
+_ORDER = ("PIX", "PXB", "PHB", "NODE", "SYS")
+
+_SHADES = {"nvlink": 0.86, "PIX": 0.74, "PXB": 0.64, "PHB": 0.54, "NODE": 0.44, "SYS": 0.32}
+
+
+def links(cluster: ClusterLike | Node, node: int | str | None = None, *, ax: Axes | None = None) -> Axes:
+    """Draw the link matrix of a host or a cluster. Light cells are near, dark cells are far.
+
+    Parameters
+    ----------
+    cluster : Cluster, Node or str
+        A cluster, the name of a preset, or a host.
+    node : int or str, optional
+        A host, by index or name. By default the only host. If there are several hosts, all devices of the cluster are
+        drawn, and a link between hosts is named after the innermost level that joins them.
+    ax : matplotlib.axes.Axes, optional
+        The axes to draw on. By default a new figure is created.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    TopologyError
+        If the host is unknown, or has no devices and no NICs.
+        If the matrix would be larger than 2,048 × 2,048.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> from matplotlib.figure import Figure
+    >>> ax = ml.plot.links("dgx-a100", ax=Figure((9, 9)).add_subplot())
+    >>> [text.get_text() for text in ax.get_legend().get_texts()][:2]
+    ['NV12: 12 NVLinks', 'PXB: several PCIe switches']
+    """
+    cluster = Cluster.from_nodes([cluster]) if isinstance(cluster, Node) else as_cluster(cluster)
+    if node is None and cluster.n_nodes == 1:
+        node = 0
+    if node is not None:
+        host = cluster.node(node)
+        numbers: dict[str, int] = {}
+        rows = [[numbers.setdefault(word, len(numbers)) for word in row] for row in host.words]
+        words, codes = list(numbers), np.array(rows, dtype=np.int16)
+        names = dict(enumerate(host.ends))
+        title = [host.name, host.summary]
+    else:
+        words, codes = link_codes(cluster)
+        names = dict(zip(cluster.first_device.tolist(), cluster.names, strict=False))
+        title = [cluster.title or "cluster", cluster.summary]
+    if not codes.size:
+        reason = "; ".join(cluster.notes) or "the host has no devices"
+        raise TopologyError(f"nothing to draw: {reason}", hint="choose a host with devices")
+    used = set(np.unique(codes).tolist())
+    kinds = sorted((word for k, word in enumerate(words) if k in used and word != "X"), key=lambda w: _far(w, cluster))
+    if ax is None:
+        ax = _new_axes(list(names.values()), kinds, len(codes))
+    colors = dict(zip(kinds, _colors(kinds), strict=True)) | {"X": np.zeros(4)}
+    table = np.array([colors.get(word, np.zeros(4)) for word in words])
+    ax.imshow((table * 255).round().astype(np.uint8)[codes], interpolation="nearest", aspect="equal")
+    _write_words(ax, words, codes, table)
+    _write_ends(ax, names, len(codes))
+    _write_legend(ax, kinds, [colors[kind] for kind in kinds])
+    set_title(ax, ["links", *title])
+    return ax
+
+
+def _new_axes(names: list[str], kinds: list[str], size: int) -> Axes:
+
+    side = max(_CELL * size, 150.0) if _CELL * size <= _LARGEST else _WITHOUT_WORDS
+    left = text_width(max(names, key=len), _POINTS) + 16
+    right = max([80.0, *(text_width(_meaning(kind), _POINTS) for kind in kinds)]) + 50
+    top, bottom = left + 30, 12.0
+    width, height = left + side + right, top + side + bottom
+    figure = new_figure((width / 72, height / 72))
+    return figure.add_axes((left / width, bottom / height, side / width, side / height))
+
+
+def _far(word: str, cluster: Cluster) -> tuple[int, int]:
+    """Return a sort key from near to far. More NVLinks are nearer."""
+    if word.startswith("NV"):
+        return 0, -int(word[2:])
+    if word == "nvlink":
+        return 0, 0
+    if word in _ORDER:
+        return 1, _ORDER.index(word)
+    if word == UNKNOWN:
+        return 3, 0
+    return 2, cluster.level_names.index(word)
+
+
+def _colors(kinds: list[str]) -> npt.NDArray[np.float64]:
+    """Return one colour per kind, from light to dark. A word has the same colour in all figures. UNKNOWN is clear."""
+    from matplotlib import colormaps
+
+    levels = [kind for kind in kinds if not kind.startswith("NV") and kind not in _SHADES and kind != UNKNOWN]
+    shades = _SHADES | dict(zip(levels, np.linspace(0.24, 0.04, len(levels)).tolist(), strict=True))
+    nvlinks = [kind for kind in kinds if kind.startswith("NV")]
+    shades |= {kind: 0.97 - 0.04 * min(k, 2) for k, kind in enumerate(nvlinks)}
+    colors = colormaps[QUANTITY](np.array([shades.get(kind, 0.0) for kind in kinds]))
+    colors[[kind == UNKNOWN for kind in kinds]] = 0
+    return np.asarray(colors)
+
+
+def _write_words(ax: Axes, words: list[str], codes: npt.NDArray[np.int16], table: npt.NDArray[np.float64]) -> None:
+    from matplotlib import rcParams
+
+    cell = min(axes_size(ax)) / len(codes)
+    longest = max(text_width(word, _POINTS) for word in words)
+    if codes.size > _MOST_WORDS or cell < longest + 2 or cell < 1.2 * _POINTS:
+        return
+    inks = np.where(table[:, 3] > 0, text_colors(table), rcParams["text.color"])
+    style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": _POINTS}
+    for (i, j), code in np.ndenumerate(codes):
+        ax.text(j, i, words[code], color=str(inks[code]), **style)
+
+
+def _write_ends(ax: Axes, names: dict[int, str], size: int) -> None:
+    """Name rows and columns if there is room: every endpoint of a host, or the first device of every host."""
+    cell = min(axes_size(ax)) / size
+    shown: list[int] = []
+    for index in names:
+        if not shown or (index - shown[-1]) * cell >= 1.35 * _POINTS:
+            shown.append(index)
+    labels = [names[index] for index in shown]
+    apart = min((b - a for a, b in pairwise(shown)), default=size) * cell
+    flat = max(text_width(label, _POINTS) for label in labels) < apart - 4
+    ax.set_xticks(shown, labels, rotation=0 if flat else 90)
+    ax.set_yticks(shown, labels)
+    ax.tick_params(length=0, labelsize=_POINTS, top=True, bottom=False, labeltop=True, labelbottom=False)
+    ax.spines[:].set_visible(False)
+
+
+def _write_legend(ax: Axes, kinds: list[str], colors: list[npt.NDArray[np.float64]]) -> None:
+    from matplotlib import rcParams
+    from matplotlib.patches import Patch
+
+    handles = [
+        Patch(facecolor=tuple(color), edgecolor=rcParams["text.color"], linewidth=0.5, label=_meaning(kind))
+        for kind, color in zip(kinds, colors, strict=True)
+    ]
+    has_room = room_right(ax) - axes_size(ax)[0] > 120
+    position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1) if has_room else (0, 0)}
+    ax.legend(handles=handles, frameon=False, fontsize=_POINTS, borderpad=0, borderaxespad=0.3, **position)
+
+
+def _meaning(kind: str) -> str:
+    if kind.startswith("NV"):
+        return f"{kind}: {kind[2:]} NVLink{'s' * (kind != 'NV1')}"
+    if kind == "nvlink":
+        return "nvlink: NVLink between hosts"
+    if kind in ("leaf", "cluster"):
+        return f"{kind}: {'one leaf switch' if kind == 'leaf' else 'across the cluster'}"
+    return f"{kind}: {LINK_MEANINGS[kind]}" if kind in LINK_MEANINGS else f"{kind}: inside one {kind}"
+
+
+_MATRIX_CELL = 34.0  # points per cell in a new figure
+
+_LEAST, _MOST = 220.0, 620.0
+
+_MOST_NAMED = 3
+
+_WIDE = 0.5
+
+_CHOICES = ("collective", "size_bytes", "axis", "mode", "dtype", "value")
+
+Floats = npt.NDArray[np.float64]
+
+
+def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
+    r"""Draw the measured pairs of ranks as a matrix. Light cells are fast links, and slow pairs have a red frame.
+
+    A pair is slow if its bandwidth is below 0.8 of the median, or its time is above the median divided by 0.8. The
+    title names the slowest pairs.
+
+    Parameters
+    ----------
+    run : RunData, DataFrame, path, object with ``.results``, or a list of these
+        A run or its folder, its results, or a matrix from `meshlab.analysis.pair_matrix`.
+    ax : matplotlib.axes.Axes, optional
+        The axes to draw on. By default a new figure is created.
+    **choice
+        The pairs of the run to draw: ``collective``, ``size_bytes``, ``axis``, ``mode``, ``dtype`` and ``value``, see
+        `meshlab.analysis.pair_matrix`.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    BenchError
+        If the run has no such pairs, or has them in several modes or dtypes.
+        If a matrix is not square, has no numbers, or is passed with a choice.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> import meshlab as ml
+    >>> from matplotlib.figure import Figure
+    >>> pairs = pd.DataFrame([[float("nan"), 40.0], [40.0, float("nan")]])
+    >>> ml.plot.matrix(pairs, ax=Figure().add_subplot()).get_title(loc="left").splitlines()[0]
+    'No slow pairs: 40.0\u2009GB/s to 40.0\u2009GB/s'
+    """
+    cells = _cells(run, choice)
+    values = cells.to_numpy(dtype=np.float64)
+    attrs: dict[Any, Any] = {"value": "busbw_gbs", **cells.attrs}
+    is_time = attrs["value"] == "time_us"
+    if ax is None:
+        side = float(np.clip(_MATRIX_CELL * len(values), _LEAST, _MOST))
+        ax = new_figure(((side + 130) / 72, (side + 96) / 72), layout="constrained").add_subplot()
+    shown = -values if is_time else values  # the lightest colour is the best value
+    low, high = color_range(values, is_time)
+    image = ax.imshow(shown, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
+    slow = slow_cells(values, is_time)
+    _frame(ax, slow)
+    _write(ax, values, image.cmap(image.norm(shown)), is_time)
+    _name_ends(ax, cells)
+    parts = [
+        f"{attrs.get('collective', '')} {format_size(attrs['size_bytes']) if 'size_bytes' in attrs else ''}".strip(),
+        "both directions" if attrs.get("collective") == "send_recv" else "",
+        *(str(attrs.get(name, "")) for name in ("axis", "where", "mode")),
+    ]
+    verdict = matrix_verdict(cells, values, slow, is_time)
+    widest = text_width(format_time_us(1234) if is_time else format_bandwidth(12.3), _POINTS)
+    # The labels of the colour bar are at its right, and those of the columns are below the title, which
+    # matplotlib moves above them.
+    reserve(ax, right=widest + 16)
+    reserve(ax, above=set_title(ax, [part for part in parts if part], verdict=verdict) + 3.8 * _POINTS)
+    _bar(ax, image, is_time)
+    return ax
+
+
+def _cells(run: Any, choice: dict[str, Any]) -> pd.DataFrame:
+    """Return the matrix to draw: the argument itself, or the matrix of the pairs of a run."""
+    import pandas as pd
+
+    unknown = [name for name in choice if name not in _CHOICES]
+    if unknown:
+        similar = did_you_mean(unknown[0], _CHOICES)
+        raise BenchError(f"unknown argument {unknown[0]!r}{similar}; choose one of {', '.join(_CHOICES)}")
+    if not isinstance(run, pd.DataFrame) or "collective" in run:
+        return pair_matrix(run, **choice)
+    if choice:
+        raise BenchError(f"{next(iter(choice))}= selects pairs of a run, but a matrix was passed; pass the run instead")
+    try:
+        values = run.to_numpy(dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise BenchError(
+            f"a matrix of pairs must have numbers in all cells: {error}; pass a run or its folder"
+        ) from error
+    if values.shape[0] != values.shape[1] or not np.isfinite(values).any():
+        raise BenchError(
+            f"a matrix of pairs must be square and have at least one number, not of shape {values.shape} with "
+            f"{int(np.isfinite(values).sum())} numbers; pass a run or its folder, or pair_matrix(run)"
+        )
+    return run
+
+
+def color_range(values: Floats, is_time: bool) -> tuple[float, float]:
+    """Return the range of the colours, wide enough that small differences look small."""
+    median, least, most = float(np.nanmedian(values)), float(np.nanmin(values)), float(np.nanmax(values))
+    if is_time:
+        return -max(most, median / _WIDE), -min(least, median)
+    return min(least, _WIDE * median), max(most, median)
+
+
+def slow_cells(values: Floats, is_time: bool) -> npt.NDArray[np.bool_]:
+    """Select the pairs that are slow, see `matrix`."""
+    median = np.nanmedian(values)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(values > median / SLOW if is_time else values < SLOW * median)
+
+
+def matrix_verdict(cells: pd.DataFrame, values: Floats, slow: npt.NDArray[np.bool_], is_time: bool) -> str:
+    """Name the slowest pairs, or report that none is slow."""
+    write = format_time_us if is_time else format_bandwidth
+    median = float(np.nanmedian(values))
+    if not slow.any():
+        return f"No slow pairs: {write(float(np.nanmin(values)))} to {write(float(np.nanmax(values)))}"
+    is_both = bool(np.array_equal(values, values.T, equal_nan=True))
+    pairs = [(i, j) for i, j in np.argwhere(slow) if i < j or not is_both]
+    pairs.sort(key=lambda pair: -values[pair] if is_time else values[pair])
+    arrow = "↔" if is_both else "→"
+    common = set.intersection(*({cells.index[i], cells.columns[j]} for i, j in pairs))
+    if len(pairs) > _MOST_NAMED and common:
+        worst = float(np.nanmedian(values[slow]))
+        return f"Slow: {len(pairs)} pairs, all with rank {min(common)}, {write(worst)} (median {write(median)})"
+    named = [f"{cells.index[i]}{arrow}{cells.columns[j]} {write(values[i, j])}" for i, j in pairs[:_MOST_NAMED]]
+    more = f" and {len(pairs) - _MOST_NAMED} more" if len(pairs) > _MOST_NAMED else ""
+    return f"Slow: {', '.join(named)}{more} (median {write(median)})"
+
+
+def _frame(ax: Axes, slow: npt.NDArray[np.bool_]) -> None:
+    from matplotlib.patches import Rectangle
+
+    for i, j in np.argwhere(slow):
+        ax.add_patch(Rectangle((j - 0.44, i - 0.44), 0.88, 0.88, fill=False, edgecolor=WRONG, linewidth=2))
+
+
+def _write(ax: Axes, values: Floats, colors: Any, is_time: bool) -> None:
+    """Write the numbers into the cells if there is room."""
+    texts = [[_short(value) for value in row] for row in values]
+    widest = max(text_width(text, _POINTS) for row in texts for text in row if text)
+    cell = min(axes_size(ax)) / len(values)
+    if cell < widest + 6:
+        return
+    inks = text_colors(colors)
+    for (i, j), ink in np.ndenumerate(inks):
+        if texts[i][j]:
+            ax.text(j, i, texts[i][j], color=str(ink), fontsize=_POINTS, ha="center", va="center")
+
+
+def _short(value: float) -> str:
+    if not np.isfinite(value):
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _name_ends(ax: Axes, cells: pd.DataFrame) -> None:
+    """Label as many rows and columns with their ranks as there is room for."""
+    n = len(cells)
+    distance = max(1, int(np.ceil(2.2 * _POINTS * n / max(min(axes_size(ax)), 1))))
+    ticks = range(0, n, distance)
+    ax.set_xticks(ticks, [str(cells.columns[index]) for index in ticks])
+    ax.set_yticks(ticks, [str(cells.index[index]) for index in ticks])
+    ax.tick_params(length=0, labelsize=_POINTS, top=True, bottom=False, labeltop=True, labelbottom=False)
+    ax.spines[:].set_visible(False)
+    down, across = str(cells.index.name or "rank"), str(cells.columns.name or "rank")
+    ax.set_ylabel(f"{down} rank" if down == "from" else down)
+    ax.xaxis.set_label_position("top")
+    ax.set_xlabel(f"{across} rank" if across == "to" else across)
+
+
+def _bar(ax: Axes, image: Any, is_time: bool) -> None:
+    from matplotlib.ticker import FuncFormatter
+
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        return
+    # With a gridspec, the bar would move the axes back to their place before reserve().
+    bar = figure.colorbar(image, ax=ax, pad=0.03, fraction=0.05, use_gridspec=False)
+    bar.outline.set_visible(False)
+    write = (lambda value, _: format_time_us(-value)) if is_time else (lambda value, _: format_bandwidth(value))
+    bar.ax.yaxis.set_major_formatter(FuncFormatter(write))
+    bar.ax.tick_params(labelsize=_POINTS)

@@ -1,0 +1,359 @@
+"""The line builder of plots, the live view and reports: it turns results into named lines against message size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._errors import BenchError, did_you_mean
+from meshlab.base._units import SEPARATOR
+from meshlab.frames._labels import LABELLED, axis_label, is_wrong, value_label
+from meshlab.frames._schema import OPTIONS, numbered_rows, require_columns
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+Values = npt.NDArray[np.float64]
+
+Quantity = Literal["busbw_gbs", "algbw_gbs", "time_us"]
+
+KEYS = ("collective", *LABELLED, "n_ranks", "mode", *OPTIONS, "dtype", "op", "in_place", "root", "source", "run_id")
+"""The columns in which all rows of a line agree. A step of a plan has fields with the same names."""
+
+Key = tuple[Any, ...]
+"""The values of `KEYS`, None for a missing one."""
+
+# The columns of an axis label count as one: "tp, one group at a time" is a different axis label than "tp".
+_NAMED = ("collective", "axis", "n_ranks", "mode", *OPTIONS, "dtype", "op", "in_place", "root", "source", "run_id")
+
+_NUMBERS = ("size_bytes", "launch", "time_us", "time_us_lo", "time_us_hi")
+
+_NEEDED = (*KEYS, *_NUMBERS, *get_args(Quantity), "group", "src_rank", "dst_rank", "n_wrong", "status")
+
+MEMBER = ("group", "src_rank", "dst_rank")
+"""The columns that identify a group of a line. The pairs of an axis have the same group, but other ranks."""
+
+
+def _nothing() -> Values:
+    return np.empty(0)
+
+
+def _no_groups() -> Values:
+    return np.empty((0, 0))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Line:
+    """A quantity as a function of message size.
+
+    Parameters
+    ----------
+    size, value, low, high : numpy.ndarray
+        float64 of equal length, ascending by size: bytes, the quantity, and the bounds of its interval. Missing values
+        are NaN.
+    name : str, default ""
+        The name in a legend. Empty for the only line of a plot.
+    keys : mapping of str to object, optional
+        The columns `KEYS`, in which all its rows agree.
+    wrong_size, wrong_value : numpy.ndarray, optional
+        The rows with a wrong result. They are not part of the line.
+    rows : numpy.ndarray, optional
+        Positions of all its rows in the results, regardless of their status.
+    groups : numpy.ndarray, optional
+        float64 of shape (groups, sizes): the quantity of each group, NaN for a missing one. Empty if there is only one
+        group, because it is the line itself.
+    n_groups, n_launches : int, default 1
+        Number of groups of which the line is the slowest, and number of launches of which it is the median.
+    """
+
+    size: Values
+    value: Values
+    low: Values
+    high: Values
+    name: str = ""
+    keys: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    wrong_size: Values = field(default_factory=_nothing)
+    wrong_value: Values = field(default_factory=_nothing)
+    rows: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    groups: Values = field(default_factory=_no_groups)
+    n_groups: int = 1
+    n_launches: int = 1
+
+    @classmethod
+    def of(
+        cls,
+        size: npt.ArrayLike,
+        value: npt.ArrayLike,
+        low: npt.ArrayLike | None = None,
+        high: npt.ArrayLike | None = None,
+    ) -> Line:
+        """Build a line from points in any order.
+
+        Parameters
+        ----------
+        size, value : array_like
+            Message sizes in bytes, and the quantity; NaN for a missing value.
+        low, high : array_like, optional
+            The bounds of the interval, by default missing.
+
+        Raises
+        ------
+        BenchError
+            If the lengths differ.
+            If only one bound is given.
+            If a size is not positive.
+        """
+        if (low is None) != (high is None):
+            raise BenchError("an interval needs two bounds; pass both low and high, or neither")
+        columns = [np.atleast_1d(np.asarray(part, np.float64)) for part in (size, value, low, high) if part is not None]
+        if len({column.shape for column in columns}) > 1 or columns[0].ndim != 1:
+            lengths = ", ".join(str(column.size) for column in columns)
+            raise BenchError(f"size, value, low and high must have the same length, not {lengths}")
+        if not np.all(columns[0] > 0):
+            raise BenchError("size must be positive, because sizes are drawn on a logarithmic scale")
+        order = np.argsort(columns[0], kind="stable")
+        sizes, values, *bounds = (column[order] for column in columns)
+        lowest, highest = bounds or np.full((2, sizes.size), np.nan)
+        return cls(sizes, values, lowest, highest)
+
+    def without_groups(self) -> Line:
+        """Return the line without the values of its groups."""
+        return replace(self, groups=self.groups[:0])
+
+    def then(self, other: Line) -> Line:
+        """Return a line with the points of both."""
+        names = ("size", "value", "low", "high")
+        return Line.of(*(np.append(getattr(self, name), getattr(other, name)) for name in names))
+
+    @property
+    def has_band(self) -> bool:
+        """True if at least one point has an interval."""
+        return bool(np.any(np.isfinite(self.low) & np.isfinite(self.high)))
+
+    def tobytes(self) -> bytes:
+        """Return the points as little-endian float64: all sizes, all values, with a band all bounds, and all groups."""
+        parts = (self.size, self.value, self.low, self.high) if self.has_band else (self.size, self.value)
+        return np.concatenate([*parts, self.groups.ravel()]).astype("<f8").tobytes()
+
+    def __len__(self) -> int:
+        return len(self.size)
+
+
+def line_key(row: Any) -> Key:
+    """Return the key of the line that a row of the results, or a step of a plan, belongs to.
+
+    Parameters
+    ----------
+    row : mapping or Step
+        Values by column; an absent column is a missing value.
+    """
+    return tuple(row.get(name) if isinstance(row, Mapping) else getattr(row, name, None) for name in KEYS)
+
+
+def line_names(keys: Iterable[Key]) -> dict[Key, str]:
+    """Name lines by the few columns that distinguish them.
+
+    Parameters
+    ----------
+    keys : iterable of Key
+        The keys of all lines of a plot, see `line_key`. With the keys of a plan's steps, lines have their names
+        before the first result.
+
+    Returns
+    -------
+    dict of Key to str
+        The only line has an empty name.
+
+    Examples
+    --------
+    >>> from meshlab.plans._plan import Plan
+    >>> steps = Plan("all_reduce", "tp", sizes="1K, 2K", grouping=["together", "alone"]).steps("dp=2, tp=2")
+    >>> list(line_names(map(line_key, steps)).values())
+    ['tp', 'tp, one group at a time']
+    """
+    known = list(dict.fromkeys(keys))
+    words = [_words(dict(zip(KEYS, key, strict=True))) for key in known]
+    distinguishing: list[str] = []
+    distinct = 1
+    for column in _NAMED:
+        if OPTIONS.get(column) is not None and len({key[KEYS.index(column)] for key in known} - {None}) < 2:
+            continue  # some lines do not record the option, which is no reason to name the others by it
+        found = len({tuple(row[name] for name in (*distinguishing, column)) for row in words})
+        if found > distinct:
+            distinguishing.append(column)
+            distinct = found
+    return {key: SEPARATOR.join(row[name] for name in distinguishing) for key, row in zip(known, words, strict=True)}
+
+
+def _words(values: Mapping[str, Any]) -> dict[str, str]:
+    words = {name: value_label(name, values[name]) for name in _NAMED}
+    if values["axis"] is not None:
+        words["axis"] = axis_label(*(values[name] for name in LABELLED))
+    return words
+
+
+def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, str] | None = None) -> list[Line]:
+    """Split results into lines, one for each combination of collective, axis, mode, dtype and the other `KEYS`.
+
+    The time of a group is the median over its launches. Its interval ranges from the lowest to the highest bound of
+    their 95 % intervals. The value and the interval at a size are those of the slowest group at this size, or the
+    bandwidths that follow from them. So the band of a line never contains the interval of a group that is not on it.
+    Only rows with the status ok count.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        A results frame, see `meshlab.frames.RESULTS`.
+    quantity : {"busbw_gbs", "algbw_gbs", "time_us"}
+        The column to draw.
+    names : mapping of Key to str, optional
+        The names of the lines. By default the columns that vary in `results` name them, see `line_names`.
+
+    Returns
+    -------
+    list of Line
+        In the order of the rows.
+
+    Raises
+    ------
+    BenchError
+        If a column is missing, or `quantity` is not one of the three.
+    """
+    return lines_by_quantity(results, (quantity,), names=names)[quantity]
+
+
+def lines_by_quantity(
+    results: pd.DataFrame, quantities: Sequence[Quantity], *, names: Mapping[Key, str] | None = None
+) -> dict[Quantity, list[Line]]:
+    """Return the lines of several quantities, see `lines_of`. The rows are split only once.
+
+    Raises
+    ------
+    BenchError
+        If a column is missing, or a quantity is unknown.
+    """
+    known = get_args(Quantity)
+    for quantity in (quantity for quantity in quantities if quantity not in known):
+        similar = did_you_mean(
+            quantity, known, synonyms={"busbw": "busbw_gbs", "algbw": "algbw_gbs", "time": "time_us"}
+        )
+        raise BenchError(f"unknown quantity {quantity!r}{similar}; choose one of {', '.join(known)}")
+    require_columns(results, _NEEDED)
+    rows_by_key = _rows_by_key(results)
+    names = line_names(rows_by_key) if names is None else names
+    # Convert the columns once for all lines: a plot may have dozens of lines, and each slice of a frame costs 1 ms.
+    columns = {name: results[name].to_numpy("float64", na_value=np.nan) for name in {*_NUMBERS, *quantities}}
+    columns["member"] = _members(results)
+    wrong = is_wrong(results)
+    ok = ~wrong & results["status"].eq("ok").fillna(value=False).to_numpy(bool)
+    found: dict[Quantity, list[Line]] = {quantity: [] for quantity in quantities}
+    for key, rows in rows_by_key.items():
+        values = {name: column[rows] for name, column in columns.items()}
+        for quantity, lines in found.items():
+            lines.append(line_from_columns(names.get(key, ""), key, rows, values, quantity, ok[rows], wrong[rows]))
+    return found
+
+
+def _members(results: pd.DataFrame) -> npt.NDArray[np.intp]:
+    """Return a number for each row, which is the same for the rows of the same group or pair of ranks."""
+    number = np.zeros(len(results), dtype=np.intp)
+    for name in MEMBER:
+        codes = results[name].factorize()[0].astype(np.intp) + 1  # 0 for a missing value
+        number = number * (codes.max(initial=0) + 1) + codes
+    return number
+
+
+def _rows_by_key(results: pd.DataFrame) -> dict[Key, npt.NDArray[np.intp]]:
+    """Return the positions of the rows of each line."""
+    numbers, keys = numbered_rows(results, KEYS)
+    if not keys:
+        return {}
+    order = np.argsort(numbers, kind="stable")
+    return dict(zip(keys, np.split(order, np.searchsorted(numbers[order], np.arange(1, len(keys)))), strict=True))
+
+
+def line_from_columns(
+    name: str,
+    key: Key,
+    rows: npt.NDArray[np.intp],
+    columns: Mapping[str, npt.NDArray[Any]],
+    quantity: Quantity,
+    ok: npt.NDArray[np.bool_],
+    wrong: npt.NDArray[np.bool_],
+) -> Line:
+    """Build a line from its rows: size, launch, time and its bounds, the quantity, and a number of each group."""
+    size, launch, time, low, high = (columns[column] for column in _NUMBERS)
+    drawn = columns[quantity]
+    drawable = (size > 0) & (time > 0) & np.isfinite(drawn)
+    ok, crosses = ok & drawable, wrong & drawable
+    keys = MappingProxyType(dict(zip(KEYS, key, strict=True)))
+    cross = size[crosses], drawn[crosses]
+    if not ok.any():
+        nothing = _nothing()
+        return Line(nothing, nothing, nothing, nothing, name, keys, *cross, rows)
+    sizes, place = np.unique(size[ok], return_inverse=True)
+    members, member = np.unique(columns["member"][ok], return_inverse=True)
+    # One cell per size and group. Its rows are the launches, so sort them by time within each cell to find the median.
+    cell = place * members.size + member
+    order = np.lexsort((time[ok], cell))
+    cells, first, count = np.unique(cell[order], return_index=True, return_counts=True)
+    sorted_time = time[ok][order]
+    times, lowest, highest = np.full((3, sizes.size * members.size), np.nan)
+    times[cells] = (sorted_time[first + (count - 1) // 2] + sorted_time[first + count // 2]) / 2
+    lowest[cells] = np.fmin.reduceat(low[ok][order], first)
+    highest[cells] = np.fmax.reduceat(high[ok][order], first)
+    times = times.reshape(sizes.size, members.size)
+    slowest = np.arange(sizes.size) * members.size + np.nanargmax(times, axis=1)
+    value = times.ravel()[slowest]
+    lowest, highest = np.minimum(lowest[slowest], value), np.maximum(highest[slowest], value)  # NaN stays NaN
+    groups = times.T if members.size > 1 else times.T[:0]
+    if quantity != "time_us":
+        # Bandwidth times time is the same for all groups of a size: the bytes that count.
+        moved = np.full(sizes.size, np.nan)
+        np.fmax.at(moved, place, (drawn * time)[ok])
+        value, lowest, highest, groups = moved / value, moved / highest, moved / lowest, moved / groups
+    n_launches = len(np.unique(np.nan_to_num(launch[ok])))
+    return Line(
+        sizes, value, lowest, highest, name, keys, *cross, rows, np.ascontiguousarray(groups), members.size, n_launches
+    )
+
+
+def with_groups(lines: Sequence[Line]) -> list[Line]:
+    """Return the lines with their groups, or without them if there are so many lines that groups would hide them."""
+    is_crowded = sum(1 for line in lines if len(line)) > _MOST_WITH_GROUPS
+    return [line.without_groups() for line in lines] if is_crowded else list(lines)
+
+
+_MOST_WITH_GROUPS = 5
+"""The groups of more lines than this are not drawn."""
+
+
+def stroke_note(lines: Iterable[Line]) -> list[str]:
+    """Explain the strokes of a chart of lines, in parts.
+
+    Parameters
+    ----------
+    lines : iterable of Line
+        The lines, without those of an earlier run.
+
+    Examples
+    --------
+    >>> stroke_note([Line.of([1024], [2.0], [1.9], [2.1])]), stroke_note([Line.of([1024], [2.0])])
+    (['band: 95 % interval'], [])
+    """
+    drawn = [line for line in lines if len(line)]
+    interval = "95 % intervals of all launches" if any(line.n_launches > 1 for line in drawn) else "95 % interval"
+    bands = [interval] if any(line.has_band for line in drawn) else []
+    if all(line.n_groups == 1 for line in drawn):
+        return [f"band: {text}" for text in bands]
+    has_thin = any(len(line.groups) for line in drawn)
+    member = "pair" if all(line.keys.get("grouping") == "pairs" for line in drawn) else "group"
+    thin = [f"thin: every {member}"] if has_thin else []
+    slowest = f"{'thick' if has_thin else 'line'}: slowest {member} at each size"
+    return [slowest, *(f"band: its {text}" for text in bands), *thin]

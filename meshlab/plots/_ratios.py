@@ -1,0 +1,478 @@
+"""Figure of a comparison: a forest of ratios of times, with one panel per collective and one row per message size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.analysis._comparison import Comparison, distinguishing_columns, row_name
+from meshlab.base._errors import BenchError
+from meshlab.base._units import format_size
+from meshlab.frames._labels import pair_label
+from meshlab.frames._schema import plain_value
+from meshlab.plots._style import (
+    PALETTE,
+    PREVIOUS,
+    WRONG,
+    axes_size,
+    font_size,
+    new_figure,
+    reserve,
+    room_right,
+    set_title,
+    text_width,
+    wrap_words,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+# Shape and colour are redundant, so that either is enough. Mid tones are visible on white and on black.
+_MARKERS: dict[str, dict[str, Any]] = {
+    "WRONG": {"marker": "x", "color": WRONG, "label": "WRONG"},
+    "SLOWER": {"marker": "^", "color": PALETTE[5], "label": "slower"},
+    "FASTER": {"marker": "v", "color": PALETTE[0], "label": "faster"},
+    "UNCLEAR": {"marker": "o", "color": PREVIOUS, "label": "unclear", "markerfacecolor": "none"},
+    "SAME": {"marker": "o", "color": PREVIOUS, "label": "the same"},
+}
+_ORDER = tuple(_MARKERS)
+_MEMBER = ("group", "src_rank", "dst_rank")
+"""The columns whose values share a panel. Their rows are next to each other at each size."""
+
+_TEXT = 9.0
+_ROW = 15.0
+_NARROW_ROW = 7.0
+"""Height of a size with one row, and of each further row of the same size, in points."""
+
+_PANEL = 165.0
+_GAP = 14.0
+"""Minimum width of a panel in a new figure, and the distance between two panels, in points."""
+
+_SMALL = 95.0, 40.0
+"""Minimum width and height of a panel in existing axes, in points."""
+
+_ABOVE = 70.0
+"""Typical height of the title and the legend, in points."""
+
+_WIDTH, _WIDTH_OF_ONE = 8.0, 6.4
+"""Width of a figure with several panels and with one panel, in inches."""
+
+_TALLEST = 900.0
+"""Maximum height of all rows of a figure, in points."""
+
+_LINE_GAP = 26.0
+"""Height between a panel and the heading of the next one, in points. The ratios may have labels there."""
+
+_BELOW = 44.0
+"""Height of the labels below the panels, in points."""
+
+_HEADING = 15.0
+"""Height of a line above a panel, in points."""
+
+_MOST_PANELS = 12
+_MOST_MEMBERS = 6
+_MOST_SIZES = 48
+_WIDEST = 4.0
+"""Intervals beyond this ratio, or beyond its inverse, are clipped, unless many ratios are there."""
+
+_TICKS = (
+    *(np.arange(1, 4 * n + 1) / n for n in (100, 50, 20, 10)),
+    np.array([0.25, 0.33, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4]),
+    np.array([0.25, 0.33, 0.5, 0.67, 0.8, 1, 1.25, 1.5, 2, 3, 4]),
+    np.array([0.25, 0.33, 0.5, 0.67, 1, 1.5, 2, 3, 4]),
+    2.0 ** np.arange(-12, 13),
+    *(np.array([d * 10.0**power for power in range(-4, 5) for d in digits]) for digits in ((1, 2, 5), (1, 3), (1,))),
+)
+"""Ticks of the ratio scale, from fine to coarse. The finest ones whose labels do not overlap are used."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Panel:
+    """The rows of one collective, with their positions on the axis of sizes."""
+
+    name: str
+    note: str
+    rows: pd.DataFrame
+    place: npt.NDArray[np.float64]
+    """The index of the size of each row, plus a shift by group that is less than 0.5."""
+
+    n_members: int
+    """The maximum number of rows per size."""
+
+
+def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
+    """Draw the ratio of the times after and before for each message size, with its interval.
+
+    There is one panel per collective, axis and other column that varies. The smallest size is at the top. The groups
+    of an axis are next to each other at each size. The shape of a marker is the verdict: triangles are clearly slower
+    (up) or faster (down), dots are the same, and rings are unclear. Bars are 95 % intervals, if available, and an arrow
+    at the edge means that the interval continues. Ratios inside the band are too small to matter. A wrong result has a
+    red cross instead of a ratio. The title counts the verdicts of all rows.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        The result of `meshlab.compare`.
+    ax : matplotlib.axes.Axes, optional
+        The axes to draw on. Several panels share its area. By default a new figure is created.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        If there are several panels, they are its ``child_axes``.
+
+    Raises
+    ------
+    BenchError
+        If `comparison` is not a Comparison.
+        If no row has a ratio.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> from matplotlib.figure import Figure
+    >>> graph = ml.example().query("mode == 'graph' and collective == 'all_reduce'")
+    >>> slower = graph.assign(**{name: 2 * graph[name] for name in ("time_us", "time_us_lo", "time_us_hi")})
+    >>> ax = ml.plot.comparison(ml.compare(graph, slower), ax=Figure((7, 4)).add_subplot())
+    >>> ax.get_xlabel(), ax.get_ylabel()
+    ('time after / before  (above 1 is slower)', 'message size')
+    """
+    given: Any = comparison
+    if not isinstance(given, Comparison):
+        raise BenchError(
+            f"comparison must be a Comparison, not {type(given).__name__}; pass ml.compare(before, after), which "
+            "accepts runs, folders and results frames"
+        )
+    frame = comparison.rows[comparison.rows["ratio"].notna() | (comparison.rows["verdict"] == "WRONG")]
+    if not frame["ratio"].notna().any():
+        notes = ", ".join(str(note) for note in comparison.rows["note"].unique() if note)
+        raise BenchError(f"nothing to draw: no row has a ratio ({notes or 'the comparison has no rows'})")
+    sizes, panels, omitted = _panels(frame, _MOST_PANELS if ax is None else min(_MOST_PANELS, _most_panels(ax)))
+    labels = [format_size(size) if np.isfinite(size) else "no size" for size in sizes]
+    left = max(text_width(label, _tick_size()) for label in labels) + 34
+    row = max(_ROW, 4 + _NARROW_ROW * max(panel.n_members for panel in panels)) * (len(sizes) + 1)
+    is_new = ax is None
+    if ax is None:
+        width = _WIDTH if len(panels) > 1 else _WIDTH_OF_ONE
+        box = left / width / 72, 0.1, 1 - (left + 12) / width / 72, 0.8
+        ax = new_figure((width, width)).add_axes(box)
+    reserve(ax, left=left, right=8.0, below=_BELOW)
+    n_columns = _n_columns(ax, len(panels), math.inf if is_new else row)
+    n_lines = -(-len(panels) // n_columns)
+    panel_width = (axes_size(ax)[0] - _GAP * (n_columns - 1)) / n_columns
+    headings = [[panel.name, *_wrap(panel.note, panel_width)] for panel in panels]
+    heading = _HEADING * max(map(len, headings)) + 4
+    above = _set_title(ax, comparison, frame, omitted, gap=heading)
+    figure = ax.get_figure(root=True)
+    if is_new and figure is not None:
+        height = max(min(row * n_lines, _TALLEST), 90.0) + (heading + _LINE_GAP) * (n_lines - 1)
+        total = height + above + _BELOW
+        figure.set_figheight(total / 72)
+        ax.set_position((ax.get_position().x0, _BELOW / total, ax.get_position().width, height / total))
+    else:
+        reserve(ax, above=above)
+    bounds = _bounds(panels, comparison.effect)
+    for index, (panel, axes) in enumerate(zip(panels, _split(ax, len(panels), n_columns, heading), strict=True)):
+        _draw_panel(axes, panel, len(sizes), comparison.effect, bounds)
+        _set_heading(axes, headings[index])
+        _scale_sizes(axes, labels, is_labelled=index % n_columns == 0)
+        _scale_ratios(axes, bounds, is_labelled=index + n_columns >= len(panels))
+    is_one = len(panels) == 1
+    ax.set_xlabel("time after / before  (above 1 is slower)", labelpad=4.0 if is_one else 23.0)
+    ax.set_ylabel("message size", labelpad=4.0 if is_one else left - 28)
+    return ax
+
+
+def _panels(frame: pd.DataFrame, most: int) -> tuple[npt.NDArray[np.float64], list[_Panel], list[str]]:
+    """Return the sizes, the panels, and sentences about the rows that are omitted."""
+    omitted: list[str] = []
+    # Without the groups, the greedy search finds the axis instead, which names a panel.
+    plain = frame.drop(columns=[name for name in _MEMBER if name in frame])
+    columns = list(dict.fromkeys(["collective", *distinguishing_columns(plain)]))
+    parts = [rows for _, rows in frame.groupby(columns, dropna=False, sort=False)]
+    if len(parts) > most:
+        parts.sort(key=lambda rows: _interest(rows).min())
+        omitted.append(f"{most} of {len(parts)} panels are drawn: the largest changes")
+        parts = parts[:most]
+    size = np.concatenate([rows["size_bytes"].to_numpy("float64", na_value=np.nan) for rows in parts])
+    sizes, places = np.unique(size, return_inverse=True)  # NaN, the size of a function, comes last
+    if len(sizes) > _MOST_SIZES:
+        # The rows with the clearest changes decide which sizes are drawn.
+        rank = np.concatenate([_interest(rows) for rows in parts])
+        best = np.full(len(sizes), np.inf)
+        np.minimum.at(best, places, rank)
+        kept = np.sort(np.argsort(best, kind="stable")[:_MOST_SIZES])
+        omitted.append(f"{_MOST_SIZES} of {len(sizes)} sizes are drawn: the largest changes")
+        sizes = sizes[kept]
+    return sizes, [panel for rows in parts if (panel := _panel(rows, columns, sizes)) is not None], omitted
+
+
+def _interest(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
+    """Return the rank of each row: first by verdict, then by the size of the change."""
+    change = np.abs(np.log(rows["ratio"].fillna(1.0).to_numpy(dtype=np.float64)))
+    return np.asarray(rows["verdict"].map(_ORDER.index).to_numpy(dtype=np.float64) + 1 / (1 + change))
+
+
+def _panel(rows: pd.DataFrame, columns: Sequence[str], sizes: npt.NDArray[np.float64]) -> _Panel | None:
+    """Return a panel with the rows of these sizes, with at most `_MOST_MEMBERS` rows per size."""
+    size = rows["size_bytes"].to_numpy("float64", na_value=np.nan)
+    known = np.isin(size, sizes) | (np.isnan(size) & np.isnan(sizes[-1]))
+    rows, size = rows[known], size[known]
+    if not len(rows):
+        return None
+    first = rows.iloc[0].drop(labels=[name for name in _MEMBER if name in rows])
+    place = np.searchsorted(sizes, size)
+    members = _member_names(rows)
+    names = list(dict.fromkeys(members))
+    turn = np.array([names.index(member) for member in members], dtype=np.intp)
+    note = f"from the top: {', '.join(names)}" if len(names) > 1 else ""
+    if len(names) > _MOST_MEMBERS:
+        # There is no room for all groups, so the rows of a size are ordered by interest, not by group.
+        order = np.lexsort((_interest(rows), place))
+        starts = np.flatnonzero(np.diff(place[order], prepend=-1))
+        turn[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
+        kept = turn < _MOST_MEMBERS
+        if not kept.all():
+            note = f"{_MOST_MEMBERS} of {len(names)} groups at each size: the largest changes"
+        rows, place, turn = rows[kept], place[kept], turn[kept]
+    n_members = int(turn.max()) + 1
+    shift = (turn - (n_members - 1) / 2) / n_members * 0.8
+    return _Panel(row_name(first, columns, is_line=True), note, rows, place + shift, n_members)
+
+
+def _most_panels(ax: Axes) -> int:
+    """Return the number of panels that have room in axes of a fixed size."""
+    width, height = axes_size(ax)
+    n_columns = max(1, int((width + _GAP) // (_SMALL[0] + _GAP)))
+    return n_columns * max(1, int((height - _ABOVE) // (_SMALL[1] + 2 * _HEADING + _LINE_GAP)))
+
+
+def _n_columns(ax: Axes, n: int, row: float) -> int:
+    """Return the number of columns of panels. `row` is the height that a panel needs, if the height is fixed."""
+    width, height = axes_size(ax)
+    if not math.isfinite(row):
+        most = max(1, int((width + _GAP) // (_PANEL + _GAP)))
+        return -(-n // -(-n // most))  # the same number of lines with fewer columns
+
+    def quality(n_columns: int) -> float:
+        n_lines = -(-n // n_columns)
+        wide = (width - _GAP * (n_columns - 1)) / n_columns
+        tall = (height - _ABOVE) / n_lines - 2 * _HEADING - _LINE_GAP
+        return min(wide / _PANEL, 1.0) ** 2 * min(tall / row, 1.0)
+
+    return max(range(1, n + 1), key=quality)
+
+
+def _member_names(rows: pd.DataFrame) -> list[str]:
+    """Return the group of each row, or its pair of ranks."""
+    names = []
+    for _, row in rows.iterrows():
+        source, target, group = (plain_value(row.get(name)) for name in ("src_rank", "dst_rank", "group"))
+        is_pair = source is not None and target is not None
+        names.append(pair_label(str(row["collective"]), int(source), int(target)) if is_pair else str(group or ""))
+    return names
+
+
+def _wrap(text: str, width: float) -> list[str]:
+    return wrap_words(text, width, _TEXT).split("\n") if text else []
+
+
+def _tick_size() -> float:
+    import matplotlib as mpl
+
+    return font_size(mpl.rcParams["ytick.labelsize"])
+
+
+def _set_title(ax: Axes, comparison: Comparison, frame: pd.DataFrame, omitted: Sequence[str], gap: float) -> float:
+    """Set the title, and the legend below it. Return their height in points, with the gap below them."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import offset_copy
+
+    counts = [
+        f"{count} {_MARKERS[verdict]['label']}{_reason(comparison.rows, verdict)}"
+        for verdict, count in comparison.counts.items()
+        if count
+    ]
+    missing = len(comparison.rows) - len(frame)
+    without = f"{missing} {'row' if missing == 1 else 'rows'} without a ratio omitted"
+    shared = f"{comparison.oversubscribed}, so times also depend on the scheduler"
+    notes = [*([shared] if comparison.oversubscribed else []), *omitted, *([without] if missing else [])]
+    # A comparison across these differences was forced with anyway=True, so the title must name them.
+    sides = comparison.before, comparison.after
+    parts = [] if sides == ("before", "after") else [" → ".join(sides)]
+    parts += [f"{one.what}: {one.before} → {one.after}" for one in comparison.differences if one.blocks]
+    present = set(frame["verdict"])
+    handles: list[Any] = [
+        Line2D([], [], linestyle="none", markersize=6, **style)
+        for verdict, style in _MARKERS.items()
+        if verdict in present
+    ]
+    label = f"within {comparison.effect * 100:.3g} %: too small to matter"
+    handles.append(Patch(color=PREVIOUS, alpha=0.3, linewidth=0, label=label))
+    widths = [text_width(str(handle.get_label()), _TEXT) + 32 for handle in handles]
+    room = room_right(ax) - 8
+    n_columns = next((n for n in range(len(widths), 1, -1) if _table_width(widths, n) <= room), 1)
+    legend = ax.legend(
+        handles=handles, loc="lower left", ncols=n_columns, fontsize=_TEXT, frameon=False, borderpad=0.0,
+        borderaxespad=0.0, handletextpad=0.4, columnspacing=1.4, handlelength=1.4, labelspacing=0.3,
+        bbox_to_anchor=(0, 1), bbox_transform=offset_copy(ax.transAxes, ax.get_figure(root=True), 0, gap + 4, "points"),
+    )  # fmt: skip
+    for text in legend.get_texts():
+        text.set_parse_math(False)
+    height = -(-len(handles) // n_columns) * _TEXT * 1.5 + 6
+    verdict = ", ".join(counts)
+    return set_title(
+        ax, [_fit(part, room) for part in parts], verdict=f"{verdict[:1].upper()}{verdict[1:]}", note=notes,
+        gap=gap + height,
+    )  # fmt: skip
+
+
+def _reason(rows: pd.DataFrame, verdict: str) -> str:
+    """Return the note of all rows with a verdict in parentheses, if they have the same one."""
+    notes = rows.loc[rows["verdict"] == verdict, "note"].fillna("").unique()
+    return f" ({notes[0]})" if verdict == "UNCLEAR" and len(notes) == 1 and notes[0] else ""
+
+
+def _table_width(widths: Sequence[float], n_columns: int) -> float:
+    """Return the width of a legend, which fills its columns from top to bottom."""
+    return float(sum(column.max() for column in np.array_split(np.array(widths), n_columns)))
+
+
+def _fit(text: str, width: float) -> str:
+    """Return the text, with an ellipsis in the middle if it is wider than `width` points."""
+    size = _tick_size() * 1.1
+    if text_width(text, size) <= width:
+        return text
+    half = len(text) // 2
+    while half > 4 and text_width(f"{text[:half]}…{text[-half:]}", size) > width:
+        half -= 1
+    return f"{text[:half]}…{text[-half:]}"
+
+
+def _bounds(panels: Sequence[_Panel], effect: float) -> tuple[float, float]:
+    """Return the limits of the ratio scale. Long intervals and few ratios far from the others are outside of them."""
+    names = ["ratio", "ratio_lo", "ratio_hi"]
+    ends = np.concatenate([panel.rows[names].to_numpy(dtype=np.float64) for panel in panels])
+    # A tenth of the ratios at each end may be outside, but at least one of them: the largest ratio of few rows.
+    ratios = np.sort(ends[:, 0][np.isfinite(ends[:, 0])])
+    tenth = math.ceil((len(ratios) - 1) / 10)
+    least, most = (ratios[tenth], ratios[-1 - tenth]) if len(ratios) else (1.0, 1.0)
+    low = np.clip(np.nanmin(ends, initial=1.0), min(1 / _WIDEST, least / 1.5), 1 / (1 + 3 * effect))
+    high = np.clip(np.nanmax(ends, initial=1.0), 1 + 3 * effect, max(_WIDEST, most * 1.5))
+    pad = (high / low) ** 0.04
+    return float(low / pad), float(high * pad)
+
+
+def _split(ax: Axes, n: int, n_columns: int, heading: float) -> Iterator[Axes]:
+    """Yield the axes of each panel: the axes themselves, or a grid inside of them."""
+    if n == 1:
+        yield ax
+        return
+    ax.spines[:].set_visible(False)
+    ax.patch.set_visible(False)
+    ax.set(xticks=[], yticks=[])
+    width, height = axes_size(ax)
+    n_lines = -(-n // n_columns)
+    across, down = _GAP / width, (heading + _LINE_GAP) / height
+    wide, tall = (1 - across * (n_columns - 1)) / n_columns, max(1 - down * (n_lines - 1), 0.1) / n_lines
+    for index in range(n):
+        line, column = divmod(index, n_columns)
+        yield ax.inset_axes((column * (wide + across), 1 - (line + 1) * tall - line * down, wide, tall))
+
+
+def _draw_panel(ax: Axes, panel: _Panel, n_sizes: int, effect: float, bounds: tuple[float, float]) -> None:
+    """Draw the rows of a panel: intervals, markers, and arrows at the edges for everything outside the bounds."""
+    low, high = bounds
+    ax.set_xscale("log")
+    ax.set_xlim(low, high)
+    ax.set_ylim(n_sizes - 0.4, -0.6)
+    ax.axvspan(1 / (1 + effect), 1 + effect, color=PREVIOUS, alpha=0.18, linewidth=0)
+    ax.axvline(1, color=PREVIOUS, linewidth=1)
+    if panel.n_members > 1:
+        ax.hlines(np.arange(n_sizes - 1) + 0.5, low, high, color=PREVIOUS, alpha=0.35, linewidth=0.5)
+    pitch = axes_size(ax)[1] / n_sizes / panel.n_members
+    markersize = float(np.clip(pitch * 0.7, 3.0, 6.5))
+    inset = (high / low) ** (9 / axes_size(ax)[0])  # room for an arrow at an edge
+    written = -np.inf
+    order = np.argsort(panel.place, kind="stable")
+    rows, places = panel.rows.iloc[order], panel.place[order]
+    ratio, begin, end = (rows[name].to_numpy(dtype=np.float64) for name in ("ratio", "ratio_lo", "ratio_hi"))
+    verdicts = rows["verdict"].to_numpy()
+    x = np.where(np.isfinite(ratio), np.clip(ratio, low * inset, high / inset), high / inset)
+    is_far = np.isfinite(ratio) & ((ratio < low) | (ratio > high))
+    for verdict, style in _MARKERS.items():
+        here = verdicts == verdict
+        if not here.any():
+            continue
+        bars = here & np.isfinite(begin) & np.isfinite(end) & (begin <= high) & (end >= low)
+        color = style["color"]
+        ax.hlines(places[bars], np.maximum(begin[bars], low), np.minimum(end[bars], high), color=color, linewidth=1)
+        options = {"linestyle": "none", "clip_on": False, "color": color}
+        is_below, is_above = (begin < low) | (ratio < low), (end > high) | (ratio > high)
+        for marker, edge, beyond in (("<", low, is_below), (">", high, is_above)):
+            at = places[here & beyond]
+            ax.plot(np.full(at.size, edge), at, marker=marker, markersize=4, label="_", **options)
+        ax.plot(x[here], places[here], markersize=markersize, zorder=3, **options | style)
+    for index in np.flatnonzero(is_far | ~np.isfinite(ratio)):
+        if (places[index] - written) * axes_size(ax)[1] / n_sizes < _TEXT + 1:
+            continue  # the text would overlap the one above it
+        written = places[index]
+        is_left = bool(ratio[index] < low)
+        ax.annotate(
+            f"{ratio[index]:.3g}×" if np.isfinite(ratio[index]) else "wrong",
+            (x[index], places[index]),
+            (7 if is_left else -7, 0),
+            textcoords="offset points",
+            ha="left" if is_left else "right",
+            va="center",
+            fontsize=_TEXT,
+            bbox={"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 0.5},
+        )
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(visible=True, axis="x", alpha=0.25, linewidth=0.6)
+    ax.set_axisbelow(True)
+
+
+def _set_heading(ax: Axes, lines: Sequence[str]) -> None:
+    """Write the name of a panel and the note about its groups above it."""
+    for index, line in enumerate(reversed(lines)):
+        ax.annotate(
+            line, (0, 1), (0, 4 + index * _HEADING), xycoords="axes fraction", textcoords="offset points",
+            fontsize=_TEXT + (index == len(lines) - 1), va="bottom", annotation_clip=False, parse_math=False,
+            gid="heading",
+        )  # fmt: skip
+
+
+def _scale_sizes(ax: Axes, labels: Sequence[str], *, is_labelled: bool) -> None:
+    """Label the sizes, or every second, third, … one if they are close to each other."""
+    step = max(1, int(np.ceil((_tick_size() + 2) * len(labels) / axes_size(ax)[1])))
+    ticks = range(0, len(labels), step)
+    ax.set_yticks(ticks, [labels[tick] for tick in ticks] if is_labelled else [""] * len(ticks))
+    ax.tick_params(axis="y", length=0)
+
+
+def _scale_ratios(ax: Axes, bounds: tuple[float, float], *, is_labelled: bool) -> None:
+    """Set as many ticks as their labels allow, with 1 among them."""
+    from matplotlib.ticker import NullLocator
+
+    size = _tick_size()
+
+    def fits(ticks: npt.NDArray[np.float64]) -> bool:
+        places = np.log(ticks / bounds[0]) / np.log(bounds[1] / bounds[0]) * axes_size(ax)[0]
+        widths = np.array([text_width(f"{tick:g}×", size) for tick in ticks])
+        return bool(np.all(np.diff(places) >= (widths[1:] + widths[:-1]) / 2 + 6))
+
+    low, high = bounds
+    usable = (ticks for ticks in _TICKS if ticks[0] < 1.3 * low and ticks[-1] > high / 1.3)
+    shown = (ticks[(ticks >= low) & (ticks <= high)] for ticks in usable)
+    ticks = next((ticks for ticks in shown if ticks.size <= 40 and fits(ticks)), np.array([1.0]))
+    ax.set_xticks(ticks, [f"{tick:g}×" for tick in ticks] if is_labelled else [""] * ticks.size)
+    ax.xaxis.set_minor_locator(NullLocator())

@@ -1,0 +1,317 @@
+"""Figure of a rehearsal: a bar per training step, and a bar per axis with its exposed and hidden communication."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshlab.base._errors import BenchError
+from meshlab.base._units import SEPARATOR, format_time_us
+from meshlab.plots._style import (
+    PALETTE,
+    PREVIOUS,
+    axes_size,
+    figure_svg,
+    font_size,
+    new_figure,
+    reserve,
+    room_right,
+    set_title,
+    text_width,
+    wrap_words,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+_TEXT = 9.0
+_ROW, _GAP = 27.0, 12.0
+"""Height of a bar with its prediction, and the gap between two layouts, in points."""
+
+_WIDTH, _BOX = 8.0, (0.1, 0.1, 0.8, 0.8)
+"""Width of a new figure in inches, and the position of its axes until their labels are known."""
+
+_BELOW = 40.0
+"""Height of the labels below the axes, in points."""
+
+_NEEDED = ("layout", "part", "axis", "exposed_us", "hidden_us", "alone_us", "step_us")
+
+_MOST_LAYOUTS = 8
+
+_UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
+
+_COLORS = PALETTE[:6]
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A bar: the rows of the frame with its parts, and its position."""
+
+    place: float
+    label: str
+    parts: pd.DataFrame
+    is_step: bool
+
+
+def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None) -> Axes:
+    """Draw the parts of training steps, and the communication of each axis.
+
+    The first bar of a layout is its step: computation, its slowdown next to communication (hatched), the exposed
+    communication of each axis, and the bubble of the pipeline (outlined), which is computed. The bars below it are the
+    axes: exposed communication, and hidden communication (hatched). A vertical tick is the time of the axis on
+    its own. The line below a bar is the prediction for that time, from its lower to its upper bound.
+
+    Parameters
+    ----------
+    frame : pandas.DataFrame
+        The result of `Rehearsal.frame`.
+    verdict : str, default ""
+        A sentence for the title.
+    ax : matplotlib.axes.Axes, optional
+        The axes to draw on. By default a new figure is created.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+        The axes.
+
+    Raises
+    ------
+    BenchError
+        If the frame is empty or lacks a column.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> import pandas as pd
+    >>> from matplotlib.figure import Figure
+    >>> rows = [("dp=2", "compute", None, 800.0), ("dp=2", "communication", "dp", 200.0)]
+    >>> frame = pd.DataFrame(rows, columns=["layout", "part", "axis", "exposed_us"]).assign(
+    ...     hidden_us=300.0, alone_us=450.0, step_us=1000.0
+    ... )
+    >>> ax = ml.plot.rehearsal(frame, ax=Figure((7, 3)).add_subplot())
+    >>> ax.get_xlabel(), [label.get_text() for label in ax.get_yticklabels()]
+    ('time (ms)', ['dp=2', 'dp'])
+    """
+    missing = [name for name in _NEEDED if name not in frame]
+    if missing or frame.empty:
+        what = f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else "is empty"
+        raise BenchError(f"the frame {what}; pass the result of Rehearsal.frame()")
+    if ax is None:
+        return _draw(new_figure((_WIDTH, _WIDTH)).add_axes(_BOX), frame, verdict, is_new=True)
+    return _draw(ax, frame, verdict, is_new=False)
+
+
+def rehearsal_html(frame: pd.DataFrame) -> str:
+    """Return the figure of a rehearsal as an ``<svg>`` element, which follows the theme of the page."""
+    from matplotlib.figure import Figure
+
+    figure = Figure((_WIDTH, _WIDTH))
+    _draw(figure.add_axes(_BOX), frame, "", is_new=True)
+    return figure_svg(figure, label=f"training steps: {', '.join(map(str, frame['layout'].unique()))}")
+
+
+def _draw(ax: Axes, frame: pd.DataFrame, verdict: str, *, is_new: bool) -> Axes:
+    """Draw a rehearsal. A new figure gets the height that its bars need."""
+    names = list(frame["layout"].unique())
+    notes = list(frame.attrs.get("notes", ()))
+    if len(names) > _MOST_LAYOUTS:
+        notes.append(f"{_MOST_LAYOUTS} of {len(names)} layouts are drawn: the fastest")
+        best = frame.groupby("layout")["step_us"].first().nsmallest(_MOST_LAYOUTS).index
+        names = [name for name in names if name in best]
+    rows = _rows(frame, names)
+    axes = list(frame["axis"].dropna().unique())
+    colors = {axis: _COLORS[number % len(_COLORS)] for number, axis in enumerate(axes)}
+    longest = _longest(rows)
+    scale, unit = next(((scale, unit) for scale, unit in _UNITS if longest >= scale), _UNITS[-1])
+    size = _tick_size()
+    left = max(text_width(row.label, size, weight="bold" if row.is_step else "normal") for row in rows) + 18
+    texts = [_text(row, is_long=axes_size(ax)[0] > 420) for row in rows]
+    reserve(ax, left=left, right=max(text_width(text, _TEXT) for text in texts) + 16, below=_BELOW)
+    ax.set_xlim(0, longest / scale * 1.02)
+    for row, text in zip(rows, texts, strict=True):
+        _draw_row(ax, row, colors, scale, text)
+    ax.set_ylim(rows[-1].place + 0.6, -0.6)
+    ax.set_yticks([row.place for row in rows], [row.label for row in rows])
+    for label, row in zip(ax.get_yticklabels(), rows, strict=True):
+        label.set_fontweight("bold" if row.is_step else "normal")
+    ax.tick_params(axis="y", length=0)
+    ax.set_xlabel(f"time ({unit})")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.grid(visible=True, axis="x", alpha=0.25, linewidth=0.6)
+    ax.set_axisbelow(True)
+    above = _set_legend_and_title(ax, rows, frame, verdict, notes)
+    if is_new:
+        _set_height(ax, (rows[-1].place + 1) * _ROW, above)
+    else:
+        reserve(ax, above=above)
+    return ax
+
+
+def _set_height(ax: Axes, height: float, above: float) -> None:
+    """Set the height of the axes and of their figure, with `above` points between them."""
+    figure = ax.get_figure(root=True)
+    if figure is not None:
+        total = height + above + _BELOW
+        figure.set_figheight(total / 72)
+        ax.set_position((ax.get_position().x0, _BELOW / total, ax.get_position().width, height / total))
+
+
+def _rows(frame: pd.DataFrame, names: Sequence[str]) -> list[_Row]:
+    """Return the bars from the top to the bottom."""
+    rows: list[_Row] = []
+    place = 0.0
+    for name in names:
+        own = frame[frame["layout"] == name]
+        rows.append(_Row(place, str(name), own, is_step=True))
+        for axis in own["axis"].dropna():
+            place += 1
+            rows.append(_Row(place, str(axis), own[own["axis"] == axis], is_step=False))
+        place += 1 + _GAP / _ROW
+    return rows
+
+
+def _longest(rows: Sequence[_Row]) -> float:
+    """Return the end of the longest bar, tick or prediction, in µs."""
+    ends, predicted = [1e-3], [0.0]
+    for row in rows:
+        if row.is_step:
+            ends.append(float(row.parts["exposed_us"].sum()) * (1 + _bubble(row)))
+            continue
+        values = row.parts.iloc[0]
+        ends += [float(values["exposed_us"] + values["hidden_us"]), float(values["alone_us"])]
+        predicted.append(float(values.get("predicted_us_hi", np.nan)))
+    # A prediction far beyond the measurements would squeeze all bars. Its line then leaves the axes.
+    return max(*ends, min(float(np.nanmax(predicted)), 1.5 * max(ends)))
+
+
+def _bubble(row: _Row) -> float:
+    """Return the idle time of the pipeline relative to the step, or 0 if it is unknown."""
+    value = float(row.parts["bubble"].iloc[0]) if "bubble" in row.parts else 0.0
+    return value if value > 0 else 0.0
+
+
+def _text(row: _Row, *, is_long: bool) -> str:
+    """Return the text at the end of a bar."""
+    if row.is_step:
+        step = float(row.parts["step_us"].iloc[0])
+        is_compute = row.parts["part"] == "compute"
+        share = 1 - float(row.parts.loc[is_compute, "exposed_us"].sum()) / step
+        total = format_time_us(step * (1 + _bubble(row)))
+        return f"{total}, {100 * share:.0f} % communication" if is_long else total
+    values = row.parts.iloc[0]
+    exposed, hidden = format_time_us(values["exposed_us"]), format_time_us(values["hidden_us"])
+    return f"{exposed} exposed, {hidden} hidden" if is_long else exposed
+
+
+def _draw_row(ax: Axes, row: _Row, colors: dict[str, str], scale: float, text: str) -> None:
+    """Draw a bar, its tick and its prediction, and write the text at its end."""
+    start = 0.0
+    for _, values in row.parts.iterrows():
+        exposed = float(values["exposed_us"]) / scale
+        if values["part"] == "communication":
+            style = _filled(colors[values["axis"]])
+        else:
+            style = _filled(PREVIOUS) if values["part"] == "compute" else _hatched(PREVIOUS)
+        ax.barh(row.place, exposed, left=start, height=0.62 if row.is_step else 0.44, **style)
+        start += exposed
+    if row.is_step and _bubble(row):
+        idle = start * _bubble(row)
+        ax.barh(row.place, idle, left=start, height=0.62, **_outlined())
+        start += idle
+    if not row.is_step:
+        values = row.parts.iloc[0]
+        color, hidden = colors[values["axis"]], float(values["hidden_us"]) / scale
+        ax.barh(row.place, hidden, left=start, height=0.44, **_hatched(color))
+        start += hidden
+        alone = float(values["alone_us"]) / scale
+        ax.vlines(alone, row.place - 0.3, row.place + 0.3, color=_ink(), linewidth=1.6)
+        low, middle, high = (
+            float(values.get(name, np.nan)) / scale for name in ("predicted_us_lo", "predicted_us", "predicted_us_hi")
+        )
+        if np.isfinite([low, middle, high]).all():
+            ax.hlines(row.place + 0.37, low, high, color=_ink(), linewidth=1.2)
+            ax.plot(middle, row.place + 0.37, marker="d", markersize=4, color=_ink(), linestyle="none")
+            start = max(start, min(high, ax.get_xlim()[1]))
+        start = max(start, alone)
+    ax.annotate(
+        text, (start, row.place), (5, 0), textcoords="offset points", va="center", fontsize=_TEXT,
+        annotation_clip=False, parse_math=False, gid="value",
+    )  # fmt: skip
+
+
+def _hatched(color: str) -> dict[str, Any]:
+    # Without a fill, because SVG patterns ignore its opacity.
+    return {"facecolor": "none", "edgecolor": color, "hatch": "////", "linewidth": 0.8}
+
+
+def _filled(color: str) -> dict[str, Any]:
+    return {"facecolor": color, "edgecolor": "none", "linewidth": 0}
+
+
+def _outlined() -> dict[str, Any]:
+    return {"facecolor": "none", "edgecolor": PREVIOUS, "linestyle": (0, (2, 1.5)), "linewidth": 1.2}
+
+
+def _ink() -> str:
+    import matplotlib as mpl
+
+    return str(mpl.rcParams["text.color"])
+
+
+def _tick_size() -> float:
+    import matplotlib as mpl
+
+    return font_size(mpl.rcParams["ytick.labelsize"])
+
+
+def _table_width(widths: Sequence[float], n_columns: int) -> float:
+    """Return the width of a legend, which fills its columns from top to bottom."""
+    return float(sum(column.max() for column in np.array_split(np.array(widths), n_columns)))
+
+
+def _set_legend_and_title(
+    ax: Axes, rows: Sequence[_Row], frame: pd.DataFrame, verdict: str, notes: Sequence[str]
+) -> float:
+    """Set the legend above the axes and the title above it. Return their height in points."""
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import offset_copy
+
+    color = _COLORS[0]
+    handles: list[Any] = [
+        Patch(label="computation", **_filled(PREVIOUS)),
+        Patch(label="its slowdown", **_hatched(PREVIOUS)),
+        Patch(label="exposed", **_filled(color)),
+        Patch(label="hidden", **_hatched(color)),
+        Line2D(
+            [], [], color=_ink(), marker="|", markersize=9, linestyle="none", markeredgewidth=1.6, label="on its own"
+        ),
+    ]
+    if any(_bubble(row) for row in rows):
+        handles.insert(2, Patch(label="bubble (computed)", **_outlined()))
+    if "predicted_us" in frame and frame["predicted_us"].notna().any():
+        handles.append(Line2D([], [], color=_ink(), marker="d", markersize=4, linewidth=1.2, label="predicted"))
+    widths = [text_width(str(handle.get_label()), _TEXT) + 34 for handle in handles]
+    room = room_right(ax) - 8
+    n_columns = next((n for n in range(len(widths), 1, -1) if _table_width(widths, n) <= room), 1)
+    legend = ax.legend(
+        handles=handles, loc="lower left", ncols=n_columns, fontsize=_TEXT, frameon=False, borderpad=0.0,
+        borderaxespad=0.0, handletextpad=0.5, columnspacing=1.4, handlelength=1.6, labelspacing=0.3,
+        bbox_to_anchor=(0, 1), bbox_transform=offset_copy(ax.transAxes, ax.get_figure(root=True), y=6, units="points"),
+    )  # fmt: skip
+    legend.set_in_layout(False)
+    height = (_TEXT * 1.4) * -(-len(handles) // n_columns) + 8
+    where = str(frame.attrs.get("where", ""))
+    return set_title(
+        ax,
+        [part for part in ("training step", where) if part],
+        verdict=verdict,
+        note=wrap_words(SEPARATOR.join(notes), 0.98 * room_right(ax) - 8, _TEXT).split("\n") if notes else (),
+        gap=height,
+    )

@@ -1,0 +1,298 @@
+"""Figure of a search: one bar per layout with computation, bubble, and exposed communication by axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from meshlab.base._errors import BenchError
+from meshlab.base._units import THIN
+from meshlab.frames._table import three_digits
+from meshlab.plots._style import (
+    axes_size,
+    new_figure,
+    reserve,
+    room_right,
+    set_title,
+    text_width,
+    wrap_words,
+)
+from meshlab.plots._theme import Theme, current_theme
+from meshlab.prediction._search import COMPONENTS, Layouts
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+_TEXT = 9.0
+_ROW = 17.0
+_TWO_LINES = 29.0
+"""Height of a bar with its label, in points."""
+
+_BAR = 11.0
+_LINE = 12.0
+_WIDTH = 8.0
+"""Width of a new figure, in inches."""
+
+_LEAST_BAR = 120.0
+"""Minimum width of the bars, in points. If there is less, the numbers at their ends are omitted."""
+
+_SHORTENED = 0.55
+"""If computation takes a larger share of every bar, its beginning is cut off."""
+
+_CUT = 0.12
+"""Width of the shortened computation before the first difference, as a share of the bars' width."""
+
+_COLORS = {"tp": 0, "cp": 2, "ep": 3, "pp": 1, "dp": 5}
+"""Group colours of the axes."""
+
+
+def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> Axes:
+    """Draw a bar per layout, best first: computation, bubble, and exposed communication in the colour of its axis.
+
+    The solid part of a bar is the low end, at which the schedule hides all communication that it can hide. The hatched
+    part reaches up to the high end, at which nothing is hidden. Brackets join tied layouts. If computation dominates
+    all bars, its beginning is cut off. Below the bars, dropped layouts are counted by reason.
+
+    Parameters
+    ----------
+    layouts : Layouts
+        The result of `meshlab.search`.
+    most : int, default 12
+        Maximum number of bars.
+    ax : matplotlib.axes.Axes, optional
+        The axes to draw on. By default a new figure is created.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+
+    Raises
+    ------
+    BenchError
+        If `layouts` is not a Layouts, or `most` is not positive.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> from matplotlib.figure import Figure
+    >>> layouts = ml.search(ml.preset("dgx-h100", nodes=16), "llama3-70b")
+    >>> ax = ml.plot.step_times(layouts, ax=Figure((8, 6)).add_subplot())
+    >>> ax.get_xlabel()
+    'seconds per step (the beginning of computation is cut off)'
+    """
+    given: Any = layouts
+    if not isinstance(given, Layouts):
+        raise BenchError(f"layouts must be a Layouts, not {type(given).__name__}", hint="pass ml.search(cluster, job)")
+    if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
+        raise BenchError(f"most must be a positive integer, not {most!r}")
+    frame = layouts.frame(most)
+    theme = current_theme()
+    labels = [_label(row) for _, row in frame.iterrows()]
+    left = max(text_width(line, _TEXT) for lines in labels for line in lines) + 12
+    row = _TWO_LINES if max(map(len, labels)) > 1 else _ROW
+    is_new = ax is None
+    if ax is None:
+        ax = new_figure((_WIDTH, _WIDTH)).add_axes((left / _WIDTH / 72, 0.1, 1 - (left + 8) / _WIDTH / 72, 0.8))
+    ends = [_end_label(one) for _, one in frame.iterrows()]
+    ties = _ties(frame, layouts)
+    right = max(text_width(text, _TEXT) for text in ends) + 8
+    bracket = max((text_width(text, _TEXT) for _, _, text in ties), default=-16.0) + 16
+    reserve(ax, left=left)
+    room = room_right(ax) - _LEAST_BAR
+    if right + bracket > room:
+        ends, right = [""] * len(frame), 0.0
+    dropped = _dropped_lines(layouts, room_right(ax) + left - 12)
+    below = 34 + _LINE * (len(dropped) + bool(dropped))
+    above = _set_title(ax, layouts, frame, theme)
+    figure = ax.get_figure(root=True)
+    if is_new and figure is not None:
+        total = row * len(frame) + above + below
+        figure.set_figheight(total / 72)
+        box = ax.get_position()
+        ax.set_position((box.x0, below / total, box.width, row * len(frame) / total))
+    reserve(ax, above=above, below=below, right=right + bracket + 4)
+    _draw_bars(ax, frame, theme)
+    _name_rows(ax, labels, theme)
+    _write_ends(ax, frame, ends)
+    _draw_ties(ax, ties, right, theme)
+    for number, (indent, line) in enumerate(dropped):
+        _below(ax, line, 34 + _LINE * (number + 1), left - 6 - indent, theme.ink2)
+    return ax
+
+
+def _label(row: pd.Series) -> list[str]:
+    """Return the label of a layout as one or two lines."""
+    chunks = f"interleave={row['interleave']}" if row["interleave"] > 1 else ""
+    return [row["mesh"], *filter(None, [", ".join(filter(None, [row.get("experts"), chunks]))])]
+
+
+def _end_label(row: pd.Series) -> str:
+    low, high = (three_digits(row[name]) for name in ("step_s_lo", "step_s_hi"))
+    return f"{low}{THIN}s" if low == high else f"{low}–{high}{THIN}s"
+
+
+def _ties(frame: pd.DataFrame, layouts: Layouts) -> list[tuple[int, int, str]]:
+    """Return first row, last row and name of the groups of tied layouts."""
+    groups = []
+    for _, rows in frame.groupby("tie", sort=True):
+        first, last = int(rows.index[0]), int(rows.index[-1])
+        is_whole = last < len(frame) - 1 or len(frame) == len(layouts)
+        if last > first or not is_whole:
+            groups.append((first, last, "tied" if is_whole else "tied …"))
+    return groups
+
+
+def _limits(frame: pd.DataFrame) -> tuple[float, bool]:
+    """Return the left end of the time axis, and whether the beginning of computation is cut off."""
+    longest, compute = float(frame["step_s_hi"].max()), float(frame["compute_s"].min())
+    if compute < _SHORTENED * longest:
+        return 0.0, False
+    return compute - (longest - compute) * _CUT / (1 - _CUT), True
+
+
+def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
+    start, is_cut = _limits(frame)
+    longest = float(frame["step_s_hi"].max())
+    ax.set_xlim(start, longest + 0.01 * (longest - start))
+    ax.set_ylim(len(frame) - 0.5, -0.5)
+    height = _BAR / (axes_size(ax)[1] / len(frame))
+    height = min(height, 0.8)
+    y = np.arange(len(frame))
+    solid = [("compute_s", theme.line2, ""), ("bubble_s", theme.cell, "")]
+    solid += [(f"{name}_s_lo", theme.groups[_COLORS[name]], "") for name in COMPONENTS]
+    at = np.zeros(len(frame))
+    for column, color, _ in solid:
+        width = frame[column].to_numpy(dtype=float)
+        # A thin edge separates neighbours that are equally dark in black-and-white print.
+        ax.barh(y, width, height, left=at, color=color, edgecolor=ax.get_facecolor(), linewidth=0.6, gid=column)
+        at += width
+    for name in COMPONENTS:
+        width = (frame[f"{name}_s_hi"] - frame[f"{name}_s_lo"]).to_numpy(dtype=float)
+        color = theme.groups[_COLORS[name]]
+        shown = width > 1e-3 * (longest - start)
+        ax.barh(
+            y[shown], width[shown], height, left=at[shown], color="none", edgecolor=color, hatch="//////",
+            linewidth=0.0, gid=f"{name}_s_hi",
+        )  # fmt: skip
+        at += width
+    # Mark the low end, because the hatched part after it may have the same colour.
+    low = frame["step_s_lo"].to_numpy(dtype=float)
+    ax.vlines(low, y - height / 2 - 0.04, y + height / 2 + 0.04, color=theme.ink, linewidth=1.0, gid="low end")
+    if is_cut:
+        # Two slanted gaps in every bar show that the axis does not start at zero.
+        points = (longest - start) / axes_size(ax)[0]
+        x = start + np.array([5.0, 8.5])[:, None] * points
+        slant = 2.0 * points
+        for one in x.ravel():
+            for row in y:
+                ax.plot(
+                    [one - slant, one + slant], [row + height * 0.7, row - height * 0.7], color=ax.get_facecolor(),
+                    linewidth=1.5, solid_capstyle="butt", gid="cut",
+                )  # fmt: skip
+    ax.set_xlabel("seconds per step" + (" (the beginning of computation is cut off)" if is_cut else ""), fontsize=_TEXT)
+    ax.tick_params(axis="x", labelsize=_TEXT)
+    ax.grid(axis="x", color=theme.line, linewidth=0.6)
+    ax.set_axisbelow(True)
+    for side in ("top", "right", "left"):
+        ax.spines[side].set_visible(False)
+
+
+def _name_rows(ax: Axes, labels: Sequence[Sequence[str]], theme: Theme) -> None:
+    ax.set_yticks([])
+    for row, lines in enumerate(labels):
+        for number, line in enumerate(lines):
+            shift = (len(lines) - 1) / 2 - number
+            ax.annotate(
+                line, (0, row), (-6, shift * _LINE), xycoords=("axes fraction", "data"), textcoords="offset points",
+                ha="right", va="center", fontsize=_TEXT, color=theme.ink2 if number else theme.ink,
+                annotation_clip=False, parse_math=False,
+            )  # fmt: skip
+
+
+def _write_ends(ax: Axes, frame: pd.DataFrame, ends: Sequence[str]) -> None:
+    for row, text in enumerate(ends):
+        if text:
+            ax.annotate(
+                text, (1, row), (4, 0), xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
+                fontsize=_TEXT, annotation_clip=False,
+            )  # fmt: skip
+
+
+def _draw_ties(ax: Axes, ties: Sequence[tuple[int, int, str]], right: float, theme: Theme) -> None:
+    """Draw a bracket to the right of tied rows."""
+    from matplotlib.lines import Line2D
+    from matplotlib.transforms import blended_transform_factory
+
+    blended = blended_transform_factory(ax.transAxes, ax.transData)
+    width = axes_size(ax)[0]
+    inner, outer = (1 + (right + shift) / width for shift in (1, 5))
+    for first, last, text in ties:
+        x, y = [inner, outer, outer, inner], [first - 0.3, first - 0.3, last + 0.3, last + 0.3]
+        bracket = Line2D(x, y, transform=blended, color=theme.ink2, linewidth=1, clip_on=False, gid="tie")
+        ax.add_line(bracket)
+        ax.annotate(
+            text, (1, (first + last) / 2), (right + 9, 0), xycoords=("axes fraction", "data"),
+            textcoords="offset points", va="center", fontsize=_TEXT, color=theme.ink2, annotation_clip=False,
+        )  # fmt: skip
+
+
+def _below(ax: Axes, line: str, down: float, left: float, color: str) -> None:
+    ax.annotate(
+        line, (0, 0), (-left, -down), xycoords="axes fraction", textcoords="offset points", va="bottom", fontsize=_TEXT,
+        color=color, annotation_clip=False, parse_math=False, gid="dropped",
+    )  # fmt: skip
+
+
+def _dropped_lines(layouts: Layouts, width: float) -> list[tuple[float, str]]:
+    """Return wrapped lines with their indentation: the dropped layouts by reason, with the number that fixes each."""
+    frame = layouts.dropped()
+    if frame.empty:
+        return []
+    lines = [(0.0, "Dropped, with the nearest number that works:")]
+    for _, row in frame.iterrows():
+        text = f"{row['layouts']:,} by {row['kind']}: {row['reason']} ({row['example']}); {row['fix']}"
+        first, *rest = wrap_words(text, 0.98 * width - 30, _TEXT).split("\n")
+        lines += [(8.0, first), *((20.0, line) for line in rest)]
+    return lines
+
+
+def _set_title(ax: Axes, layouts: Layouts, frame: pd.DataFrame, theme: Theme) -> float:
+    """Set the title, and the legend below it. Return their height in points."""
+    from matplotlib.patches import Patch
+    from matplotlib.transforms import offset_copy
+
+    handles: list[Any] = [Patch(color=theme.line2, label="computation"), Patch(color=theme.cell, label="bubble")]
+    for name in COMPONENTS:
+        if frame[f"{name}_s_hi"].max() > 0:
+            label = "dp × cp" if name == "dp" and (frame["cp"] > 1).any() else name
+            handles.append(Patch(color=theme.groups[_COLORS[name]], label=label, linewidth=0))
+    handles.append(Patch(facecolor="none", edgecolor=theme.ink2, hatch="//////", linewidth=0, label="may be hidden"))
+    widths = [text_width(str(handle.get_label()), _TEXT) + 30 for handle in handles]
+    room = room_right(ax) - 8
+    n_columns = next((n for n in range(len(widths), 1, -1) if _legend_width(widths, n) <= room), 1)
+    ax.legend(
+        handles=handles, loc="lower left", ncols=n_columns, fontsize=_TEXT, frameon=False, borderpad=0.0,
+        borderaxespad=0.0, handletextpad=0.4, columnspacing=1.2, handlelength=1.3, labelspacing=0.3,
+        bbox_to_anchor=(0, 1), bbox_transform=offset_copy(ax.transAxes, ax.get_figure(root=True), 0, 6, "points"),
+    )  # fmt: skip
+    height = -(-len(handles) // n_columns) * _TEXT * 1.5 + 8
+    low, high = layouts.utilisation
+    return set_title(
+        ax,
+        [layouts.job.title, f"{layouts.ranks:,} ranks", layouts.cluster.title or layouts.cluster.summary],
+        verdict=layouts.verdict,
+        note=[
+            f"computation at {100 * (low + high) / 2:.0f}{THIN}% of the peak",
+            "not validated until a rehearsal on that machine",
+        ],
+        gap=height,
+    )  # fmt: skip
+
+
+def _legend_width(widths: Sequence[float], n_columns: int) -> float:
+    """Return the width of a legend, which fills its columns from top to bottom."""
+    return float(sum(column.max() for column in np.array_split(np.array(widths), n_columns)))

@@ -1,0 +1,437 @@
+"""The look of plots: colours, titles that fit, and figures as PNG or SVG. Nothing here uses pyplot."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._units import SEPARATOR
+from meshlab.plots._theme import luminance, theme_pairs
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.font_manager import FontProperties
+
+
+_INK, _PAPER = "currentColor", "var(--ml-paper, var(--jp-layout-color0, Canvas))"
+
+_FOREGROUND = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+
+_BACKGROUND = ("figure.facecolor", "axes.facecolor")
+
+_settings = Lock()
+"""Held while rcParams are changed and restored: they are global, so two threads would restore each other's values."""
+
+
+def text_width(text: str, size: float, *, weight: str = "normal") -> float:
+    """Return the width of a string in points, in the font of the current style.
+
+    Examples
+    --------
+    >>> 50 < text_width("bandwidth", 10) < 70
+    True
+    """
+    from matplotlib import rcParams
+    from matplotlib.font_manager import FontProperties
+
+    # What the family of the properties means depends on these.
+    fonts = rcParams["font.sans-serif"], rcParams["font.serif"], rcParams["font.monospace"]
+    return _measured_width(text, FontProperties(size=size, weight=weight), tuple(map(tuple, fonts)))
+
+
+@lru_cache(maxsize=8192)
+def _measured_width(text: str, font: FontProperties, fonts: tuple[tuple[str, ...], ...]) -> float:
+    """Measure a text: figures of a machine ask for the width of the same few words thousands of times."""
+    from matplotlib.textpath import text_to_path
+
+    return float(text_to_path.get_text_width_height_descent(text, font, ismath=False)[0])
+
+
+def font_size(size: float | str) -> float:
+    """Return a font size in points. Settings like ``"xtick.labelsize"`` are numbers or words such as ``"medium"``."""
+    from matplotlib.font_manager import FontProperties
+
+    return float(FontProperties(size=size).get_size_in_points())
+
+
+def axes_size(ax: Axes) -> tuple[float, float]:
+    """Return width and height of the axes in points, before a layout engine moves them."""
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        return 360.0, 270.0
+    box = ax.get_position()
+    width, height = figure.get_size_inches()
+    return float(box.width * width * 72), float(box.height * height * 72)
+
+
+def room_right(ax: Axes) -> float:
+    """Return the distance between the left edge of the axes and the right edge of the figure, in points."""
+    figure = ax.get_figure(root=True)
+    return axes_size(ax)[0] if figure is None else float((1 - ax.get_position().x0) * figure.get_size_inches()[0] * 72)
+
+
+def free_right(ax: Axes) -> float:
+    """Return the width in points from the left edge of the axes to the next axes on the right, or to the figure's edge.
+
+    The gap to other axes is not counted, because their tick labels are there.
+    """
+    figure = ax.get_figure(root=True)
+    if figure is None:
+        return axes_size(ax)[0]
+    box = ax.get_position()
+    others = (other.get_position() for other in figure.axes if other is not ax)
+    is_edge = all(other.x0 < box.x1 or other.y1 <= box.y0 or other.y0 >= box.y1 for other in others)
+    return room_right(ax) - _EDGE if is_edge else axes_size(ax)[0]
+
+
+_EDGE = 4.0
+"""Free width at the right edge of a figure, in points."""
+
+
+def reserve(ax: Axes, *, left: float = 0.0, right: float = 0.0, above: float = 0.0, below: float = 0.0) -> None:
+    """Shrink the axes if there are fewer points than this outside of them, so that text there is not clipped.
+
+    In a figure with a layout engine, nothing changes, because the engine measures the text itself.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        The axes.
+    left, right, above, below : float, default 0
+        The space that is needed outside the axes, in points.
+    """
+    figure = ax.get_figure(root=True)
+    if figure is None or figure.get_layout_engine() is not None:
+        return
+    box = ax.get_position()
+    width, height = figure.get_size_inches() * 72
+    x1 = min(box.x1, box.x0 + (free_right(ax) - right) / width) if right else box.x1
+    x0, y1, y0 = max(box.x0, left / width), min(box.y1, 1 - above / height), max(box.y0, below / height)
+    if x1 <= x0 or y1 <= y0:
+        return  # the figure is too small for the text
+    if (x0, x1, y0, y1) != (box.x0, box.x1, box.y0, box.y1):
+        ax.set_position((x0, y0, x1 - x0, y1 - y0))
+        ax.set_in_layout(True)  # set_position() excludes the axes from bbox_inches="tight"
+
+
+def new_figure(size: tuple[float, float], **options: Any) -> Figure:
+    """Create a figure of pyplot that notebooks show as SVG in the colours of their theme.
+
+    Parameters
+    ----------
+    size : tuple of float
+        Width and height in inches.
+    **options
+        Passed to `matplotlib.pyplot.figure`.
+    """
+    from matplotlib import pyplot as plt
+
+    return plt.figure(figsize=size, FigureClass=_themed_figure(), **options)
+
+
+@lru_cache(maxsize=1)
+def _themed_figure() -> type[Figure]:
+    from matplotlib.figure import Figure
+
+    class ThemedFigure(Figure):
+        """A figure with an HTML form, which front ends prefer to PNG."""
+
+        def _repr_html_(self) -> str:
+            return figure_svg(self, label=_titles(self))
+
+    return ThemedFigure
+
+
+def _titles(figure: Figure) -> str:
+    titles = (ax.get_title(loc="left") or ax.get_title() for ax in figure.axes)
+    return ". ".join(title.replace("\n", ". ") for title in titles if title)
+
+
+def wrap_parts(parts: Sequence[str], width: float, size: float) -> str:
+    """Join parts with a middle dot, and break lines between them to stay within `width` points.
+
+    Examples
+    --------
+    >>> wrap_parts(["all_reduce", "tp", "NCCL"], 1000, 10)
+    'all_reduce · tp · NCCL'
+    >>> wrap_parts(["all_reduce", "tp"], 10, 10).splitlines()
+    ['all_reduce', 'tp']
+    """
+    lines: list[str] = []
+    for part in parts:
+        longer = f"{lines[-1]}{SEPARATOR}{part}" if lines else part
+        if lines and text_width(longer, size) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(part)
+    return "\n".join(lines)
+
+
+def wrap_title(parts: Sequence[str], width: float) -> str:
+    """Join the parts of a title, see `wrap_parts`, in the font size of titles."""
+    return wrap_parts(SEPARATOR.join(parts).split(SEPARATOR), width, _title_size())
+
+
+def wrap_words(text: str, width: float, size: float | None = None) -> str:
+    """Break a sentence between words to stay within `width` points, by default in the font size of titles.
+
+    Examples
+    --------
+    >>> wrap_words("Slow: rank 3", 1000), wrap_words("Slow: rank 3", 40).splitlines()
+    ('Slow: rank 3', ['Slow:', 'rank 3'])
+    """
+    lines: list[str] = []
+    for word in text.split(" "):  # not at a thin space, which is between a number and its unit
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and text_width(longer, size or _title_size()) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(word)
+    return "\n".join(lines)
+
+
+def set_title(
+    ax: Axes, parts: Sequence[str], *, verdict: str = "", note: Sequence[str] = (), gap: float = 0.0
+) -> float:
+    """Set a left-aligned title that stays inside the figure.
+
+    Parameters
+    ----------
+    ax : matplotlib.axes.Axes
+        The axes.
+    parts : sequence of str
+        The parts of the title, which is broken between them.
+    verdict : str, default ""
+        A sentence that comes first.
+    note : sequence of str, default ()
+        The parts of a note in smaller text between the title and the axes.
+    gap : float, default 0
+        Free height above the axes, in points.
+
+    Returns
+    -------
+    float
+        The height of all of this, in points.
+    """
+    import matplotlib as mpl
+
+    figure = ax.get_figure(root=True)
+    is_moved = figure is not None and figure.get_layout_engine() is not None  # the axes may have less room in the end
+    # Hinting makes text up to 2 % wider at some resolutions than it is measured.
+    width, size = 0.98 * (room_right(ax) - _EDGE - 24 * is_moved), _title_size()
+    title = "\n".join(filter(None, [wrap_words(verdict, width), wrap_title(parts, width)]))
+    pad = gap + float(mpl.rcParams["axes.titlepad"])
+    if note:
+        text = wrap_parts(note, width, _NOTE)
+        ax.annotate(
+            text, (0, 1), (0, gap + 4), xycoords="axes fraction", textcoords="offset points", va="bottom",
+            fontsize=_NOTE, linespacing=1.2, annotation_clip=False, parse_math=False, gid="note",
+        )  # fmt: skip
+        pad += _NOTE * 1.25 * (1 + text.count("\n")) + 2
+    ax.set_title(title, loc="left", fontsize=size, pad=pad, parse_math=False)
+    return pad + size * (1.25 + 1.4 * title.count("\n")) + _EDGE  # lines are 1.2 × the font's height, 1.16 × its size
+
+
+_NOTE = 9.0
+"""Font size of a note under a title, in points."""
+
+
+def _title_size() -> float:
+    import matplotlib as mpl
+
+    return font_size(mpl.rcParams["axes.titlesize"]) * 0.9
+
+
+def figure_png(figure: Figure, *, dpi: float = 144) -> bytes:
+    """Render a figure to PNG.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        The figure. It does not have to be registered with pyplot.
+    dpi : float, default 144
+        Resolution in pixels per inch.
+
+    Returns
+    -------
+    bytes
+        The PNG file, without the name of the software.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> figure_png(Figure(figsize=(4, 3)))[1:4]
+    b'PNG'
+    """
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=dpi, metadata={"Software": None})
+    return buffer.getvalue()
+
+
+def figure_svg(figure: Figure, *, label: str = "") -> str:
+    """Render a figure to SVG for an HTML page with a light or a dark theme.
+
+    The colours of text and background in the current matplotlib style become ``currentColor`` and the page's
+    ``--ml-paper``. The colours of the machine's picture become ``light-dark(…)``. All other colours are kept. Text
+    remains text, in the system's sans-serif font. The figure has its
+    natural width and shrinks with its container. It contains no date and no version, and the same figure always
+    returns the same string.
+
+    Parameters
+    ----------
+    figure : matplotlib.figure.Figure
+        A figure that was drawn in the current style.
+    label : str, default ""
+        A description for screen readers.
+
+    Returns
+    -------
+    str
+        An ``<svg>`` element. Its ids start with a hash of its content, so that several elements can be on one page.
+
+    Examples
+    --------
+    >>> from matplotlib.figure import Figure
+    >>> svg = figure_svg(Figure(figsize=(4, 3)), label="an empty figure")
+    >>> svg[:4], "currentColor" in svg, 'aria-label="an empty figure"' in svg
+    ('<svg', True, True)
+    """
+    import matplotlib as mpl
+    from matplotlib.colors import to_hex
+
+    buffer = io.StringIO()
+    with _settings, mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "meshlab"}):
+        figure.savefig(buffer, format="svg", transparent=True)
+        settings: Mapping[str, Any] = dict(mpl.rcParams.items())
+    paper = {to_hex(settings[name]) for name in _BACKGROUND}
+    ink = {to_hex(settings[name]) for name in _FOREGROUND} - paper
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :].strip()
+    text = re.sub(r"<metadata>.*?</metadata>\s*|<!--.*?-->\s*|<style .*?</style>\s*", "", text, flags=re.DOTALL)
+    for color in ink | paper:
+        text = text.replace(color, _INK if color in ink else _PAPER)
+    text = re.sub(r"(fill|stroke): (#[0-9a-f]{6})", _themed, text)
+    text = re.sub(r"'[^;\":]*sans-serif", "system-ui, sans-serif", text)
+    text = re.sub(r' transform="rotate\(-?0 [^"]*"', "", text)
+    return _open_tag(_scope_ids(text), figure, label)
+
+
+def _themed(match: re.Match[str]) -> str:
+    """Return a colour of a theme for light and for dark pages. Browsers without light-dark() use the first value."""
+    name, color = match[1], match[2]
+    light, dark = theme_pairs().get(color, (color, color))
+    return f"{name}: {color}" if light == dark else f"{name}: {light}; {name}: light-dark({light}, {dark})"
+
+
+def _scope_ids(text: str) -> str:
+    """Remove the ids without a reference, and make the others unique to this figure."""
+    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+    prefix = f"ml{hashlib.sha256(text.encode()).hexdigest()[:8]}-"
+    text = re.sub(r' id="([^"]*)"', lambda match: f' id="{prefix}{match[1]}"' if match[1] in used else "", text)
+    return re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}", text)
+
+
+def _open_tag(text: str, figure: Figure, label: str) -> str:
+    from meshlab.base._markup import escape
+
+    width, height = figure.get_size_inches() * 72
+    # matplotlib omits fill="black", the default of SVG. The root's fill replaces that default by the page's colour.
+    tag = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
+        f'aria-label="{escape(label)}" viewBox="0 0 {width:g} {height:g}" fill="currentColor" '
+        f'stroke-linejoin="round" stroke-linecap="butt" style="width:{width / 72:g}in;max-width:100%;height:auto">'
+    )
+    return tag + text[text.index(">") + 1 :]
+
+
+Colors = npt.NDArray[np.float64]
+"""sRGB from 0 to 1, with the channels along the last axis."""
+
+PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
+"""Okabe and Ito's colours, with grey instead of black, which is invisible on a dark background.
+
+Neighbours also differ in lightness, so that they are distinguishable in black-and-white print.
+"""
+
+QUANTITY = "viridis"
+"""The colormap for quantities."""
+
+PREVIOUS = "#8c8c8c"
+"""The colour of an earlier run, visible on white and on black."""
+
+WRONG = "#e53935"
+"""The colour of wrong results, and of nothing else; visible on white and on black."""
+
+ON_LIGHT, ON_DARK = "#111111", "#fcfcfc"
+"""The colours of text on a light and on a dark cell. They are not pure black and white, which `figure_svg` replaces by
+the colours of the page, nor colours of a theme, which it replaces by those of both themes."""
+
+_RGB: Colors = np.array([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in PALETTE])
+
+_RGB.flags.writeable = False
+
+
+def group_colors(n: int) -> Colors:
+    """Return the colours of groups 0 to n-1. They repeat after eight.
+
+    Parameters
+    ----------
+    n : int
+        Number of groups.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 of shape (n, 3): sRGB from 0 to 1.
+
+    Examples
+    --------
+    >>> group_colors(3).shape, bool(np.array_equal(group_colors(9)[0], group_colors(9)[8]))
+    ((3, 3), True)
+    """
+    return _RGB[np.arange(n) % len(_RGB)]
+
+
+def rank_colors(color: npt.NDArray[np.integer]) -> Colors:
+    """Return the colour of each rank from the index of its group. Ranks without a group (-1) are transparent.
+
+    Parameters
+    ----------
+    color : numpy.ndarray
+        Integers of any shape, such as `Groups.color`.
+
+    Returns
+    -------
+    numpy.ndarray
+        float64 of that shape with 4 channels: sRGB and opacity.
+
+    Examples
+    --------
+    >>> rank_colors(np.array([0, -1]))[:, 3].tolist()
+    [1.0, 0.0]
+    """
+    rgba = np.empty((*color.shape, 4))
+    rgba[..., :3] = _RGB[color % len(_RGB)]
+    rgba[..., 3] = color >= 0
+    return rgba
+
+
+def text_colors(rgb: npt.ArrayLike) -> npt.NDArray[np.str_]:
+    """Return near black or near white for each colour, whichever has more contrast.
+
+    Examples
+    --------
+    >>> text_colors([[1, 1, 0], [0, 0, 0.5]]).tolist()
+    ['#111111', '#fcfcfc']
+    """
+    # Black and white have the same contrast, (L + 0.05) / 0.05 = 1.05 / (L + 0.05), at a luminance of L = 0.179.
+    return np.where(luminance(rgb) > 0.179, ON_LIGHT, ON_DARK)

@@ -1,0 +1,268 @@
+"""Candidates of a search: all factorisations of the ranks, and those that the job or the memory rules out."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._errors import MeshError, TopologyError
+from meshlab.base._units import THIN
+from meshlab.mesh._axes import as_integer
+from meshlab.prediction._job import Job
+from meshlab.prediction._volumes import Degrees, memory_of, problems
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._products import peak_tflops
+from meshlab.topology.placement._rank_map import Floats
+
+AXES = ("pp", "dp", "cp", "tp")
+"""The axes of the dense layout, in the usual order: slowest first."""
+
+_SPEEDUP = {"bfloat16": 1.0, "float16": 1.0, "float32": 0.5, "float8_e4m3fn": 2.0, "float8_e5m2": 2.0}
+"""Peak relative to 16 bits, as in data sheets from Ampere (TF32) and Ada or Hopper (8 bits) on."""
+
+_MOST_FEWER = 64  # ranks that may stay idle
+
+
+@dataclass(frozen=True, slots=True)
+class WeakestDevice:
+    """Memory and speed of the weakest device."""
+
+    memory: float
+    flops: float
+    utilisation: tuple[float, float]
+
+    @property
+    def speed(self) -> float:
+        """Floating-point operations per second at the middle of the utilisation."""
+        return self.flops * sum(self.utilisation) / 2
+
+    @classmethod
+    def of(
+        cls,
+        cluster: Cluster,
+        ranks: int,
+        job: Job,
+        memory_gib: float | None,
+        memory_share: float,
+        peak: float | None,
+        utilisation: tuple[float, float],
+    ) -> WeakestDevice:
+        """Return the least memory and peak of the devices with ranks, or what the caller gives instead."""
+        shares = tuple(utilisation) if isinstance(utilisation, Sequence) else ()
+        if len(shares) != 2 or not all(map(_is_positive, shares)) or not shares[0] <= shares[1] <= 1:
+            raise MeshError(f"utilisation must be two shares of the peak, not {utilisation!r}", hint="pass (0.45, 0.6)")
+        if not _is_positive(memory_share) or memory_share > 1:
+            raise MeshError(f"memory_share must be from 0 to 1, not {memory_share!r}", hint="pass 0.9")
+        for name, given, unit in (("memory_gib", memory_gib, "GiB"), ("peak", peak, "TFLOP/s")):
+            if given is not None and not _is_positive(given):
+                raise MeshError(f"{name} must be a positive number of {unit}, not {given!r}")
+        kinds = np.unique(cluster.kinds[cluster.node_of[:ranks]]).tolist()
+        devices = [device for kind in kinds for device in cluster.templates[kind].devices]
+        if memory_gib is None:
+            sizes = [device.memory_bytes for device in devices]
+            if not all(sizes) or not sizes:
+                raise TopologyError("the memory of some devices is unknown", hint="pass memory_gib=, such as 80")
+            memory_gib = min(size for size in sizes if size) / 2**30
+        if peak is None:
+            peaks = {device.name: peak_tflops(device.name) for device in devices}
+            unknown = [name for name, value in peaks.items() if math.isnan(value)]
+            if unknown or not peaks:
+                raise TopologyError(
+                    f"the peak of {unknown[0]!r} is unknown" if unknown else "the cluster has no devices",
+                    hint="pass peak= in TFLOP/s, such as 989 for an H100 in bfloat16",
+                )
+            if job.dtype not in _SPEEDUP:
+                raise MeshError(f"the peak for {job.dtype} is unknown", hint="pass peak= in TFLOP/s")
+            # GPUs before Ada multiply 8-bit floats as 16-bit ones.
+            has_8_bits = all((device.compute_capability or (0, 0)) >= (8, 9) for device in devices)
+            peak = min(peaks.values()) * (_SPEEDUP[job.dtype] if has_8_bits else min(_SPEEDUP[job.dtype], 1.0))
+        return cls(memory_gib * memory_share * 2**30, peak * 1e12, (shares[0], shares[1]))
+
+
+def _is_positive(value: object) -> bool:
+    is_number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return is_number and 0 < value < 1e300  # type: ignore[operator]  # a larger integer has no float
+
+
+def allowed_degrees(name: str, values: list[int] | None, ranks: int) -> set[int] | None:
+    """Return those of the wanted degrees that divide the ranks, None for all. Raise if none does."""
+    if values is None:
+        return None
+    found = {one for one in values if ranks % one == 0}
+    if not found:
+        nearest = sorted(_divisors(ranks), key=lambda d: abs(math.log(d) - math.log(values[0])))[:2]
+        raise MeshError(
+            f"{name}={', '.join(map(str, values))} does not divide {ranks:,} ranks",
+            hint=f"use {name}={' or '.join(map(str, sorted(nearest)))}",
+        )
+    return found
+
+
+def _divisors(number: int) -> list[int]:
+    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
+    return sorted({*small, *(number // d for d in small)})
+
+
+def positive_integers(name: str, value: int | Iterable[int]) -> list[int]:
+    """Return a degree or several as a list."""
+    values = [as_integer(one) for one in (value if isinstance(value, Iterable) else [value])]
+    found = [one for one in values if one is not None and one >= 1]
+    if not found or len(found) < len(values):
+        raise MeshError(f"{name} must be a positive integer or several, not {value!r}")
+    return found
+
+
+def all_factorisations(ranks: int, allowed: dict[str, set[int] | None], chunks: list[int]) -> Degrees:
+    """Return all factorisations of the ranks, with each expert on one rank."""
+
+    def options(name: str, of: int) -> list[int]:
+        chosen = allowed[name]
+        return [d for d in divisors if of % d == 0 and (chosen is None or d in chosen)]
+
+    divisors = _divisors(ranks)
+    rows = [
+        (pp, ranks // (pp * tp * cp), cp, tp, ep, v)
+        for pp in options("pp", ranks)
+        for tp in options("tp", ranks // pp)
+        for cp in options("cp", ranks // (pp * tp))
+        if allowed["dp"] is None or ranks // (pp * tp * cp) in allowed["dp"]
+        for ep in options("ep", ranks // pp)
+        for v in (chunks if pp > 1 else [1])
+    ]
+    if not rows:
+        given = ", ".join(f"{name}={_listed(values)}" for name, values in allowed.items() if values and name != "ep")
+        raise MeshError(
+            f"no layout of {ranks:,} ranks has {given}", hint="omit one of them, so that it takes the remaining factor"
+        )
+    pp, dp, cp, tp, ep, v = np.array(rows, dtype=np.int64).T
+    one = np.ones_like(pp)
+    return Degrees(pp=pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=one, edp=ranks // (pp * ep), replicas=one, chunks=v)
+
+
+def _listed(values: Iterable[int]) -> str:
+    return " or ".join(map(str, sorted(values)))
+
+
+def degrees_at(d: Degrees, index: npt.NDArray[np.integer]) -> Degrees:
+    """Return the degrees of some of the layouts."""
+    return Degrees(*(getattr(d, field.name)[index] for field in fields(Degrees)))
+
+
+def drop_layouts(job: Job, d: Degrees, hardware: WeakestDevice) -> tuple[npt.NDArray[np.bool_], DroppedLayouts]:
+    """Return a mask of the layouts on which the job can run, and the others with their reasons."""
+    count = len(d.pp)
+    found = list(problems(job, d))
+    kind = np.full(count, -1)
+    for number, problem in enumerate(found):
+        kind[(kind < 0) & problem.bad] = number
+    valid = np.flatnonzero(kind < 0)
+    needed = np.zeros(count)
+    needed[valid] = np.sum(memory_of(job, degrees_at(d, valid)), axis=0)
+    kind[(kind < 0) & (needed > hardware.memory)] = len(found)
+    return kind < 0, DroppedLayouts(job, d, found, kind, needed, hardware.memory)
+
+
+@dataclass(frozen=True, eq=False)
+class DroppedLayouts:
+    """The layouts on which the job cannot run. `kind` is the index of the problem, that of the memory, or -1."""
+
+    job: Job
+    degrees: Degrees
+    problems: list[Any]
+    kind: npt.NDArray[np.int_]
+    needed: Floats
+    memory: float
+
+    def reason(self, i: int) -> tuple[str, str, str]:
+        """Return the kind of a layout's problem, the problem, and its fix."""
+        number = int(self.kind[i])
+        if number < len(self.problems):
+            problem = self.problems[number]
+            return problem.kind, problem.reason(i), problem.fix(i)
+        needed, limit = _gib(self.needed[i]), _gib(self.memory)
+        return "memory", f"needs {needed} of the {limit} that a device may use", self._memory_fix(i)
+
+    def _memory_fix(self, i: int) -> str:
+        one = degrees_at(self.degrees, np.array([i]))
+        changes: list[dict[str, Any]] = [
+            {"micro_batch": 1}, {"recompute": "selective"}, {"recompute": "full"}, {"zero": 3},
+            {"recompute": "full", "zero": 3},
+        ]  # fmt: skip
+        for change in changes:
+            other = self.job.replace(**change)
+            needed = float(np.sum(memory_of(other, one)))
+            if needed <= self.memory:
+                words = " and ".join(f"{name}={value!r}" for name, value in change.items())
+                return f"pass {words} ({_gib(needed)})"
+        share = self.memory / self.needed[i]
+        return f"use devices with {1 / share:.1f} times the memory, or more ranks"
+
+    def nearest(self) -> int | None:
+        """Return the layout that exceeds the memory by the least, or None if none suits the job."""
+        over = np.flatnonzero(self.kind == len(self.problems))
+        return int(over[self.needed[over].argmin()]) if len(over) else None
+
+    def groups(self) -> Iterator[tuple[int, int]]:
+        """Yield for each kind of problem the number of its layouts and the index of one, the nearest if known."""
+        for number in range(len(self.problems) + 1):
+            rows = np.flatnonzero(self.kind == number)
+            if len(rows):
+                nearest = self.nearest() if number == len(self.problems) else None
+                yield len(rows), int(rows[0]) if nearest is None else nearest
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.2f}{THIN}GiB"
+
+
+def find_fewer_ranks(
+    job: Job, ranks: int, degrees: dict[str, list[int] | None], chunks: list[int], hardware: WeakestDevice
+) -> int | None:
+    """Return the next lower number of ranks on which the job can run, such as 30 if one of 31 is too many."""
+    for fewer in range(ranks - 1, max(ranks // 2, ranks - _MOST_FEWER) - 1, -1):
+        try:
+            allowed = {name: allowed_degrees(name, values, fewer) for name, values in degrees.items()}
+            candidates = all_factorisations(fewer, allowed, chunks)
+        except MeshError:  # a wanted degree does not divide this number
+            continue
+        if drop_layouts(job, candidates, hardware)[0].any():
+            return fewer
+    return None
+
+
+def nothing_fits(job: Job, ranks: int, dropped: DroppedLayouts, fewer: int | None) -> MeshError:
+    """Return the error for a search without a layout, with the nearest one or the most frequent reason."""
+    total = len(dropped.kind)
+    i = dropped.nearest()
+    what = f"no layout of {ranks:,} rank{'s' * (ranks != 1)} can run {job.title}"
+    if i is None:
+        reasons = [(count, *dropped.reason(index)) for count, index in dropped.groups()]
+        count, _, reason, fix = max(reasons)
+        more = f", or world_size={fewer}" if fewer else ""
+        return MeshError(f"{what}: {reason} ({count:,} of {total:,} layouts)", hint=fix + more)
+    _, reason, fix = dropped.reason(i)
+    return MeshError(f"{what}: the nearest is {mesh_text(dropped.degrees, i, AXES)}, which {reason}", hint=fix)
+
+
+def mesh_text(d: Degrees, i: int, order: Sequence[str]) -> str:
+    """Return the mesh of a layout as text, without axes of size 1."""
+    sizes = [(name, int(getattr(d, name)[i])) for name in order]
+    return ", ".join(f"{name}={size}" for name, size in sizes if size > 1) or "dp=1"
+
+
+def parse_orders(order: str | Sequence[str] | None) -> list[tuple[str, ...]]:
+    """Return the orders to consider, the usual one first."""
+    every = list(itertools.permutations(AXES))
+    if order is None:
+        return every
+    words = order.split(",") if isinstance(order, str) else order if isinstance(order, Iterable) else []
+    names = tuple(str(word).strip() for word in words)
+    if sorted(names) != sorted(AXES):
+        raise MeshError(f"order must list {', '.join(AXES)} once each, not {order!r}", hint='pass "pp, dp, cp, tp"')
+    return [names]

@@ -1,0 +1,845 @@
+"""Job: a training job, the communication of its steps, and the memory and compute of a rank.
+
+All volumes are arrays over many layouts (`meshlab.prediction._volumes`), so that a search prices them with array
+operations. The methods of a job use them with a single layout.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+
+from meshlab.base import _markup as markup
+from meshlab.base._errors import MeshError, did_you_mean
+from meshlab.base._units import THIN
+from meshlab.comm._elements import find_dtype
+from meshlab.mesh._axes import as_integer, short
+from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.prediction._models import MODELS, LatentAttention
+from meshlab.prediction._volumes import (
+    Degrees,
+    Exchange,
+    Overlap,
+    Phase,
+    memory_of,
+    nearest_divisor,
+    problems,
+    program,
+    stage_flops,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, slots=True)
+class StepCall:
+    """A communication of a training step, as one rank of the busiest pipeline stage issues it.
+
+    The calls of `Job.step` are in the order of one micro-batch: its forward pass, then its backward pass. A step
+    repeats them for every micro-batch (`Job.micro_batches`). Consecutive calls with the same `block` belong to one
+    layer and are issued together, `repeats` times.
+
+    Parameters
+    ----------
+    axis : tuple of str
+        Axes of the mesh, or of its expert view, whose union forms the groups: ``("tp",)``, ``("dp", "cp")``.
+    collective : str
+        all_reduce, all_gather, reduce_scatter, all_to_all, or send_recv (to the next rank on the axis, from the
+        previous one).
+    size_bytes : int
+        Message size as in nccl-tests: the total of all ranks for all_gather and reduce_scatter.
+    dtype : str
+        Element type.
+    what : str
+        The data, such as ``"gradients"``.
+    phase : {"forward", "backward"}
+        The pass.
+    block : int
+        Number of the block of calls that are repeated together.
+    repeats : int
+        Number of times that the block runs in one micro-batch, such as the layers of the stage.
+    micro_batches : int
+        Number of micro-batches that issue the call: all of them, or 1. A single one is the first micro-batch in the
+        forward pass, and the last one in the backward pass.
+    gap_flops : float
+        Floating-point operations between the previous call and this one, in each repeat and in every micro-batch, also
+        in those that do not issue the call.
+    overlaps : {"nothing", "compute", "layer", "pass"}
+        Computation that may run during the call. ``nothing``: the next operation waits for the result. ``compute``:
+        the gap of the next call. ``layer``: everything until the same call of the next repeat. ``pass``: everything
+        until the end of the pass.
+    overlap_flops : float
+        Floating-point operations that `overlaps` permits for one call, 0 for ``nothing``.
+    """
+
+    axis: tuple[str, ...]
+    collective: str
+    size_bytes: int
+    dtype: str
+    what: str
+    phase: Phase
+    block: int
+    repeats: int
+    micro_batches: int
+    gap_flops: float
+    overlaps: Overlap
+    overlap_flops: float
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.axis, tuple) or not self.axis or not all(isinstance(name, str) for name in self.axis):
+            raise MeshError(f"axis of a call must be a tuple of names, not {self.axis!r}", hint='write ("tp",)')
+        for field in ("size_bytes", "repeats", "micro_batches"):
+            value = as_integer(getattr(self, field))
+            if value is None or value < 1:
+                raise MeshError(f"{field} of a call must be a positive integer, not {getattr(self, field)!r}")
+        for field in ("gap_flops", "overlap_flops"):
+            flops = getattr(self, field)
+            if isinstance(flops, bool) or not isinstance(flops, int | float) or not 0 <= flops < math.inf:
+                raise MeshError(f"{field} of a call must be a number of at least 0, not {flops!r}")
+        for field, known in (("phase", get_args(Phase)), ("overlaps", get_args(Overlap))):
+            if getattr(self, field) not in known:
+                raise MeshError(
+                    f"unknown {field} {getattr(self, field)!r} of a call", hint=f"choose one of {', '.join(known)}"
+                )
+
+    @property
+    def calls(self) -> int:
+        """Number of calls per step."""
+        return self.repeats * self.micro_batches
+
+
+def check_calls(calls: object) -> tuple[StepCall, ...]:
+    """Return the calls of a step as a tuple, or raise a `MeshError` if they are none."""
+    found: tuple[Any, ...] = tuple(calls) if isinstance(calls, Iterable) else (calls,)
+    wrong = [call for call in found if not isinstance(call, StepCall)] or (
+        [] if isinstance(calls, Iterable) else [calls]
+    )
+    if wrong:
+        raise MeshError(
+            f"a step must be a sequence of StepCall, but contains {short(wrong[0])}",
+            hint="pass the result of Job.step()",
+        )
+    micro_batches = max((call.micro_batches for call in found), default=1)
+    blocks = {call.block: call for call in reversed(found)}
+    for call in found:
+        first = blocks[call.block]
+        if (call.repeats, call.phase) != (first.repeats, first.phase):
+            raise MeshError(
+                f"the calls of block {call.block} differ in repeats or phase: {first.repeats} ({first.phase}) and "
+                f"{call.repeats} ({call.phase})",
+                hint="give them different blocks",
+            )
+        if call.micro_batches not in (1, micro_batches):
+            raise MeshError(
+                f"micro_batches={call.micro_batches} of a call is neither 1 nor the {micro_batches} of the step",
+                hint=f"pass 1 or {micro_batches}",
+            )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Memory of one rank in bytes, at the busiest pipeline stage.
+
+    Parameters
+    ----------
+    weights, gradients, optimizer, activations : float
+        The parts. Activations include the logits.
+    """
+
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+
+    @property
+    def total(self) -> float:
+        """The sum of the parts."""
+        return self.weights + self.gradients + self.optimizer + self.activations
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{field.name} {_gib(getattr(self, field.name))}" for field in dataclasses.fields(self))
+        return f"Memory({_gib(self.total)}: {parts})"
+
+
+def _gib(size: float) -> str:
+    return f"{size / 2**30:.1f}{THIN}GiB"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A training job: a transformer, its batch, and the options of the training framework.
+
+    Parameters
+    ----------
+    layers, hidden, heads : int
+        Number of layers, hidden size, and number of attention heads.
+    sequence : int
+        Tokens per sequence.
+    global_batch : int
+        Sequences per step.
+    micro_batch : int, default 1
+        Sequences per micro-batch.
+    parameters : float or str, optional
+        Number of parameters, such as ``70e9`` or ``"70B"``. By default it is counted. If `ffn_hidden` (or
+        `expert_hidden`, with experts) is omitted, it follows from this number.
+    kv_heads : int, optional
+        Number of heads of keys and values. By default `heads`.
+    head_size : int, optional
+        Size of a head. By default ``hidden / heads``.
+    latent : LatentAttention, optional
+        Ranks and head sizes of multi-head latent attention. By default the projections have full rank.
+    ffn_hidden : int, optional
+        Inner size of the feed-forward network. By default ``4 * hidden``.
+    gated : bool, default True
+        True for three matrices in the feed-forward network (SwiGLU), False for two.
+    vocabulary : int, default 128256
+        Number of tokens in the vocabulary.
+    tied : bool, default False
+        True if the output layer uses the weights of the embedding.
+    experts : int, default 0
+        Number of routed experts per layer, 0 for a dense model.
+    top_k : int, default 2
+        Experts per token.
+    expert_hidden : int, optional
+        Inner size of an expert. By default that of the feed-forward network.
+    shared_experts : int, default 0
+        Number of experts that every token uses.
+    dense_layers : int, default 0
+        Number of layers without experts at the beginning.
+    dtype : str, default "bfloat16"
+        Element type of weights and activations.
+    gradient_dtype : str, default "float32"
+        Element type in which gradients are accumulated and reduced.
+    dispatch_dtype : str, optional
+        Element type in which tokens are sent to their experts. By default `dtype`. 8-bit floats have a 32-bit scale per
+        128 elements.
+    recompute : {"none", "selective", "full"}, default "none"
+        Activations that the backward pass recomputes. ``"selective"``: norms, activation functions, and projections
+        from latent vectors. ``"full"``: each layer, from its input.
+    zero : {0, 1, 2, 3}, default 1
+        Sharding over data-parallel ranks: 1 optimizer state, 2 gradients, 3 weights (FSDP).
+    sequence_parallel : bool, default True
+        True if activations outside of tensor-parallel regions are sharded over tp.
+    context : {"p2p", "all_gather", "all_to_all"}, default "p2p"
+        Exchange of keys and values in context parallelism: a ring, an all_gather, or an all_to_all that swaps the
+        sharding of tokens for that of heads (Ulysses).
+    interleave : int, default 1
+        Model chunks per pipeline stage.
+    uneven_stages : bool, default False
+        True if stages may differ by one layer. By default the stages must divide the layers.
+    overlap_experts : bool, default False
+        True if the exchange of one micro-batch's tokens may overlap with the computation of another micro-batch
+        (DualPipe, or Megatron's ``--overlap-moe-expert-parallel-comm``). By default only shared experts overlap.
+    name : str, default ""
+        Name of the job.
+
+    Raises
+    ------
+    MeshError
+        If a number is out of range or contradicts another one.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> job = ml.Job.preset("llama3-70b")
+    >>> job
+    <Job Llama 3 70B: 70.6 B parameters, 80 layers, hidden 8,192, 1,024 × 8,192 tokens, bfloat16, ZeRO-1>
+    >>> job.micro_batches("pp=4, dp=8, tp=8")
+    128
+    >>> job.volumes("pp=4, dp=8, tp=8")[["axis", "collective", "size_bytes", "calls"]].tail(2).values.tolist()
+    [['tp', 'reduce_scatter', 134217728, 5120], ['tp', 'reduce_scatter', 134217728, 5120]]
+    >>> ml.Job(parameters="70B", layers=80, hidden=8192, heads=64, sequence=8192, global_batch=1024).ffn_hidden
+    23552
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence: int
+    global_batch: int
+    micro_batch: int = 1
+    parameters: float | str | None = None
+    kv_heads: int | None = None
+    head_size: int | None = None
+    latent: LatentAttention | None = None
+    ffn_hidden: int | None = None
+    gated: bool = True
+    vocabulary: int = 128_256
+    tied: bool = False
+    experts: int = 0
+    top_k: int = 2
+    expert_hidden: int | None = None
+    shared_experts: int = 0
+    dense_layers: int = 0
+    dtype: str = "bfloat16"
+    gradient_dtype: str = "float32"
+    dispatch_dtype: str | None = None
+    recompute: str = "none"
+    zero: int = 1
+    sequence_parallel: bool = True
+    context: str = "p2p"
+    interleave: int = 1
+    uneven_stages: bool = False
+    overlap_experts: bool = False
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        set_field = object.__setattr__
+        for field, least in _LEAST.items():
+            value = getattr(self, field)
+            if value is None and field in _OPTIONAL:
+                continue
+            number = as_integer(value)
+            if number is None or number < least:
+                raise MeshError(f"{field} must be an integer of at least {least}, not {short(value)}")
+            if number > _MOST:
+                raise MeshError(f"{field} must be at most {_MOST:,}, not {short(value)}")
+            set_field(self, field, number)
+        for field in ("gated", "sequence_parallel", "tied", "uneven_stages", "overlap_experts"):
+            if not isinstance(getattr(self, field), bool):
+                raise MeshError(f"{field} must be True or False, not {getattr(self, field)!r}")
+        if not isinstance(self.name, str):
+            raise MeshError(f"name must be a string, not {self.name!r}")
+        if self.latent is not None and not isinstance(self.latent, LatentAttention):
+            raise MeshError(
+                f"latent must be a LatentAttention or None, not {self.latent!r}",
+                hint="create one with ml.prediction.LatentAttention(…)",
+            )
+        for field, known in _CHOICES.items():
+            value = getattr(self, field)
+            if isinstance(value, bool) or value not in known:
+                raise MeshError(
+                    f"unknown {field} {getattr(self, field)!r}", hint=f"choose one of {', '.join(map(str, known))}"
+                )
+        for field in ("dtype", "gradient_dtype", "dispatch_dtype"):
+            name = self.dtype if field == "dispatch_dtype" and self.dispatch_dtype is None else getattr(self, field)
+            dtype = "" if name is None else find_dtype(name).name
+            if "float" not in dtype and (field != "dispatch_dtype" or not dtype):
+                raise MeshError(f"{field} must be a floating-point type, not {name!r}", hint="pass bfloat16 or float32")
+            set_field(self, field, dtype)
+        if self.kv_heads is None:
+            set_field(self, "kv_heads", self.heads)
+        elif self.heads % self.kv_heads:
+            raise MeshError(
+                f"{self.heads} heads are not a multiple of kv_heads={self.kv_heads}",
+                hint=f"use kv_heads={nearest_divisor(self.heads, self.kv_heads)}",
+            )
+        if self.head_size is None:
+            if self.latent is None and self.hidden % self.heads:
+                nearest = nearest_divisor(self.hidden, self.heads)
+                raise MeshError(
+                    f"hidden={self.hidden} is not a multiple of {self.heads} heads",
+                    hint=f"pass head_size=, or use heads={nearest}",
+                )
+            set_field(self, "head_size", self.hidden // self.heads)
+        if self.experts and self.top_k > self.experts:
+            raise MeshError(f"top_k={self.top_k} exceeds the {self.experts} experts", hint=f"use top_k={self.experts}")
+        if self.dense_layers > self.layers:
+            raise MeshError(
+                f"dense_layers={self.dense_layers} exceeds the {self.layers} layers", hint="pass fewer dense_layers"
+            )
+        self._set_inner_sizes()
+
+    def _set_inner_sizes(self) -> None:
+        """Derive the inner size of the feed-forward networks from the number of parameters, and count them."""
+        set_field = object.__setattr__
+        wanted = None if self.parameters is None else _parse_count(self.parameters)
+        unknown = "expert_hidden" if self.experts else "ffn_hidden"
+        if wanted is not None and getattr(self, unknown) is None:
+            set_field(self, unknown, 0)
+            if self.ffn_hidden is None:
+                set_field(self, "ffn_hidden", 4 * self.hidden)
+            rest = self._count()
+            set_field(self, unknown, 1)
+            inner = round((wanted - rest) / (self._count() - rest) / 128) * 128  # aligned, as in real models
+            if inner <= 0:
+                raise MeshError(
+                    f"parameters={self.parameters} is less than the {rest / 1e9:.3g} B of attention and embedding",
+                    hint="check layers, hidden and vocabulary",
+                )
+            set_field(self, unknown, inner)
+        if self.ffn_hidden is None:
+            set_field(self, "ffn_hidden", 4 * self.hidden)
+        if self.expert_hidden is None:
+            set_field(self, "expert_hidden", self.ffn_hidden)
+        counted = self._count()
+        if wanted is not None and abs(wanted / counted - 1) > 0.02:
+            raise MeshError(
+                f"parameters={self.parameters} contradicts the architecture, which has {counted / 1e9:.4g} B",
+                hint=f"omit parameters, or omit {unknown} to derive it",
+            )
+        set_field(self, "parameters", counted)
+
+    @classmethod
+    def preset(cls, name: str, /, **changes: Any) -> Job:
+        """Return a job that trains a well-known model.
+
+        The architecture is the published one. The batch is published for ``"llama3-405b"``, ``"gpt3-175b"``,
+        ``"megatron-1t"`` and ``"deepseek-v3"``. For the other models meshlab chose it, so pass your own. The attributes
+        `source` and `chosen` of a model in ``ml.prediction.MODELS`` have the details.
+
+        Parameters
+        ----------
+        name : str
+            Name of the model, such as ``"llama3-405b"`` or ``"deepseek-v3"``. ``list(ml.prediction.MODELS)`` lists
+            all names.
+        **changes
+            Arguments of `Job` that replace those of the model, such as ``recompute="full"``.
+
+        Returns
+        -------
+        Job
+
+        Raises
+        ------
+        MeshError
+            If the model or an argument is unknown.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.prediction.MODELS["llama3-70b"].chosen
+        ('global_batch',)
+        >>> ml.Job.preset("deepseek-v3", global_batch=4096)
+        <Job DeepSeek-V3: 671 B parameters, 37.6 B per token, 61 layers, hidden 7,168, 256 experts (top 8),
+        4,096 × 4,096 tokens, bfloat16, ZeRO-1, selective recomputation>
+        """
+        if not isinstance(name, str) or name not in MODELS:
+            raise MeshError(
+                f"unknown model {name!r}{did_you_mean(str(name), MODELS)}", hint=f"choose one of {', '.join(MODELS)}"
+            )
+        _check_fields(changes)
+        return cls(**{"name": MODELS[name].title, **MODELS[name].fields, **changes})
+
+    def replace(self, **changes: Any) -> Job:
+        """Return a copy of the job with different values of some arguments. Its parameters are counted again.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.Job.preset("llama3-8b").replace(sequence=32768).sequence
+        32768
+        """
+        _check_fields(changes)
+        return dataclasses.replace(self, **{"parameters": None, **changes})
+
+    # -- the model -----------------------------------------------------------------------------------------------------
+
+    @property
+    def title(self) -> str:
+        """The name of the job, or its number of parameters."""
+        return self.name or f"{self.n_parameters / 1e9:.3g} B parameters"
+
+    @property
+    def n_parameters(self) -> float:
+        """Number of parameters."""
+        assert isinstance(self.parameters, float)
+        return self.parameters
+
+    @cached_property
+    def active_parameters(self) -> float:
+        """Number of parameters that one token uses, with the embedding. It equals `n_parameters` without experts."""
+        return self.n_parameters - self.moe_layers * (self.experts - self.top_k) * self.expert_parameters
+
+    @property
+    def tokens(self) -> int:
+        """Tokens per step."""
+        return self.global_batch * self.sequence
+
+    @property
+    def moe_layers(self) -> int:
+        """Number of layers with experts."""
+        return self.layers - self.dense_layers if self.experts else 0
+
+    @property
+    def head_sizes(self) -> tuple[int, int]:
+        """Size of a head of keys, and of a head of values."""
+        if self.latent is not None:
+            return self.latent.rotary_size + self.latent.plain_size, self.latent.value_size
+        assert self.head_size is not None
+        return self.head_size, self.head_size
+
+    @property
+    def kv_size(self) -> int:
+        """Elements of keys and values per token, in the form in which attention uses them."""
+        assert self.kv_heads is not None
+        return (self.heads if self.latent is not None else self.kv_heads) * sum(self.head_sizes)
+
+    @property
+    def output_parameters(self) -> int:
+        """Parameters of the projection after attention."""
+        return self.heads * self.head_sizes[1] * self.hidden
+
+    @property
+    def attention_parameters(self) -> int:
+        """Parameters of attention in one layer."""
+        if self.latent is None:
+            return self.hidden * (self.heads * self.head_sizes[0] + self.kv_size) + self.output_parameters
+        rank, kv_rank, rotary, plain, value = self.latent
+        queries = self.hidden * rank + rank * self.heads * (rotary + plain)
+        keys = self.hidden * (kv_rank + rotary) + kv_rank * self.heads * (plain + value)
+        return queries + keys + self.output_parameters
+
+    @property
+    def matrices(self) -> int:
+        """Matrices of a feed-forward network."""
+        return 3 if self.gated else 2
+
+    @property
+    def ffn_parameters(self) -> int:
+        """Parameters of a dense feed-forward network."""
+        assert self.ffn_hidden is not None
+        return self.matrices * self.hidden * self.ffn_hidden
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of one expert."""
+        return self.matrices * self.hidden * (self.expert_hidden or 0)
+
+    @property
+    def router_parameters(self) -> int:
+        """Parameters of the router in one layer."""
+        return self.hidden * self.experts
+
+    @property
+    def embedding_parameters(self) -> int:
+        """Parameters of the embedding, or of the output layer."""
+        return self.hidden * self.vocabulary
+
+    def _count(self) -> float:
+        norms = 2 * self.hidden
+        dense = self.attention_parameters + norms + self.ffn_parameters
+        experts = (self.experts + self.shared_experts) * self.expert_parameters + self.router_parameters
+        moe = self.attention_parameters + norms + experts
+        ends = self.embedding_parameters * (1 if self.tied else 2) + self.hidden
+        return float((self.layers - self.moe_layers) * dense + self.moe_layers * moe + ends)
+
+    @cached_property
+    def model_flops(self) -> float:
+        """Floating-point operations of a step without recomputation: 6 per active parameter and token, plus attention.
+
+        Attention is causal, so only half of its scores count.
+        """
+        matrices = self.active_parameters - self.embedding_parameters * (0 if self.tied else 1)
+        return 3.0 * self.tokens * (2 * matrices + self.layers * self.attention_flops)
+
+    @property
+    def attention_flops(self) -> float:
+        """Floating-point operations of scores and weighted values in the forward pass, per token and layer."""
+        return float(self.sequence * self.heads * sum(self.head_sizes))
+
+    # -- one layout ----------------------------------------------------------------------------------------------------
+
+    def micro_batches(self, mesh: MeshLike, experts: MeshLike | None = None) -> int:
+        """Return the number of micro-batches per step.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str
+            The mesh, see `step`.
+        experts : DeviceMesh or str, optional
+            The expert layout, see `step`.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.Job.preset("llama3-405b").micro_batches("pp=16, dp=8, tp=8")
+        256
+        """
+        return int(self._layout(mesh, experts).degrees.micro_batches(self)[0])
+
+    def step(self, mesh: MeshLike, experts: MeshLike | None = None) -> tuple[StepCall, ...]:
+        """Return the communication of one training step, in the order of one micro-batch.
+
+        The list follows Megatron-Core with a 1F1B pipeline. Calls of a few bytes, such as those of the loss, and the
+        exchange of tied embeddings are omitted. Tokens are assumed to be spread evenly over experts, and each copy of
+        a token is sent separately; libraries such as DeepEP send one copy per host.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str
+            The mesh, with any of the axes ``pp``, ``dp`` (or ``dp_replicate`` and ``dp_shard``), ``cp``, ``tp`` and
+            ``ep``. An axis ``ep`` of the mesh divides the data-parallel ranks.
+        experts : DeviceMesh or str, optional
+            The expert layout of the same ranks (`DeviceMesh.view`), with the axes ``pp``, ``edp``, ``ep`` and ``etp``.
+
+        Returns
+        -------
+        tuple of StepCall
+
+        Raises
+        ------
+        MeshError
+            If the job cannot run on the mesh. The message names the nearest number that works.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> calls = ml.Job.preset("llama3-8b").step("dp=4, tp=2")
+        >>> [(call.collective, "-".join(call.axis), call.what) for call in calls][:2]
+        [('all_gather', 'dp', 'embedding weights'), ('all_gather', 'dp', 'weights')]
+        """
+        layout = self._layout(mesh, experts)
+        m = int(layout.degrees.micro_batches(self)[0])
+        calls: list[StepCall] = []
+        pending = 0.0  # computation since the last call
+        for number, block in enumerate(program(self, layout.degrees)):
+            repeats = int(block.repeats[0])
+            if not repeats:
+                continue
+            first, gap = len(calls), pending
+            for item in block.items:
+                if not isinstance(item, Exchange):
+                    gap += float(item[0])
+                    continue
+                axis = layout.axes[item.role]
+                times = int(item.times[0])
+                if math.prod(layout.sizes[name] for name in axis) == 1 or not times:
+                    continue
+                every = StepCall(
+                    axis=axis,
+                    collective=item.collective,
+                    size_bytes=max(round(float(item.size[0])), 1),
+                    dtype=item.dtype,
+                    what=item.what,
+                    phase=block.phase,
+                    block=number,
+                    repeats=repeats,
+                    micro_batches=1 if item.once else m,
+                    gap_flops=gap,
+                    overlaps=item.overlaps if item.cover[0] else "nothing",
+                    overlap_flops=float(item.cover[0]),
+                )
+                calls += [every, *(dataclasses.replace(every, gap_flops=float(item.between[0])),) * (times - 1)]
+                gap = 0.0
+            if len(calls) == first:
+                pending += repeats * (gap - pending)
+            elif repeats == 1:
+                pending = gap
+            else:
+                # The computation at the end of a repeat is the gap before the first call of the next repeat.
+                head = calls[first]
+                calls[first] = dataclasses.replace(head, gap_flops=head.gap_flops + gap - pending + pending / repeats)
+                pending = 0.0
+        return tuple(calls)
+
+    def volumes(self, mesh: MeshLike, experts: MeshLike | None = None) -> pd.DataFrame:
+        """Return the communication volume of one rank and step, per axis and kind of data.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str
+            The mesh, see `step`.
+        experts : DeviceMesh or str, optional
+            The expert layout, see `step`.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``axis``, ``collective``, ``what``, ``size_bytes`` (of one call, as in nccl-tests), ``dtype``, ``calls`` per
+            step, ``total_bytes`` (their product) and ``overlaps`` (the computation that may overlap with the call).
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> frame = ml.Job.preset("llama3-8b", zero=0).volumes("dp=4, cp=2")
+        >>> frame.loc[frame["what"] == "gradients", ["axis", "collective"]].values.tolist()
+        [['dp-cp', 'all_reduce']]
+        """
+        import pandas as pd
+
+        names = ["axis", "collective", "what", "size_bytes", "dtype", "overlaps"]
+        rows = [
+            ("-".join(call.axis), call.collective, call.what, call.size_bytes, call.dtype, call.overlaps, call.calls)
+            for call in self.step(mesh, experts)
+        ]
+        calls = pd.DataFrame(rows, columns=[*names, "calls"])
+        frame: pd.DataFrame = calls.groupby(names, sort=True)["calls"].sum().reset_index()
+        frame["total_bytes"] = frame["size_bytes"] * frame["calls"]
+        return frame[["axis", "collective", "what", "size_bytes", "dtype", "calls", "total_bytes", "overlaps"]]
+
+    def memory(self, mesh: MeshLike, experts: MeshLike | None = None) -> Memory:
+        """Return the memory of one rank, at the busiest pipeline stage.
+
+        Weights, gradients and the state of Adam are exact. Activations are an estimate for a fused attention kernel.
+        Buffers of libraries are not included.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str
+            The mesh, see `step`.
+        experts : DeviceMesh or str, optional
+            The expert layout, see `step`.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.Job.preset("llama3-8b").memory("dp=8")  # doctest: +ELLIPSIS
+        Memory(...GiB: weights 15.0...GiB, gradients 29.9...GiB, optimizer 11.2...GiB, activations ...GiB)
+        """
+        parts = memory_of(self, self._layout(mesh, experts).degrees)
+        return Memory(*(float(part[0]) for part in parts))
+
+    def flops(self, mesh: MeshLike, experts: MeshLike | None = None) -> float:
+        """Return the floating-point operations of one rank and step, at the busiest pipeline stage.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> job = ml.Job.preset("llama3-8b")
+        >>> round(8 * job.flops("dp=8") / job.model_flops, 3)
+        1.0
+        """
+        return float(stage_flops(self, self._layout(mesh, experts).degrees)[0])
+
+    def bubble(self, mesh: MeshLike, experts: MeshLike | None = None) -> float:
+        """Return the idle time of the pipeline relative to the time that a stage works.
+
+        It is (pp - 1) / micro-batches, divided by the number of interleaved chunks.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.Job.preset("llama3-405b").bubble("pp=17, dp=8, tp=8")
+        0.0625
+        """
+        return float(self._layout(mesh, experts).degrees.bubble(self)[0])
+
+    def _layout(self, mesh: MeshLike, experts: MeshLike | None) -> _Layout:
+        layout = _Layout.of(self, as_mesh(mesh), experts)
+        for problem in problems(self, layout.degrees):
+            if problem.bad[0]:
+                shown = str_axes(layout.mesh)
+                raise MeshError(f"{self.title} cannot run on {shown}: {problem.reason(0)}", hint=problem.fix(0))
+        return layout
+
+    # -- display -------------------------------------------------------------------------------------------------------
+
+    def _parts(self) -> list[str]:
+        parts = [f"{self.n_parameters / 1e9:.3g} B parameters"]
+        if self.experts:
+            parts.append(f"{self.active_parameters / 1e9:.3g} B per token")
+        parts += [f"{self.layers} layers", f"hidden {self.hidden:,}"]
+        if self.experts:
+            parts.append(f"{self.experts} experts (top {self.top_k})")
+        parts += [f"{self.global_batch:,} × {self.sequence:,} tokens", self.dtype, f"ZeRO-{self.zero}"]
+        return [*parts, *([f"{self.recompute} recomputation"] if self.recompute != "none" else [])]
+
+    def __repr__(self) -> str:
+        return f"<Job {self.name + ': ' if self.name else ''}{', '.join(self._parts())}>"
+
+    def _repr_html_(self) -> str:
+        shown = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("name", "latent")]
+        rows = [[name.replace("_", " "), _shown(value)] for name, value in shown]
+        return markup.card(self.title, " · ".join(self._parts()), markup.table(["field", "value"], rows))
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,.0f}" if isinstance(value, int | float) else value
+
+
+_CHOICES = {
+    "zero": (0, 1, 2, 3),
+    "context": ("p2p", "all_gather", "all_to_all"),
+    "recompute": ("none", "selective", "full"),
+}
+_POSITIVE = (
+    "layers", "hidden", "heads", "sequence", "global_batch", "micro_batch", "kv_heads", "head_size", "ffn_hidden",
+    "vocabulary", "top_k", "expert_hidden", "interleave",
+)  # fmt: skip
+_OPTIONAL = ("kv_heads", "head_size", "ffn_hidden", "expert_hidden")
+_MOST = 1 << 40  # no array of sizes in bytes overflows
+_LEAST = dict.fromkeys(_POSITIVE, 1) | dict.fromkeys(("experts", "shared_experts", "dense_layers"), 0)
+
+
+def _check_fields(changes: Iterable[str]) -> None:
+    """Raise if a change of a job is not one of its arguments."""
+    known = [field.name for field in dataclasses.fields(Job)]
+    for name in changes:
+        if name not in known:
+            raise MeshError(
+                f"a Job has no argument {name!r}{did_you_mean(name, known)}", hint=f"choose one of {', '.join(known)}"
+            )
+
+
+def _parse_count(value: float | str) -> float:
+    scales = {"M": 1e6, "B": 1e9, "T": 1e12}
+    try:
+        text = str(value).strip().upper()
+        number = float(text[:-1]) * scales[text[-1]] if text[-1:] in scales else float(text)
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise MeshError(f"parameters must be a positive number, not {value!r}", hint='write 70e9 or "70B"')
+    return number
+
+
+@dataclass(frozen=True, eq=False)
+class _Layout:
+    """A mesh with its expert view, and the axes of every role of a call."""
+
+    mesh: DeviceMesh
+    degrees: Degrees
+    axes: dict[str, tuple[str, ...]]
+    sizes: dict[str, int]
+
+    @classmethod
+    def of(cls, job: Job, mesh: DeviceMesh, experts: MeshLike | None) -> _Layout:
+        view = None if experts is None else mesh.view(str_axes(experts))
+        known = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
+        _check_axes(mesh, known, "a training job")
+        sizes = dict(zip(mesh.axis_names, mesh.shape, strict=True))
+        size = {name: sizes.get(name, 1) for name in known}
+        if view is not None:
+            _check_axes(view, ("pp", "edp", "ep", "etp"), "an expert layout")
+            if size["ep"] > 1:
+                raise MeshError("both the mesh and its expert layout have the axis ep", hint="keep one of them")
+            sizes |= dict(zip(view.axis_names, view.shape, strict=True))
+        ep = sizes.get("ep", 1)
+        data = ["dp_replicate", "dp_shard", "dp", "cp"]
+        own = ["ep"] if view is None else []  # ep divides the data-parallel ranks
+        in_mesh = [name for name in mesh.axis_names if name in [*data, *own]]
+        replicate = ("dp_replicate",) if size["dp_replicate"] > 1 else ()
+        sharding = tuple(name for name in in_mesh if name not in replicate)
+        if view is None:
+            expert_data = tuple(name for name in sharding if name != "ep")
+        else:
+            expert_data = ("edp",) if "edp" in sizes else ()
+        axes = {
+            "tp": ("tp",), "cp": ("cp",), "pp": ("pp",), "ep": ("ep",), "etp": ("tp",) if view is None else ("etp",),
+            "data": sharding, "expert_data": expert_data, "replicas": replicate,
+        }  # fmt: skip
+        sizes = {name: sizes.get(name, 1) for names in axes.values() for name in names}
+        dp = size["dp"] * size["dp_replicate"] * size["dp_shard"] * (ep if view is None else 1)
+        values = {
+            "pp": size["pp"], "dp": dp, "cp": size["cp"], "tp": size["tp"], "ep": ep,
+            "etp": size["tp"] if view is None else sizes.get("etp", 1),
+            "edp": math.prod(sizes[name] for name in expert_data) * (size["dp_replicate"] if view is None else 1),
+            "replicas": size["dp_replicate"], "chunks": job.interleave if size["pp"] > 1 else 1,
+        }  # fmt: skip
+        degrees = Degrees(**{name: np.array([value], dtype=np.int64) for name, value in values.items()})
+        return cls(mesh, degrees, axes, sizes)
+
+
+def str_axes(mesh: MeshLike) -> str:
+    """Return the axes of a mesh as text."""
+    mesh = as_mesh(mesh)
+    return ", ".join(f"{name}={size}" for name, size in zip(mesh.axis_names, mesh.shape, strict=True))
+
+
+def _check_axes(mesh: DeviceMesh, known: Sequence[str], what: str) -> None:
+    for name, size in zip(mesh.axis_names, mesh.shape, strict=True):
+        if name not in known and size > 1:
+            raise MeshError(
+                f"{what} has no axis {name!r}{did_you_mean(name, known)}", hint=f"use the axes {', '.join(known)}"
+            )

@@ -1,0 +1,769 @@
+"""Predictions: the time of collectives along the axes of a mesh, before anything is measured or after a calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from meshlab.base import _markup as markup
+from meshlab.base._errors import BenchError
+from meshlab.base._units import THIN, format_bandwidth, format_size, format_time_us
+from meshlab.comm._catalog import CATALOG
+from meshlab.frames._labels import is_wrong
+from meshlab.frames._schema import is_pair, is_plain
+from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.plans._plan import Plan
+from meshlab.prediction._calibration import Calibrated, Calibration, Signature, as_calibration, grown, times_by_size
+from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
+from meshlab.prediction._costs import COLLECTIVES, EXACT_FROM, cost, formula_band
+from meshlab.prediction._fits import Floats, Ints, ModelTimes
+from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._tuner import NcclSettings
+from meshlab.runs._store import as_results
+from meshlab.topology.model._presets import ClusterLike
+from meshlab.topology.placement._loads import default_collective
+from meshlab.topology.placement._placement import Placement, as_placement
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from meshlab.comm._catalog import Direction
+    from meshlab.comm._communicator import Communicator
+    from meshlab.topology.model._cluster import Cluster
+
+
+BASES: Mapping[str, str] = {
+    "calibrated": "measured on these groups",
+    "other collective": "measured with other collectives on these groups, within 25 %",
+    "extrapolated": "measured on fewer ranks, or at other sizes",
+    "formula only": "not measured",
+}
+"""The evidence for a predicted time, from strong to weak."""
+
+BOUND_FROM = 16 << 20
+"""Bandwidths are compared with their bound from this size on, in bytes. Below, latency dominates."""
+
+_MORE_RANKS, _MORE_RANKS_MIDDLE = np.log(1.4), np.log(2.0)
+"""Least half-width of an extrapolation to more ranks, and that from 1 MiB to 256 MiB, where algorithms change."""
+
+_OTHER_SIZES = ((1.01, np.log(1.25)), (4.0, np.log(2.0)))
+"""Least half-width at sizes beyond the measured ones by more than a factor."""
+
+_OVER_BOUND = 1.05
+"""Public measurements exceed the bound of the hardware by at most 4 %."""
+
+_MOST_ESTIMATED = 1 << 30
+"""NCCL's own estimate needs buffers, so it is limited to this size in bytes."""
+
+_SPELLED = {
+    "collnet_direct": "CollNetDirect",
+    "collnet_chain": "CollNetChain",
+    "nvls": "NVLS",
+    "nvls_tree": "NVLSTree",
+    "pat": "PAT",
+    "ll": "LL",
+    "ll128": "LL128",
+    "simple": "Simple",
+}
+"""NCCL's spelling of its algorithms and protocols, for prose and figures."""
+
+_NEAREST = {"all_to_all_v": "all_to_all", "gather": "all_gather", "scatter": "all_gather", "send": "send_recv"}
+
+
+@dataclass(frozen=True, eq=False)
+class PredictedLine:
+    """The predicted times of one collective on the identical groups of an axis.
+
+    Parameters
+    ----------
+    axis, collective, dtype : str
+        The axis, the collective and the element type.
+    members : numpy.ndarray
+        Indices of these groups in the axis.
+    n_ranks, nodes, ranks_per_node : int
+        Ranks per group, NVLink domains that a group spans, and its ranks in each. Nodes are 0 without a cluster.
+    size_bytes : numpy.ndarray
+        The sizes.
+    algorithm, protocol, basis : tuple of str
+        NCCL's choice, and the evidence for each time: a key of `BASES`.
+    latency_us, transfer_us : numpy.ndarray
+        The two parts of the time.
+    half_width : numpy.ndarray
+        Half-width of the band in units of log time.
+    bound_gbs : float
+        Bus bandwidth that the hardware allows. NaN without a cluster.
+    bound, above_wire : str
+        The hardware that sets the bound, and the reason why busbw may exceed the bandwidth of a wire, if it may.
+    estimate_us : numpy.ndarray
+        NCCL's own estimates. NaN without engines.
+    """
+
+    axis: str
+    collective: str
+    dtype: str
+    members: Ints
+    n_ranks: int
+    nodes: int
+    ranks_per_node: int
+    size_bytes: Floats
+    algorithm: tuple[str, ...]
+    protocol: tuple[str, ...]
+    basis: tuple[str, ...]
+    latency_us: Floats
+    transfer_us: Floats
+    half_width: Floats
+    bound_gbs: float
+    bound: str
+    above_wire: str
+    estimate_us: Floats
+
+    @property
+    def groups(self) -> int:
+        """Number of identical groups."""
+        return self.members.size
+
+    @cached_property
+    def time_us(self) -> Floats:
+        """The predicted times, in µs."""
+        return self.latency_us + self.transfer_us
+
+    @property
+    def time_us_lo(self) -> Floats:
+        """The lower bounds of the band, in µs. They are not shorter than at the bound of the hardware."""
+        low = self.time_us * np.exp(-self.half_width)
+        if not np.isfinite(self.bound_gbs):
+            return low
+        return np.maximum(low, np.minimum(self.time_us, self.bound_us / _OVER_BOUND))
+
+    @property
+    def time_us_hi(self) -> Floats:
+        """The upper bounds of the band, in µs."""
+        return self.time_us * np.exp(self.half_width)
+
+    @cached_property
+    def busbw_gbs(self) -> Floats:
+        """The predicted bus bandwidths, in GB/s."""
+        return self.size_bytes / self.time_us / 1e3 * CATALOG[self.collective].bus_factor(self.n_ranks)
+
+    @property
+    def of_bound(self) -> Floats:
+        """Bus bandwidth divided by its bound. NaN for small sizes."""
+        return np.where(self.size_bytes >= BOUND_FROM, self.busbw_gbs / self.bound_gbs, np.nan)
+
+    @property
+    def bound_us(self) -> Floats:
+        """The times at the bound, in µs: the asymptote of the times."""
+        factor = CATALOG[self.collective].bus_factor(self.n_ranks)
+        return self.size_bytes * factor / self.bound_gbs / 1e3
+
+    @property
+    def choices(self) -> list[tuple[int, str]]:
+        """The indices at which NCCL's choice changes, with the choice, such as (12, "ring Simple")."""
+        names = [spelled(a, p) for a, p in zip(self.algorithm, self.protocol, strict=True)]
+        return [(k, name) for k, name in enumerate(names) if name and (k == 0 or name != names[k - 1])]
+
+    @property
+    def title(self) -> str:
+        """The axis with its groups, and the collective."""
+        count = f"{self.groups:,} group{'s' * (self.groups != 1)} of {self.n_ranks:,}"
+        return f"{self.collective} · {self.axis} ({count})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Prediction:
+    """Predicted times of collectives along the axes of a mesh. `meshlab.predict` creates one.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh
+        The mesh.
+    cluster : Cluster or None
+        The cluster. None if only a calibration was used.
+    lines : tuple of PredictedLine
+        One line per axis, signature and collective.
+    constants : str
+        The NCCL version of the model's constants. Empty without a cluster.
+    where : str
+        Label of the calibrated system. Empty without a calibration.
+    notes : tuple of str
+        Remarks on the prediction.
+    """
+
+    mesh: DeviceMesh
+    cluster: Cluster | None
+    lines: tuple[PredictedLine, ...]
+    constants: str
+    where: str = ""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def title(self) -> str:
+        """The machine, or the calibrated system."""
+        if self.cluster is None:
+            return self.where
+        return ", ".join(part for part in (self.cluster.title, self.cluster.summary) if part)
+
+    def frame(self) -> pd.DataFrame:
+        """Return the prediction as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per axis, signature, collective and size: ``axis``, ``groups`` (number of identical groups),
+            ``n_ranks``, ``nodes`` (NVLink domains), ``ranks_per_node``, ``collective``, ``dtype``, ``size_bytes``,
+            ``algorithm`` and ``protocol`` that NCCL would choose, ``time_us`` with its band ``time_us_lo`` and
+            ``time_us_hi``, its parts ``latency_us`` and ``transfer_us``, ``busbw_gbs``, ``bound_gbs`` and ``bound``
+            (the hardware's limit and its reason), ``of_bound`` (from 16 MiB on), ``basis`` (calibrated, other
+            collective, extrapolated, formula only), ``nccl_estimate_us`` (with engines) and ``constants`` (NCCL version
+            of the model).
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> frame = ml.predict("dp=2, tp=8", "dgx-h100", sizes="1G").frame()
+        >>> frame[["axis", "nodes", "algorithm", "bound"]].values.tolist()
+        [['dp', 2, 'ring', '1 NIC'], ['tp', 1, 'nvls', 'NVSwitch reduction']]
+        """
+        import pandas as pd
+
+        parts = []
+        for line in self.lines:
+            facts = {
+                "axis": line.axis,
+                "groups": line.groups,
+                "n_ranks": line.n_ranks,
+                "nodes": line.nodes or None,
+                "ranks_per_node": line.ranks_per_node or None,
+                "collective": line.collective,
+                "dtype": line.dtype,
+                "size_bytes": line.size_bytes.astype(np.int64),
+                "algorithm": line.algorithm,
+                "protocol": line.protocol,
+                "time_us": line.time_us,
+                "time_us_lo": line.time_us_lo,
+                "time_us_hi": line.time_us_hi,
+                "latency_us": line.latency_us,
+                "transfer_us": line.transfer_us,
+                "busbw_gbs": line.busbw_gbs,
+                "bound_gbs": line.bound_gbs,
+                "bound": line.bound,
+                "of_bound": line.of_bound,
+                "basis": line.basis,
+                "nccl_estimate_us": line.estimate_us,
+                "constants": self.constants,
+            }
+            parts.append(pd.DataFrame({name: _column(values, line.size_bytes.size) for name, values in facts.items()}))
+        frame = pd.concat(parts, ignore_index=True)
+        return frame.astype({"nodes": "Int64", "ranks_per_node": "Int64"})
+
+    def explain(self) -> str:
+        """Describe each line in sentences: the links, NCCL's choices, the largest size and the evidence.
+
+        Returns
+        -------
+        str
+        """
+        is_measured = any(basis != "formula only" for line in self.lines for basis in line.basis)
+        lines = [_described(line) + (_evidence(line) if is_measured else "") for line in self.lines]
+        return "\n".join([*lines, *([] if is_measured else [_UNMEASURED]), *self.notes])
+
+    def plot(self, results: Any = None, *, ax: Axes | None = None) -> Axes:
+        """Draw time against message size, with bands, bounds and measured points.
+
+        See `meshlab.plots.prediction`.
+
+        Parameters
+        ----------
+        results : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
+            Measured times, drawn as points, with their ratio to the prediction below.
+        ax : matplotlib.axes.Axes, optional
+            The axes to draw on. By default a new figure is created.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from meshlab.plots._prediction import prediction
+
+        return prediction(self, results, ax=ax)
+
+    def measured(self, line: PredictedLine, results: Any) -> tuple[Floats, Floats]:
+        """Return sizes and times of the measurements of a line: the slowest group, and the median of all launches.
+
+        Parameters
+        ----------
+        line : PredictedLine
+            One of `lines`.
+        results : RunData, DataFrame, path, object with ``.results``, or a list of these
+            Measured results. Rows without an axis belong to every axis with their number of ranks.
+
+        Returns
+        -------
+        tuple of numpy.ndarray
+            Sizes in bytes and times in µs.
+
+        Raises
+        ------
+        BenchError
+            If the rows mix timing modes.
+        """
+        rows = as_results(results)
+        rows = rows[is_plain(rows) & ~is_pair(rows) & ~is_wrong(rows) & rows["time_us"].gt(0)]
+        rows = rows[rows["collective"].eq(line.collective) & rows["n_ranks"].eq(line.n_ranks)]
+        rows = rows[rows["axis"].isna() | rows["axis"].eq(line.axis)]
+        members = [self.mesh[line.axis].names[k] for k in line.members]
+        rows = rows[rows["axis"].isna() | rows["group"].isin(members)]
+        modes = rows["mode"].dropna().unique()
+        if len(modes) > 1:
+            raise BenchError(
+                f"the results mix the modes {', '.join(modes)}",
+                hint=f"choose one: results[results['mode'] == '{modes[0]}']",
+            )
+        sizes, times, _ = times_by_size(rows)
+        return sizes, times
+
+    def __repr__(self) -> str:
+        names = ", ".join(dict.fromkeys(f"{line.collective} along {line.axis}" for line in self.lines))
+        return f"<Prediction {self.mesh} on {self.title}: {names}>"
+
+    def __str__(self) -> str:
+        return f"{self.summary()}\n\n{self.explain()}"
+
+    def summary(self) -> str:
+        """Return a table with a few sizes of each line, as text."""
+        return f"{self.mesh} on {self.title}\n\n{_text_table(*self._table())}"
+
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        """Return header and rows of a small table: a few sizes of each line."""
+        header = ["axis", "collective", "size", "NCCL takes", "time", "band", "busbw", "of bound", "basis"]
+        rows = []
+        for line in self.lines:
+            n = line.size_bytes.size
+            for k in np.unique(np.linspace(0, n - 1, min(n, _SIZES_SHOWN)).round().astype(int)):
+                share = line.of_bound[k]
+                rows.append(
+                    [
+                        line.axis,
+                        line.collective,
+                        format_size(line.size_bytes[k]),
+                        spelled(line.algorithm[k], line.protocol[k]),
+                        format_time_us(line.time_us[k]),
+                        _interval(line.time_us_lo[k], line.time_us_hi[k]),
+                        format_bandwidth(line.busbw_gbs[k]),
+                        "" if np.isnan(share) else f"{100 * share:.0f} %",
+                        line.basis[k],
+                    ]
+                )
+        return header, rows
+
+    def _repr_html_(self) -> str:
+        from meshlab.plots._prediction import figure_html
+
+        header, rows = self._table()
+        rows = [[cell.replace(THIN, _NO_BREAK).replace(" ", _NO_BREAK) for cell in row] for row in rows]
+        sentences = "".join(f"<div>{markup.escape(line)}</div>" for line in self.explain().splitlines())
+        table = markup.table(header, rows, most=_ROWS_SHOWN, right=(2, 4, 5, 6, 7))
+        return markup.card(f"Prediction {self.mesh}", self.title, sentences, figure_html(self), table)
+
+
+_SIZES_SHOWN, _ROWS_SHOWN = 5, 60
+_NO_BREAK = "\N{NO-BREAK SPACE}"
+
+
+def _interval(low: float, high: float) -> str:
+    """Write the bounds of a time, with the unit once if both have the same."""
+    first, last = format_time_us(low), format_time_us(high)
+    number, _, unit = first.rpartition(THIN)
+    return f"{number if last.endswith(unit) else first} to {last}"
+
+
+def _column(values: Any, n: int) -> Any:
+    return values if isinstance(values, np.ndarray) else list(values) if isinstance(values, tuple) else [values] * n
+
+
+def _text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    columns = [[name, *(row[k] for row in rows)] for k, name in enumerate(header)]
+    widths = [max(map(len, column)) for column in columns]
+    lines = zip(*columns, strict=True)
+    return "\n".join(
+        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def spelled(algorithm: str, protocol: str) -> str:
+    """Write an algorithm and a protocol in NCCL's spelling.
+
+    Examples
+    --------
+    >>> spelled("nvls", "simple"), spelled("ring", "ll128"), spelled("", "")
+    ('NVLS Simple', 'ring LL128', '')
+    """
+    return " ".join(_SPELLED.get(name, name) for name in (algorithm, protocol) if name)
+
+
+def _described(line: PredictedLine) -> str:
+    """Return one line as sentences."""
+    text = f"{line.title}: "
+    if line.nodes:
+        text += "inside one NVLink domain. " if line.nodes == 1 else f"across {line.nodes} NVLink domains. "
+    if len(line.choices) > 1:
+        steps = [f"{name} from {format_size(line.size_bytes[k])}" for k, name in line.choices[1:]]
+        text += f"NCCL takes {line.choices[0][1]}, then {', '.join(steps)}. "
+    elif line.choices:
+        text += f"NCCL takes {line.choices[0][1]}. "
+    size, low, high = line.size_bytes[-1], line.time_us_lo[-1], line.time_us_hi[-1]
+    text += (
+        f"{format_size(size)} takes {format_time_us(line.time_us[-1])} ({_interval(low, high)}), "
+        f"{format_bandwidth(line.busbw_gbs[-1])} busbw"
+    )
+    if np.isfinite(line.bound_gbs):
+        share = line.of_bound[-1]
+        text += f"{'' if np.isnan(share) else f', {100 * share:.0f} % of the bound'}. "
+        text += f"The bound is {format_bandwidth(line.bound_gbs)}: {line.bound}"
+    text += "."
+    if line.above_wire:
+        text += f" busbw may exceed the bandwidth of a wire: {line.above_wire}."
+    return text
+
+
+_UNMEASURED = (
+    "Nothing of this was measured. The formula is right within 25 % from 1 GiB on for most systems, and below "
+    f"{format_size(EXACT_FROM)} only within a factor of two."
+)
+
+
+def _evidence(line: PredictedLine) -> str:
+    """Return a sentence about the basis of a line."""
+    bases = [
+        f"{basis} ({BASES[basis]})" + ("" if len(set(line.basis)) == 1 else f" {_range(line, basis)}")
+        for basis in dict.fromkeys(line.basis)
+    ]
+    return f" Basis: {'; '.join(bases)}."
+
+
+def _range(line: PredictedLine, basis: str) -> str:
+    sizes = [size for size, one in zip(line.size_bytes, line.basis, strict=True) if one == basis]
+    return (
+        f"from {format_size(sizes[0])} to {format_size(sizes[-1])}" if len(sizes) > 1 else f"at {format_size(sizes[0])}"
+    )
+
+
+# -- predict -----------------------------------------------------------------------------------------------------------
+
+
+def predict(
+    mesh: MeshLike | Placement,
+    cluster: ClusterLike | None = None,
+    collectives: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
+    sizes: str | int | Sequence[int | str] = "8:4G",
+    *,
+    axis: str | Sequence[str] | None = None,
+    dtype: str = "float32",
+    calibration: Any = None,
+    settings: NcclSettings | None = None,
+    engines: Any = None,
+) -> Prediction:
+    """Predict the time of collectives along the axes of a mesh, while all groups of an axis run at the same time.
+
+    NCCL's algorithm and protocol are those that its own tuner would choose. Their time is computed from the bandwidth
+    that a group has while its neighbours use the same links. Without a calibration, times of 1 GiB and more are right
+    within 25 % on most systems, and times below 256 MiB only within a factor of two, which the bands show.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh, str or Placement
+        The mesh. A Placement includes the cluster.
+    cluster : Cluster or str, optional
+        The cluster, or the name of a preset, which gets as many hosts as the mesh needs. It may be omitted with a
+        calibration, for example for MPI.
+    collectives : str, sequence of str or mapping, optional
+        Collectives for all axes, or by axis, such as ``{"tp": "all_gather, reduce_scatter"}``. By default send_recv for
+        pp, all_to_all for ep, and all_reduce for all other axes.
+    sizes : str, int or sequence of these, default "8:4G"
+        Message sizes in bytes, as in `meshlab.bench`.
+    axis : str or sequence of str, optional
+        Axes or groups of the mesh. By default all axes with several ranks, or those of the mapping.
+    dtype : str, default "float32"
+        Element type.
+    calibration : Calibration, RunData, DataFrame or path, optional
+        A calibration, or results to calibrate with. By default times come from the formula alone.
+    settings : NcclSettings, optional
+        Settings of NCCL. By default those of the calibration, or NCCL's defaults.
+    engines : Engines, optional
+        Running NCCL engines with the mesh's world size, which add NCCL's own estimate.
+
+    Returns
+    -------
+    Prediction
+
+    Raises
+    ------
+    BenchError
+        If a collective has no model and is not calibrated.
+        If there is neither a cluster nor a calibration.
+    TopologyError
+        If the cluster has no GPUs, or the bandwidth of its links is unknown.
+    MeshError
+        If the mesh does not have an axis.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> prediction = ml.predict("pp=2, dp=4, tp=8", "dgx-h100", sizes="1M:1G")
+    >>> [line.collective for line in prediction.lines]
+    ['send_recv', 'all_reduce', 'all_reduce']
+    >>> frame = prediction.frame()
+    >>> bool((frame["time_us_lo"] < frame["time_us_hi"]).all())
+    True
+    """
+    known = None if calibration is None else as_calibration(calibration, cluster)
+    placement: Placement | None
+    if isinstance(mesh, Placement) or cluster is not None:
+        own = mesh if isinstance(mesh, Placement) else as_mesh(mesh)
+        placement = as_placement(own, cluster if isinstance(own, Placement) else grown(cluster, own))
+        shape = placement.mesh
+    elif known is not None:
+        placement, shape = None, as_mesh(mesh)
+    else:
+        raise BenchError(
+            "a prediction needs a cluster or a calibration",
+            hint="pass the name of a preset, such as 'dgx-h100', or measured results to calibrate with",
+        )
+    if known is not None and settings is None:
+        settings = known.settings
+    request = _Request(placement, shape, dtype, known, settings or NcclSettings())
+    source = "nccl" if placement is not None or known is None else known.source
+    lines = [
+        line
+        for name, chosen in _by_axis(shape, axis, collectives, source)
+        for line in request.lines(Plan(chosen, name, sizes, dtype=dtype), name)
+    ]
+    if not lines:
+        raise BenchError(
+            "nothing is predicted, because none of the collectives has a size",
+            hint=f"choose one of {', '.join(COLLECTIVES)}",
+        )
+    if engines is not None:
+        lines = [_with_estimates(line, engines, shape) for line in lines]
+    notes = _notes(request, lines)
+    others = [one.name for one in shape.axes if one.size > 1 and not _is_measured_by(shape, one.name, source)]
+    if others and axis is None and not isinstance(collectives, Mapping):
+        notes += (f"Without {', '.join(others)}, whose backend is not {source}.",)
+    version = request.settings.version if placement is not None else ""
+    where = known.where if known is not None else ""
+    return Prediction(shape, None if placement is None else placement.cluster, tuple(lines), version, where, notes)
+
+
+def _is_measured_by(mesh: DeviceMesh, axis: str, source: str) -> bool:
+    """Return whether times of a source are those of the backend of an axis."""
+    return mesh.backend_of(axis) in (None, source) or not source
+
+
+def _by_axis(
+    mesh: DeviceMesh, axis: str | Sequence[str] | None, collectives: Any, source: str
+) -> Iterator[tuple[str, Any]]:
+    """Yield each axis with its collectives. `source` is the backend that the times are those of."""
+    if axis is not None:
+        axes = [part.strip() for part in axis.split(",")] if isinstance(axis, str) else list(axis)
+    elif isinstance(collectives, Mapping):
+        axes = list(collectives)
+    else:
+        axes = [one.name for one in mesh.axes if one.size > 1]
+        if not axes:
+            raise BenchError(f"the mesh {mesh} has one rank, so nothing is sent", hint="choose a larger mesh")
+        axes = [name for name in axes if _is_measured_by(mesh, name, source)] or axes
+    for name in axes:
+        if not _is_measured_by(mesh, name, source):
+            raise BenchError(
+                f"times of {source} are predicted, but {name} of the mesh uses {mesh.backend_of(name)}",
+                hint="choose other axes, or create the mesh without backends=",
+            )
+        if mesh[name].size < 2:
+            others = ", ".join(one.name for one in mesh.axes if one.size > 1)
+            raise BenchError(
+                f"the groups of {name} have one rank, so nothing is sent",
+                hint=f"choose another axis: {others}" if others else "choose a larger mesh",
+            )
+        chosen = collectives.get(name) if isinstance(collectives, Mapping) else collectives
+        yield mesh[name].name, default_collective(name) if chosen is None else chosen
+
+
+class _Request(NamedTuple):
+    """The parts of a prediction that all lines share."""
+
+    placement: Placement | None
+    mesh: DeviceMesh
+    dtype: str
+    calibration: Calibration | None
+    settings: NcclSettings
+
+    def lines(self, plan: Plan, axis: str) -> Iterator[PredictedLine]:
+        """Yield the lines of one axis."""
+        groups = self.mesh[axis]
+        by_collective: dict[str, list[int]] = {}
+        for step in plan.steps(self.mesh):
+            if step.size_bytes is not None:
+                by_collective.setdefault(step.collective, []).append(step.size_bytes)
+        if self.placement is None:
+            signature = Signature(groups.size, len(groups))
+            for name, sizes in by_collective.items():
+                yield self._measured(axis, name, np.array(sorted(sizes), dtype=np.float64), signature)
+            return
+        links, of_group = GroupLinks.of(self.placement, axis)
+        for name, sizes in by_collective.items():
+            yield from self._modelled(axis, name, np.array(sorted(sizes), dtype=np.float64), links, of_group)
+
+    def _modelled(
+        self, axis: str, collective: str, size_bytes: Floats, links: GroupLinks, of_group: Any
+    ) -> Iterator[PredictedLine]:
+        """Yield one line per signature, from NCCL's model and its calibration."""
+        groups = self.mesh[axis]
+        if collective not in COLLECTIVES:
+            near = _NEAREST.get(collective)
+            raise BenchError(
+                f"{collective} has no cost model",
+                hint=f"choose {near}, which is the nearest" if near else f"choose one of {', '.join(COLLECTIVES)}",
+            )
+        all_costs = cost(links, collective, size_bytes.astype(np.int64), dtype=self.dtype, settings=self.settings)
+        for row in range(len(links)):
+            algorithm = tuple(ALGORITHMS[k] for k in all_costs.algorithm[row])
+            protocol = tuple(PROTOCOLS[k] for k in all_costs.protocol[row])
+            kinds = tuple(f"{a} {p}" for a, p in zip(algorithm, protocol, strict=True))
+            shape = ModelTimes(size_bytes, all_costs.latency_us[row], all_costs.transfer_us[row], kinds)
+            signature = Signature.of(links, row, len(groups))
+            found = self._find(collective, axis, signature)
+            latency, transfer, basis, half_width = _timed(shape, found)
+            yield PredictedLine(
+                axis=axis,
+                collective=collective,
+                dtype=self.dtype,
+                members=np.flatnonzero(of_group == row),
+                n_ranks=signature.n_ranks,
+                nodes=int(links.domains[row]),
+                ranks_per_node=int(links.ranks_per_domain[row]),
+                size_bytes=size_bytes,
+                algorithm=algorithm,
+                protocol=protocol,
+                basis=basis,
+                latency_us=latency,
+                transfer_us=transfer,
+                half_width=half_width,
+                bound_gbs=float(all_costs.bound_gbs[row]),
+                bound=all_costs.bound[row],
+                above_wire=all_costs.above_wire[row],
+                estimate_us=np.full(size_bytes.size, np.nan),
+            )
+
+    def _measured(self, axis: str, collective: str, size_bytes: Floats, signature: Signature) -> PredictedLine:
+        """Return a line that a calibration alone determines."""
+        found = self._find(collective, axis, signature)
+        if found is None:
+            assert self.calibration is not None
+            known = [f"{one.collective} on {one.signature}" for one in self.calibration.lines]
+            raise BenchError(
+                f"{collective} on {signature} was not measured, and without NCCL's model nothing can be inferred from "
+                f"other collectives or group sizes; the calibration has {', '.join(dict.fromkeys(known))}",
+                hint="measure it, or predict one of these",
+            )
+        latency, transfer, basis, half_width = _timed(found[0].own_shape(size_bytes), found)
+        groups, empty = self.mesh[axis], ("",) * size_bytes.size
+        return PredictedLine(
+            axis=axis,
+            collective=collective,
+            dtype=self.dtype,
+            members=np.arange(len(groups)),
+            n_ranks=groups.size,
+            nodes=0,
+            ranks_per_node=0,
+            size_bytes=size_bytes,
+            algorithm=empty,
+            protocol=empty,
+            basis=basis,
+            latency_us=latency,
+            transfer_us=transfer,
+            half_width=half_width,
+            bound_gbs=float("nan"),
+            bound="",
+            above_wire="",
+            estimate_us=np.full(size_bytes.size, np.nan),
+        )
+
+    def _find(self, collective: str, axis: str, signature: Signature) -> tuple[Calibrated, str] | None:
+        return None if self.calibration is None else self.calibration.find(collective, axis, signature)
+
+
+def _timed(shape: ModelTimes, found: tuple[Calibrated, str] | None) -> tuple[Floats, Floats, tuple[str, ...], Floats]:
+    """Return latency, transfer time, basis and half-width of the band at each size."""
+    sizes = shape.size_bytes
+    if found is None:
+        half_width = np.log(formula_band(sizes))
+        return shape.latency_us, shape.transfer_us, ("formula only",) * sizes.size, half_width
+    fitted, basis = found
+    if fitted.gbs is not None:
+        shape = fitted.own_shape(sizes)
+    other_ranks = basis == "extrapolated"
+    latency, transfer = (fitted.fit.time_parts_elsewhere if other_ranks else fitted.fit.time_parts)(shape)
+    low, high = fitted.fit.size_bytes[0], fitted.fit.size_bytes[-1]
+    half_width = np.full(sizes.size, fitted.fit.half_width)
+    for beyond, least in _OTHER_SIZES:
+        half_width[(sizes * beyond < low) | (sizes > high * beyond)] = max(fitted.fit.half_width, least)
+    if other_ranks:
+        is_middle = (sizes >= 1 << 20) & (sizes < EXACT_FROM)
+        half_width = np.maximum(half_width, np.where(is_middle, _MORE_RANKS_MIDDLE, _MORE_RANKS))
+    is_inside = (sizes * 1.01 >= low) & (sizes <= high * 1.01)
+    bases = tuple(basis if inside else "extrapolated" for inside in is_inside)
+    return latency, transfer, bases, half_width
+
+
+def _notes(request: _Request, lines: Iterable[PredictedLine]) -> tuple[str, ...]:
+    notes = []
+    calibration, settings = request.calibration, request.settings
+    if calibration is not None:
+        known = [part for part in (calibration.where or calibration.source, calibration.mode) if part]
+        notes.append(f"Calibrated with {', '.join(known)}.")
+        if calibration.dtype and calibration.dtype != request.dtype:
+            notes.append(f"The calibration was measured with {calibration.dtype}, not {request.dtype}.")
+        if request.placement is not None and calibration.settings is None:
+            notes.append("The calibration has no cluster, so its times are matched by the number of ranks and groups.")
+    if settings.plugin:
+        notes.append(f"The tuner plugin {settings.plugin} may choose other algorithms than NCCL.")
+    return tuple(notes)
+
+
+# -- NCCL's own estimate -----------------------------------------------------------------------------------------------
+
+
+def _with_estimates(line: PredictedLine, engines: Any, mesh: DeviceMesh) -> PredictedLine:
+    """Add NCCL's own estimates, computed on the ranks of the line's first group."""
+    sizes = [int(size) for size in line.size_bytes if size <= _MOST_ESTIMATED]
+    frame = engines.run(estimates, mesh, axis=line.axis, arguments=(line.collective, line.dtype, sizes))
+    values = frame["value"][frame["group"] == mesh[line.axis].names[line.members[0]]].iloc[0]
+    known = np.full(line.size_bytes.size, np.nan)
+    known[: len(values)] = [value if value > 0 else np.nan for value in values]  # 0 if NCCL's tuner has no plan
+    return replace(line, estimate_us=known)
+
+
+def estimates(comm: Communicator, collective: str, dtype: str, sizes: Sequence[int]) -> list[float]:
+    """Return NCCL's estimate for each size, in µs. Runs on the engines."""
+    from meshlab.comm._elements import carrier, find_dtype
+
+    row, element = CATALOG[collective], find_dtype(dtype)
+    dest, source = ((comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size) if row.peers else (None, None)
+    is_root = comm.rank == 0
+    found = []
+    for size in sizes:
+        count = row.count_for(size, element.itemsize, comm.size)
+        send, out = (
+            comm.empty(row.elements(side, count, comm.size), carrier(element)) if row.has(side, is_root) else None
+            for side in _SIDES
+        )
+        found.append(comm.prepare(collective, send, out, dest=dest, source=source).estimate_us())
+    return found
+
+
+_SIDES: tuple[Direction, Direction] = ("sends", "receives")

@@ -1,0 +1,737 @@
+"""Layouts: all meshes on which a job can run, ranked by the expected time of a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base import _markup as markup
+from meshlab.base._errors import MeshError
+from meshlab.base._units import THIN, format_bandwidth, format_range
+from meshlab.frames._table import three_digits
+from meshlab.mesh._axes import as_integer
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.prediction._candidates import (
+    AXES,
+    DroppedLayouts,
+    WeakestDevice,
+    all_factorisations,
+    allowed_degrees,
+    degrees_at,
+    drop_layouts,
+    find_fewer_ranks,
+    mesh_text,
+    nothing_fits,
+    parse_orders,
+    positive_integers,
+)
+from meshlab.prediction._costs import prices
+from meshlab.prediction._group_links import GroupLinks, LinkTable
+from meshlab.prediction._job import Job
+from meshlab.prediction._tuner import NcclSettings
+from meshlab.prediction._volumes import Degrees, Exchange, memory_of, program, stage_flops
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._presets import ClusterLike, as_cluster
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+
+COMPONENTS = ("tp", "cp", "ep", "pp", "dp")
+"""The axes into which exposed communication is split. ``dp`` includes the reductions over dp and cp."""
+
+UTILISATION = (0.45, 0.6)
+"""Share of a GPU's peak that the computation of large models reaches, without communication and bubble.
+
+This is an assumption, because only totals are published, which include both. On H100 they are 38 to 43 % (Llama 3 405B,
+arXiv 2407.21783, table 4) and up to 47 % (README of Megatron-LM).
+"""
+
+_MOST_CHUNKS = 1 << 31
+_COMPONENT = {
+    "tp": "tp", "cp": "cp", "ep": "ep", "etp": "ep", "pp": "pp", "data": "dp", "expert_data": "dp", "replicas": "dp"
+}  # fmt: skip
+_MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
+_MOST_TIES = 16
+_SHOWN = 10
+
+Floats = npt.NDArray[np.float64]
+Sizes = npt.NDArray[np.int64]
+Degree = int | Iterable[int] | None
+
+CAVEAT = "Step times are not validated until a rehearsal on that machine."
+
+
+def search(
+    cluster: ClusterLike,
+    job: Job | str,
+    *,
+    world_size: int | None = None,
+    pp: Degree = None,
+    dp: Degree = None,
+    cp: Degree = None,
+    tp: Degree = None,
+    ep: Degree = None,
+    interleave: Degree = None,
+    order: str | Sequence[str] | None = None,
+    memory_share: float = 0.9,
+    memory_gib: float | None = None,
+    peak: float | None = None,
+    utilisation: tuple[float, float] = UTILISATION,
+    settings: NcclSettings | None = None,
+) -> Layouts:
+    """Find the layouts on which a job can run, and rank them by the expected time of a step.
+
+    All factorisations of the ranks into pp × dp × cp × tp are considered, in all orders of the axes. With experts, each
+    of them is combined with every ep that divides the ranks of a stage, so that an expert is on one rank. Layouts that
+    do not suit the job or exceed the memory are dropped, with the number that would fix them.
+
+    A step consists of computation, the bubble of the pipeline, and exposed communication. The low end assumes that the
+    schedule hides all communication that it can hide (see `StepCall`). The high end assumes that it hides none. The
+    ranking uses both ends. Layouts are tied if their order depends on the overlap, or on an error of 20 % in the time
+    of communication. The times of collectives are those of `meshlab.prediction._costs`.
+
+    Parameters
+    ----------
+    cluster : Cluster or str
+        The machine, or the name of a preset.
+    job : Job or str
+        The job, or the name of a model, see `Job.preset`.
+    world_size : int, optional
+        Number of ranks. By default all devices.
+    pp, dp, cp, tp, ep : int or iterable of int, optional
+        The degrees to consider. By default all divisors.
+    interleave : int or iterable of int, optional
+        Model chunks per stage to consider. By default that of the job.
+    order : str or sequence of str, optional
+        Order of the axes, slowest first, such as ``"pp, dp, cp, tp"``. By default all orders.
+    memory_share : float, default 0.9
+        Share of a device's memory that the job may use. The rest is for the CUDA context, buffers of NCCL, and
+        fragmentation.
+    memory_gib : float, optional
+        Memory of a device in GiB. By default that of the smallest device.
+    peak : float, optional
+        Peak of a device in TFLOP/s. By default that of the slowest product, for the dtype of the job.
+    utilisation : (float, float), default (0.45, 0.6)
+        Share of the peak that computation reaches. The default is an assumption. The share is the same for all layouts,
+        so it hardly changes their order. Times are those at its middle.
+    settings : NcclSettings, optional
+        Settings of NCCL that change the predicted times.
+
+    Returns
+    -------
+    Layouts
+        The layouts, best first.
+
+    Raises
+    ------
+    MeshError
+        If no layout fits. The message names the nearest one, and the change that makes it fit.
+    TopologyError
+        If the cluster lacks GPUs, link speeds, memory sizes or a known product.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> layouts = ml.search(ml.preset("dgx-h100", nodes=16), "llama3-70b")
+    >>> layouts.mesh(0), layouts.n_tied, len(layouts)
+    (DeviceMesh('pp=8, dp=2, cp=4, tp=2'), 7, 239)
+    >>> print(layouts.verdict)  # doctest: +ELLIPSIS
+    pp=8, dp=2, cp=4, tp=2 is first, tied with 6 others: 65.3 to 67.6...s per step
+    >>> for line in layouts.explain().splitlines()[2:5]:
+    ...     print(line.partition(",")[0].strip())
+    tp: 2 ranks inside NVLink
+    cp: 4 ranks inside NVLink
+    pp: 8 ranks on 8 hosts
+    """
+    machine = as_cluster(cluster)
+    work = Job.preset(job) if isinstance(job, str) else job
+    if not isinstance(work, Job):
+        raise MeshError(f"job must be a Job or the name of a model, not {type(job).__name__}", hint="see ml.Job.preset")
+    if settings is not None and not isinstance(settings, NcclSettings):
+        raise MeshError(f"settings must be NcclSettings, not {type(settings).__name__}")
+    table = GroupLinks.by_stride(machine, world_size)
+    ranks = table.world_size
+    hardware = WeakestDevice.of(machine, ranks, work, memory_gib, memory_share, peak, utilisation)
+    wanted = {"pp": pp, "dp": dp, "cp": cp, "tp": tp, "ep": ep if work.experts or ep is not None else 1}
+    degrees_of = {name: None if value is None else positive_integers(name, value) for name, value in wanted.items()}
+    allowed = {name: allowed_degrees(name, values, ranks) for name, values in degrees_of.items()}
+    wanted_chunks = positive_integers("interleave", work.interleave if interleave is None else interleave)
+    chunks = sorted({min(number, _MOST_CHUNKS) for number in wanted_chunks})  # more than the layers of any job
+    candidates = all_factorisations(ranks, allowed, chunks)
+    kept, dropped = drop_layouts(work, candidates, hardware)
+    if not kept.any():
+        raise nothing_fits(work, ranks, dropped, find_fewer_ranks(work, ranks, degrees_of, chunks, hardware))
+    degrees = degrees_at(candidates, np.flatnonzero(kept))
+    placed = _Placed.of(table, work, degrees, parse_orders(order))
+    times = _times(work, hardware, degrees, placed, settings or NcclSettings())
+    return Layouts(machine, work, ranks, hardware, degrees, placed, times, dropped)
+
+
+# -- placement ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Placed:
+    """Layouts with an order of their axes: arrays of shape (k,), and one table of links.
+
+    Parameters
+    ----------
+    links : GroupLinks
+        Distinct signatures.
+    which : numpy.ndarray
+        Index of the degrees of every layout.
+    orders : list of tuple of str
+        The order of every layout.
+    merged : numpy.ndarray
+        Number of orders in which all groups have the same links.
+    rows : dict of str to numpy.ndarray
+        Signature of the groups of every role.
+    """
+
+    links: GroupLinks
+    which: Sizes
+    orders: list[tuple[str, ...]]
+    merged: Sizes
+    rows: dict[str, Sizes]
+
+    @classmethod
+    def of(cls, table: LinkTable, job: Job, d: Degrees, orders: list[tuple[str, ...]]) -> _Placed:
+        """Return the layouts with all orders, and one of those whose groups have the same links."""
+        count = len(d.pp)
+        which = np.tile(np.arange(count), len(orders))
+        strides: dict[str, list[Sizes]] = {name: [] for name in AXES}
+        for names in orders:
+            inner = np.ones(count, dtype=np.int64)
+            for name in reversed(names):
+                strides[name].append(inner)
+                inner = inner * getattr(d, name)
+        stride = {name: np.concatenate(parts) for name, parts in strides.items()}
+        size = {name: getattr(d, name)[which] for name in (*AXES, "ep", "edp")}
+        kept = np.ones(len(which), dtype=bool)
+        if job.experts:
+            kept = _place_experts(size, stride)
+        axes: list[str] = [name for name in ("tp", "cp", "pp", "ep", "edp") if name in stride]
+        rows: dict[str, Sizes] = {
+            name: table.index(size[name], np.where(size[name] > 1, stride[name], 1)) for name in axes
+        }
+        links, rows["data"] = _unions(table, size, stride)
+        if job.experts:
+            rows["expert_data"] = rows.pop("edp")
+        # Orders whose groups have the same links have the same times, so one of them represents all.
+        links, number = _distinct(links)
+        rows = {role: number[row[kept]] for role, row in rows.items()}
+        which, order = which[kept], np.repeat(np.arange(len(orders)), count)[kept]
+        keys = np.stack([which, *rows.values()])
+        _, first, times = np.unique(_mixed(keys), return_index=True, return_counts=True)
+        return cls(
+            links=links,
+            which=which[first],
+            orders=[orders[i] for i in order[first].tolist()],
+            merged=times,
+            rows={role: row[first] for role, row in rows.items()},
+        )
+
+
+def _place_experts(size: dict[str, Sizes], stride: dict[str, Sizes]) -> npt.NDArray[np.bool_]:
+    """Add the strides of ep and edp, and return the layouts that have them.
+
+    Experts use the same ranks in a second factorisation, in which a pipeline stage keeps its ranks, and ep has the
+    fastest of them. If the axis pp is between them, only an ep that fills all ranks inside pp leaves edp in one piece.
+    """
+    pp, ep, inner = size["pp"], size["ep"], stride["pp"]
+    is_outer = (pp == 1) | (inner == ep * size["edp"])
+    is_inner = ~is_outer & (inner == 1)
+    stride["ep"] = np.where(is_inner, pp, 1)
+    stride["edp"] = np.where(is_outer, ep, pp * ep)
+    return np.asarray(is_outer | is_inner | (inner == ep))
+
+
+def _unions(table: LinkTable, size: dict[str, Sizes], stride: dict[str, Sizes]) -> tuple[GroupLinks, Sizes]:
+    """Return the links of all axes and of the unions of dp and cp, and the row of the union of every layout."""
+    dp, cp, s_dp, s_cp = size["dp"], size["cp"], stride["dp"], stride["cp"]
+    adjacent = (dp == 1) | (cp == 1) | (s_cp * cp == s_dp) | (s_dp * dp == s_cp)
+    lowest = np.where(dp == 1, s_cp, np.where(cp == 1, s_dp, np.minimum(s_dp, s_cp)))
+    n = dp * cp
+    row = np.zeros(len(dp), dtype=np.int64)
+    row[adjacent] = table.index(n[adjacent], np.where(n > 1, lowest, 1)[adjacent])
+    apart = np.flatnonzero(~adjacent)
+    if not len(apart):
+        return table.links, row
+    pairs = np.stack([dp, cp, s_dp, s_cp])[:, apart]
+    _, first, number = np.unique(_mixed(pairs), return_index=True, return_inverse=True)
+    unique = pairs[:, first].T
+    unions = table.union(unique[:, :2], unique[:, 2:])
+    row[apart] = len(table.links) + number.ravel()
+    both = [
+        np.concatenate([getattr(table.links, field.name), getattr(unions, field.name)]) for field in fields(GroupLinks)
+    ]
+    return GroupLinks(*both), row
+
+
+def _mixed(columns: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+    """Return one integer per column of the array, equal for equal columns: a linear hash that is fast to sort."""
+    # Random odd factors of 64 bits: for 10^5 columns, the probability that two of them collide is below 10^-9.
+    factors = np.random.default_rng(0).integers(1, 1 << 63, len(columns), dtype=np.uint64) * 2 + 1
+    return np.asarray((columns.astype(np.int64).view(np.uint64) * factors[:, None]).sum(axis=0))
+
+
+def _distinct(links: GroupLinks) -> tuple[GroupLinks, Sizes]:
+    """Return the distinct signatures, and the index of every row among them."""
+    facts = np.stack([np.nan_to_num(getattr(links, f.name).astype(float), nan=-1.0) for f in fields(GroupLinks)])
+    _, first, number = np.unique(_mixed(facts.view(np.int64)), return_index=True, return_inverse=True)
+    return links.rows(first), number.ravel()
+
+
+# -- times -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Times:
+    """Seconds per step of k layouts. Exposed communication has the shape (2, components, k): low and high end."""
+
+    compute: Floats
+    bubble: Floats
+    exposed: Floats
+
+    def ends(self) -> Floats:
+        """Return the time of a step at both ends, of shape (2, k)."""
+        return np.asarray(self.compute + self.bubble + self.exposed.sum(axis=1))
+
+
+def _times(job: Job, hardware: WeakestDevice, d: Degrees, placed: _Placed, settings: NcclSettings) -> _Times:
+    """Price the communication of every layout. Volumes depend on the degrees only, links also on the order."""
+    which = placed.which
+    m = d.micro_batches(job)
+    idle = d.bubble(job)
+    compute = stage_flops(job, d) / hardware.speed
+    exposed = np.zeros((2, len(COMPONENTS), len(which)))
+    lines: dict[tuple[str, str], Any] = {}
+    seen: dict[tuple[str, str, str, bytes], Floats] = {}
+    for block in program(job, d):
+        for item in block.items:
+            if not isinstance(item, Exchange) or item.role not in placed.rows:
+                continue
+            key = (item.role, item.collective, item.dtype, item.size.tobytes())
+            if key not in seen:
+                kind = (item.collective, item.dtype)
+                if kind not in lines:
+                    lines[kind] = prices(placed.links, item.collective, dtype=item.dtype, settings=settings)
+                seen[key] = lines[kind].time_us(placed.rows[item.role], item.size[which]) * 1e-6
+            time = seen[key]
+            # Stages also communicate while the pipeline fills and drains.
+            calls = block.repeats * item.times * (1.0 if item.once else m * (1 + idle))
+            part = exposed[:, COMPONENTS.index(_COMPONENT[item.role])]
+            part[1] += time * calls[which]
+            hidden = (item.cover / hardware.speed)[which] if item.overlaps != "nothing" else 0.0
+            part[0] += np.maximum(time - hidden, 0) * calls[which]
+    return _Times(compute[which], (compute * idle)[which], exposed)
+
+
+def _ties(ends: Floats, exposed: Floats) -> tuple[Sizes, Sizes]:
+    """Return an order of the layouts by their mean time, and the number of the tie of each, in that order.
+
+    A layout is tied with the best one of a group unless it is slower at both ends by more than the error of its
+    communication. The layouts after the first groups form a single group.
+    """
+    left = np.argsort(ends.mean(axis=0), kind="stable")
+    order: list[Sizes] = []
+    tie: list[Sizes] = []
+    while len(left):
+        best = left[0]
+        margin = _MARGIN * np.maximum(exposed[:, left], exposed[:, [best]])
+        tied = (ends[:, left] - ends[:, [best]] <= margin).any(axis=0) | (len(tie) == _MOST_TIES)
+        order.append(left[tied])
+        tie.append(np.full(int(tied.sum()), len(tie)))
+        left = left[~tied]
+    return np.concatenate(order), np.concatenate(tie)
+
+
+# -- the result --------------------------------------------------------------------------------------------------------
+
+
+class Layouts:
+    """The layouts of a job on a cluster, best first. Created by `search`.
+
+    Attributes
+    ----------
+    cluster : Cluster
+        The machine.
+    job : Job
+        The job.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: Job,
+        ranks: int,
+        hardware: WeakestDevice,
+        degrees: Degrees,
+        placed: _Placed,
+        times: _Times,
+        dropped: DroppedLayouts,
+    ) -> None:
+        self.cluster, self.job, self.ranks = cluster, job, ranks
+        self._hardware, self._placed, self._times, self._dropped = hardware, placed, times, dropped
+        self._order, self._tie = _ties(times.ends(), times.exposed.sum(axis=1))
+        self._all_degrees = degrees
+
+    @cached_property
+    def _degrees(self) -> Degrees:
+        return degrees_at(self._all_degrees, self._placed.which[self._order])
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    @property
+    def utilisation(self) -> tuple[float, float]:
+        """Share of the peak that computation reaches: low and high end."""
+        return self._hardware.utilisation
+
+    @property
+    def n_tied(self) -> int:
+        """Number of layouts that are tied for the first place, with the first one."""
+        return int(np.count_nonzero(self._tie == 0))
+
+    def _check(self, i: int) -> int:
+        if isinstance(i, bool) or not isinstance(i, int | np.integer) or not 0 <= i < len(self):
+            raise MeshError(f"unknown layout {i!r}", hint=f"choose a number from 0, the best, to {len(self) - 1:,}")
+        return int(i)
+
+    def mesh(self, i: int = 0) -> DeviceMesh:
+        """Return the mesh of a layout.
+
+        Parameters
+        ----------
+        i : int, default 0
+            Position of the layout in the ranking. 0 is the best.
+
+        Raises
+        ------
+        MeshError
+            If the position is out of range.
+        """
+        return DeviceMesh(self._text(self._check(i)))
+
+    def experts(self, i: int = 0) -> DeviceMesh | None:
+        """Return the expert layout of a mesh (see `DeviceMesh.view`), or None for a job without experts.
+
+        Parameters
+        ----------
+        i : int, default 0
+            Position of the layout in the ranking. 0 is the best.
+
+        Raises
+        ------
+        MeshError
+            If the position is out of range.
+        """
+        text = self._expert_text(self._check(i))
+        return self.mesh(i).view(text) if text else None
+
+    def _text(self, i: int) -> str:
+        return mesh_text(self._degrees, i, self._placed.orders[int(self._order[i])])
+
+    def _expert_text(self, i: int) -> str:
+        if not self.job.experts:
+            return ""
+        d, order = self._degrees, self._placed.orders[int(self._order[i])]
+        pp, ep, edp = (int(getattr(d, name)[i]) for name in ("pp", "ep", "edp"))
+        inner = math.prod(int(getattr(d, name)[i]) for name in order[order.index("pp") + 1 :])
+        names = ["edp", "ep"]
+        if pp > 1:
+            # As in `_place_experts`: pp is outermost, innermost, or between the two.
+            names.insert(0 if inner == ep * edp else 2 if inner == 1 else 1, "pp")
+        sizes = {"pp": pp, "ep": ep, "edp": edp}
+        return ", ".join(f"{name}={sizes[name]}" for name in names if sizes[name] > 1) or "ep=1"
+
+    def frame(self, most: int | None = None) -> pd.DataFrame:
+        """Return a table with one row per layout, best first.
+
+        Parameters
+        ----------
+        most : int, optional
+            Maximum number of rows. By default all.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``tie`` (layouts with equal numbers are tied), ``mesh``, ``experts`` (the expert layout), ``pp``, ``dp``,
+            ``cp``, ``tp``, ``ep``, ``interleave``, ``micro_batches``, ``step_s_lo`` and ``step_s_hi`` (everything
+            hidden that can be, and nothing hidden), ``compute_s``, ``bubble_s``, ``exposed_s_lo`` and
+            ``exposed_s_hi``, the same for each axis (``tp_s_lo``, …; ``dp`` includes the reductions over dp and cp),
+            ``mfu_lo`` and ``mfu_hi`` (model
+            operations over the peak), ``memory_gib`` per device, and ``orders`` (number of orders of the axes whose
+            groups have the same links). Times are seconds per step in the middle of the utilisation.
+        """
+        import pandas as pd
+
+        if most is not None and (as_integer(most) or 0) < 1:
+            raise MeshError(f"the number of layouts must be a positive integer, not {most!r}")
+        rows = self._order[:most]
+        count = len(rows)
+        d, times = self._degrees, self._times
+        ends, exposed = times.ends()[:, rows], times.exposed[:, :, rows]
+        columns: dict[str, Any] = {"tie": self._tie[:count], "mesh": [self._text(i) for i in range(count)]}
+        if self.job.experts:
+            columns["experts"] = [self._expert_text(i) for i in range(count)]
+        columns |= {name: getattr(d, name)[:count] for name in (*AXES, "ep")}
+        columns["interleave"] = d.chunks[:count]
+        columns["micro_batches"] = d.micro_batches(self.job)[:count]
+        columns |= {"step_s_lo": ends[0], "step_s_hi": ends[1]}
+        columns |= {"compute_s": times.compute[rows], "bubble_s": times.bubble[rows]}
+        columns |= {"exposed_s_lo": exposed[0].sum(axis=0), "exposed_s_hi": exposed[1].sum(axis=0)}
+        for number, name in enumerate(COMPONENTS):
+            columns |= {f"{name}_s_lo": exposed[0, number], f"{name}_s_hi": exposed[1, number]}
+        best = self.job.model_flops / self.ranks / self._hardware.flops
+        columns |= {"mfu_lo": best / ends[1], "mfu_hi": best / ends[0]}
+        columns["memory_gib"] = np.sum(memory_of(self.job, degrees_at(d, np.arange(count))), axis=0) / 2**30
+        columns["orders"] = self._placed.merged[rows]
+        return pd.DataFrame(columns)
+
+    def dropped(self, *, every: bool = False) -> pd.DataFrame:
+        """Return the layouts on which the job cannot run, with the reason and the number that would fix it.
+
+        Parameters
+        ----------
+        every : bool, default False
+            True for one row per layout. By default there is one row per kind of reason.
+
+        Returns
+        -------
+        pandas.DataFrame
+            ``kind``, ``layouts`` (their number), ``example`` (a mesh), ``reason`` and ``fix``. Layouts that differ only
+            in the order of their axes count once.
+        """
+        import pandas as pd
+
+        d = self._dropped
+        found = [(1, i) for i in np.flatnonzero(d.kind >= 0).tolist()] if every else list(d.groups())
+        rows = [(count, self._dropped_text(i), *d.reason(i)) for count, i in found]
+        frame = pd.DataFrame(rows, columns=["layouts", "example", "kind", "reason", "fix"])
+        return frame[["kind", "layouts", "example", "reason", "fix"]]
+
+    def _dropped_text(self, i: int) -> str:
+        ep = int(self._dropped.degrees.ep[i])
+        return mesh_text(self._dropped.degrees, i, AXES) + (f"; ep={ep}" if ep > 1 else "")
+
+    def summary(self, most: int = _SHOWN) -> str:
+        """Return a text table of the best layouts.
+
+        Parameters
+        ----------
+        most : int, default 10
+            Maximum number of layouts.
+
+        Returns
+        -------
+        str
+        """
+        header, rows = self._rows(most)
+        padded = []
+        for name, column in zip(header, zip(*rows, strict=True), strict=True):
+            width = max(map(len, (name, *column)))
+            padded.append([f"{cell:<{width}}" if name in _NAMES else f"{cell:>{width}}" for cell in (name, *column)])
+        lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+        more = len(self) - len(rows)
+        return "\n".join([*lines, *([f"and {more:,} more layouts"] if more else [])])
+
+    def _rows(self, most: int) -> tuple[list[str], list[list[str]]]:
+        """Return the header and the cells of a table."""
+        frame = self.frame(most)
+        shows = [("experts", self.job.experts > 0), ("interleave", bool((frame["interleave"] > 1).any()))]
+        more = [name for name, is_shown in shows if is_shown]
+        rows = [
+            [
+                f"{row['tie'] + 1}", row["mesh"], *(str(row[name]) for name in more),
+                _range(row["step_s_lo"], row["step_s_hi"]), _seconds(row["compute_s"]), _seconds(row["bubble_s"]),
+                _range(row["exposed_s_lo"], row["exposed_s_hi"]), f"{row['memory_gib']:.0f}{THIN}GiB",
+            ]
+            for _, row in frame.iterrows()
+        ]  # fmt: skip
+        return ["place", "mesh", *more, "step", "compute", "bubble", "exposed communication", "memory"], rows
+
+    def explain(self) -> str:
+        """Explain which layout is best, and which axes and links make other layouts slower.
+
+        Returns
+        -------
+        str
+        """
+        return "\n".join(self._sentences())
+
+    def plot(self, *, most: int = 12, ax: Axes | None = None) -> Axes:
+        """Draw a bar per layout, see `meshlab.plots.step_times`.
+
+        Parameters
+        ----------
+        most : int, default 12
+            Maximum number of bars.
+        ax : matplotlib.axes.Axes, optional
+            The axes to draw on. By default a new figure is created.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from meshlab.plots._step_times import step_times
+
+        return step_times(self, most=most, ax=ax)
+
+    # -- text ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def verdict(self) -> str:
+        """The best layout and its expected time, in one sentence."""
+        row = self.frame(1).iloc[0]
+        mesh = self._label(row)
+        tied = self.n_tied - 1
+        ties = f", tied with {tied} other{'s' * (tied != 1)}" if tied else ""
+        return f"{mesh} is first{ties}: {_range(row['step_s_lo'], row['step_s_hi'])} per step"
+
+    def _label(self, row: pd.Series) -> str:
+        """Return the mesh of a row of the frame, with its expert layout and the chunks per stage."""
+        more = [f"experts {row['experts']}"] if self.job.experts else []
+        more += [f"interleave={row['interleave']}"] if row["interleave"] > 1 else []
+        return str(row["mesh"]) + (f" ({', '.join(more)})" if more else "")
+
+    def _sentences(self) -> list[str]:
+        frame = self.frame()
+        first = frame.iloc[0]
+        low, high = self._hardware.utilisation
+        middle = (low + high) / 2
+        lines = [
+            f"{self.verdict}, {_percent_range(first['mfu_lo'], first['mfu_hi'])} of the peak (MFU), "
+            f"{first['memory_gib']:.0f}{THIN}GiB per device.",
+            f"It computes for {_seconds(first['compute_s'])}, idles in the bubble for {_seconds(first['bubble_s'])}, "
+            f"and exposes {_range(first['exposed_s_lo'], first['exposed_s_hi'])} of communication{_largest(first)}.",
+        ]
+        lines += [f"  {name}: {self._links(0, role)}" for name, role in _ROLES if self._size(0, role) > 1]
+        others = list(self._contrasts(frame))
+        if others:
+            lines.append("Why other layouts are slower (means of both ends):")
+            lines += [f"  {one}" for one in others]
+        tied = frame[(frame["tie"] == 0)].iloc[1:]
+        if len(tied):
+            names = [self._label(row) for _, row in tied.head(4).iterrows()]
+            more = f" and {len(tied) - len(names)} more" if len(tied) > len(names) else ""
+            lines.append(
+                f"Tied: {'; '.join(names)}{more}. Overlap, or an error of {100 * _MARGIN:.0f}{THIN}% in communication, "
+                "decides between them."
+            )
+        kinds = self.dropped()
+        if len(kinds):
+            parts = [f"{count:,} by {kind}" for kind, count in zip(kinds["kind"], kinds["layouts"], strict=True)]
+            lines.append(f"Dropped: {', '.join(parts)}.")
+        lines.append(
+            f"With {_percent_range(low, high)} of the peak, computation and bubble take {middle / high:.2f} to "
+            f"{middle / low:.2f} times as long on every layout. {CAVEAT}"
+        )
+        return lines
+
+    def _size(self, i: int, role: str) -> int:
+        return int(self._placed.links.n_ranks[self._row(i, role)]) if role in self._placed.rows else 1
+
+    def _row(self, i: int, role: str) -> int:
+        return int(self._placed.rows[role][self._order[i]])
+
+    def _links(self, i: int, role: str) -> str:
+        """Describe the links of the groups of a role."""
+        one, row = self._placed.links, self._row(i, role)
+        n, domains, each = int(one.n_ranks[row]), int(one.domains[row]), int(one.ranks_per_domain[row])
+        if domains == 1:
+            kind = "NVLink" if one.inner_is_nvlink[row] else "PCIe"
+            return f"{n} ranks inside {kind}, {format_bandwidth(float(one.inner_gbs[row]))}"
+        where = "hosts" if self.cluster.nvlink_of_node is None else "NVLink domains"
+        nics = int(one.nics[row])
+        shared = float(one.groups_per_nic[row])
+        share = f", shared with {shared - 1:.0f} other group{'s' * (shared != 2)}" if shared > 1 else ""
+        text = (
+            f"{n} ranks on {domains} {where}, {each} each: {nics} NIC{'s' * (nics != 1)}{share}, "
+            f"{format_bandwidth(float(one.network_gbs[row]))}"
+        )
+        if one.taper[row] > 1:
+            text += f", oversubscribed 1:{one.taper[row]:g}, {format_bandwidth(float(one.uplink_gbs[row]))} per hop"
+        return text
+
+    def _contrasts(self, frame: pd.DataFrame) -> Iterator[str]:
+        """Compare the first layout with the best ones with half or twice its size of an axis, or a different order."""
+        first = frame.iloc[0]
+        seen = {0}
+        domain = int(self._placed.links.ranks_per_domain.max())
+        for axis in ("tp", *(["ep"] if self.job.experts else []), "cp", "pp", "dp"):
+            beyond = [2 * domain] if axis in ("tp", "ep") else []  # the first size that leaves NVLink
+            for size in dict.fromkeys([first[axis] // 2, 2 * first[axis], *beyond]):
+                rows = frame.index[frame[axis] == size]
+                if len(rows) and frame["tie"][rows[0]] > 0 and rows[0] not in seen:
+                    seen.add(rows[0])
+                    yield self._contrast(frame, int(rows[0]), f"{axis}={size}")
+        names = [*AXES, "ep", "interleave"]
+        rows = frame.index[(frame[names] == first[names]).all(axis=1) & (frame["tie"] > 0)]
+        if len(rows):
+            yield self._contrast(frame, int(rows[-1]), "the worst order")
+
+    def _contrast(self, frame: pd.DataFrame, i: int, label: str) -> str:
+        first, other = frame.iloc[0], frame.iloc[i]
+        ends = ["step_s_lo", "step_s_hi"]
+        slower = other[ends].mean() / first[ends].mean() - 1
+        columns = {"computation": ("compute_s",) * 2, "the bubble": ("bubble_s",) * 2}
+        columns |= {name: (f"{name}_s_lo", f"{name}_s_hi") for name in COMPONENTS}
+        change = {name: other[list(pair)].mean() - first[list(pair)].mean() for name, pair in columns.items()}
+        cause = max(change, key=lambda name: change[name])
+        roles = [role for _, role in _ROLES if _COMPONENT[role] == cause and self._size(i, role) > 1]
+        detail = f" ({self._links(i, roles[0])})" if roles else ""
+        return (
+            f"{label}, at best {other['mesh']}: {100 * slower:+.0f}{THIN}%, "
+            f"because {cause} takes {_seconds(change[cause])} more{detail}"
+        ).replace("the worst order, at best", "the worst order,")
+
+    def __repr__(self) -> str:
+        count = len(self)
+        counted = f"{count:,} layout{'s' * (count != 1)}"
+        return f"<Layouts of {self.job.title} on {self.ranks:,} ranks: {counted}, {self.verdict}>"
+
+    def _repr_html_(self) -> str:
+        header, rows = self._rows(_SHOWN)
+        dropped = self.dropped()
+        parts = [f"<div><b>{markup.escape(self.verdict)}</b></div>", markup.table(header, rows)]
+        if len(self) > _SHOWN:
+            parts.append(f'<div class="ml-sub">and {len(self) - _SHOWN:,} more layouts; see .frame()</div>')
+        if len(dropped):
+            names = ["kind", "layouts", "example", "reason", "fix"]
+            parts.append('<div class="ml-sub">Dropped</div>' + markup.table(names, dropped[names].values.tolist()))
+        parts.append(f'<div class="ml-sub">{markup.escape(CAVEAT)}</div>')
+        return markup.card(f"Layouts of {self.job.title}", f"{self.ranks:,} ranks · {self.cluster.summary}", *parts)
+
+
+_NAMES = ("mesh", "experts")
+"""Columns of a table that are left-aligned."""
+
+_ROLES = (
+    ("tp", "tp"), ("cp", "cp"), ("ep", "ep"), ("pp", "pp"), ("dp × cp", "data"), ("expert dp", "expert_data"),
+)  # fmt: skip
+
+
+def _seconds(value: float) -> str:
+    return f"{three_digits(value)}{THIN}s" if value >= 1 else f"{three_digits(1e3 * value)}{THIN}ms"
+
+
+def _range(low: float, high: float) -> str:
+    return format_range(_seconds(low), _seconds(high))
+
+
+def _percent_range(low: float, high: float) -> str:
+    return f"{100 * low:.0f} to {100 * high:.0f}{THIN}%"
+
+
+def _largest(row: pd.Series) -> str:
+    name = max(COMPONENTS, key=lambda one: row[f"{one}_s_hi"])
+    return f", mostly {name}" if row[f"{name}_s_hi"] > 0 else ""

@@ -1,0 +1,234 @@
+"""The caveats of a report, and its method, as plain values."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from meshlab.base._units import THIN
+from meshlab.comm._catalog import CATALOG
+from meshlab.frames._labels import CPU_SOURCES, SOURCES, axis_labels
+from meshlab.prediction._bounds import GPU_SOURCES
+from meshlab.report._words import UNFINISHED, count, results_have, size_text, span
+from meshlab.topology.model._products import models_in
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.topology.model._cluster import Cluster
+
+
+_MOST_NAMED = 3
+
+_FEW_SAMPLES = 30
+
+_WIDE_INTERVAL = 0.10
+
+
+def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None = None) -> list[str]:
+    """Return the reasons to distrust the numbers.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        A results frame.
+    fingerprint : str
+        The fingerprint of the mesh in the report. Empty without a mesh.
+    cluster : Cluster, optional
+        The cluster in the report.
+    """
+    found = _different_machine(results, cluster) if cluster is not None else []
+    sources = set(results["source"].dropna())
+    if "mpi" in sources:
+        of = _axes_of(results, "mpi") if sources != {"mpi"} else "These numbers"
+        found.append(f"{of} were measured with MPI on a CPU. They do not apply to GPUs or their links.")
+    if "gloo" in sources:
+        of = _axes_of(results, "gloo") if sources != {"gloo"} else "These numbers"
+        found.append(f"{of} were measured with Gloo on a CPU. They do not apply to GPUs or their links.")
+    if "threads" in sources:
+        found.append("These numbers were measured with threads in one process. They do not apply to any machine.")
+    settings = _library_settings(results) if sources & set(GPU_SOURCES) else ""
+    if settings:
+        found.append(f"NCCL did not run with its defaults: {settings}.")
+    if results.attrs.get("note"):
+        found.append(str(results.attrs["note"]))
+    stopped = results[results["status"].isin(UNFINISHED)]
+    if len(stopped):
+        reasons = [str(reason) for reason in stopped["stop_reason"].dropna().unique()[:_MOST_NAMED]]
+        found.append(f"{count(len(stopped), 'measurement')} did not finish{': ' * bool(reasons)}{'; '.join(reasons)}.")
+    measured = results[results["status"].eq("ok").fillna(value=False)]
+    is_settled = measured["stop_reason"].eq("precise").fillna(value=False)  # few batches were enough
+    few = measured[measured["n_samples"].lt(_FEW_SAMPLES).fillna(value=False) & ~is_settled]
+    if len(few):
+        sizes = sorted(few["size_bytes"].dropna().unique())
+        where = f", at {' and '.join(map(size_text, sizes))}" if 0 < len(sizes) <= 2 else ""
+        found.append(
+            f"{results_have(len(few))} fewer than {_FEW_SAMPLES} batches{where}, so the median is less certain."
+        )
+    without = int(measured["time_us_lo"].isna().sum())
+    if without:
+        found.append(f"{results_have(without)} no interval.")
+    width = (measured["time_us_hi"] - measured["time_us_lo"]) / measured["time_us"]
+    wide = int((width > _WIDE_INTERVAL).sum())
+    if wide:
+        found.append(f"{results_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g}{THIN}% of the median.")
+    others = set(results["mesh_fingerprint"].dropna()) - {fingerprint}
+    if fingerprint and others:
+        found.append("Some results were measured on a different mesh than the one in this report.")
+    return found
+
+
+def _library_settings(results: pd.DataFrame) -> str:
+    """Return the environment variables that change what NCCL does."""
+    known = results.attrs.get("environment") or {}
+    return ", ".join(
+        f"{name}={value}"
+        for name, value in known.items()
+        if name.startswith("NCCL_") and not name.startswith("NCCL_DEBUG")
+    )
+
+
+def _axes_of(results: pd.DataFrame, source: str) -> str:
+    """Describe the numbers of a source, if other axes have another source."""
+    axes = results.loc[results["source"].eq(source).fillna(value=False), "axis"].dropna().unique()
+    return f"The numbers along {', '.join(map(str, axes))}" if len(axes) else "Some of these numbers"
+
+
+def _different_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
+    """Return a caveat if the results cannot have been measured on the cluster of the report."""
+    sources = set(results["source"].dropna())
+    gpus = {one.name for host in cluster.templates for one in host.devices if one.backend != "cpu"}
+    gpu = str(results.attrs.get("gpu") or "")
+    if sources and sources <= set(CPU_SOURCES):
+        measured = "a CPU" if gpus else ""
+    elif gpu:
+        models = models_in(gpu)
+        shown = {model for name in gpus for model in models_in(name)}
+        # Names without a model, such as "some GPU", cannot be compared, so they produce no caveat.
+        is_different = not gpus or bool(models and shown and not models & shown)
+        measured = gpu if is_different else ""
+    else:
+        measured = ""
+    if not measured:
+        return []
+    return [f"These numbers were measured on {measured}, but this report shows a different machine: {cluster.summary}."]
+
+
+_MODES = {
+    "isolated": "isolated: one call at a time, from an aligned start until it is complete",
+    "pipelined": "pipelined: calls back to back, as nccl-tests does by default; for small messages this is the cost of "
+    "one call among many, not the latency of a single call",
+    "graph": "graph: calls captured once in a CUDA graph and replayed, as with nccl-tests -G",
+}
+
+
+_STOPPED = {
+    "precise": "an interval that is narrow enough",
+    "time": "the limit of time",
+    "batches": "the limit of batches",
+}
+"""The reasons why the measurement of a result ended."""
+
+
+def method(results: pd.DataFrame) -> list[tuple[str, str]]:
+    """Explain how the numbers were measured and what they mean, as pairs of term and text."""
+    modes = [_MODES.get(str(mode), str(mode)) for mode in results["mode"].dropna().unique()]
+    sources = set(results["source"].dropna())
+    found = [("Mode", "; ".join(modes))] if modes else []
+    if len(sources & {"nccl", *CPU_SOURCES}) > 1:
+        used = results[["axis", "source"]].dropna().drop_duplicates()
+        texts = [f"{axis}: {SOURCES.get(source, source)}" for axis, source in used.itertuples(index=False, name=None)]
+        found.append(("Backends", "; ".join(texts) + "."))
+    loads = _loads(results)
+    if loads:
+        found.append(("Axes", " ".join(loads)))
+    if sources - {"nccl-tests"}:
+        found.append(
+            (
+                "Time",
+                "The time of a call is that of its slowest rank. Each result is the median over batches of calls, with "
+                "a nonparametric 95 % interval (order statistics; missing below 6 batches). Warm-up batches are "
+                "excluded. Outliers are included.",
+            )
+        )
+    if "nccl-tests" in sources:
+        found.append(
+            (
+                "Time from nccl-tests",
+                "The mean over all iterations, by default averaged over ranks, without an interval.",
+            )
+        )
+    batches = span(results["n_samples"])
+    if batches:
+        calls = span(results["calls"])
+        each = f", with {calls} call{'s' * (calls != '1')} each" if calls else ""
+        found.append(("Batches", f"{batches} per result{each}"))
+    found += [
+        (
+            "Curves",
+            "The thick line is at the median of the slowest group at each size, and the band is the interval of this "
+            "group. With several launches, it ranges from the lowest to the highest bound of their intervals. Thin "
+            "lines show every group.",
+        ),
+        (
+            "algbw",
+            "size S / time t, in GB/s (10⁹ bytes per second). S is the buffer size of one rank, or the total over "
+            "ranks for all_gather, reduce_scatter and all_to_all, as in nccl-tests. Sizes are binary: 1 KiB is 1,024 "
+            "bytes.",
+        ),
+        (
+            "busbw",
+            "algbw × a factor that makes it comparable with the rate of a link for any number of ranks: "
+            f"{_factors(results)}.",
+        ),
+        (
+            "Wrong",
+            "The number of elements that differ from the exact result, of all elements on all ranks. Checked outside "
+            "the timed region.",
+        ),
+    ]
+    if "bound_gbs" in results and results["bound_gbs"].notna().any():
+        found.append(
+            (
+                "Bound",
+                "The bus bandwidth that the slowest link on the way allows, by the rates of NCCL's own model. For "
+                "example, an NVLink of an H100 or H200 has 20.6 GB/s in each direction, which is less than its "
+                "signalling rate of 25 GB/s. Shares of the bound are shown from 16 MiB on.",
+            )
+        )
+    reasons = results["stop_reason"].dropna().value_counts()
+    if len(reasons):
+        parts = (f"{_STOPPED.get(str(reason), reason)} ({number:,})" for reason, number in reasons.head(8).items())
+        found.append(("Ended by", ", ".join(parts)))
+    return found
+
+
+def _loads(results: pd.DataFrame) -> list[str]:
+    """Explain the axis labels of rows that are not plain."""
+    groupings, concurrent = set(results["grouping"].dropna()), results[results["concurrent_axis"].notna()]
+    found = []
+    if "alone" in groupings:
+        found.append(
+            "One group at a time: the other groups are idle. Otherwise all groups of an axis run together. A ratio of "
+            "the two is the median over blocks of batches in which they took turns, with a nonparametric 95 % interval."
+        )
+    if "pairs" in groupings:
+        found.append(
+            "Pairs: every pair of ranks in a group, in rounds of disjoint pairs. A figure frames the pairs below "
+            f"80{THIN}% of the median bandwidth. Such a pair is clearly slow if the interval of its time does not "
+            "contain the median."
+        )
+    if len(concurrent):
+        first = concurrent.iloc[:1]
+        label, axis, other = axis_labels(first).iloc[0], first["axis"].iloc[0], first["concurrent_axis"].iloc[0]
+        found.append(f"“{label}”: measured along {axis}, while a second thread of every rank runs along {other}.")
+    return found
+
+
+def _factors(results: pd.DataFrame) -> str:
+    pairs = results[["collective", "n_ranks"]].dropna().drop_duplicates().itertuples(index=False)
+    factors = [
+        f"{name} {CATALOG[name].bus_factor(int(n)):.4g} for {int(n)} ranks"
+        for name, n in pairs
+        if name in CATALOG and n > 1
+    ]
+    return ", ".join(factors) if factors else "see PERFORMANCE.md of nccl-tests"

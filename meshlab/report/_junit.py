@@ -1,0 +1,88 @@
+"""A report as JUnit XML, which the dashboards of continuous integration show."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+
+from meshlab.analysis._thresholds import ThresholdCheck
+from meshlab.report._answers import Answer
+from meshlab.report._stages import Stages
+
+# XML 1.0 has no way to write these characters, not even as references.
+_ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def junit_xml(
+    title: str, found: Sequence[Answer], check: ThresholdCheck | None, elapsed_s: float, stages: Stages | None = None
+) -> str:
+    """Return one test case per answer, or per stage of an acceptance, and one per threshold.
+
+    An answer that is bad, a stage that failed, and a threshold that is missed or was not measured, is a failure. An
+    acceptance that was not carried out is an error.
+
+    Parameters
+    ----------
+    title : str
+        The name of the test suite.
+    found : sequence of Answer
+        The answers of the report.
+    check : ThresholdCheck or None
+        The results beside their thresholds.
+    elapsed_s : float
+        The duration of the run, in seconds.
+    stages : Stages, optional
+        The stages of an acceptance, which replace the answers.
+    """
+    suite = ET.Element("testsuite", name=_legal(title))
+    n_failed = n_errors = n_skipped = 0
+    for stage in stages.items if stages is not None else ():
+        case = ET.SubElement(
+            suite, "testcase", classname="meshlab.acceptance", name=stage.name, time=f"{stage.elapsed_s:.3f}"
+        )
+        text = _legal("\n".join(stage.sentences))
+        if stage.outcome == "failed":
+            n_failed += 1
+            ET.SubElement(case, "failure", message=_legal(stage.sentences[0])).text = text
+        elif stage.outcome == "skipped":
+            n_skipped += 1
+            ET.SubElement(case, "skipped", message=text)
+        else:
+            ET.SubElement(case, "system-out").text = text
+    if stages is not None and stages.outcome == "not carried out":
+        n_errors = 1
+        case = ET.SubElement(suite, "testcase", classname="meshlab.acceptance", name="verdict")
+        ET.SubElement(case, "error", message=_legal(stages.headline.sentences[0]))
+    for answer in found if stages is None else ():
+        if answer.state == "plain" or answer.question == "thresholds":
+            continue
+        case = ET.SubElement(suite, "testcase", classname="meshlab.report", name=answer.question)
+        text = _legal("\n".join(answer.sentences))
+        if answer.state == "bad":
+            n_failed += 1
+            ET.SubElement(case, "failure", message=_legal(answer.sentences[0])).text = text
+        else:
+            ET.SubElement(case, "system-out").text = text
+    for number, outcome in enumerate(check.outcomes if check is not None else ()):
+        assert check is not None
+        limit = check.thresholds.limits[number]
+        case = ET.SubElement(suite, "testcase", classname="meshlab.analysis._thresholds", name=_legal(str(limit)))
+        if outcome != "passed":
+            n_failed += 1
+            ET.SubElement(case, "failure", message=outcome).text = _legal("\n".join(check.sentences(number)))
+    suite.attrib |= {
+        "tests": str(len(suite)),
+        "failures": str(n_failed),
+        "errors": str(n_errors),
+        "skipped": str(n_skipped),
+        "time": f"{elapsed_s:.3f}",
+    }
+    suites = ET.Element("testsuites")
+    suites.append(suite)
+    ET.indent(suites)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(suites, encoding="unicode")}\n'
+
+
+def _legal(text: str) -> str:
+    return _ILLEGAL.sub("\N{REPLACEMENT CHARACTER}", text)

@@ -1,0 +1,140 @@
+"""A report as Markdown with GitHub's tables, in the order of the HTML page."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from meshlab.diagnosis._quoting import visible
+from meshlab.mesh._groups import Groups
+from meshlab.report._answers import Answer
+from meshlab.report._pictures import Pictures, ReportPicture
+from meshlab.report._tables import ReportTable
+from meshlab.report._words import code_parts
+
+if TYPE_CHECKING:
+    from meshlab.report._report import Content
+
+
+def markdown_page(
+    content: Content,
+    groups: Sequence[Groups],
+    pictures: Pictures | None = None,
+    file_of: Callable[[ReportPicture], str] | None = None,
+) -> str:
+    """Render the Markdown document, in the order of the HTML page.
+
+    Parameters
+    ----------
+    content : Content
+        The content of the report.
+    groups : sequence of Groups
+        The rows of the table of groups.
+    pictures : Pictures, optional
+        The figures. By default there are none.
+    file_of : callable, optional
+        Maps a figure to the name of its file.
+    """
+
+    def gallery(shown: Iterable[ReportPicture]) -> Iterable[str]:
+        for picture in shown if pictures is not None else ():
+            name = picture.name if file_of is None else file_of(picture)
+            yield from (f"![{_escape(picture.text)}](<{name}>)", "")
+
+    drawn = Pictures([], [], [], []) if pictures is None else pictures
+    lines = [f"# {_escape(content.title)}", "", _escape(content.where), ""]
+    lines += [f"**{_marked(content.headline)}**", ""]
+    lines += [f"- **{content.next_step.question}** {_advice(content.next_step)}"]
+    if content.stages:
+        lines += [f"- **{stage.question}** {_marked(stage)}" for stage in content.stages]
+        lines += ["", "## Measurements", ""]
+    lines += [f"- **{answer.question}** {_marked(answer)}" for answer in content.answers] + [""]
+    if content.caveats:
+        lines += ["## Caveats", "", *(f"- {_escape(caveat)}" for caveat in content.caveats), ""]
+    if content.machine:
+        lines += ["## Machine", "", *gallery(drawn.machines)]
+        lines += [*(f"- {_escape(sentence)}" for sentence in content.machine), ""]
+    if groups:
+        rows = [[group.name, f"{len(group):,}", f"{group.size:,}", repr(group[0])] for group in groups]
+        lines += ["## Groups", "", *_table(["axis", "groups", "ranks each", "first group"], rows, numbers=False), ""]
+        lines += gallery(drawn.memberships)
+    if drawn.curves:
+        lines += ["## Bandwidth and latency", ""]
+        for _, curves in drawn.curves:
+            lines += gallery(curves)
+    if content.pivots:
+        lines += ["## Results", ""]
+        for table in content.pivots:
+            lines += _titled(table)
+    if content.expected is not None:
+        lines += ["## Expected performance", "", *_rendered(content.expected)]
+    if content.loads:
+        lines += [f"## {content.loads_title}", "", *gallery(drawn.matrices)]
+        for table in content.loads:
+            lines += _titled(table)
+    if content.tuning is not None:
+        tuned = content.tuning
+        lines += ["## Tuning", "", _escape(tuned.title), "", *gallery(drawn.tunings)]
+        lines += [*_table(tuned.header, [[cell.text for cell in row] for row in tuned.rows], numbers=False), ""]
+        lines += [f"{tuned.more:,} more rows are not shown.", ""] if tuned.more else []
+        lines += [*(f"- **{_escape(term)}**: {_escape(text)}" for term, text in tuned.facts), ""]
+    for title, one in (("Thresholds", content.thresholds), ("Changes since the baseline", content.changed)):
+        if one is not None:
+            lines += [f"## {title}", "", *_rendered(one)]
+    lines += ["## Method", "", *(f"- **{_escape(term)}**: {_escape(text)}" for term, text in content.method), ""]
+    if content.repeat:
+        lines += ["To repeat the measurement:", "", "```", content.repeat.replace("`", "'"), "```", ""]
+    if content.environment:
+        lines += ["## Environment", ""]
+    for name, pairs in content.environment:
+        lines += [f"### {_escape(name)}", ""] if name else []
+        lines += [*_table(["key", "value"], pairs, numbers=False), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _marked(answer: Answer) -> str:
+    """Return the sentences of an answer behind its sign."""
+    sign = f"{answer.sign} " if answer.sign else ""
+    return sign + _escape(" ".join(answer.sentences))
+
+
+def _advice(answer: Answer) -> str:
+    """Return the sentences of the next step, whose commands are code."""
+    parts = code_parts(" ".join(answer.sentences))
+    return "".join(f"`{part}`" if is_code else _escape(part) for is_code, part in parts)
+
+
+def _titled(table: ReportTable) -> Iterator[str]:
+    yield from (f"### {_escape(table.title)}", "")
+    yield from _rendered(table)
+
+
+def _rendered(table: ReportTable) -> Iterator[str]:
+    rows = [[cell.text for cell in row] for row in table.rows]
+    yield from (*_table(table.names, rows, numbers=not set(table.texts) - {0}), "")
+    if table.more:
+        yield from (f"{table.more:,} more rows are not shown.", "")
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: bool) -> list[str]:
+    rule = "|" + ("---:" if numbers else "---") + ("|---:" if numbers else "|---") * (len(header) - 1) + "|"
+    return [_row(header), rule, *(_row(row) for row in rows)]
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(_escape(cell) for cell in cells)} |"
+
+
+def _escape(text: str) -> str:
+    r"""Escape a string for a line or a cell of Markdown: no markup, no HTML, no line breaks.
+
+    Examples
+    --------
+    >>> print(_escape("a|b <script> all_reduce"))
+    a\|b &lt;script&gt; all_reduce
+    """
+    text = visible(re.sub(r"(?<!\s)\s*[\r\n]\s*", " ", text))
+    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    # GitHub does not treat an underscore between letters as emphasis, so all_reduce stays readable.
+    return re.sub(r"([\\`*|\[\]~])|(?<!\w)(_)|(_)(?!\w)", lambda match: "\\" + match[0], text)

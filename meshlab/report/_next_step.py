@@ -1,0 +1,88 @@
+"""What the reader of a report should do next, which follows from its answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from meshlab.frames._labels import CPU_SOURCES
+from meshlab.report._answers import Answer, ReportEvidence
+from meshlab.report._stages import Stages
+from meshlab.report._words import UNFINISHED
+
+_NOTHING = "No action is needed."
+
+
+def next_step(evidence: ReportEvidence, found: Sequence[Answer]) -> Answer:
+    """Say what to do next, the most urgent first.
+
+    Parameters
+    ----------
+    evidence : ReportEvidence
+        The results, and what they are compared with.
+    found : sequence of Answer
+        The answers that follow from them.
+    """
+    return Answer("next step", "plain", tuple(_steps(evidence, {answer.question: answer for answer in found})))
+
+
+def _steps(evidence: ReportEvidence, found: dict[str, Answer]) -> Iterator[str]:
+    sources = set(evidence.results["source"].dropna())
+    is_cpu = bool(sources) and sources <= set(CPU_SOURCES)
+    bad = {question for question, answer in found.items() if answer.state == "bad"}
+    if evidence.state in UNFINISHED:
+        yield "Continue the run in its folder: `meshlab bench --resume FOLDER`. The log at the end says why it stopped."
+        return
+    if evidence.progress:
+        yield "Write the report again when the run has ended."
+        return
+    if not len(evidence.results):
+        yield "Measure something, for example with `meshlab bench all_reduce`."
+        return
+    if "correct" in bad:
+        yield (
+            "Do not use these ranks until the wrong results are explained. Check the installation with "
+            "`meshlab doctor`, and measure again: if the same groups are wrong again, suspect their devices and links."
+        )
+        return
+    slow = bad & {"fast enough", "thresholds"}
+    is_unknown = "fast enough" in found and found["fast enough"].state == "plain"
+    if slow:
+        yield (
+            "Find out what is slow: `meshlab doctor` checks the machine, and `ml.bench_pairs(engines)` measures every "
+            "pair of ranks, which shows a slow link or device."
+        )
+    elif "changed" in bad:
+        yield "Compare the environments of both runs, and measure both again, in turns, before you search for a cause."
+    if found["unusual"].state == "note":
+        yield (
+            "Measure again on an idle machine. If the same results are unusual again, look at their ranks, devices and "
+            "links."
+        )
+    elif found["correct"].state == "note":
+        yield "Measure again with checked results, because these may be wrong."
+    elif is_cpu and not bad:
+        yield "To judge GPUs, measure on them. These times only say how MPI, memory and scheduling work here."
+    elif not bad and is_unknown and evidence.results["size_bytes"].notna().any():
+        yield "For a verdict on the speed, name the machine: `meshlab report RUN --cluster dgx-h200`, or a file."
+    elif not bad:
+        yield (
+            f"{_NOTHING} Keep this run as a baseline: `meshlab report NEW --baseline THIS` compares a later run with "
+            "it."
+        )
+
+
+def next_step_of_acceptance(stages: Stages) -> Answer:
+    """Say what to do after an acceptance.
+
+    Parameters
+    ----------
+    stages : Stages
+        Its stages.
+    """
+    if stages.outcome == "failed":
+        text = "Repair what the failed stages name, and repeat the acceptance. Its command is under “Method”."
+    elif stages.outcome == "passed":
+        text = f"{_NOTHING} Keep this folder, so that a later acceptance can be compared with it."
+    else:
+        text = "Remove the reason, and repeat the acceptance. Its command is under “Method”."
+    return Answer("next step", "plain", (text,))

@@ -1,0 +1,338 @@
+"""The figures of a report, each with a description for screen readers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshlab.analysis.tuning._tuning import Tuning
+from meshlab.base._errors import MeshlabError
+from meshlab.base._files import write_file
+from meshlab.base._units import SEPARATOR, format_bandwidth, format_size, format_time_us
+from meshlab.frames._labels import axis_label, axis_labels, describe_groups, value_label
+from meshlab.frames._schema import is_pair, is_plain, plain_value
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plots._cells import CellGrid, membership_title
+from meshlab.plots._cells import membership as plot_membership
+from meshlab.plots._curves import curve_box, draw_bandwidth, draw_latency
+from meshlab.plots._lines import Line, Quantity, lines_by_quantity
+from meshlab.plots._machine import topology_figure
+from meshlab.plots._style import figure_png, figure_svg
+from meshlab.plots._tuning import figure_of
+from meshlab.prediction._bounds import GPU_SOURCES
+from meshlab.prediction._costs import COLLECTIVES
+from meshlab.prediction._predictions import BOUND_FROM, Prediction, predict
+from meshlab.prediction._tuner import NcclSettings
+from meshlab.topology.placement._placement import place
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from meshlab.topology.model._cluster import Cluster
+
+
+WIDTH = 5.75
+"""Width in inches. 5.75 inches are 552 CSS pixels, which fit into a 600 px window without shrinking the text."""
+
+_CURVE = (WIDTH, 3.75)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPicture:
+    """A figure with its name and description.
+
+    Parameters
+    ----------
+    name : str
+        The name of its file, without a suffix.
+    figure : matplotlib.figure.Figure
+        The figure.
+    text : str
+        The description.
+    """
+
+    name: str
+    figure: Figure
+    text: str
+
+    @property
+    def svg(self) -> str:
+        """The figure as an ``<svg>`` element."""
+        return figure_svg(self.figure, label=self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Pictures:
+    """All figures of a report.
+
+    Parameters
+    ----------
+    memberships : list of ReportPicture
+        The members of the groups of each axis.
+    machines : list of ReportPicture
+        The groups of each axis on the machine.
+    curves : list of (str, list of ReportPicture)
+        Bandwidth and latency of each axis and mode, with a heading.
+    matrices : list of ReportPicture
+        Pairs of ranks.
+    tunings : list of ReportPicture
+        Default and tuned times.
+    """
+
+    memberships: list[ReportPicture]
+    machines: list[ReportPicture]
+    curves: list[tuple[str, list[ReportPicture]]]
+    matrices: list[ReportPicture]
+    tunings: list[ReportPicture] = field(default_factory=list)
+
+    def save(self, folder: Path, prefix: str) -> None:
+        """Write all figures to a folder as PNG files, see `picture_file`."""
+        curves = (one for _, pictures in self.curves for one in pictures)
+        for picture in (*self.tunings, *self.memberships, *self.machines, *self.matrices, *curves):
+            write_file(folder / picture_file(prefix, picture), figure_png(picture.figure))
+
+
+def picture_file(prefix: str, picture: ReportPicture) -> str:
+    """Return the file name of a figure of the report with the name `prefix`."""
+    return f"{prefix}-{picture.name}.png"
+
+
+def draw(
+    results: pd.DataFrame,
+    mesh: DeviceMesh | None,
+    cluster: Cluster | None,
+    axes: list[str],
+    *,
+    previous: pd.DataFrame | None = None,
+    references: Mapping[str, float] | None = None,
+) -> Pictures:
+    """Draw the figures of a report.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        A results frame.
+    mesh : DeviceMesh or None
+        The mesh. If None, the groups are not drawn.
+    cluster : Cluster or None
+        The machine. If None, it is not drawn.
+    axes : list of str
+        The axes and groups of `mesh` to draw.
+    previous : pandas.DataFrame, optional
+        Earlier results, drawn in grey.
+    references : mapping of str to float, optional
+        Published bandwidths in GB/s, by the label of the line.
+    """
+    # The picture of the machine shows the groups too, and also where they are.
+    has_machine = mesh is not None and cluster is not None and cluster.n_devices >= mesh.world_size
+    return Pictures(
+        membership_pictures(mesh, axes) if mesh is not None and not has_machine else [],
+        topology_pictures(mesh, cluster, axes) if mesh is not None and cluster is not None else [],
+        pictures_by_axis(results, mesh=mesh, cluster=cluster, previous=previous, references=references),
+        matrix_pictures(results),
+    )
+
+
+def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[ReportPicture]:
+    """Draw the members of the groups, one figure per axis."""
+    from matplotlib.figure import Figure
+
+    figsize, rect = CellGrid.of(mesh).figure_box(widest=WIDTH * 72)
+    pictures = []
+    for axis in axes:
+        figure = Figure(figsize)
+        plot_membership(mesh, axis, ax=figure.add_axes(rect))
+        groups = mesh[axis]
+        text = f"{', '.join(membership_title(groups))}. The first is {groups[0]!r}."
+        pictures.append(ReportPicture(f"membership-{axis}", figure, text))
+    return pictures
+
+
+def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> list[ReportPicture]:
+    """Draw the groups of each axis on the machine, with the route of the first group and the load of every link.
+
+    If the mesh has more ranks than the machine has devices, one figure shows the machine and says so.
+    """
+    if not cluster.n_devices:
+        return []
+    if cluster.n_devices < mesh.world_size:
+        figure = topology_figure(mesh, cluster, width=WIDTH * 96)
+        return [ReportPicture("topology", figure, f"{cluster.summary}. {mesh} is not placed on it.")]
+    placement = place(mesh, cluster)
+    pictures = []
+    for axis in axes:
+        figure = topology_figure(placement, None, axis=axis, group=0, width=WIDTH * 96)
+        text = f"{placement.explain(axis)}. The picture shows the links of {mesh[axis].names[0]}."
+        pictures.append(ReportPicture(f"topology-{axis}", figure, text))
+    return pictures
+
+
+def curve_pictures(
+    results: pd.DataFrame,
+    name: str,
+    *,
+    previous: pd.DataFrame | None = None,
+    references: Mapping[str, float] | None = None,
+    predicted: Prediction | None = None,
+) -> list[ReportPicture]:
+    """Draw bandwidth and latency, one figure each, if there are lines.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        The results of one axis and mode.
+    name : str
+        Suffix of the names of the figures.
+    previous : pandas.DataFrame, optional
+        Earlier results of the same axis and mode, drawn in grey.
+    references : mapping of str to float, optional
+        Published bandwidths in GB/s, by the label of the line.
+    predicted : Prediction, optional
+        The prediction of the same collectives, drawn as dotted lines.
+    """
+    from matplotlib.figure import Figure
+
+    bounded = results if "of_bound" in results else None
+    shown: tuple[Quantity, Quantity] = ("busbw_gbs", "time_us")
+    lines, earlier = (lines_by_quantity(part, shown) if part is not None else {} for part in (results, previous))
+    plots: dict[Quantity, Callable[..., Axes]] = {
+        "busbw_gbs": partial(draw_bandwidth, references=references, bounded=bounded, predicted=predicted),
+        "time_us": draw_latency,
+    }
+    pictures = []
+    for quantity, plot in plots.items():
+        extremes = list(_extremes(lines[quantity], quantity))
+        if extremes:
+            figure = Figure(_CURVE)
+            plot(figure.add_axes(curve_box(_CURVE)), results, lines[quantity], earlier.get(quantity, []))
+            kind, extreme = ("Bus bandwidth", "Highest") if quantity == "busbw_gbs" else ("Time per call", "Lowest")
+            text = f"{kind} against message size. {extreme}: {', '.join(extremes)}."
+            pictures.append(
+                ReportPicture(f"{'bandwidth' if quantity == 'busbw_gbs' else 'latency'}-{name}", figure, text)
+            )
+    return pictures
+
+
+def _extremes(lines: Sequence[Line], quantity: Quantity) -> Iterator[str]:
+    """Yield the highest bandwidth or the lowest time of each line."""
+    for line in filter(len, lines):
+        best = line.value.argmax() if quantity == "busbw_gbs" else line.value.argmin()
+        value = (format_bandwidth if quantity == "busbw_gbs" else format_time_us)(line.value[best])
+        yield f"{line.name or line.keys['collective']} {value} at {format_size(line.size[best])}"
+
+
+def pictures_by_axis(
+    results: pd.DataFrame,
+    *,
+    mesh: DeviceMesh | None = None,
+    cluster: Cluster | None = None,
+    previous: pd.DataFrame | None = None,
+    references: Mapping[str, float] | None = None,
+) -> list[tuple[str, list[ReportPicture]]]:
+    """Draw bandwidth and latency of each axis label and mode, with headings. Pairs have a matrix instead."""
+    found = []
+    attrs = dict(results.attrs)
+    results = results[~is_pair(results)]
+    labels = axis_labels(results)
+    has_modes = results["mode"].nunique(dropna=False) > 1
+    for (label, mode), rows in results.groupby([labels, "mode"], dropna=False, sort=False):
+        rows.attrs = attrs
+        title, name = describe_groups(rows) or "all ranks", _slug(str(label))
+        if has_modes:
+            title, name = f"{title}{SEPARATOR}{value_label('mode', mode)}", f"{name}-{mode}"
+        pictures = curve_pictures(
+            rows,
+            name,
+            previous=None if previous is None else _same_load(previous, rows),
+            references={text: rate for text, rate in (references or {}).items() if _is_for(text, rows)},
+            predicted=_prediction(rows, mesh, cluster),
+        )
+        if pictures:
+            found.append((title, pictures))
+    return found
+
+
+def _same_load(previous: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame | None:
+    """Return the earlier results of the same axis, collectives and mode, or None if there are none."""
+    chosen = previous["collective"].isin(rows["collective"]) & ~is_pair(previous)
+    for name in ("axis", "mode", "grouping", "concurrent_axis"):
+        value, known = plain_value(rows[name].iloc[0]), previous[name]
+        chosen &= known.isna() if value is None else known.isna() | known.eq(value).fillna(value=False)
+    found = previous[chosen.fillna(value=False).to_numpy(bool)]
+    return found if len(found) else None
+
+
+def _is_for(label: str, rows: pd.DataFrame) -> bool:
+    """Return whether a published bandwidth belongs to a collective and a number of ranks of the rows."""
+    return any(
+        label.startswith(f"{n} × ") and f" {collective}," in label
+        for collective, n in rows[["collective", "n_ranks"]].drop_duplicates().itertuples(index=False)
+    )
+
+
+def _prediction(rows: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None) -> Prediction | None:
+    """Return the prediction of the rows of one axis and mode, or None without a model of them."""
+    shown = rows[rows["source"].isin(GPU_SOURCES) & rows["collective"].isin(COLLECTIVES) & is_plain(rows)]
+    shown = shown[shown["size_bytes"] >= BOUND_FROM]
+    if mesh is None or cluster is None or not len(shown) or shown["axis"].isna().any():
+        return None
+    sizes = sorted(int(size) for size in shown["size_bytes"].unique())
+    try:
+        settings = NcclSettings.of_environment(
+            rows.attrs.get("environment") or {},
+            mode=str(shown["mode"].iloc[0]),  # type: ignore[arg-type]
+        )
+        return predict(
+            mesh,
+            cluster,
+            list(dict.fromkeys(shown["collective"])),
+            sizes,
+            axis=str(shown["axis"].iloc[0]),
+            dtype=str(shown["dtype"].iloc[0]),
+            settings=settings,
+        )
+    except MeshlabError:  # measured on another mesh, or the links are unknown
+        return None
+
+
+def matrix_pictures(results: pd.DataFrame) -> list[ReportPicture]:
+    """Draw pairs of ranks as matrices at their largest size: one per collective, axis, mode and dtype."""
+    from matplotlib.figure import Figure
+
+    from meshlab.plots._heatmaps import matrix as plot_matrix
+
+    keys = ["collective", "axis", "mode", "dtype"]
+    pairs = results[is_pair(results) & results["status"].eq("ok").fillna(value=False)]
+    if len({*pairs["src_rank"], *pairs["dst_rank"]}) <= 2:  # one pair, which a table shows better
+        return []
+    choices: list[dict[str, str]] = [
+        dict(zip(keys, values, strict=True))
+        for values in pairs[keys].drop_duplicates().itertuples(index=False, name=None)
+    ]
+    varying = [key for key in keys if len({choice[key] for choice in choices}) > 1]
+    pictures = []
+    for choice in choices:
+        figure = Figure((WIDTH, WIDTH * 0.8), layout="constrained")
+        title = plot_matrix(results, **choice, ax=figure.add_subplot()).get_title(loc="left")
+        name = "-".join(["matrix", *(_slug(choice[key]) for key in varying or ["collective"])])
+        text = f"{axis_label(choice['axis'], 'pairs')}. {'. '.join(title.splitlines())}."
+        pictures.append(ReportPicture(name, figure, text))
+    return pictures
+
+
+def tuning_pictures(tuning: Tuning) -> list[ReportPicture]:
+    """Draw default and tuned times of a tuning, if there are any."""
+    if not tuning.lines:
+        return []
+    return [ReportPicture("tuning", figure_of(tuning, WIDTH), ". ".join(tuning.verdicts))]
+
+
+def _slug(text: str) -> str:
+    """Return a string as a part of a file name."""
+    return re.sub(r"[^\w.]+", "-", text).strip("-")

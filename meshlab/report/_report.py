@@ -1,0 +1,688 @@
+"""Reports: a run or any results as one file for people, and the frames read back from it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from meshlab.analysis._comparison import Comparison, compare
+from meshlab.analysis._expectations import expectations
+from meshlab.analysis._references import reference_lines
+from meshlab.analysis._stragglers import find_stragglers
+from meshlab.analysis._thresholds import ThresholdCheck, Thresholds
+from meshlab.analysis.tuning._tuning import Tuning
+from meshlab.base import _markup as markup
+from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError, did_you_mean
+from meshlab.base._files import is_folder, text_of, write_file
+from meshlab.base._folders import staged_folder
+from meshlab.base._units import THIN
+from meshlab.diagnosis._quoting import visible
+from meshlab.frames._files import frame_to_csv, frame_to_json, frame_to_parquet
+from meshlab.frames._labels import where_text
+from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.nccl_tests._reader import read as read_nccl_tests
+from meshlab.prediction._bounds import with_bounds
+from meshlab.report import _content as content
+from meshlab.report import _tables as report_tables
+from meshlab.report._answers import Answer, ReportEvidence, answers, headline, pair_parts, without_repeated
+from meshlab.report._embedding import embedded, read_embedded
+from meshlab.report._junit import junit_xml
+from meshlab.report._markdown import markdown_page
+from meshlab.report._next_step import next_step, next_step_of_acceptance
+from meshlab.report._pictures import (
+    Pictures,
+    draw,
+    matrix_pictures,
+    picture_file,
+    pictures_by_axis,
+    tuning_pictures,
+)
+from meshlab.report._printing import page_to_pdf
+from meshlab.report._repeating import repeat_command
+from meshlab.report._stages import Stages
+from meshlab.report._tables import ReportTable
+from meshlab.report._tuning import TuningSection, tuning_section
+from meshlab.report._words import code_parts
+from meshlab.runs._redact import redact as redact_run
+from meshlab.runs._redact import redactor_of
+from meshlab.runs._rundata import RunData
+from meshlab.runs._store import Frames, as_frames, load
+from meshlab.topology._health import health
+from meshlab.topology.model._links import explain_words
+from meshlab.topology.model._presets import ClusterLike, as_cluster
+from meshlab.topology.placement._placement import place
+
+if TYPE_CHECKING:
+    import jinja2
+    import markupsafe
+    import pandas as pd
+
+    from meshlab.topology.model._cluster import Cluster
+
+
+_MOST_LOG_LINES = 200
+
+_MOST_PICTURES = 8
+
+_SUFFIXES = (".html", ".md", ".pdf", ".xml", ".csv", ".parquet", ".json")
+
+Facts = list[tuple[str, str]]
+"""Pairs of term and text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """The content of a report, which all its formats share.
+
+    Parameters
+    ----------
+    title, where : str
+        The headline, and the measured system.
+    headline : Answer
+        The most important answer.
+    next_step : Answer
+        What the reader should do next.
+    stages : tuple of Answer
+        The stages of an acceptance. Empty for other reports.
+    answers : tuple of Answer
+        All answers.
+    caveats : list of str
+        The reasons to distrust the numbers.
+    machine : list of str
+        Sentences about the machine and the links of the groups.
+    pivots, loads, details : list of ReportTable
+        The results with one row per size; pairs, contention and interference; every row with its interval.
+    loads_title : str
+        The heading of pairs, contention and interference.
+    more_tables : int
+        The number of details that were omitted.
+    expected, thresholds, changed : ReportTable or None
+        The largest sizes beside what they should be, the thresholds, and the baseline.
+    tuning : TuningSection or None
+        The tuning.
+    method : list of (str, str)
+        How the numbers were measured.
+    repeat : str
+        The command that repeats the measurement. Empty if it is unknown.
+    environment : list of (str, list of (str, str))
+        The sections of the environment.
+    log : list of str
+        The last lines of the log.
+    more_log : int
+        The number of lines before them.
+    """
+
+    title: str
+    where: str
+    headline: Answer
+    next_step: Answer
+    stages: tuple[Answer, ...]
+    answers: tuple[Answer, ...]
+    caveats: list[str]
+    machine: list[str]
+    pivots: list[ReportTable]
+    loads: list[ReportTable]
+    loads_title: str
+    details: list[ReportTable]
+    more_tables: int
+    expected: ReportTable | None
+    thresholds: ReportTable | None
+    changed: ReportTable | None
+    tuning: TuningSection | None
+    method: Facts
+    repeat: str
+    environment: list[tuple[str, Facts]]
+    log: list[str]
+    more_log: int
+
+
+class Report:
+    """A run as one file from which another person can decide: verdict, machine, figures, tables and method.
+
+    The verdict and the next step come first. Answers follow: what was measured, whether it is correct and as fast as it
+    should be, what is unusual, and what changed. The report is a snapshot. It does not change if the run continues, and
+    it says if a run has not ended.
+
+    Parameters
+    ----------
+    run : RunData, Tuning, DataFrame, path, object with ``.results``, or a list of these
+        A run or its folder, its results, or a log of nccl-tests. Only a run or its folder has a mesh, an environment
+        and a log. The results of a tuning are the times of its default.
+    mesh : DeviceMesh or str, optional
+        The mesh whose groups are shown. By default that of the run.
+    cluster : Cluster or str, optional
+        The machine, or the name of a preset. The report draws it with the links of each group, and compares the
+        results with its bound and its prediction.
+    baseline : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
+        Earlier results, which are compared row by row and drawn in grey.
+    thresholds : Thresholds, path or str, optional
+        The limits that the results must meet: a file, or the name of one of `Thresholds.presets`.
+    tuning : Tuning, optional
+        A tuning of the same machine, which gets a section of its own: what was gained, the chosen options, and what
+        environment variables and a tuner plugin can set of them.
+    stages : Stages, optional
+        The stages of an acceptance, which come first.
+    title : str, optional
+        The headline. By default it names the mesh.
+    redact : bool, default False
+        If True, write hashes instead of names, addresses and secrets in the whole report: in the run, the cluster, the
+        tuning, the baseline, the thresholds and the title, see `RunData.redacted`. Needs a run, its folder, or a
+        tuning.
+
+    Attributes
+    ----------
+    results, samples : pandas.DataFrame
+        The frames.
+
+    Raises
+    ------
+    BenchError
+        If `run` has no results.
+        If `redact` is True, and `run` is neither a run nor a tuning.
+        If `tuning` is not a Tuning.
+    ParseError
+        If the thresholds are invalid.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> report = ml.Report(ml.example(), mesh="tp=2", cluster="dgx-h200", title="Nightly")
+    >>> print(report.markdown().splitlines()[0])
+    # Nightly
+    >>> report.is_passed, [answer.question for answer in report.answers]
+    (True, ['measured', 'correct', 'fast enough', 'unusual'])
+    """
+
+    def __init__(
+        self,
+        run: Any,
+        *,
+        mesh: MeshLike | None = None,
+        cluster: ClusterLike | None = None,
+        baseline: Any = None,
+        thresholds: Thresholds | str | os.PathLike[str] | None = None,
+        tuning: Tuning | None = None,
+        stages: Stages | None = None,
+        title: str | None = None,
+        redact: bool = False,
+    ) -> None:
+        given: Any = tuning
+        if given is not None and not isinstance(given, Tuning):
+            raise BenchError(
+                f"tuning must be a Tuning, not {type(given).__name__}", hint="read a file with Tuning.load(path)"
+            )
+        if isinstance(run, Tuning):
+            mesh, tuning = run.mesh if mesh is None else mesh, run
+        self.cluster = None if cluster is None else as_cluster(cluster)
+        layout = None if mesh is None else as_mesh(mesh)
+        if isinstance(run, (str, os.PathLike)) and is_folder(run):
+            run = load(Path(run))
+        limits = thresholds if isinstance(thresholds, Thresholds) or thresholds is None else Thresholds.read(thresholds)
+        if isinstance(baseline, (str, os.PathLike)) and is_folder(baseline):
+            baseline = load(Path(baseline))
+        earlier = None if baseline is None else as_frames(baseline, read_other=read_nccl_tests)
+        if redact:
+            if not isinstance(run, (RunData, Tuning)):
+                raise BenchError(
+                    f"redact=True needs a run, not {type(run).__name__}, because only runs have a list of their hosts; "
+                    "pass a Run or its folder"
+                )
+            # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
+            known = run if isinstance(run, RunData) else None
+            parts = (self.cluster, tuning, title, limits, earlier, stages)
+            hosts = (*_hosts_of(self.cluster), *(baseline.hosts if isinstance(baseline, RunData) else ()))
+            redactor = redactor_of(known, *parts, hosts=hosts, mesh=layout)
+            tuning = None if tuning is None else tuning.redacted(redactor)
+            run = redact_run(run, redactor) if isinstance(run, RunData) else tuning
+            self.cluster, layout, title, limits, earlier, stages = (
+                redactor.anything(part) for part in (self.cluster, layout, title, limits, earlier, stages)
+            )
+        self.tuning = tuning
+        self.stages = stages
+        if isinstance(run, Tuning):
+            title, run = title or f"Tuning of {run.mesh}", run.results
+        data = run if isinstance(run, RunData) else None
+        # Read before the results, which grow: the report may contain one more step than it claims, but not one less.
+        note = "" if data is None else data.running_note
+        self._progress = f"This run is still {note}." if note else ""
+        results, samples, _ = as_frames(run, read_other=read_nccl_tests)
+        self.results, self.samples = results.reset_index(drop=True), samples
+        own_mesh = None if data is None else data.mesh
+        self.mesh: DeviceMesh | None = own_mesh if layout is None else layout
+        self._bounded, self._no_bounds = self._with_bounds()
+        self.check: ThresholdCheck | None = None if limits is None else limits.check(self._bounded)
+        self._baseline: pd.DataFrame | None = None
+        self.comparison: Comparison | None = None
+        self._not_compared = ""
+        if earlier is not None:
+            self._compare(earlier)
+        calibration = None if data is None else data.calibration
+        self.expected = expectations(self.results, self.cluster, mesh=self.mesh, calibration=calibration)
+        self.title = visible(title or (f"Collectives on {self.mesh}" if self.mesh is not None else "Collectives"))
+        self._state = "" if data is None else data.state
+        self._elapsed_s = 0.0 if data is None else data.progress.elapsed_s
+        self._devices = None if data is None else data.devices
+        log = [] if data is None else list(data.log)
+        self._log, self._more_log = log[-_MOST_LOG_LINES:], max(0, len(log) - _MOST_LOG_LINES)
+        self._facts = self._describe(data)
+        self._repeat = stages.repeat if stages is not None else "" if data is None else repeat_command(data)
+        self._environment = [] if data is None else _environment(data.environment)
+
+    @staticmethod
+    def read(path: str | Path) -> Frames:
+        """Read the frames back from an HTML report, with the same rows, dtypes and `attrs`.
+
+        Nothing in the file is executed.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            A file that `Report.save` wrote with the suffix .html.
+
+        Returns
+        -------
+        Frames
+            ``results``, ``samples`` and ``name``. Every function that takes a run takes it too. There are no samples if
+            the report was made without them, or they were too large.
+
+        Raises
+        ------
+        BenchError
+            If the file cannot be read.
+        ParseError
+            If the file contains no meshlab results, or they are damaged.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> import meshlab as ml
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     path = ml.Report(ml.example()).save(f"{folder}/report.html")
+        ...     len(ml.Report.read(path).results) == len(ml.example())
+        True
+        """
+        try:
+            text, _ = text_of(Path(path), hint="pass an HTML file that Report.save wrote")
+        except OSError as error:
+            raise BenchError(
+                f"cannot read {path}: {error.strerror or error}", hint="pass an HTML file that Report.save wrote"
+            ) from error
+        return read_embedded(text, str(path))
+
+    @cached_property
+    def answers(self) -> tuple[Answer, ...]:
+        """What was measured, whether it is correct and fast enough, what is unusual, and what changed."""
+        found = answers(self._evidence)
+        if self._not_compared:
+            found = (*found, Answer("changed", "note", (self._not_compared,)))
+        return found
+
+    @cached_property
+    def _evidence(self) -> ReportEvidence:
+        is_in_block = self.samples["block"].notna()
+        return ReportEvidence(
+            results=self._bounded,
+            # Only alternatives are compared by block. A sample of an older run shows that it has no blocks.
+            samples=self.samples[is_in_block] if is_in_block.any() else self.samples[:1],
+            progress=self._progress,
+            state=self._state,
+            expected=self.expected,
+            check=self.check,
+            comparison=self.comparison,
+            stragglers=self._stragglers(),
+            devices=self._devices,
+            tuned=() if self.tuning is None else tuple(self.tuning.verdicts),
+            no_bounds=self._no_bounds,
+        )
+
+    @property
+    def next_step(self) -> str:
+        """What to do next, which follows from the answers."""
+        return " ".join(self._next_step.sentences)
+
+    @property
+    def verdict(self) -> str:
+        """The most important answer, as a sentence. For an acceptance, the verdict of its stages."""
+        return self._headline.sentences[0]
+
+    @property
+    def is_passed(self) -> bool:
+        """True if something was measured, and nothing is wrong, below a threshold, or slower than it should be."""
+        if self.stages is not None and self.stages.outcome != "passed":
+            return False
+        return bool(len(self.results)) and all(answer.state != "bad" for answer in self.answers)
+
+    @property
+    def _headline(self) -> Answer:
+        return headline(self.answers) if self.stages is None else self.stages.headline
+
+    @property
+    def _next_step(self) -> Answer:
+        return next_step(self._evidence, self.answers) if self.stages is None else next_step_of_acceptance(self.stages)
+
+    def html(self) -> str:
+        """Return the report as a self-contained HTML page, which loads nothing from the network."""
+        return page(self._content(), embedded(self.results, self.samples), self._draw())
+
+    def markdown(self) -> str:
+        """Return the report as Markdown with GitHub's tables, without figures."""
+        return self._markdown()
+
+    def junit(self) -> str:
+        """Return the answers and the thresholds as JUnit XML, for continuous integration."""
+        return junit_xml(self.title, self.answers, self.check, self._elapsed_s, self.stages)
+
+    def save(self, path: str | Path, *, pictures: bool = False) -> Path:
+        """Write the report, or its results. The suffix selects the format.
+
+        Readers never see an incomplete file, nor a Markdown report with the figures of an earlier one.
+
+        Parameters
+        ----------
+        path : str or pathlib.Path
+            The file: .html, .md, .pdf (printed by Chromium, Chrome or Edge, if one is installed), .xml (JUnit), or the
+            results as .csv, .json or .parquet.
+        pictures : bool, default False
+            If True, write the figures of a Markdown report as PNG files in the same folder, named after the report,
+            such as ``report-bandwidth-tp.png``. HTML and PDF always contain the figures.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        BenchError
+            If the suffix is unknown.
+            If a file cannot be written.
+            If there is no browser that can print a PDF.
+        """
+        path = Path(path)
+        self.check_suffix(path)
+        makers: dict[str, Callable[[], str | bytes]] = {
+            ".html": self.html,
+            ".md": self.markdown,
+            ".pdf": lambda: page_to_pdf(self.html()),
+            ".xml": self.junit,
+            ".csv": partial(frame_bytes, self.results, frame_to_csv),
+            ".parquet": partial(frame_bytes, self.results, frame_to_parquet),
+            ".json": lambda: frame_to_json(self.results),
+        }
+        if path.suffix != ".md" or not pictures:
+            return write_file(path, makers[path.suffix]())
+        if not path.parent.is_dir():
+            raise BenchError(f"cannot write {str(path)!r}: its folder does not exist", hint="create it first")
+        drawn = self._draw()
+        document = self._markdown(drawn, path.stem)
+        with staged_folder(path.parent, pointer=path.name) as stage:
+            drawn.save(stage, path.stem)
+            (stage / path.name).write_text(document, encoding="utf-8")
+        return path
+
+    @staticmethod
+    def check_suffix(path: str | Path) -> None:
+        """Raise if `save` has no format for the suffix of a file.
+
+        Raises
+        ------
+        BenchError
+            With the suffixes that it knows.
+        """
+        path = Path(path)
+        if path.suffix not in _SUFFIXES:
+            raise BenchError(
+                f"unknown suffix {path.suffix!r} of {path.name!r}{did_you_mean(path.suffix, _SUFFIXES)}",
+                hint=f"choose one of {', '.join(_SUFFIXES)}",
+            )
+
+    def __repr__(self) -> str:
+        return f"<Report {self.title!r}: {len(self.results):,} results>"
+
+    def __str__(self) -> str:
+        shown = (self._next_step, *self._stage_answers, *self._other_answers)
+        return "\n".join([self.verdict, *(_line(answer) for answer in shown)])
+
+    def _repr_html_(self) -> str:
+        shown = (self._next_step, *self.answers)
+        rows = "".join(f"<div>{markup.escape(_line(answer))}</div>" for answer in shown)
+        drawn = [*matrix_pictures(self.results), *(two[0] for _, two in pictures_by_axis(self._bounded))]
+        pictures = "".join(picture.svg for picture in drawn)
+        verdict = f"<div><b>{markup.escape(self.verdict)}</b></div>"
+        return markup.card(self.title, 'Report.save("report.html") writes the complete report', verdict, rows, pictures)
+
+    @property
+    def _stage_answers(self) -> tuple[Answer, ...]:
+        return () if self.stages is None else tuple(stage.answer for stage in self.stages.items)
+
+    @property
+    def _other_answers(self) -> tuple[Answer, ...]:
+        """What the stages of an acceptance do not say already."""
+        return without_repeated(self.answers, self._stage_answers)
+
+    def _compare(self, earlier: Frames) -> None:
+        """Compare the results with the baseline. Two sides that are not comparable are a warning in the report."""
+        # No paths, which would name the folders of the person who wrote the report.
+        sides = Frames(earlier.results, earlier.samples, "baseline"), Frames(self.results, self.samples, "this run")
+        try:
+            self.comparison = compare(*sides)
+            self._baseline = earlier.results
+        except BenchError as error:
+            self._not_compared = f"The baseline was not compared: {error.message}."
+
+    def _stragglers(self) -> pd.DataFrame | None:
+        if not self.samples["start_offset_us"].notna().any():
+            return None
+        try:
+            return find_stragglers(Frames(self.results, self.samples, ""))
+        except MeshlabError:  # the samples do not belong to the results
+            return None
+
+    def _content(self) -> Content:
+        details, more_tables = report_tables.detail_tables(self._bounded)
+        loads = report_tables.load_tables(self._bounded, self.samples)
+        n_pairs = sum(1 for _ in pair_parts(self._bounded))
+        is_known = len(self.expected) and self.expected["verdict"].ne("unknown").any()
+        fingerprint = self.mesh.fingerprint if self.mesh is not None else ""
+        return Content(
+            title=self.title,
+            where=where_text(self.results),
+            headline=self._headline,
+            next_step=self._next_step,
+            stages=self._stage_answers,
+            answers=self._other_answers,
+            caveats=content.caveats(self.results, fingerprint=fingerprint, cluster=self.cluster),
+            machine=self._machine(),
+            pivots=report_tables.pivot_tables(self._bounded),
+            loads=loads,
+            loads_title=_loads_title(n_pairs, len(loads) - n_pairs),
+            details=details,
+            more_tables=more_tables,
+            expected=report_tables.expectation_table(self.expected) if is_known else None,
+            thresholds=None if self.check is None else report_tables.threshold_table(self.check),
+            changed=None if self.comparison is None else report_tables.comparison_table(self.comparison),
+            tuning=None if self.tuning is None else tuning_section(self.tuning),
+            method=[*content.method(self._bounded), *self._facts],
+            repeat=self._repeat,
+            environment=self._environment,
+            log=self._log,
+            more_log=self._more_log,
+        )
+
+    def _describe(self, data: RunData | None) -> Facts:
+        """Describe the run for the section about the method."""
+        facts = []
+        if data is not None and self.stages is None:  # an acceptance has several plans
+            facts.append(("Plan", str(data.plan)))
+        if self.mesh is not None:
+            mesh = self.mesh
+            facts.append(("Mesh", f"{mesh!r}, {mesh.world_size:,} ranks, fingerprint {mesh.fingerprint}"))
+        if self.cluster is not None:
+            facts.append(("Machine", self.cluster.summary))
+        if len(self.samples):
+            n_warmup = int(self.samples["is_warmup"].fillna(value=False).sum())
+            facts.append(("Samples", f"{len(self.samples):,}, of which {n_warmup:,} are warm-up"))
+        if self._state:
+            facts.append(("Run", self._state))
+        return facts
+
+    def _with_bounds(self) -> tuple[pd.DataFrame, str]:
+        """Return the results with the bounds of the machine, or the reason why they have none."""
+        if self.cluster is None or self.mesh is None:
+            return self.results, ""
+        try:
+            return with_bounds(self.results, self.cluster, mesh=self.mesh), ""
+        except TopologyError as error:
+            return self.results, error.message
+
+    def _machine(self) -> list[str]:
+        """Describe the machine, the links that each axis uses on it, and its faults."""
+        if self.cluster is None:
+            return []
+        sentences = [self.cluster.summary]
+        if self.mesh is not None and self.cluster.n_devices >= self.mesh.world_size:
+            lines = place(self.mesh, self.cluster).explain().splitlines()
+            sentences += [*lines, *explain_words(" ".join(lines))]
+        no_bounds = [f"Bandwidths have no bound: {self._no_bounds}."] if self._no_bounds else []
+        return sentences + [str(finding) for finding in health(self.cluster)] + no_bounds
+
+    def _shown_axes(self) -> list[str]:
+        """Return the axes and groups to show: the axes of the mesh with several ranks, then other measured ones."""
+        if self.mesh is None:
+            return []
+        axes = [axis.name for axis in self.mesh.axes if axis.size > 1]
+        for axis in self.results["axis"].dropna().unique():
+            try:
+                self.mesh[str(axis)]
+            except MeshError:  # measured on a different mesh, which is one of the caveats
+                continue
+            axes.append(str(axis))
+        return list(dict.fromkeys(axes))[:_MOST_PICTURES]
+
+    def _draw(self) -> Pictures:
+        drawn = draw(
+            self._bounded,
+            self.mesh,
+            self.cluster,
+            self._shown_axes(),
+            previous=self._baseline,
+            references=reference_lines(self.results) if len(self.results) else {},
+        )
+        return drawn if self.tuning is None else replace(drawn, tunings=tuning_pictures(self.tuning))
+
+    def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
+        groups = [self.mesh[axis] for axis in self._shown_axes()] if self.mesh is not None else []
+        return markdown_page(self._content(), groups, pictures, partial(picture_file, prefix))
+
+
+def frame_bytes(frame: pd.DataFrame, write: Callable[[pd.DataFrame, Path], None]) -> bytes:
+    """Return what a function writes to a file."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
+        path = Path(folder) / "frame"
+        write(frame, path)
+        return path.read_bytes()
+
+
+def _hosts_of(cluster: Cluster | None) -> tuple[str, ...]:
+    return () if cluster is None else cluster.names
+
+
+def _line(answer: Answer) -> str:
+    sign = f"{answer.sign} " if answer.sign else ""
+    return f"{sign}{answer.question}: {' '.join(answer.sentences)}"
+
+
+def _loads_title(n_pairs: int, n_others: int) -> str:
+    """Return the heading of the section with tables of pairs, of contention, or of both."""
+    return "Pairs and contention" if n_pairs and n_others else "Pairs" if n_pairs else "Contention"
+
+
+def _environment(sections: Mapping[str, Mapping[str, str]]) -> list[tuple[str, Facts]]:
+    """Return the sections of the environment that are not empty."""
+    return [
+        (str(name), [(str(key), str(value)) for key, value in values.items()])
+        for name, values in sections.items()
+        if values
+    ]
+
+
+def page(content: Content, frames: Mapping[str, str], pictures: Pictures) -> str:
+    """Render the HTML page.
+
+    Parameters
+    ----------
+    content : Content
+        The content of the report. The template escapes every string in it.
+    frames : mapping of str to str
+        The compressed frames, as base64.
+    pictures : Pictures
+        The figures of the report.
+    """
+    script = _part("report.js")
+    # The page may run this script and no other one, whatever a string in it contains.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    html = _template().render(
+        c=content,
+        p=pictures,
+        frames=frames,
+        script=script,
+        digest=digest,
+        style=_part("report.css"),
+        table_rows=_table_rows,
+    )
+    return html.replace(THIN, "\N{NARROW NO-BREAK SPACE}")  # as narrow, but no line break between a number and its unit
+
+
+def _table_rows(table: ReportTable | TuningSection) -> markupsafe.Markup:
+    """Return the rows of a table as HTML. The template could do it, but takes seconds for thousands of rows."""
+    import markupsafe
+
+    lines = []
+    for row in table.rows:
+        cells = []
+        for number, cell in enumerate(row):
+            kinds = " ".join(name for name, is_so in (("bad", cell.is_bad), ("text", number in table.texts)) if is_so)
+            name = "td" if number else "th"
+            start = name if number else 'th scope="row"'
+            start += f' class="{kinds}"' if kinds else ""
+            start += "" if cell.value is None else f' data-v="{cell.value:.9g}"'
+            cells.append(f"<{start}>{markup.escape(cell.text)}</{name}>")
+        lines.append(f"<tr>{''.join(cells)}</tr>")
+    return markupsafe.Markup("\n".join(lines))
+
+
+@cache
+def _part(name: str) -> str:
+    return files("meshlab.report").joinpath(name).read_text(encoding="utf-8")
+
+
+@cache
+def _template() -> jinja2.Template:
+    import jinja2
+
+    # StrictUndefined: a name that is misspelled in the template raises, instead of leaving a gap in the page.
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["advice"] = _advice
+    return environment.from_string(_part("template.html"))
+
+
+def _advice(sentence: str) -> markupsafe.Markup:
+    """Return a sentence as HTML, with code at its backticks. Lines are not broken within a word such as --baseline."""
+    import markupsafe
+
+    parts = []
+    for is_code, part in code_parts(sentence):
+        words = [f"<span>{markup.escape(word)}</span>" for word in part.split()]
+        parts.append(f"<code>{' '.join(words)}</code>" if is_code else markup.escape(part))
+    return markupsafe.Markup("".join(parts))

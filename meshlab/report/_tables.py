@@ -1,0 +1,377 @@
+"""The tables of a report as plain values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from meshlab.analysis._comparison import Comparison
+from meshlab.analysis._expectations import is_below_prediction, is_within_tolerance, predicted_range
+from meshlab.analysis._thresholds import ThresholdCheck
+from meshlab.base._units import SEPARATOR, THIN, format_size, format_time_us
+from meshlab.frames._labels import LABELLED, axis_label, describe_groups, option_texts, value_label
+from meshlab.frames._schema import OPTIONS, empty_samples, is_pair
+from meshlab.frames._table import TablePart, results_table, three_digits
+from meshlab.plots._lines import Line, lines_of
+from meshlab.report._answers import contention_parts, interference_parts, pair_label_of, pair_parts
+from meshlab.report._words import UNFINISHED, is_missing, plain_text, size_text
+from meshlab.runs._store import Frames
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+MOST_ROWS, MOST_TABLES = 200, 60
+
+_MOST_COLUMNS = 12
+"""The number of columns, apart from the size, that fit the width of the page."""
+
+_SLOW_GBS = 0.1
+"""Smaller bandwidths are in MB/s."""
+
+_FEW_ROWS = 20
+"""The number of rows that are shown of a comparison in which nothing changed."""
+
+
+class Cell(NamedTuple):  # a tuple, because a large report has tens of thousands of cells
+    """A cell of a table.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    is_bad : bool, default False
+        Whether it is marked as bad.
+    value : float, optional
+        The number by which a reader can sort. By default cells are sorted by their texts.
+    """
+
+    text: str
+    is_bad: bool = False
+    value: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTable:
+    """A table with a title.
+
+    Parameters
+    ----------
+    title : str
+        The title.
+    header : tuple of str
+        The names of the columns.
+    rows : tuple of tuple of Cell
+        The cells.
+    more : int, default 0
+        The number of rows that were omitted.
+    spans : tuple of (str, int), default ()
+        Names above the columns after the first, each with the number of its columns.
+    texts : tuple of int, default (0,)
+        The columns that contain words rather than numbers.
+    """
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    more: int = 0
+    spans: tuple[tuple[str, int], ...] = ()
+    texts: tuple[int, ...] = (0,)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the columns, each with the name above it."""
+        above = [""] + [name for name, n in self.spans for _ in range(n)]
+        return (
+            tuple(" ".join(part for part in pair if part) for pair in zip(above, self.header, strict=True))
+            if self.spans
+            else self.header
+        )
+
+
+def pivot_tables(results: pd.DataFrame) -> list[ReportTable]:
+    """Return one table per axis, mode and element type: sizes down, collectives across.
+
+    Each cell is the slowest group.
+
+    Parameters
+    ----------
+    results : pandas.DataFrame
+        A results frame, which may have the column ``of_bound``.
+    """
+    parts = results_table(results[~is_pair(results)], with_system=False).parts
+    return [table for part in parts[:MOST_TABLES] for table in _pivots(part)]
+
+
+def _pivots(part: TablePart) -> Iterator[ReportTable]:
+    """Yield a table with all collectives, or several tables, if one would be wider than the page."""
+    width = 1 + bool(part.sizes) + (part.has_bounds and bool(part.sizes))
+    each = _MOST_COLUMNS // width
+    n_tables = math.ceil(len(part.collectives) / each)
+    each = math.ceil(len(part.collectives) / max(n_tables, 1))
+    for first in range(0, len(part.collectives), max(each, 1)):
+        chosen = slice(first, first + each)
+        cells = tuple(tuple(row[chosen]) for row in part.cells)
+        table = _pivot(replace(part, collectives=part.collectives[chosen], cells=cells))
+        more = f"{SEPARATOR}{', '.join(part.collectives[chosen])}" if n_tables > 1 else ""
+        yield replace(table, title=table.title + more)
+
+
+def _pivot(part: TablePart) -> ReportTable:
+    names = ["time", *["busbw"] * bool(part.sizes), *["of bound"] * (part.has_bounds and bool(part.sizes))]
+    rows = []
+    for number, cells in enumerate(part.cells):
+        row = [Cell(part.sizes[number], value=float(number))] if part.sizes else [Cell("")]
+        for time_us, busbw, status, share in cells:
+            row += _pivot_cells(time_us, busbw, status, share)[: len(names)]
+        rows.append(tuple(row))
+    return ReportTable(
+        part.title,
+        ("size" if part.sizes else "", *names * len(part.collectives)),
+        tuple(rows[:MOST_ROWS]),
+        max(0, len(rows) - MOST_ROWS),
+        tuple((name, len(names)) for name in part.collectives),
+    )
+
+
+def _pivot_cells(time_us: float, busbw: float, status: str, share: float) -> list[Cell]:
+    """Return time, bandwidth and share of the bound of a collective at a size."""
+    if status != "ok":
+        is_bad = status in (*UNFINISHED, "wrong")
+        return [Cell(f"✕ {status}" if is_bad else status or "–", is_bad=is_bad), Cell(""), Cell("")]
+    rate = _rate(busbw)
+    percent = Cell("") if math.isnan(share) else Cell(_percent(share), value=share)
+    return [Cell(format_time_us(time_us), value=time_us), rate, percent]
+
+
+def expectation_table(expected: pd.DataFrame) -> ReportTable:
+    """Return the measurements at the largest size beside what they should be.
+
+    Parameters
+    ----------
+    expected : pandas.DataFrame
+        The result of `meshlab.analysis._expectations`.
+    """
+    varying = [name for name in ("axis", "dtype", "mode") if expected[name].nunique(dropna=False) > 1]
+    has_published = bool(expected["published_gbs"].notna().any())
+    header = ["collective", *varying, "size", "busbw", "bound", "of bound", "predicted"]
+    header += ["published", "of published"] if has_published else []
+    rows = []
+    for _, row in expected.iterrows():
+        is_slow = row["verdict"] == "slow"
+        cells = [Cell(str(row["collective"])), *(Cell(plain_text(row[name])) for name in varying)]
+        cells += [
+            Cell(size_text(row["size_bytes"]), value=float(row["size_bytes"])),
+            _rate(row["busbw_gbs"]),
+            _rate(row["bound_gbs"]),
+            Cell(_percent(row["of_bound"]) or "–", value=_value(row["of_bound"])),
+            Cell(_predicted(row), is_bad=is_below_prediction(row)),
+        ]
+        if has_published:
+            cells += [
+                _rate(row["published_gbs"]),
+                Cell(_percent(row["of_published"]) or "–", value=_value(row["of_published"])),
+            ]
+        verdict = f"{row['verdict']}, within 10{THIN}%" if is_within_tolerance(row) else str(row["verdict"])
+        rows.append((*cells, Cell("✕ slow" if is_slow else verdict, is_bad=is_slow)))
+    title = "The largest size beside the expected performance"
+    last = len(header)
+    return ReportTable(
+        title,
+        (*header, "verdict"),
+        tuple(rows[:MOST_ROWS]),
+        max(0, len(rows) - MOST_ROWS),
+        texts=(*range(1 + len(varying)), last),
+    )
+
+
+def _predicted(row: Any) -> str:
+    """Return the band of the predicted bandwidth."""
+    return predicted_range(row).replace(" to ", " – ") or "–"
+
+
+def _rate_text(gbs: float) -> str:
+    """Write a bandwidth with three digits, so that a slow one is not zero, in the unit that keeps it short."""
+    if is_missing(gbs):
+        return "–"
+    return f"{three_digits(gbs)}{THIN}GB/s" if gbs >= _SLOW_GBS or gbs == 0 else f"{three_digits(gbs * 1e3)}{THIN}MB/s"
+
+
+def _rate(busbw: float) -> Cell:
+    return Cell("–") if is_missing(busbw) else Cell(_rate_text(busbw), value=float(busbw))
+
+
+def _value(number: float) -> float | None:
+    return None if is_missing(number) else float(number)
+
+
+def threshold_table(check: ThresholdCheck) -> ReportTable:
+    """Return the results beside their thresholds."""
+    header, rows = check.table()
+    cells = tuple(
+        (Cell(row[0], is_bad=row[0].startswith("✕")), *(Cell(text) for text in row[1:])) for row in rows[:MOST_ROWS]
+    )
+    title = SEPARATOR.join(["Thresholds", *filter(None, [check.thresholds.title])])
+    return ReportTable(title, tuple(header), cells, max(0, len(rows) - MOST_ROWS), texts=(0, 1, 3, 5))
+
+
+def comparison_table(comparison: Comparison) -> ReportTable:
+    """Return the results beside those of the baseline, the most interesting rows first."""
+    header, rows = comparison.table()
+    decided = sum(row[1] not in ("SAME", "UNCLEAR") for row in rows)
+    shown = rows[: min(MOST_ROWS, max(_FEW_ROWS, decided))]
+    cells = tuple(
+        (Cell(f"{row[0]} {row[1]}", is_bad=row[1] in ("SLOWER", "WRONG")), *(Cell(text) for text in row[2:]))
+        for row in shown
+    )
+    names = ("verdict", *header[2:-1], "note")
+    title = f"{comparison.before} → {comparison.after}"
+    return ReportTable(title, names, cells, len(rows) - len(shown), texts=(0, 1, len(names) - 1))
+
+
+def load_tables(results: pd.DataFrame, samples: pd.DataFrame | None = None) -> list[ReportTable]:
+    """Return the tables of pairs, contention and interference."""
+    found = [_pair_table(rows) for rows in pair_parts(results)]
+    frames = Frames(results, empty_samples() if samples is None else samples, "")
+    for axis, rows in contention_parts(frames):
+        title = f"{axis}{SEPARATOR}all groups together or one at a time"
+        found.append(_ratio_table(title, rows, ("alone_us", "one at a time"), ("together_us", "together")))
+    for axis, load, rows in interference_parts(frames):
+        title = f"{axis}{SEPARATOR}with and without {load}"
+        found.append(_ratio_table(title, rows, ("alone_us", "without"), ("concurrent_us", "with")))
+    return found
+
+
+def detail_tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
+    """Return one table per line of the plots, with the interval of every row, and the number that were omitted."""
+    rows = results[~is_pair(results)]
+    lines = lines_of(rows, "busbw_gbs")
+    axes = list(dict.fromkeys(line.keys["axis"] for line in lines))
+    lines.sort(key=lambda line: axes.index(line.keys["axis"]))  # stable: the lines of an axis keep their order
+    rows = rows[[*_SHOWN, *_DESCRIBED, *["of_bound"] * ("of_bound" in rows)]]  # each line takes a part of all columns
+    found = [_line_table(line, rows.iloc[line.rows]) for line in lines[:MOST_TABLES]]
+    return found, max(0, len(lines) - MOST_TABLES)
+
+
+_SHOWN = (
+    "size_bytes",
+    "n_samples",
+    "time_us",
+    "time_us_lo",
+    "time_us_hi",
+    "p99_us",
+    "algbw_gbs",
+    "busbw_gbs",
+    "status",
+    "n_wrong",
+)
+
+_DESCRIBED = (*LABELLED, "launch", "group", "n_ranks")
+
+
+def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
+    keys = line.keys
+    words = [
+        value_label(name, keys[name]) for name in ("dtype", "op", "root", "in_place", "mode") if keys[name] is not None
+    ]
+    words += option_texts(keys)
+    title = SEPARATOR.join(part for part in (str(keys["collective"]), describe_groups(rows), *words) if part)
+    rows = rows.sort_values(["size_bytes", "launch", "group"])
+    varying = [name for name in ("launch", "group") if rows[name].nunique() > 1]
+    has_bounds = "of_bound" in rows and bool(rows["of_bound"].notna().any())
+    has_tail = bool(rows["p99_us"].notna().any())
+    header = ("size", *varying, "n", "median", "95 % interval", *["p99"] * has_tail, "algbw", "busbw")
+    header += (*["of bound"] * has_bounds, "wrong")
+    shown = rows.head(MOST_ROWS)
+    # Whole columns, because a row of a frame takes as long as all its texts.
+    columns = {name: shown[name].astype(object).tolist() for name in (*_SHOWN, *varying)}
+    texts = [
+        map(size_text, columns["size_bytes"]),
+        *(map(plain_text, columns[name]) for name in varying),
+        map(plain_text, columns["n_samples"]),
+        map(format_time_us, columns["time_us"]),
+        map(_interval, columns["time_us_lo"], columns["time_us_hi"]),
+        *[map(format_time_us, columns["p99_us"]) for _ in range(has_tail)],
+        *(map(_rate_text, columns[name]) for name in ("algbw_gbs", "busbw_gbs")),
+        *[map(_percent, shown["of_bound"].tolist()) for _ in range(has_bounds)],
+    ]
+    wrong = map(_wrong_cell, columns["status"], columns["n_wrong"])
+    cells = tuple((*map(Cell, row), last) for row, last in zip(zip(*texts, strict=True), wrong, strict=True))
+    return ReportTable(title, header, cells, max(0, len(rows) - MOST_ROWS))
+
+
+def _percent(share: float) -> str:
+    return "" if is_missing(share) else f"{100 * share:.0f}{THIN}%"
+
+
+def _interval(low: float, high: float) -> str:
+    if is_missing(low) or is_missing(high):
+        return "–"
+    first, last = format_time_us(low), format_time_us(high)
+    number, _, unit = first.rpartition(THIN)  # the bounds may have different units, such as µs and ms
+    return f"{number if last.endswith(unit) else first} – {last}"
+
+
+def _wrong_cell(status: Any, n_wrong: Any) -> Cell:
+    status = "" if is_missing(status) else str(status)
+    if status in UNFINISHED:
+        return Cell(f"✕ {status}", is_bad=True)
+    if status == "skipped":
+        return Cell("skipped")
+    if is_missing(n_wrong):
+        return Cell("✕ wrong", is_bad=True) if status == "wrong" else Cell("unchecked")
+    if n_wrong > 0 or status == "wrong":
+        return Cell(f"✕ {n_wrong:,}", is_bad=True)
+    return Cell("0")
+
+
+def _pair_table(rows: pd.DataFrame) -> ReportTable:
+    first = rows.iloc[0]
+    parts = [first["collective"], axis_label(first["axis"], "pairs"), first["dtype"], first["mode"], "slowest first"]
+    varying = [name for name in ("launch",) if rows[name].nunique() > 1]
+    cells = []
+    row: Any
+    for row in rows.head(MOST_ROWS).itertuples():
+        texts = [
+            pair_label_of(row),
+            format_size(row.size_bytes),
+            *(str(getattr(row, name)) for name in varying),
+            format_time_us(row.time_us),
+            _rate_text(row.busbw_gbs),
+        ]
+        share = Cell(f"{'✕ ' if row.is_slow else ''}{_percent(row.share)}", is_bad=bool(row.is_slow))
+        cells.append((*(Cell(text) for text in texts), share))
+    header = ("pair", "size", *varying, "median", "busbw", "of the median pair")
+    return ReportTable(SEPARATOR.join(map(str, parts)), header, tuple(cells), max(0, len(rows) - MOST_ROWS))
+
+
+_VARYING = ("launch", "op", "dtype", "root", "in_place", "mode", "group")
+
+
+def _ratio_table(title: str, rows: pd.DataFrame, before: tuple[str, str], after: tuple[str, str]) -> ReportTable:
+    """Return a table of two times, each given as its column and its heading, and their ratio."""
+    per_collective = rows.groupby("collective")
+    # Columns that depend on the collective alone, such as the op that all_gather does not have, are not shown.
+    options = [name for name in OPTIONS if name in rows]
+    varying = [name for name in (*_VARYING, *options) if per_collective[name].nunique(dropna=False).max() > 1]
+    varying = ["collective", *varying] if len(per_collective) > 1 else varying
+    constant = [
+        value_label(name, rows[name].iloc[0]) for name in ("collective", "dtype", "mode") if name not in varying
+    ]
+    constant += option_texts({name: rows[name].iloc[0] for name in options if name not in varying})
+    cells = []
+    for _, row in rows.sort_values(["size_bytes", *varying], kind="stable").head(MOST_ROWS).iterrows():
+        interval = "–" if is_missing(row["ratio_lo"]) else f"{row['ratio_lo']:.2f} – {row['ratio_hi']:.2f}"
+        texts = [
+            "–" if is_missing(row["size_bytes"]) else format_size(row["size_bytes"]),
+            *(value_label(name, row[name]) for name in varying),
+            format_time_us(row[before[0]]),
+            format_time_us(row[after[0]]),
+            f"{row['ratio']:.2f}×",
+            interval,
+        ]
+        cells.append(tuple(Cell(text) for text in texts))
+    header = ("size", *varying, before[1], after[1], "ratio", "95 % interval")
+    return ReportTable(SEPARATOR.join([title, *constant]), header, tuple(cells), max(0, len(rows) - MOST_ROWS))

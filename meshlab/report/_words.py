@@ -1,0 +1,72 @@
+"""Words that several parts of a report share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from meshlab.base._units import format_size
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+UNFINISHED = {"failed": "failed", "cancelled": "was cancelled", "interrupted": "was interrupted"}
+"""The states of a run or a measurement that did not finish, with their verbs."""
+
+
+def is_missing(value: Any) -> bool:
+    """Return whether a value is None, NaN or NA."""
+    import pandas as pd
+
+    return bool(pd.isna(value))
+
+
+def plain_text(value: Any) -> str:
+    """Write a value of a column, or a dash if it is missing."""
+    return "–" if is_missing(value) else (f"{value:,}" if isinstance(value, int) else str(value))
+
+
+def size_text(size: Any) -> str:
+    """Write a size, or a dash if it is missing."""
+    return "–" if is_missing(size) else format_size(size)
+
+
+def code_parts(sentence: str) -> list[tuple[bool, str]]:
+    """Split a sentence at its backticks, into texts and whether each is code.
+
+    Examples
+    --------
+    >>> code_parts("Run `meshlab doctor` first.")
+    [(False, 'Run '), (True, 'meshlab doctor'), (False, ' first.')]
+    """
+    return [(bool(number % 2), part) for number, part in enumerate(sentence.split("`")) if part]
+
+
+def count(number: int, noun: str) -> str:
+    """Write a number of things.
+
+    Examples
+    --------
+    >>> count(1, "result"), count(1200, "result")
+    ('1 result', '1,200 results')
+    """
+    return f"{number:,} {noun}{'s' * (number != 1)}"
+
+
+def results_have(number: int) -> str:
+    """Begin a sentence about a number of results."""
+    return f"{count(number, 'result')} {'has' if number == 1 else 'have'}"
+
+
+def was(number: int) -> str:
+    """Return the verb for a number of things."""
+    return "was" if number == 1 else "were"
+
+
+def span(values: pd.Series[Any]) -> str:
+    """Write the range of some integers. Empty without values."""
+    known = values.dropna()
+    if known.empty:
+        return ""
+    low, high = int(known.min()), int(known.max())
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"

@@ -1,0 +1,1075 @@
+"""Cluster: hosts and the network between them, as a few templates and integer arrays instead of one object per GPU."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base import _markup as markup
+from meshlab.base._errors import TopologyError
+from meshlab.mesh._axes import short
+from meshlab.topology.model._hardware import Device, Node
+from meshlab.topology.model._links import UNKNOWN, Distance
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from meshlab.topology._health import Findings
+
+
+Ints = npt.NDArray[np.int32]
+
+Item = TypeVar("Item")
+
+INNER_LEVELS = ("device", "nvlink", "host")
+"""The levels of every cluster, from the inside out. The levels of the network follow."""
+
+HOP_US = 2.7
+"""Latency of one network hop in a ring in µs (NVIDIA/nccl src/graph/tuning.cc, LL protocol)."""
+
+MOST_NODES = 1 << 20
+"""Limit for the number of hosts, so that a typing error cannot fill the memory."""
+
+MOST_RAILS = 1024
+"""Limit for the leaf switches per host. With it, the number of every switch fits into 32 bits."""
+
+_LARGEST_MATRIX = 2048
+_MOST_SLOTS = 4096  # on one host, whose matrix of links has the square of it
+
+_LATENCIES_US = (None, 0.6, 1.0)  # of a hop inside a device, NVLink and PCIe (NVIDIA/nccl src/graph/tuning.cc, LL ring)
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """A level of the network: its domains, and the cost of a hop between hosts at this level.
+
+    Parameters
+    ----------
+    name : str
+        Name of the level, such as ``"leaf"`` or ``"pod"``.
+    of_node : numpy.ndarray
+        int32 of shape (nodes,): the domain of every host.
+    rails : int, default 1
+        Number of rails, more than 1 if the devices of a host are connected to different switches. Each domain is then
+        split by rail.
+    latency_us : float, optional
+        Latency of one hop at this level in µs.
+    taper : float, default 1
+        Oversubscription: the bandwidth of the NICs below this level divided by the bandwidth across it. 7 is written
+        as 1:7.
+    """
+
+    name: str
+    of_node: Ints
+    rails: int = 1
+    latency_us: float | None = None
+    taper: float = 1.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cluster:
+    """Hosts, their devices and links, and the network between them.
+
+    Identical hosts share one `Node` as their template. All queries are answered from integer arrays.
+
+    Parameters
+    ----------
+    templates : tuple of Node
+        One host of each kind.
+    kinds : numpy.ndarray
+        int32 of shape (nodes,): the index of the template of every host.
+    names : tuple of str
+        The host names.
+    levels : tuple of Level, default ()
+        The levels of the network, from the inside out. If the last one does not join all hosts, a level ``cluster``
+        that joins them is added.
+    nvlink_of_node : numpy.ndarray, optional
+        int32 of shape (nodes,): hosts with equal numbers share an NVLink domain. By default NVLink ends at the host.
+    title : str, default ""
+        Name of the machine.
+    source : str, default ""
+        Source of the description.
+    notes : tuple of str, default ()
+        Remarks on missing or doubtful data.
+
+    Raises
+    ------
+    TopologyError
+        If the arrays do not have one entry per host.
+        If two levels have the same name.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> cluster = ml.preset("dgx-h100", nodes=2)
+    >>> cluster
+    <Cluster DGX H100: 2 nodes, 16 × H100 80GB, NVLink domains of 8, levels device < nvlink < host < leaf < pod>
+    >>> cluster.devices[11]
+    Device(3, 'H100 80GB', 80 GiB, node1)
+    >>> cluster.domain("host").tolist()
+    [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]
+    """
+
+    templates: tuple[Node, ...]
+    kinds: Ints
+    names: tuple[str, ...]
+    levels: tuple[Level, ...] = ()
+    nvlink_of_node: Ints | None = None
+    title: str = ""
+    source: str = ""
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        nodes = len(self.names)
+        if not nodes:
+            raise TopologyError("a cluster needs at least one node", hint="pass the host names as names=")
+        arrays = [("kinds", self.kinds), *((level.name, level.of_node) for level in self.levels)]
+        if self.nvlink_of_node is not None:
+            arrays.append(("nvlink_of_node", self.nvlink_of_node))
+        for name, array in arrays:
+            if array.shape != (nodes,):
+                raise TopologyError(
+                    f"{name} must have one entry for each of the {nodes} nodes, not shape {array.shape}",
+                    hint=f"pass an int32 array of shape ({nodes},)",
+                )
+        # Every two hosts need a level that joins them, because the level of a hop is the innermost of these.
+        if nodes > 1 and (not self.levels or int(np.ptp(self.levels[-1].of_node)) > 0):
+            last = Level("cluster", np.zeros(nodes, dtype=np.int32))
+            object.__setattr__(self, "levels", (*self.levels, last))
+        repeated = sorted({name for name in self.level_names if self.level_names.count(name) > 1})
+        if repeated:
+            raise TopologyError(f"several levels are named {repeated[0]!r}", hint="give each level a unique name")
+
+    @classmethod
+    def from_nodes(
+        cls,
+        nodes: Sequence[Node],
+        *,
+        names: Sequence[str] | None = None,
+        levels: tuple[Level, ...] = (),
+        title: str = "",
+        source: str = "",
+        notes: tuple[str, ...] = (),
+    ) -> Cluster:
+        """Create a cluster from hosts. Hosts with a common NVLink fabric share an NVLink domain.
+
+        Parameters
+        ----------
+        nodes : sequence of Node
+            The hosts. Identical hosts become one template.
+        names : sequence of str, optional
+            The host names. By default those of `nodes`.
+        levels : tuple of Level, default ()
+            The levels of the network, from the inside out.
+        title : str, default ""
+            Name of the machine.
+        source : str, default ""
+            Source of the description.
+        notes : tuple of str, default ()
+            Remarks on missing or doubtful data.
+
+        Returns
+        -------
+        Cluster
+
+        Examples
+        --------
+        >>> from meshlab.topology import Node
+        >>> Cluster.from_nodes([Node("a"), Node("b")]).templates
+        (Node('a', no GPU),)
+        """
+        numbers: dict[Node, int] = {}
+        # By identity: readers return the same object for thousands of identical hosts, and hashing a Node is slow.
+        seen: dict[int, int] = {}
+        templates: list[Node] = []
+        kinds = np.empty(len(nodes), dtype=np.int32)
+        fabrics: dict[str, int] = {}
+        domains = np.empty(len(nodes), dtype=np.int32)
+        for index, node in enumerate(nodes):
+            if id(node) not in seen:
+                devices = tuple(d if d.node is None else replace(d, node=None) for d in node.devices)
+                key = replace(node, name="", devices=devices)
+                if key not in numbers:
+                    numbers[key] = len(templates)
+                    templates.append(replace(key, name=node.name))
+                seen[id(node)] = numbers[key]
+            kinds[index] = seen[id(node)]
+            # A host without a fabric gets a key that no other host has, because its NVLink domain ends at the host.
+            fabric = next((device.fabric for device in node.devices if device.fabric), f"\0{index}")
+            domains[index] = fabrics.setdefault(fabric, len(fabrics))
+        shared = len(fabrics) < len(nodes)
+        return cls(
+            tuple(templates),
+            kinds,
+            tuple(node.name for node in nodes) if names is None else tuple(names),
+            levels=levels,
+            nvlink_of_node=domains if shared else None,
+            title=title,
+            source=source,
+            notes=notes,
+        )
+
+    # -- sizes and positions -------------------------------------------------------------------------------------------
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of hosts."""
+        return len(self.names)
+
+    @cached_property
+    def first_device(self) -> Ints:
+        """Index of the first device of every host, followed by the number of devices; shape (nodes + 1,)."""
+        counts = np.array([len(template.devices) for template in self.templates], dtype=np.int32)[self.kinds]
+        return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+    @property
+    def n_devices(self) -> int:
+        """Number of devices."""
+        return int(self.first_device[-1])
+
+    @cached_property
+    def node_of(self) -> Ints:
+        """Host of every device; int32 of shape (devices,)."""
+        return np.repeat(np.arange(self.n_nodes, dtype=np.int32), np.diff(self.first_device))
+
+    @cached_property
+    def local_of(self) -> Ints:
+        """Index of every device in its host; int32 of shape (devices,)."""
+        return (np.arange(self.n_devices, dtype=np.int32) - self.first_device[self.node_of]).astype(np.int32)
+
+    @property
+    def models(self) -> dict[str, int]:
+        """Number of devices of each product."""
+        return self._totals("name")
+
+    @property
+    def backend_counts(self) -> dict[str, int]:
+        """Number of devices of each backend: ``cuda``, ``rocm`` or ``cpu``.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100", nodes=2).backend_counts
+        {'cuda': 16}
+        """
+        return self._totals("backend")
+
+    def _totals(self, field: str) -> dict[str, int]:
+        """Return the number of devices for each value of a field."""
+        hosts = np.bincount(self.kinds, minlength=len(self.templates)).tolist()
+        counts: dict[str, int] = {}
+        for template, times in zip(self.templates, hosts, strict=True):
+            for device in template.devices:
+                value = getattr(device, field)
+                counts[value] = counts.get(value, 0) + times
+        return counts
+
+    # -- devices and nodes ---------------------------------------------------------------------------------------------
+
+    @property
+    def devices(self) -> Lazy[Device]:
+        """All devices, host by host."""
+        return Lazy(self.n_devices, self.device)
+
+    @property
+    def nodes(self) -> Lazy[Node]:
+        """All hosts."""
+        return Lazy(self.n_nodes, self.node)
+
+    def device(self, index: int) -> Device:
+        """Return the device with a cluster-wide index.
+
+        Raises
+        ------
+        TopologyError
+            If the index is out of range.
+        """
+        node, local = self.locate(index)
+        device: Device = self.templates[self.kinds[node]].devices[local]
+        return replace(device, node=self.names[node])
+
+    def node(self, which: int | str) -> Node:
+        """Return a host by its index or name.
+
+        Raises
+        ------
+        TopologyError
+            If the host is unknown.
+        """
+        index = self.node_index(which)
+        template: Node = self.templates[self.kinds[index]]
+        return replace(template, name=self.names[index])
+
+    def node_index(self, which: int | str) -> int:
+        """Return the index of a host from its index or name."""
+        if isinstance(which, str):
+            if which in self.names:
+                return self.names.index(which)
+        elif isinstance(which, int | np.integer) and 0 <= which < self.n_nodes:
+            return int(which)
+        last = self.n_nodes - 1
+        known = f"0 or {self.names[0]!r}" if not last else f"0 to {last:,}, or {self.names[0]!r} to {self.names[-1]!r}"
+        raise TopologyError(f"unknown node {which!r}", hint=f"choose {known}")
+
+    def locate(self, device: int) -> tuple[int, int]:
+        """Return the host of a device, and the index of the device in its host."""
+        if not isinstance(device, int | np.integer) or not 0 <= device < self.n_devices:
+            known = (
+                f"choose a number from 0 to {self.n_devices - 1:,}" if self.n_devices else "use a cluster with devices"
+            )
+            raise TopologyError(f"unknown device {device!r}", hint=known)
+        return int(self.node_of[device]), int(self.local_of[device])
+
+    def with_cpu_slots(self, ranks: int) -> Cluster:
+        """Return the same hosts with CPU slots instead of GPUs, for backends that run without GPUs.
+
+        Parameters
+        ----------
+        ranks : int
+            Number of slots, at most 4,096 per host. They are divided evenly. If there is a remainder, the first hosts
+            get one more.
+
+        Raises
+        ------
+        TopologyError
+            If `ranks` is not an integer in this range.
+
+        Examples
+        --------
+        >>> from meshlab.topology import Node
+        >>> Cluster.from_nodes([Node("laptop", cpu_model="Ryzen")]).with_cpu_slots(4).summary
+        '1 node, 4 × Ryzen'
+        """
+        most = _MOST_SLOTS * self.n_nodes
+        if not isinstance(ranks, int | np.integer) or not 0 < ranks <= most:
+            raise TopologyError(
+                f"ranks must be an integer from 1 to {most:,} for these hosts, not {str(ranks)[:40]}",
+                hint="pass the number of CPU ranks",
+            )
+        shares = [ranks // self.n_nodes + (index < ranks % self.n_nodes) for index in range(self.n_nodes)]
+        nodes = [_with_slots(self.node(index), share) for index, share in enumerate(shares)]
+        return Cluster.from_nodes(nodes, levels=self.levels, title=self.title, source=self.source, notes=self.notes)
+
+    # -- levels and links ----------------------------------------------------------------------------------------------
+
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        """Names of all levels, from the inside out."""
+        return (*INNER_LEVELS, *(level.name for level in self.levels))
+
+    @cached_property
+    def domains(self) -> Ints:
+        """Domain of every device at every level; int32 of shape (levels, devices)."""
+        domains = np.empty((len(self.level_names), self.n_devices), dtype=np.int32)
+        domains[0], domains[1], domains[2] = np.arange(self.n_devices), self._nvlink_domains(), self.node_of
+        width = np.diff(self.first_device)[self.node_of]
+        for row, level in zip(domains[3:], self.levels, strict=True):
+            row[:] = level.of_node[self.node_of]
+            if level.rails > 1:
+                # With more devices than rails, neighbouring devices share a rail, because they share a NIC. With fewer
+                # devices than rails, device k uses rail k.
+                rail = np.where(
+                    width >= level.rails,
+                    self.local_of * level.rails // np.maximum(width, 1),
+                    self.local_of % level.rails,
+                )
+                row *= level.rails
+                row += rail
+        domains.flags.writeable = False  # the array is cached and shared
+        return domains
+
+    def domain(self, level: str) -> Ints:
+        """Return the domain of every device at one level; int32 of shape (devices,).
+
+        Raises
+        ------
+        TopologyError
+            If the level is unknown.
+        """
+        if level not in self.level_names:
+            raise TopologyError(f"unknown level {level!r}", hint=f"choose one of {', '.join(self.level_names)}")
+        row: Ints = self.domains[self.level_names.index(level)]
+        return row
+
+    def link_words(self, node: int | str | None = None) -> npt.NDArray[np.str_]:
+        """Return the matrix of links between devices.
+
+        Links inside a host have nvidia-smi's words, such as ``NV18`` or ``SYS``. Links between hosts have the name of
+        the innermost level that joins them, such as ``leaf``.
+
+        Parameters
+        ----------
+        node : int or str, optional
+            A host, by index or name. By default all hosts.
+
+        Returns
+        -------
+        numpy.ndarray
+            str of shape (devices, devices).
+
+        Raises
+        ------
+        TopologyError
+            If the host is unknown.
+            If the matrix would be larger than 2,048 × 2,048.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-a100").link_words()[0, :3].tolist()
+        ['X', 'NV12', 'NV12']
+        """
+        words, codes = link_codes(self, node)
+        return np.array(words, dtype=np.str_)[codes]
+
+    def _nvlink_domains(self) -> Ints:
+        inside = self._per_device([template.nvlink_groups for template in self.templates])
+        sizes = np.array([int(t.nvlink_groups.max(initial=-1)) + 1 for t in self.templates], dtype=np.int64)[self.kinds]
+        numbers = (np.cumsum(sizes) - sizes)[self.node_of] + inside
+        if self.nvlink_of_node is not None:
+            # The largest set of a host is on the shared fabric. A device that lost its NVLinks keeps its own domain,
+            # with a number above those of all fabrics.
+            main = [int(np.bincount(t.nvlink_groups).argmax()) if t.devices else 0 for t in self.templates]
+            on_fabric = inside == np.array(main, dtype=np.int32)[self.kinds][self.node_of]
+            above = int(self.nvlink_of_node.max()) + 1
+            numbers = np.where(on_fabric, self.nvlink_of_node[self.node_of], numbers + above)
+        return _without_gaps(numbers)
+
+    def _per_device(self, of_template: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        """Expand one array per template, with an entry per device, to all devices of the cluster."""
+        if not self.n_devices:
+            return np.zeros(0, dtype=np.int32)
+        starts = np.cumsum([0, *(len(values) for values in of_template[:-1])])
+        expanded: npt.NDArray[Any] = np.concatenate(of_template)[starts[self.kinds[self.node_of]] + self.local_of]
+        return expanded
+
+    # -- what-if -------------------------------------------------------------------------------------------------------
+
+    def without_device(self, device: int) -> Cluster:
+        """Return the cluster without one device.
+
+        Parameters
+        ----------
+        device : int
+            Cluster-wide index of the device. The indices of the devices after it decrease by one. Indices in
+            the host, such as GPU4, do not change.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        TopologyError
+            If the device is unknown.
+            If it is the last device.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100", nodes=2).without_device(3).node(0).ends[:4]
+        ('GPU0', 'GPU1', 'GPU2', 'GPU4')
+        """
+        from meshlab.topology._whatif import without_device
+
+        return without_device(self, device)
+
+    def without_link(self, device: int, other: int | None = None) -> Cluster:
+        """Return the cluster without NVLink between two devices.
+
+        Parameters
+        ----------
+        device : int
+            Cluster-wide index of a device.
+        other : int, optional
+            Cluster-wide index of another device of the same host. By default all other devices of the host.
+
+        Returns
+        -------
+        Cluster
+            The devices are connected by PCIe instead.
+
+        Raises
+        ------
+        TopologyError
+            If a device is unknown.
+            If the devices are on different hosts, or have no NVLink between them.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100").without_link(2).domain("nvlink").tolist()
+        [0, 0, 1, 0, 0, 0, 0, 0]
+        """
+        from meshlab.topology._whatif import without_link
+
+        return without_link(self, device, other)
+
+    def without_nic(self, node: int | str, nic: int | str) -> Cluster:
+        """Return the cluster without one NIC.
+
+        Parameters
+        ----------
+        node : int or str
+            The host, by index or name.
+        nic : int or str
+            The NIC, by index in the host or name.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        TopologyError
+            If the host or the NIC is unknown.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> len(ml.preset("dgx-h100").without_nic(0, "NIC3").node(0).nics)
+        7
+        """
+        from meshlab.topology._whatif import without_nic
+
+        return without_nic(self, node, nic)
+
+    def without_node(self, *nodes: int | str, keep_place: bool = False) -> Cluster:
+        """Return the cluster without some hosts.
+
+        Parameters
+        ----------
+        *nodes : int or str
+            The hosts, by index or name. The indices of the hosts after them decrease. Names do not change.
+        keep_place : bool, default False
+            If True, the hosts stay in the network, but without devices and NICs, so that no index of a host changes.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        TopologyError
+            If a host is unknown.
+            If no host or no device is left.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100", nodes=4).without_node("node1", 2).names
+        ('node0', 'node3')
+        >>> ml.preset("dgx-h100", nodes=4).without_node("node1", keep_place=True).summary
+        '4 nodes, 24 × H100 80GB, NVLink domains of 8'
+        """
+        from meshlab.topology._whatif import without_node
+
+        return without_node(self, *nodes, keep_place=keep_place)
+
+    def with_devices(self, devices: int | None = None, nics: int | None = None) -> Cluster:
+        """Return the cluster with other numbers of devices and NICs in every host.
+
+        The new ones are spread evenly over the positions of the old ones: with half of the NICs, two neighbouring
+        devices share one.
+
+        Parameters
+        ----------
+        devices : int, optional
+            Devices per host. By default unchanged.
+        nics : int, optional
+            NICs per host. By default unchanged.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        TopologyError
+            If a number is out of range.
+            If a host has no device or no NIC to copy.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> node = ml.preset("dgx-h100").with_devices(nics=4).node(0)
+        >>> node.near_nics.argmax(axis=1).tolist()
+        [0, 0, 1, 1, 2, 2, 3, 3]
+        >>> ml.preset("dgx-h100").with_devices(4).summary
+        '1 node, 4 × H100 80GB, NVLink domains of 4'
+        """
+        from meshlab.topology._whatif import with_devices
+
+        return with_devices(self, devices, nics)
+
+    def with_network(
+        self, nodes_per_leaf: int, *, rails: int = 1, nodes_per_pod: int = 0, taper: float = 1.0
+    ) -> Cluster:
+        """Return the cluster with a regular network between its hosts, in the order of the hosts.
+
+        Parameters
+        ----------
+        nodes_per_leaf : int
+            Hosts per leaf switch, or per set of rail switches.
+        rails : int, default 1
+            Leaf switches per host.
+        nodes_per_pod : int, default 0
+            Hosts per pod, 0 for no pods.
+        taper : float, default 1
+            Oversubscription between pods: 7 means 1:7.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        TopologyError
+            If a number is out of range.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> cluster = ml.preset("aws-p5", nodes=64).with_network(8, rails=8, nodes_per_pod=32, taper=2)
+        >>> cluster.level_names[3:], int(cluster.domain("leaf").max())
+        (('leaf', 'pod', 'cluster'), 63)
+        """
+        from meshlab.topology._whatif import with_network
+
+        return with_network(self, nodes_per_leaf, rails=rails, nodes_per_pod=nodes_per_pod, taper=taper)
+
+    def with_nodes(self, count: int, like: int | str = 0) -> Cluster:
+        """Return the cluster with more hosts after the existing ones.
+
+        The last leaf, pod and rack are filled first, and new ones have the same size. A level with one domain keeps it.
+
+        Parameters
+        ----------
+        count : int
+            Number of hosts to add.
+        like : int or str, default 0
+            The host to copy, by index or name.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        TopologyError
+            If `count` is not between 1 and 1,048,576.
+            If the host is unknown.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100", nodes=63).with_nodes(2).levels[1].of_node[-3:].tolist()
+        [1, 1, 2]
+        """
+        from meshlab.topology._whatif import with_nodes
+
+        return with_nodes(self, count, like)
+
+    def with_nvlink_domain(self, size: int) -> Cluster:
+        """Return the cluster with NVLink domains of a different size. Small domains split hosts, large ones join them.
+
+        Parameters
+        ----------
+        size : int
+            Devices per domain: a divisor or a multiple of the number of devices of a host.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        TopologyError
+            If the hosts have different numbers of devices.
+            If `size` is neither a divisor nor a multiple of that number.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100", nodes=4).with_nvlink_domain(16).summary
+        '4 nodes, 32 × H100 80GB, NVLink domains of 16'
+        >>> ml.preset("dgx-h100", nodes=4).with_nvlink_domain(4).summary
+        '4 nodes, 32 × H100 80GB, NVLink domains of 4'
+        """
+        from meshlab.topology._whatif import with_nvlink_domain
+
+        return with_nvlink_domain(self, size)
+
+    def with_taper(self, taper: float | None = None, level: str | None = None, **tapers: float) -> Cluster:
+        """Return the cluster with a different oversubscription of its network.
+
+        Parameters
+        ----------
+        taper : float, optional
+            Oversubscription of `level`: 7 means 1:7, 1 means full bandwidth for every NIC.
+        level : str, optional
+            A level of the network. By default the outermost level.
+        **tapers : float
+            Oversubscription by level, such as ``pod=7``.
+
+        Returns
+        -------
+        Cluster
+
+        Raises
+        ------
+        TopologyError
+            If the network level is unknown.
+            If the oversubscription is below 1.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> cluster = ml.preset("dgx-h100", nodes=64)
+        >>> [(level.name, level.taper) for level in cluster.with_taper(4).levels]
+        [('leaf', 1.0), ('pod', 1.0), ('cluster', 4)]
+        >>> [(level.name, level.taper) for level in cluster.with_taper(pod=2, cluster=7).levels]
+        [('leaf', 1.0), ('pod', 2), ('cluster', 7)]
+        """
+        from meshlab.topology._whatif import with_taper
+
+        return with_taper(self, taper, level, tapers)
+
+    # -- health, tables and figures ------------------------------------------------------------------------------------
+
+    def health(self) -> Findings:
+        """Look for faults and misconfiguration in the hosts, as in `meshlab doctor`.
+
+        Returns
+        -------
+        Findings
+            A sequence of `Finding`, most severe first.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100").health().summary
+        'no problems found in 8 devices of 1 node'
+        >>> ml.preset("dgx-h100").without_link(2).health().codes
+        ('off-fabric',)
+        """
+        from meshlab.topology._health import health
+
+        return health(self)
+
+    def plot(self, axis: str | None = None, *, ax: Axes | None = None) -> Axes:
+        """Draw the machine, see `meshlab.plots.topology`.
+
+        Parameters
+        ----------
+        axis : str, optional
+            The level that determines the colours, such as ``"leaf"``. By default the outermost level with several
+            domains.
+        ax : matplotlib.axes.Axes, optional
+            The axes to draw on. By default a new figure is created.
+
+        Returns
+        -------
+        matplotlib.axes.Axes
+        """
+        from meshlab.plots._machine import topology
+
+        return topology(self, axis=axis, ax=ax)
+
+    def frame(self) -> pd.DataFrame:
+        """Return a table of the devices.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per device: its host, its properties, and its domain at every level.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100", nodes=2).frame().loc[9, ["node", "name", "compute_capability"]].tolist()
+        ['node1', 'H100 80GB', (9, 0)]
+        """
+        return _device_table(self)
+
+    def level_frame(self) -> pd.DataFrame:
+        """Return a table of the levels, from the inside out.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per level: ``level``, number of ``domains``, ``devices_min`` and ``devices_max`` per domain, ``gbs``
+            (GB/s that one device of the slowest host can send while all devices send), ``latency_us`` (of one hop in a
+            ring) and ``taper`` (oversubscription). Unknown values are missing.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> frame = ml.preset("tapered-h100", nodes=768).level_frame()
+        >>> frame[["level", "domains", "gbs", "taper"]].round(2).values.tolist()[-3:]
+        [['leaf', 384, 48.0, 1.0], ['pod', 2, 48.0, 1.0], ['cluster', 1, 6.86, 7.0]]
+        """
+        return _level_table(self)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Short stable hash of devices, links and network, without live readings such as the temperature."""
+        digest = hashlib.sha256()
+        for node in self.templates:
+            parts = [(d.name, d.backend, d.bus_id, d.memory_bytes, d.mig) for d in node.devices]
+            digest.update(repr((parts, [(n.name, n.gbits) for n in node.nics], node.words)).encode())
+        levels = [(level.name, level.rails, float(level.taper)) for level in self.levels]
+        digest.update(repr((levels, self.names)).encode())
+        arrays = [self.kinds, *(level.of_node for level in self.levels)]
+        for array in [*arrays, *([] if self.nvlink_of_node is None else [self.nvlink_of_node])]:
+            digest.update(np.ascontiguousarray(array, dtype="<i4").tobytes())
+        return digest.hexdigest()[:12]
+
+    def __getstate__(self) -> dict[str, object]:
+        # Without the cached arrays, which have an entry per device and can be computed again.
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Cluster):
+            return NotImplemented
+        return self.fingerprint == other.fingerprint
+
+    def __hash__(self) -> int:
+        return hash(self.fingerprint)
+
+    @property
+    def summary(self) -> str:
+        """Hosts, devices, their backends if there are several, and NVLink domains in one line.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-a100").summary
+        '1 node, 8 × A100 80GB, NVLink domains of 8'
+        """
+        parts = [f"{self.n_nodes:,} node{'s' * (self.n_nodes > 1)}"]
+        parts += [f"{count:,} × {name}" for name, count in self.models.items()] or ["no GPU"]
+        if len(self.backend_counts) > 1:
+            parts.append(" and ".join(f"{count:,} {name}" for name, count in self.backend_counts.items()) + " devices")
+        if self.n_devices:
+            # A device whose links are partly unknown may belong to the domain of others, so its own is no statement.
+            unknown = self._per_device(self._has_unknown_links)
+            # Not np.unique, which takes ten times as long for one number per host.
+            sizes = np.flatnonzero(np.bincount(np.bincount(self.domains[1][~unknown])))
+            sizes = sizes[sizes > 0]
+            if sizes.size and sizes[-1] > 1:
+                parts.append("NVLink domains of " + " and ".join(str(size) for size in sizes))
+            if unknown.any() and any(node.nvlink_known for node in self.templates):
+                count = int(unknown.sum())
+                parts.append("links unknown" if count == self.n_devices else f"links of {count:,} unknown")
+        return ", ".join(parts)
+
+    @cached_property
+    def _has_unknown_links(self) -> list[npt.NDArray[np.bool_]]:
+        """Whether each device of a template has a link to another device that is unknown."""
+        links = [node.distance[: len(node.devices), : len(node.devices)] for node in self.templates]
+        return [(one == Distance.UNKNOWN).any(axis=1) for one in links]
+
+    def __repr__(self) -> str:
+        levels = f", levels {' < '.join(self.level_names)}" if self.n_nodes > 1 else ""
+        return f"<Cluster {self.title or self.names[0]}: {self.summary}{levels}>"
+
+    def _repr_html_(self) -> str:
+        return _card(self)
+
+
+def _without_gaps(numbers: npt.NDArray[Any]) -> Ints:
+    """Return numbers from 0 without gaps, in the order of the given ones, which are mostly sorted."""
+    steps = np.diff(numbers)
+    if numbers.size and (steps >= 0).all():
+        return np.concatenate([[0], np.cumsum(steps > 0)]).astype(np.int32)
+    return np.unique(numbers, return_inverse=True)[1].astype(np.int32).reshape(-1)
+
+
+def _n_different(numbers: npt.NDArray[Any]) -> int:
+    """Return how many different numbers there are. np.unique takes ten times as long for millions of them."""
+    return int(np.count_nonzero(np.diff(np.sort(numbers)))) + 1 if numbers.size else 0
+
+
+class Lazy(Sequence[Item], Generic[Item]):
+    """A sequence that creates its items on access.
+
+    Examples
+    --------
+    >>> squares = Lazy(4, lambda i: i * i)
+    >>> len(squares), squares[-1], list(squares)
+    (4, 9, [0, 1, 4, 9])
+    """
+
+    def __init__(self, length: int, make: Callable[[int], Item]) -> None:
+        self._length = length
+        self._make = make
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Item: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Item]: ...
+    def __getitem__(self, index: int | slice) -> Item | list[Item]:
+        if isinstance(index, slice):
+            return [self._make(i) for i in range(*index.indices(self._length))]
+        number = index + self._length if index < 0 else index
+        if not 0 <= number < self._length:
+            raise IndexError(f"index {index} is out of range for {self._length:,} items")
+        return self._make(number)
+
+    def __repr__(self) -> str:
+        shown = ", ".join(repr(item) for item in self[:3])
+        return f"[{shown}{', …' if self._length > 3 else ''}] ({self._length:,})"
+
+
+def regular_levels(
+    nodes: int, leaf: int, rails: int = 1, pod: int = 0, taper: float = 1.0, latency_us: float | None = HOP_US
+) -> tuple[Level, ...]:
+    """Return the levels of a network with the same number of hosts below each leaf switch, and in each pod.
+
+    A `leaf` of 0 is unknown, and a `pod` of 0 means no pods.
+    """
+    if nodes == 1:
+        return ()
+    number = np.arange(nodes, dtype=np.int32)
+    levels = [Level("leaf", number // leaf, rails, latency_us=latency_us)] if leaf else []
+    if pod:
+        levels.append(Level("pod", number // pod, latency_us=latency_us))
+    # A single pod joins all hosts already, and an outer level would count hops that no route takes.
+    if not pod or nodes > pod:
+        levels.append(Level("cluster", number * 0, latency_us=latency_us, taper=taper))
+    return tuple(levels)
+
+
+def check_taper(taper: object) -> None:
+    """Raise a `TopologyError` unless `taper` is a number of at least 1."""
+    if not isinstance(taper, int | float | np.number) or not 1 <= taper < 1e300:  # a larger integer has no float
+        raise TopologyError(
+            f"taper must be a number of at least 1, not {short(taper)}",
+            hint="pass 1 for full bandwidth, or 7 for a seventh of it",
+        )
+
+
+def link_codes(cluster: Cluster, node: int | str | None = None) -> tuple[list[str], npt.NDArray[np.int16]]:
+    """Return the distinct words of `Cluster.link_words`, and the matrix as indices into them."""
+    numbers: dict[str, int] = {}
+    if node is not None or cluster.n_nodes == 1:
+        kind = int(cluster.kinds[cluster.node_index(0 if node is None else node)])
+        codes = _template_codes(cluster.templates[kind], numbers)
+        return list(numbers), codes
+    if cluster.n_devices > _LARGEST_MATRIX:
+        raise TopologyError(
+            f"the link matrix of {cluster.n_devices:,} devices is too large: at most {_LARGEST_MATRIX:,} are supported",
+            hint=f"pass a node, such as {cluster.names[0]!r}",
+        )
+    # From the outside in: an inner level that joins two devices overwrites the outer levels that join them too.
+    names = [*reversed(cluster.level_names[3:]), "nvlink"]
+    rows = [*reversed(cluster.domains[3:]), cluster.domains[1]]
+    codes = np.zeros((cluster.n_devices, cluster.n_devices), dtype=np.int16)
+    for number, domain in enumerate(rows):
+        np.copyto(codes, number, where=domain[:, None] == domain)
+    numbers = {name: number for number, name in enumerate(names)}
+    inside = [_template_codes(template, numbers) for template in cluster.templates]
+    for index in range(cluster.n_nodes):
+        start, stop = cluster.first_device[index : index + 2]
+        codes[start:stop, start:stop] = inside[cluster.kinds[index]]
+    return list(numbers), codes
+
+
+def _template_codes(template: Node, numbers: dict[str, int]) -> npt.NDArray[np.int16]:
+    size = len(template.devices)
+    rows = [[numbers.setdefault(word, len(numbers)) for word in row[:size]] for row in template.words[:size]]
+    return np.array(rows, dtype=np.int16).reshape(size, size)
+
+
+def _with_slots(node: Node, slots: int) -> Node:
+    name = node.cpu_model or "CPU"
+    devices = tuple(Device(id=slot, name=name, backend="cpu") for slot in range(slots))
+    # Ranks are not pinned to NUMA nodes, so with several of them the distance between two ranks is unknown.
+    word = "NODE" if len(node.numa) <= 1 else UNKNOWN
+    words = tuple(tuple("X" if i == j else word for j in range(slots)) for i in range(slots))
+    return replace(node, devices=devices, nics=(), words=words, p2p=())
+
+
+def _device_table(cluster: Cluster) -> pd.DataFrame:
+    import pandas as pd
+
+    fields = [name for name in Device.__slots__ if name not in ("id", "node", "unknown", "nvlink_remotes")]
+    rows = [
+        {name: getattr(device, name) for name in (*fields, "supports_fp16", "supports_int8")}
+        for template in cluster.templates
+        for device in template.devices
+    ]
+    starts = np.cumsum([0, *(len(template.devices) for template in cluster.templates[:-1])])
+    frame = pd.DataFrame(rows, columns=[*fields, "supports_fp16", "supports_int8"])
+    if cluster.n_devices:
+        frame = frame.iloc[starts[cluster.kinds[cluster.node_of]] + cluster.local_of].reset_index(drop=True)
+    frame.insert(0, "device", np.arange(cluster.n_devices))
+    frame.insert(1, "node", np.array(cluster.names, dtype=object)[cluster.node_of])
+    frame.insert(2, "local_id", cluster.local_of)
+    for name, domain in zip(cluster.level_names[1:], cluster.domains[1:], strict=True):
+        frame[name] = domain
+    return frame
+
+
+def _level_table(cluster: Cluster) -> pd.DataFrame:
+    import pandas as pd
+
+    nics = min((_nic_share(template) for template in cluster.templates), default=float("nan"))
+    inner = [float("nan"), *(min((t.inner_gbs(k) for t in cluster.templates), default=np.nan) for k in (True, False))]
+    rows: list[tuple[object, ...]] = []
+    taper = 1.0
+    for index, (name, domain) in enumerate(zip(cluster.level_names, cluster.domains, strict=True)):
+        sizes = np.bincount(domain)
+        if not sizes.size:
+            rows.append((name, 0, 0, 0, np.nan, np.nan, 1.0))
+            continue
+        if index < len(INNER_LEVELS):
+            rows.append((name, len(sizes), sizes.min(), sizes.max(), inner[index], _LATENCIES_US[index], 1.0))
+            continue
+        level = cluster.levels[index - len(INNER_LEVELS)]
+        # A hop at this level passes all levels below it, so the largest oversubscription so far limits it.
+        taper = max(taper, level.taper)
+        rows.append((name, len(sizes), sizes.min(), sizes.max(), nics / taper, level.latency_us, level.taper))
+    columns = ["level", "domains", "devices_min", "devices_max", "gbs", "latency_us", "taper"]
+    return pd.DataFrame(rows, columns=columns).astype({"gbs": "float64", "latency_us": "float64"})
+
+
+def _nic_share(node: Node) -> float:
+    """Return the GB/s per device of the NICs that are nearest to a device, or NaN without NICs."""
+    used = np.flatnonzero(node.near_nics.any(axis=0)).tolist() if node.devices else []
+    return sum(node.nics[k].gbs for k in used) / len(node.devices) if used else float("nan")
+
+
+def _card(cluster: Cluster) -> str:
+    of_name = {level.name: level for level in cluster.levels}
+    hosts = np.bincount(cluster.kinds, minlength=len(cluster.templates))
+    kinds = [
+        [int(count), template.model or "host", template.summary, template.cpu_model or "unknown"]
+        for template, count in zip(cluster.templates, hosts, strict=True)
+    ]
+    levels: list[Sequence[object]] = [
+        [name, _n_different(domain), "" if name in INNER_LEVELS else f"1:{of_name[name].taper:g}"]
+        for name, domain in zip(cluster.level_names, cluster.domains, strict=True)
+    ]
+    return markup.card(
+        f"Cluster · {cluster.title or cluster.names[0]}",
+        cluster.summary,
+        markup.table(["hosts", "machine", "devices", "CPU"], kinds, most=12),
+        markup.table(["level", "domains", "oversubscription"], levels),
+        "".join(
+            f'<div class="ml-sub">{markup.escape(note)}</div>'
+            for note in (*cluster.notes, f"Source: {cluster.source}" if cluster.source else "")
+            if note
+        ),
+    )

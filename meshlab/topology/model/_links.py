@@ -1,0 +1,209 @@
+"""Link words (nvidia-smi's abbreviations for links), the distances they stand for, and their bandwidths.
+
+The words are those of ``nvidia-smi topo -m``: ``NV18``, ``PIX``, ``PXB``, ``PHB``, ``NODE`` and ``SYS``. NCCL's path
+types differ a little: NCCL has no NODE (it reports nvidia-smi's NODE as PHB), and its PXN, NVB, C2C and P2C have no
+equivalent in nvidia-smi.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from types import MappingProxyType
+
+import numpy as np
+import numpy.typing as npt
+
+LINK_PATTERN = r"X|NV\d{1,3}|PIX|PXB|PHB|NODE|SYS|SOC"
+"""A regular expression for the link words of nvidia-smi. Drivers before 390 print SOC for SYS."""
+
+UNKNOWN = "?"
+"""The link word of a pair that the source does not describe."""
+
+HIDES_NVLINK = "this is the output of nvidia-smi topo -mp, which omits NVLink; nvidia-smi topo -m includes it"
+"""The note of a node that was read from ``nvidia-smi topo -mp``. `health` tests for it."""
+
+
+class Distance(IntEnum):
+    """Distance between two endpoints of one host. Larger numbers are farther apart."""
+
+    SELF = 0
+    NVLINK = 1
+    PIX = 2
+    PXB = 3
+    PHB = 4
+    NODE = 5
+    SYS = 6
+    UNKNOWN = 7
+
+
+NEAR = Distance.PXB
+"""The largest distance at which a NIC and a GPU share a PCIe switch."""
+
+LINK_MEANINGS: Mapping[str, str] = MappingProxyType(
+    {
+        "NV#": "# NVLinks",
+        "PIX": "one PCIe switch",
+        "PXB": "several PCIe switches",
+        "PHB": "the CPU's PCIe root",
+        "NODE": "two PCIe roots of one NUMA node",
+        "SYS": "the link between CPU sockets",
+        UNKNOWN: "unknown",
+    }
+)
+"""Meaning of each link word: the hardware that the link passes through."""
+
+NVLINK_GBS: Mapping[int, float] = MappingProxyType({60: 18.0, 70: 20.0, 80: 20.0, 86: 12.0, 90: 20.6, 100: 40.1})
+"""Measured GB/s of one NVLink in one direction, by ten times the compute capability (NVIDIA/nccl src/graph/topo.h)."""
+
+_DISTANCE = {"X": Distance.SELF, "SOC": Distance.SYS, UNKNOWN: Distance.UNKNOWN} | {
+    distance.name: distance for distance in Distance if Distance.PIX <= distance <= Distance.SYS
+}
+
+_PCIE3_X16_GBS = 12.0
+
+_SOCKET_GBS = (
+    # GB/s between two CPU sockets, by CPU model (NVIDIA/nccl src/graph/topo.h). The first match is used, so the newer
+    # Xeons are listed before the catch-all Intel.
+    (r"Xeon.*Platinum 85|Emerald", 40.0),
+    (r"Xeon.*Platinum 84|Sapphire", 22.0),
+    (r"Intel", 10.0),
+    (r"AMD", 16.0),
+    (r"POWER9", 32.0),
+    (r"Grace|ARM|Neoverse", 6.0),
+)
+
+
+_WORD = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
+
+
+def explain_words(text: str) -> list[str]:
+    """Explain the link words in a text, in one sentence each.
+
+    Examples
+    --------
+    >>> explain_words("dp leaves NVLink: its worst link is SYS, and tp stays inside it: NV18")
+    ['SYS stands for the link between CPU sockets', 'NV18 stands for 18 NVLinks']
+    >>> explain_words("pp leaves the host")
+    []
+    """
+    sentences = []
+    for word in dict.fromkeys(_WORD.findall(text)):
+        is_nvlink = word.startswith("NV")
+        meaning = f"{word[2:]} NVLink{'s' * (word != 'NV1')}" if is_nvlink else LINK_MEANINGS[word]
+        sentences.append(f"{word} stands for {meaning}")
+    return sentences
+
+
+def distances(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int8]:
+    """Return the `Distance` of every link word, as int8 of the same shape.
+
+    Examples
+    --------
+    >>> distances([["X", "NV18"], ["SYS", "X"]]).tolist()
+    [[0, 1], [6, 0]]
+    """
+    known: dict[str, int] = {
+        word: Distance.NVLINK if word.startswith("NV") else _DISTANCE.get(word, Distance.UNKNOWN)
+        for row in words
+        for word in set(row)
+    }
+    return np.array([[known[word] for word in row] for row in words], dtype=np.int8).reshape(
+        len(words), len(words[0]) if words else 0
+    )
+
+
+def nvlink_counts(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int16]:
+    """Return the number of NVLinks of every link word, 0 for other links, as int16 of the same shape."""
+    known = {word: int(word[2:]) if word.startswith("NV") else 0 for row in words for word in set(row)}
+    return np.array([[known[word] for word in row] for row in words], dtype=np.int16).reshape(
+        len(words), len(words[0]) if words else 0
+    )
+
+
+def nvlink_gbs(compute_capability: tuple[int, int] | None) -> float:
+    """Return the GB/s of one NVLink in one direction, or NaN if the GPU is unknown.
+
+    Examples
+    --------
+    >>> round(18 * nvlink_gbs((9, 0)), 1), nvlink_gbs(None)
+    (370.8, nan)
+    """
+    if compute_capability is None:
+        return float("nan")
+    number = compute_capability[0] * 10 + compute_capability[1]
+    # An unlisted minor version uses the value of the previous one of its generation, as in NCCL.
+    known = [sm for sm in NVLINK_GBS if sm <= number and sm // 10 == number // 10]
+    return NVLINK_GBS[max(known)] if known else float("nan")
+
+
+def pcie_gbs(generation: int | None, width: int | None = 16) -> float:
+    """Return the GB/s of a PCIe link in one direction.
+
+    These are NCCL's values: 12 GB/s for generation 3 x16, doubled with each generation.
+
+    Examples
+    --------
+    >>> pcie_gbs(5), pcie_gbs(4, 8)
+    (48.0, 12.0)
+    """
+    if not generation:
+        return float("nan")
+    return float(_PCIE3_X16_GBS * 2.0 ** (generation - 3) * (width or 16) / 16)
+
+
+def nic_gbs(gbits: float | None) -> float:
+    """Return the GB/s of a NIC in one direction: 12 per 100 Gb/s of line rate, as NCCL assumes.
+
+    Examples
+    --------
+    >>> nic_gbs(400)
+    48.0
+    """
+    return float("nan") if not gbits else 0.12 * gbits
+
+
+def socket_gbs(cpu_model: str | None) -> float:
+    """Return the GB/s between two CPU sockets, or NaN if the CPU is unknown."""
+    for pattern, gbs in _SOCKET_GBS:
+        if cpu_model and re.search(pattern, cpu_model, re.IGNORECASE):
+            return gbs
+    return float("nan")
+
+
+def clique_numbers(linked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
+    """Partition the members of a symmetric relation into cliques, greedily from the first member.
+
+    Parameters
+    ----------
+    linked : numpy.ndarray
+        bool of shape (n, n).
+
+    Returns
+    -------
+    numpy.ndarray
+        int32 of shape (n,): the clique of each member. Cliques are numbered in the order of their first members.
+
+    Examples
+    --------
+    >>> clique_numbers(np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]], dtype=bool)).tolist()
+    [0, 0, 1]
+    """
+    # Cliques, not connected components: every pair in a domain must be linked, so in a hybrid cube mesh or after
+    # one failed link a GPU that reaches only some members must start its own domain. Finding the fewest cliques is
+    # NP-hard. The greedy choice is deterministic, and exact where links are transitive (NVSwitch, bridges).
+    numbers = np.full(len(linked), -1, dtype=np.int32)
+    sets = 0
+    for first in range(len(linked)):
+        if numbers[first] >= 0:
+            continue
+        numbers[first] = sets
+        candidates = linked[first] & (numbers < 0)
+        while candidates.any():
+            member = int(candidates.argmax())
+            numbers[member] = sets
+            candidates &= linked[member]
+            candidates[member] = False
+        sets += 1
+    return numbers

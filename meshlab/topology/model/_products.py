@@ -1,0 +1,172 @@
+"""Data sheet values of GPU products, for sources that omit them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from meshlab.base._errors import TopologyError
+from meshlab.topology.model._hardware import Device
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A GPU product.
+
+    Parameters
+    ----------
+    name : str
+        Short name, such as ``"H100 80GB"``.
+    compute_capability : tuple of int
+        Major and minor version.
+    memory_gib : int
+        Nominal memory in GiB.
+    sm_count : int
+        Number of streaming multiprocessors.
+    nvlinks : int
+        Number of NVLinks, 0 if the product has none.
+    pcie_generation : int
+        Highest supported PCIe generation.
+    pci_id : str
+        PCI device ID under vendor 0x10de.
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    memory_gib: int
+    sm_count: int
+    nvlinks: int
+    pcie_generation: int
+    pci_id: str
+
+    def device(self, number: int, *, numa: str | None = None, cpus: str | None = None) -> Device:
+        """Return a device of this product with the given index in its host."""
+        return Device(
+            id=number,
+            name=self.name,
+            memory_bytes=self.memory_gib * 2**30,
+            sm_count=self.sm_count,
+            compute_capability=self.compute_capability,
+            nvlink_count=self.nvlinks,
+            pcie_generation_max=self.pcie_generation,
+            pcie_width_max=16,
+            numa=numa,
+            cpus=cpus,
+        )
+
+
+# All PCI IDs are those of the PCI ID repository (pci.ids). Of the other values, the SM counts of A100, H100 and
+# RTX 3090 were compared with published specifications. The rest is not confirmed.
+PRODUCTS = (
+    Product("V100 SXM2 16GB", (7, 0), 16, 80, 6, 3, "0x1db1"),
+    Product("V100 SXM2 32GB", (7, 0), 32, 80, 6, 3, "0x1db5"),
+    Product("A100 40GB", (8, 0), 40, 108, 12, 4, "0x20b0"),
+    Product("A100 80GB", (8, 0), 80, 108, 12, 4, "0x20b2"),
+    Product("A100 PCIe 80GB", (8, 0), 80, 108, 12, 4, "0x20b5"),
+    Product("A10G", (8, 6), 24, 80, 0, 4, "0x2237"),
+    Product("RTX 3090", (8, 6), 24, 82, 4, 4, "0x2204"),
+    Product("L4", (8, 9), 24, 58, 0, 4, "0x27b8"),
+    Product("L40S", (8, 9), 48, 142, 0, 4, "0x26b9"),
+    Product("H100 80GB", (9, 0), 80, 132, 18, 5, "0x2330"),
+    Product("H100 PCIe 80GB", (9, 0), 80, 114, 12, 5, "0x2331"),
+    Product("H200", (9, 0), 141, 132, 18, 5, "0x2335"),
+    Product("GH200 96GB", (9, 0), 96, 132, 18, 5, "0x2342"),
+    Product("B200", (10, 0), 180, 148, 18, 5, "0x2901"),
+    Product("GB200", (10, 0), 186, 152, 18, 5, "0x2941"),
+)
+"""The products that readers and presets recognise."""
+
+_BY_PCI = {product.pci_id: product for product in PRODUCTS}
+
+
+def find_product(name: str) -> Product:
+    """Return the first product whose name starts with `name`.
+
+    Parameters
+    ----------
+    name : str
+        The name of a product or its beginning, such as ``"H100"``. Case is ignored.
+
+    Raises
+    ------
+    TopologyError
+        If no product name starts with `name`.
+
+    Examples
+    --------
+    >>> find_product("h100").name
+    'H100 80GB'
+    """
+    for product in PRODUCTS:
+        if product.name.lower().startswith(name.lower().strip()):
+            return product
+    raise TopologyError(
+        f"unknown GPU product {name!r}", hint=f"choose one of {', '.join(product.name for product in PRODUCTS)}"
+    )
+
+
+_MODEL = re.compile(r"\b(?!HBM|SXM)(?:[A-Z]{1,3}\d{1,4}[A-Z]*|\d{4})\b")
+
+
+def models_in(name: str) -> set[str]:
+    """Return the models in the name of a GPU. Memory and form factor are not models.
+
+    Examples
+    --------
+    >>> models_in("NVIDIA H100 80GB HBM3"), models_in("A100-SXM4-40GB"), models_in("some GPU")
+    ({'H100'}, {'A100'}, set())
+    """
+    return set(_MODEL.findall(name))
+
+
+def product_of_pci(vendor: str | None, device: str | None) -> Product | None:
+    """Return the product with a PCI ID, or None if it is unknown.
+
+    Examples
+    --------
+    >>> product_of_pci("0x10de", "0x2330").name
+    'H100 80GB'
+    """
+    return _BY_PCI.get(device) if vendor == "0x10de" and device else None
+
+
+# Peak of dense matrix products in bfloat16 (float16 on V100). From Ampere on, data sheets also have twice the value,
+# for sparse matrices. The first match is used.
+_TFLOPS = (
+    # NVIDIA's pages and data sheets, as cited in torchtitan/tools/utils.py of PyTorch.
+    (r"GB200", 2500.0),
+    (r"B200", 2250.0),
+    (r"H100.*PCIe", 756.0),
+    (r"H100.*NVL", 835.0),
+    (r"H100|H200", 989.0),  # also GH200
+    (r"A100\b", 312.0),
+    (r"L40S", 362.0),
+    # NVIDIA's data sheet, as cited in lightning/fabric/utilities/throughput.py.
+    (r"V100S", 130.0),
+    (r"V100.*PCIe", 112.0),
+    (r"V100", 125.0),
+    # Not confirmed with a data sheet. torchtitan cites Tom's Hardware for H20. Public tables agree on L4, but not on
+    # A10G (70 or 125) and RTX 3090 (71 or 142). A800 and H800 are assumed to equal A100 and H100.
+    (r"H20\b", 148.0),
+    (r"H800", 989.0),
+    (r"A800", 312.0),
+    (r"L4\b", 121.0),
+    (r"A10G", 70.0),
+    (r"RTX 3090", 71.0),
+)
+
+
+def peak_tflops(name: str) -> float:
+    """Return the peak of dense 16-bit matrix products of a GPU in TFLOP/s, or NaN if the product is unknown.
+
+    Parameters
+    ----------
+    name : str
+        Name of a product, also as printed by a driver.
+
+    Examples
+    --------
+    >>> peak_tflops("NVIDIA H100 80GB HBM3"), peak_tflops("GPU")
+    (989.0, nan)
+    """
+    return next((peak for pattern, peak in _TFLOPS if re.search(pattern, name, re.IGNORECASE)), float("nan"))

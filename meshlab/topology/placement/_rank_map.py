@@ -1,0 +1,198 @@
+"""RankMap: the hardware position of every rank, as the flat arrays from which crossings are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.base._errors import TopologyError
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.topology.model._cluster import Cluster, Ints
+from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._links import Distance
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class RankMap:
+    """Devices and NICs of every rank on a cluster.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The cluster.
+    domains : numpy.ndarray
+        int32 of shape (levels, ranks): the domain of every rank at every level.
+    node, local, kind : numpy.ndarray
+        int32 of shape (ranks,): the host, the index of the device in the host, and the host's template.
+    nic_set : numpy.ndarray
+        int32 of shape (ranks,): the set of nearest NICs. The sets of a host have consecutive numbers.
+    set_nics, set_gbs, set_node : numpy.ndarray
+        Number of NICs, their total GB/s, and the host of every set.
+    overlap : tuple of numpy.ndarray, optional
+        If sets share NICs, all pairs of a set and one of its NICs, ordered by set: the set, the NIC, and the NIC's
+        GB/s. None if no NIC is in two sets.
+    distance, gbs : numpy.ndarray
+        `Distance` and GB/s between the devices of a host, of shape (templates, devices, devices).
+    nvlink_gbs : numpy.ndarray
+        float64 of shape (ranks,): GB/s of the rank's NVLinks to other hosts.
+    patchy : numpy.ndarray
+        bool of shape (templates,): True if two devices in different NVLink domains have NVLink between them.
+    one_rank_each : bool
+        True if every device has at most one rank.
+    """
+
+    cluster: Cluster
+    domains: Ints
+    node: Ints
+    local: Ints
+    kind: Ints
+    nic_set: Ints
+    set_nics: Ints
+    set_gbs: Floats
+    set_node: Ints
+    overlap: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats] | None
+    distance: npt.NDArray[np.int8]
+    gbs: Floats
+    nvlink_gbs: Floats
+    patchy: npt.NDArray[np.bool_]
+    one_rank_each: bool
+
+    @classmethod
+    def of(cls, cluster: Cluster, devices: Ints) -> RankMap:
+        """Create the map from the device of every rank."""
+        node = cluster.node_of[devices]
+        local = cluster.local_of[devices]
+        kind = cluster.kinds[node]
+        templates = cluster.templates
+        most = max(len(template.devices) for template in templates)
+        distance = np.full((len(templates), most, most), Distance.UNKNOWN, dtype=np.int8)
+        gbs = np.full((len(templates), most, most), np.nan)
+        nvlink = np.full((len(templates), most), np.nan)
+        sets = np.zeros((len(templates), most), dtype=np.int32)
+        nics: list[Ints] = []
+        speeds: list[Floats] = []
+        for index, template in enumerate(templates):
+            count = len(template.devices)
+            if not count:
+                nics.append(np.zeros(0, dtype=np.int32))
+                speeds.append(np.zeros(0))
+                continue
+            distance[index, :count, :count] = template.distance[:count, :count]
+            gbs[index, :count, :count] = template.gbs[:count, :count]
+            linked = np.where(
+                template.distance[:count, :count] == Distance.NVLINK, template.gbs[:count, :count], np.nan
+            )
+            # The template lists links inside the host only. Through NVSwitch a device reaches other hosts with the same
+            # NVLinks, so its fastest link inside the host is also its rate to other hosts.
+            nvlink[index, :count] = np.fmax.reduce(linked, axis=1, initial=np.nan)
+            sets[index, :count] = template.nic_groups
+            first = np.unique(template.nic_groups, return_index=True)[1]
+            nics.append(template.near_nics[first].sum(axis=1).astype(np.int32))
+            each = np.array([nic.gbs for nic in template.nics], dtype=float)
+            speeds.append(np.array([each[near].sum() for near in template.near_nics[first]]))
+        # Sets are numbered per template above. Shift the numbers so that they are unique in the cluster.
+        sizes = np.array([len(one) for one in nics], dtype=np.int64)[cluster.kinds]
+        offset = np.cumsum(sizes) - sizes
+        nic_set = (offset[node] + sets[kind, local]).astype(np.int32)
+        return cls(
+            cluster=cluster,
+            domains=cluster.domains[:, devices],
+            node=node,
+            local=local,
+            kind=kind,
+            nic_set=nic_set,
+            set_nics=np.concatenate([nics[k] for k in cluster.kinds]).astype(np.int32),
+            set_gbs=np.concatenate([speeds[k] for k in cluster.kinds]),
+            set_node=np.repeat(np.arange(cluster.n_nodes, dtype=np.int32), sizes),
+            overlap=_overlap(cluster, offset),
+            distance=distance,
+            gbs=gbs,
+            nvlink_gbs=nvlink[kind, local],
+            patchy=np.array([_is_patchy(template) for template in templates]),
+            one_rank_each=int(np.bincount(devices).max()) == 1,
+        )
+
+
+def _is_patchy(template: Node) -> bool:
+    """Return whether two devices of a host have NVLink although they are in different NVLink domains."""
+    count = len(template.devices)
+    domain = template.nvlink_groups
+    linked = template.distance[:count, :count] == Distance.NVLINK
+    return bool((linked & (domain[:, None] != domain)).any())
+
+
+def _overlap(
+    cluster: Cluster, offset: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats] | None:
+    """Return all pairs of a set and one of its NICs, see `RankMap`. None if no NIC is in two sets."""
+    near = [t.near_nics[np.unique(t.nic_groups, return_index=True)[1]] for t in cluster.templates]
+    if all(sets.sum(axis=0).max(initial=0) <= 1 for sets in near):
+        return None
+    pairs = [np.nonzero(sets) for sets in near]
+    speeds = [np.array([nic.gbs for nic in t.nics], dtype=float) for t in cluster.templates]
+    counts = np.array([len(one) for one in speeds], dtype=np.int64)[cluster.kinds]
+    first = np.cumsum(counts) - counts
+    kinds = cluster.kinds.tolist()
+    return (
+        np.concatenate([pairs[kind][0] + offset[node] for node, kind in enumerate(kinds)]),
+        np.concatenate([pairs[kind][1] + first[node] for node, kind in enumerate(kinds)]),
+        np.concatenate([speeds[kind][pairs[kind][1]] for kind in kinds]),
+    )
+
+
+def devices_of_ranks(
+    mesh: DeviceMesh, cluster: Cluster, devices: Sequence[int] | Ints | None = None
+) -> tuple[Cluster, Ints]:
+    """Return the device of every rank.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh
+        The mesh.
+    cluster : Cluster
+        The cluster. If it has no devices, its hosts get CPU slots.
+    devices : sequence of int, optional
+        The device of every rank. By default rank r uses device r.
+
+    Returns
+    -------
+    tuple of Cluster and numpy.ndarray
+        The cluster, with CPU slots if it had no devices, and int32 of shape (world_size,).
+
+    Raises
+    ------
+    TopologyError
+        If there are fewer devices than ranks.
+        If `devices` does not contain one existing device per rank.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> devices_of_ranks(ml.DeviceMesh("tp=4"), ml.preset("dgx-h100"), [7, 6, 5, 4])[1].tolist()
+    [7, 6, 5, 4]
+    """
+    if not cluster.n_devices:
+        cluster = cluster.with_cpu_slots(mesh.world_size)
+    if devices is None:
+        if mesh.world_size > cluster.n_devices:
+            raise TopologyError(
+                f"the mesh has {mesh.world_size:,} ranks, but the cluster has only {cluster.n_devices:,} devices",
+                hint="use a smaller mesh or more nodes, or let ranks share devices with devices=",
+            )
+        return cluster, np.arange(mesh.world_size, dtype=np.int32)
+    of_rank = np.asarray(devices)
+    if of_rank.shape != (mesh.world_size,) or of_rank.dtype.kind not in "iu":
+        raise TopologyError(
+            f"devices must be {mesh.world_size:,} integers, one per rank, not {of_rank.dtype} of shape {of_rank.shape}"
+        )
+    outside = of_rank[(of_rank < 0) | (of_rank >= cluster.n_devices)]
+    if outside.size:
+        raise TopologyError(
+            f"unknown device {outside[0]} in devices=", hint=f"choose numbers from 0 to {cluster.n_devices - 1:,}"
+        )
+    return cluster, of_rank.astype(np.int32)

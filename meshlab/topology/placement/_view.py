@@ -1,0 +1,258 @@
+"""View: the scene of a machine with a mesh on it, and the group of every device, for the figure and its text form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from meshlab.base._errors import MeshError, ParseError, TopologyError
+from meshlab.mesh._groups import Groups
+from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.topology.model._cluster import Cluster, Ints
+from meshlab.topology.model._presets import PRESETS, ClusterLike, as_cluster
+from meshlab.topology.placement._placement import Placement, as_placement, place
+from meshlab.topology.placement._scene import Scene, scene_of, scene_of_ranks
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """Devices in blocks.
+
+    Parameters
+    ----------
+    title : str
+        Content of the figure.
+    scene : Scene
+        The machine, or blocks of ranks.
+    blocks : tuple of str
+        Names of the blocks: hosts, or coordinates if there is no cluster.
+    block_of, slot_of : numpy.ndarray
+        int32 of shape (devices,): the block of every device, and its position in the block.
+    rank_of : numpy.ndarray
+        int32 of shape (devices,): the rank of every device, -1 for none.
+    group_of : numpy.ndarray
+        int32 of shape (devices,): the group that determines the colour, -1 for none.
+    word : str
+        Name of the axis or level that the groups belong to, such as ``tp`` or ``leaf``. Empty if there are no groups.
+    n_groups : int
+        Number of groups.
+    groups : Groups, optional
+        The groups, if they are those of a mesh.
+    placement : Placement, optional
+        The mesh on the cluster, if there are both.
+    cluster : Cluster, optional
+        The cluster.
+    notes : tuple of str, default ()
+        Parts of the arguments that are not shown, and why.
+    """
+
+    title: str
+    scene: Scene
+    blocks: tuple[str, ...]
+    block_of: Ints
+    slot_of: Ints
+    rank_of: Ints
+    group_of: Ints
+    word: str
+    n_groups: int
+    groups: Groups | None = None
+    placement: Placement | None = None
+    cluster: Cluster | None = None
+    notes: tuple[str, ...] = ()
+
+
+def make_view(
+    mesh: MeshLike | Placement | ClusterLike | None,
+    cluster: ClusterLike | None = None,
+    axis: str | Sequence[str] | None = None,
+    devices: Sequence[int] | Ints | None = None,
+    before: View | None = None,
+) -> View:
+    """Return the view of a mesh, a cluster, or a mesh on a cluster.
+
+    A mesh that does not fit the cluster, or an axis that the mesh does not have, does not hide the machine: a note
+    reports it.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh, str, Placement or Cluster, optional
+        A mesh, text such as ``"dp=2, tp=4"``, or a placement. If `cluster` is omitted, also a cluster or the name of a
+        preset.
+    cluster : Cluster or str, optional
+        A cluster, or the name of a preset.
+    axis : str or sequence of str, optional
+        An axis, several axes, the name of a group, or a level of the cluster. By default the fastest axis or, without
+        a mesh, the outermost level with several domains.
+    devices : sequence of int, optional
+        The device of every rank. By default rank r uses device r.
+    before : View, optional
+        The view before a change. What it has in common with the new one is not computed again.
+
+    Raises
+    ------
+    TopologyError
+        If neither a mesh nor a cluster is given.
+        If `devices` does not contain one existing device per rank.
+    """
+    shape, machine, devices = _sort_arguments(mesh, cluster, devices)
+    if machine is None:
+        if shape is None:
+            raise TopologyError("no mesh and no cluster given", hint="pass a mesh, a cluster, or both")
+        return _mesh_view(shape, axis)
+    if shape is None:
+        return _cluster_view(machine, axis)
+    return _placement_view(shape, machine, axis, devices, before)
+
+
+def _sort_arguments(
+    mesh: MeshLike | Placement | ClusterLike | None,
+    cluster: ClusterLike | None,
+    devices: Sequence[int] | Ints | None,
+) -> tuple[DeviceMesh | None, Cluster | None, Sequence[int] | Ints | None]:
+    """Return the mesh, the cluster and the devices from any combination of arguments that `make_view` accepts."""
+    if isinstance(mesh, Placement):
+        placement = as_placement(mesh, cluster, devices)
+        return placement.mesh, placement.cluster, placement.devices
+    if isinstance(mesh, Cluster) and cluster is not None:
+        raise TopologyError("the first argument is a Cluster, but a mesh is expected", hint="pass the mesh first")
+    if cluster is None and _is_cluster(mesh):
+        mesh, cluster = None, mesh
+    machine = None if cluster is None else as_cluster(cluster)
+    if devices is not None and (mesh is None or machine is None):
+        raise TopologyError("devices= needs a mesh and a cluster", hint="pass both, or omit devices=")
+    if mesh is None:
+        return None, machine, None
+    fill = len(devices) if devices is not None else machine.n_devices or None if machine is not None else None
+    try:
+        return as_mesh(mesh, fill=fill), machine, devices  # type: ignore[arg-type]
+    except ParseError:
+        if cluster is None and isinstance(mesh, str) and "=" not in mesh:
+            raise TopologyError(
+                f"{mesh[:60]!r} is neither a mesh nor the name of a preset",
+                hint=f"write a mesh such as 'dp=2, tp=4', or choose one of {', '.join(PRESETS)}",
+            ) from None
+        raise
+
+
+def _is_cluster(value: object) -> bool:
+    return (
+        isinstance(value, Cluster) or (isinstance(value, str) and value in PRESETS) or hasattr(value, "why_no_cluster")
+    )
+
+
+def _placement_view(
+    mesh: DeviceMesh,
+    cluster: Cluster,
+    axis: str | Sequence[str] | None,
+    devices: Sequence[int] | Ints | None,
+    before: View | None,
+) -> View:
+    if devices is None and 0 < cluster.n_devices < mesh.world_size:
+        view = _cluster_view(cluster, None)
+        note = (
+            f"{mesh} has {mesh.world_size:,} ranks, but the cluster has {cluster.n_devices:,} devices: it is not placed"
+        )
+        return replace(view, notes=(note,))
+    known = before.placement if before is not None and before.cluster is cluster and devices is None else None
+    if known is not None and known.mesh.world_size == mesh.world_size:
+        placement = replace(known, mesh=mesh, cache=known.cache if mesh == known.mesh else {})
+    else:
+        placement = place(mesh, cluster, devices)
+    cluster, of_rank = placement.cluster, placement.devices
+    rank_of = np.full(cluster.n_devices, -1, dtype=np.int32)
+    # In reverse order: if ranks share a device, the assignment of the lowest rank comes last and wins.
+    rank_of[of_rank[::-1]] = np.arange(mesh.world_size, dtype=np.int32)[::-1]
+    if isinstance(axis, str) and axis in cluster.level_names and axis not in mesh.axis_names:
+        view = _cluster_view(cluster, axis)
+        title = f"{axis} ({_count(view.n_groups, 'group')}) · {cluster.summary}"
+        return replace(view, title=title, rank_of=rank_of, placement=placement)
+    groups, notes = _groups(mesh, axis)
+    color = np.append(groups.color, -1)  # devices without a rank have the rank -1, which selects this last entry
+    return View(
+        title=f"{groups.name} ({_count(len(groups), 'group')} of {groups.size:,}) · {cluster.summary}",
+        scene=before.scene if known is not None and before is not None else scene_of(cluster),
+        blocks=cluster.names,
+        block_of=cluster.node_of,
+        slot_of=cluster.local_of,
+        rank_of=rank_of,
+        group_of=color[rank_of],
+        word=groups.name,
+        n_groups=len(groups),
+        groups=groups,
+        placement=placement,
+        cluster=cluster,
+        notes=notes,
+    )
+
+
+def _groups(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> tuple[Groups, tuple[str, ...]]:
+    """Return the groups of an axis. If the mesh does not have it, return those of the fastest axis, and a note."""
+    fastest = fastest_axis(mesh)
+    try:
+        return mesh[axis or fastest], ()
+    except MeshError:
+        name = axis if isinstance(axis, str) else "-".join(axis or ())
+        return mesh[fastest], (f"{mesh} has no axis or group {name!r}: the groups of {fastest} are shown",)
+
+
+def _mesh_view(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> View:
+    groups, notes = _groups(mesh, axis)
+    inner = next((index for index in reversed(range(len(mesh.shape))) if mesh.shape[index] > 1), 0)
+    width = mesh.shape[inner]
+    ranks = np.arange(mesh.world_size, dtype=np.int32)
+    outer = [name for index, name in enumerate(mesh.axis_names) if index < inner]
+    coordinates = mesh.coordinate_array[::width, :inner]
+    names = tuple(
+        " ".join(f"{name} {value}" for name, value in zip(outer, values, strict=True)) or "all ranks"
+        for values in coordinates.tolist()
+    )
+    return View(
+        title=f"{groups.name} ({_count(len(groups), 'group')} of {groups.size:,}) · {mesh}",
+        scene=scene_of_ranks(str(mesh), names, width),
+        blocks=names,
+        block_of=ranks // width,
+        slot_of=ranks % width,
+        rank_of=ranks,
+        group_of=groups.color,
+        word=groups.name,
+        n_groups=len(groups),
+        groups=groups,
+        notes=notes,
+    )
+
+
+def _cluster_view(cluster: Cluster, level: str | Sequence[str] | None) -> View:
+    counts = {
+        name: int(domain.max(initial=-1)) + 1 for name, domain in zip(cluster.level_names, cluster.domains, strict=True)
+    }
+    dividing = [name for name in cluster.level_names[1:] if counts[name] > 1]
+    usual = dividing[-1] if dividing else "nvlink"
+    name = usual if level is None else level if isinstance(level, str) else "-".join(level)
+    notes = [] if cluster.n_devices else ["the source lists no devices"]
+    if name not in counts:
+        notes.append(f"the cluster has no level {name!r}: the domains of {usual} are shown")
+        name = usual
+    return View(
+        title=f"{cluster.title or cluster.names[0]} · {cluster.summary}",
+        scene=scene_of(cluster),
+        blocks=cluster.names,
+        block_of=cluster.node_of,
+        slot_of=cluster.local_of,
+        rank_of=np.full(cluster.n_devices, -1, dtype=np.int32),
+        group_of=cluster.domain(name),
+        word=name,
+        n_groups=counts[name],
+        cluster=cluster,
+        notes=tuple(notes),
+    )
+
+
+def fastest_axis(mesh: DeviceMesh) -> str:
+    """Return the fastest axis with more than one rank, or the last axis if all have size 1."""
+    return next((axis.name for axis in reversed(mesh.axes) if axis.size > 1), mesh.axis_names[-1])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'s' * (number != 1)}"

@@ -1,0 +1,154 @@
+"""Hardware of a Linux host from procfs and sysfs: processors, memory, NICs, and the PCI tree.
+
+All functions return plain data and accept a different root folder, because containers may hide parts of both.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from meshlab.base._numerals import whole
+from meshlab.topology.model._links import UNKNOWN
+
+_BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
+
+
+def normal_bus_id(text: str) -> str:
+    """Return a PCI bus ID in the format of Linux: lower case, with a domain of four digits.
+
+    Examples
+    --------
+    >>> normal_bus_id("00000000:0F:00.0")
+    '0000:0f:00.0'
+    """
+    # NVML pads the domain to eight digits, nvidia-smi prints upper case.
+    domain, _, rest = text.strip().lower().partition(":")
+    return f"{whole(domain, 16):04x}:{rest}" if _BUS_ID.fullmatch(text.strip().lower()) else text.strip().lower()
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(errors="replace").strip()
+    except OSError:
+        return None
+
+
+def _integer(path: Path) -> int | None:
+    text = _text(path)
+    return whole(text) if text and re.fullmatch(r"-?\d+", text) else None
+
+
+def read_processors(root: Path = Path("/")) -> dict[str, Any]:
+    """Return CPUs, sockets, memory and NUMA nodes as fields of `Node`, or None for values that the system hides."""
+    cpuinfo = _text(root / "proc/cpuinfo") or ""
+    model = re.search(r"^(?:model name|cpu model|Processor)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    sockets = set(re.findall(r"^physical id\s*:\s*(\d+)$", cpuinfo, re.MULTILINE))
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", _text(root / "proc/meminfo") or "", re.MULTILINE)
+    numa = []
+    for folder in sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: whole(path.name[4:])):
+        total = re.search(r"MemTotal:\s*(\d+) kB", _text(folder / "meminfo") or "")
+        memory_bytes = whole(total[1]) * 1024 if total else None
+        numa.append((whole(folder.name[4:]), _text(folder / "cpulist") or "", memory_bytes))
+    return {
+        "cpu_model": model[1].strip() if model else platform.processor() or None,
+        "cpu_count": len(re.findall(r"^processor\s*:", cpuinfo, re.MULTILINE)) or os.cpu_count(),
+        "sockets": len(sockets) or None,
+        "memory_bytes": whole(memory[1]) * 1024 if memory else None,
+        "numa": numa,
+    }
+
+
+def read_nics(root: Path = Path("/")) -> list[dict[str, Any]]:
+    """Return all ports of PCI network cards as fields of `Nic`: RDMA ports first, then plain Ethernet."""
+    nics: list[dict[str, Any]] = []
+    rdma = root / "sys/class/infiniband"
+    for card in sorted(rdma.iterdir(), key=_natural) if rdma.is_dir() else []:
+        ports = sorted((card / "ports").glob("[0-9]*"), key=_natural)
+        for port in ports:
+            rate = re.match(r"(\d+(?:\.\d+)?)", _text(port / "rate") or "")
+            nics.append(
+                {
+                    "name": card.name if len(ports) == 1 else f"{card.name}:{port.name}",
+                    "bus_id": _bus_id_of(card / "device"),
+                    "gbits": float(rate[1]) if rate else None,
+                    "numa": _numa(card / "device"),
+                    "link_layer": _text(port / "link_layer"),
+                    "state": (_text(port / "state") or "").rpartition(":")[2].strip() or None,
+                }
+            )
+    # A RoCE card is listed in both classes. Only its RDMA port is kept.
+    seen = {nic["bus_id"] for nic in nics}
+    ethernet = root / "sys/class/net"
+    for card in sorted(ethernet.iterdir(), key=_natural) if ethernet.is_dir() else []:
+        bus_id = _bus_id_of(card / "device")
+        if bus_id is None or bus_id in seen:  # virtual interfaces such as lo have no PCI device
+            continue
+        speed = _integer(card / "speed")
+        nics.append(
+            {
+                "name": card.name,
+                "bus_id": bus_id,
+                "gbits": speed / 1000 if speed and speed > 0 else None,  # -1 without a link
+                "numa": _numa(card / "device"),
+                "link_layer": "Ethernet",
+                "state": _text(card / "operstate"),
+            }
+        )
+    return nics
+
+
+def _natural(path: Path) -> list[str | int]:
+    """Return a sort key that puts mlx5_2 before mlx5_10."""
+    return [whole(part) if part.isdecimal() else part for part in re.split(r"(\d+)", path.name)]
+
+
+def _numa(device: Path) -> str | None:
+    number = _integer(device / "numa_node")  # -1 if the firmware does not report it
+    return None if number is None or number < 0 else str(number)
+
+
+def _bus_id_of(device: Path) -> str | None:
+    if not device.exists():
+        return None
+    found = [part for part in Path(os.path.realpath(device)).parts if _BUS_ID.fullmatch(part)]
+    return found[-1] if found else None
+
+
+def pci_path(bus_id: str | None, root: Path = Path("/")) -> tuple[str, ...]:
+    """Return the PCI devices from the root complex to a device, or an empty tuple if the system hides it."""
+    link = root / "sys/bus/pci/devices" / (bus_id or "-")
+    if not link.exists():
+        return ()
+    # The link resolves to the position in the PCI tree, such as pci0000:00/0000:00:01.0/0000:01:00.0.
+    parts = Path(os.path.realpath(link)).parts
+    start = next((i for i, part in enumerate(parts) if part.startswith("pci")), len(parts))
+    return parts[start:]
+
+
+def pci_word(one: Sequence[str], other: Sequence[str], numas: tuple[str | None, str | None]) -> str:
+    """Return the link word between two PCI devices, from their paths and NUMA nodes.
+
+    Examples
+    --------
+    >>> switch = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
+    >>> gpu, nic = (*switch, "0000:02:00.0", "0000:03:00.0"), (*switch, "0000:02:01.0", "0000:04:00.0")
+    >>> pci_word(gpu, nic, ("0", "0")), pci_word(gpu, ("pci0000:80", "0000:81:00.0"), ("0", "1"))
+    ('PIX', 'SYS')
+    """
+    if not one or not other:
+        return UNKNOWN if None in numas or numas[0] == numas[1] else "SYS"
+    common = 0
+    while common < min(len(one), len(other)) and one[common] == other[common]:
+        common += 1
+    if common >= 2:
+        # A switch consists of an upstream port and one downstream port per device. So two devices of one switch share
+        # all but the downstream port and the device itself.
+        return "PIX" if max(len(one), len(other)) - common <= 2 else "PXB"
+    if common == 1:
+        return "PHB"
+    return "NODE" if numas[0] == numas[1] and numas[0] is not None else "SYS"

@@ -1,0 +1,363 @@
+"""Actions: the edits that the panels of a workbench offer, as functions from a design and a message to a design."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any
+
+from meshlab.base._errors import MeshError, MeshlabError, ParseError, TopologyError
+from meshlab.base._units import format_size, parse_size
+from meshlab.mesh._axes import nearest_axes
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.topology.model._presets import PRESETS, as_cluster
+from meshlab.topology.placement._loads import default_collective
+from meshlab.topology.readers._detect import read
+from meshlab.topology.readers._hosts import probe
+from meshlab.widgets import _edits as edits
+from meshlab.widgets._edits import Design, MisfitError, Pairs
+from meshlab.widgets._machines import DIALS, MOST_DEVICES, Machine
+from meshlab.widgets._panels import number_text, pairs_text
+from meshlab.widgets._source import cluster_code, python
+
+Content = Mapping[str, Any]
+
+_NUMBER = re.compile(r"(?:1\s*:\s*)?([+-]?\d{1,15}(?:\.\d{1,6})?)")
+
+
+def act(design: Design, action: str, content: Content, total: int | None) -> tuple[Design, str]:
+    """Apply an action of the front end.
+
+    Parameters
+    ----------
+    design : Design
+        The present design.
+    action : str
+        One of `ACTIONS`.
+    content : mapping
+        The message with the arguments of the action.
+    total : int, optional
+        The number of ranks that a mesh must have. By default any.
+
+    Returns
+    -------
+    Design
+        The new design.
+    str
+        A remark on the new design, empty if there is none.
+
+    Raises
+    ------
+    MeshlabError
+        If the action is not possible.
+    """
+    if action not in ACTIONS:
+        raise MeshError(f"unknown action {action!r}; choose one of {', '.join(ACTIONS)}")
+    made = ACTIONS[action](design, content, total)
+    return made if isinstance(made, tuple) else (made, "")
+
+
+def problem_of(design: Design, error: MeshlabError, content: Content) -> dict[str, Any]:
+    """Return what a field shows if its edit is not possible: the reason, and valid values near to it."""
+    options: list[tuple[str, dict[str, Any]]] = []
+    if isinstance(error, MisfitError):
+        options = [(pairs_text(option), {"action": "axes", "axes": option}) for option in error.options]
+    elif content.get("action") == "dial" and design.machine is not None and content.get("dial") in DIALS:
+        dial = str(content["dial"])
+        number = _NUMBER.fullmatch(str(content.get("value", "")).replace(",", "").strip())
+        wanted = float(number[1]) if number is not None else float(design.machine.values[dial] or 1)
+        options = [
+            (number_text(dial, value), {"action": "dial", "dial": dial, "value": number_text(dial, value)})
+            for value in design.machine.nearest(dial, wanted)
+        ]
+    return {
+        "where": str(content.get("where", content.get("action", ""))),
+        "text": _sentence(error),
+        "value": str(content.get("value", content.get("text", ""))),
+        "options": [[label, edit] for label, edit in options[: edits.MOST_OPTIONS]],
+    }
+
+
+def _sentence(error: MeshlabError) -> str:
+    if isinstance(error, ParseError) and error.hint:
+        return f"{error.message}. {error.hint[0].upper()}{error.hint[1:]}."
+    return error.summary
+
+
+# -- the mesh ----------------------------------------------------------------------------------------------------------
+
+
+def _with_pairs(design: Design, pairs: Pairs | None, renamed: Mapping[str, str] = MappingProxyType({})) -> Design:
+    return design if pairs is None else design.with_mesh(edits.rebuilt(design.mesh, pairs, renamed))
+
+
+def _step(design: Design, content: Content, total: int | None) -> Design:
+    by = 1 if _integer(content, "by") > 0 else -1
+    return _with_pairs(design, edits.step_axis(edits.pairs_of(design.mesh), str(content["axis"]), by, design.rest))
+
+
+def _size(design: Design, content: Content, total: int | None) -> Design:
+    axis, pairs = str(content["axis"]), edits.pairs_of(design.mesh)
+    size = _whole(content, f"the size of {axis}")
+    kept = design.mesh.world_size if total is not None else None
+    try:
+        return _with_pairs(design, edits.type_size(pairs, axis, size, kept, design.rest))
+    except MisfitError:
+        if total is None or total == kept:
+            raise
+        return _with_pairs(design, edits.type_size(pairs, axis, size, total, design.rest))
+
+
+def _axes(design: Design, content: Content, total: int | None) -> Design:
+    pairs = tuple((str(name), int(size)) for name, size in content["axes"])
+    return _with_pairs(design, pairs)
+
+
+def _move(design: Design, content: Content, total: int | None) -> Design:
+    pairs = edits.pairs_of(design.mesh)
+    return _with_pairs(design, edits.move_axis(pairs, str(content["axis"]), _integer(content, "to")))
+
+
+def _rename(design: Design, content: Content, total: int | None) -> Design:
+    old, new = str(content["axis"]), str(content["value"]).strip()
+    pairs = edits.rename_axis(edits.pairs_of(design.mesh), old, new)
+    calls = {new if axis == old else axis: call for axis, call in design.per_axis.items()}
+    mesh = edits.rebuilt(design.mesh, pairs, {old: new})
+    rest = new if design.rest == old else design.rest
+    return replace(design, rest=rest, per_axis=MappingProxyType(calls)).with_mesh(mesh)
+
+
+def _add(design: Design, content: Content, total: int | None) -> Design:
+    pairs = edits.pairs_of(design.mesh)
+    name = str(content.get("name") or edits.free_names(pairs)[0])
+    return _with_pairs(design, edits.add_axis(pairs, name))
+
+
+def _remove_axis(design: Design, content: Content, total: int | None) -> Design:
+    pairs = edits.pairs_of(design.mesh)
+    return _with_pairs(
+        design, edits.remove_axis(pairs, str(content["axis"]), design.rest, keeps_product=total is not None)
+    )
+
+
+def _rest(design: Design, content: Content, total: int | None) -> Design:
+    axis = str(content["axis"])
+    if axis not in design.mesh.axis_names:
+        raise MeshError(f"unknown axis {axis!r}; choose one of {', '.join(design.mesh.axis_names)}")
+    return replace(design, rest="" if design.rest == axis else axis)
+
+
+def _template(design: Design, content: Content, total: int | None) -> Design:
+    return design.with_mesh(DeviceMesh(str(content["text"])))
+
+
+def _paste(design: Design, content: Content, total: int | None) -> tuple[Design, str]:
+    mesh, note = edits.paste_mesh(str(content["text"]), total)
+    return design.with_mesh(mesh), note
+
+
+def _use_all(design: Design, content: Content, total: int | None) -> Design:
+    if total is None or design.mesh.world_size == total:
+        return design
+    pairs = edits.pairs_of(design.mesh)
+    other = edits.rest_axis(pairs, "", design.rest)
+    assert other is not None  # a mesh has an axis
+    try:
+        return _with_pairs(design, edits.type_size(pairs, other, -1, total))
+    except MisfitError:
+        names, sizes = zip(*pairs, strict=True)
+        return _with_pairs(design, nearest_axes(names, sizes, total, most=1)[0])
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+def _machine(design: Design) -> Machine:
+    if design.machine is None:
+        raise TopologyError("there is no machine", hint="choose a preset")
+    return design.machine
+
+
+def _preset(design: Design, content: Content, total: int | None) -> Design:
+    """Choose a preset. It gets the number of hosts of the present machine if there are several."""
+    machine = Machine.of(str(content["name"]))
+    before = design.machine
+    hosts = before.whole.n_nodes if before is not None else 1
+    if hosts > 1:
+        least = PRESETS[machine.name].nodes
+        machine = machine.turned("nodes", max(hosts, least))
+    return design.with_machine(machine)
+
+
+def _dial(design: Design, content: Content, total: int | None) -> Design:
+    dial = str(content["dial"])
+    if dial not in DIALS:
+        raise TopologyError(f"unknown dial {dial!r}", hint=f"choose one of {', '.join(DIALS)}")
+    label = DIALS[dial].label
+    value: int | float = _number(content, label) if dial == "taper" else _whole(content, label)
+    if value < DIALS[dial].least:
+        raise TopologyError(f"{label} must be at least {DIALS[dial].least}, not {value:g}")
+    return design.with_machine(_machine(design).turned(dial, value))
+
+
+def _turn(design: Design, content: Content, total: int | None) -> Design:
+    dial, machine = str(content["dial"]), _machine(design)
+    less, more = machine.steps(dial)
+    value = more if _integer(content, "by") > 0 else less
+    return design if value is None else design.with_machine(machine.turned(dial, value))
+
+
+def _this_host(design: Design, content: Content, total: int | None) -> Design:
+    here = probe()
+    if not here.n_devices:
+        raise TopologyError("this host has no GPU: the kernel runs on a machine without one")
+    return design.with_machine(Machine(here, "ml.probe()"))
+
+
+def _paste_machine(design: Design, content: Content, total: int | None) -> tuple[Design, str]:
+    """Use a pasted description. One that lists hosts without GPUs, as Slurm does, gets the hosts of the machine."""
+    text = str(content["text"])
+    if not text.strip():
+        raise TopologyError(
+            "nothing pasted",
+            hint="paste the output of nvidia-smi topo -m, a topology XML of NCCL, or a topology.conf of Slurm",
+        )
+    cluster = (
+        as_cluster(PRESETS[text.strip()].title and text.strip()) if text.strip() in PRESETS else as_cluster(read(text))
+    )
+    note, source = "", f"ml.topology.read({python(text)})"
+    if not cluster.n_devices:
+        before = design.machine
+        if before is None or not before.whole.n_devices:
+            raise TopologyError("the description lists hosts, but no GPUs", hint="choose a preset for the hosts first")
+        host = max(before.whole.templates, key=lambda one: len(one.devices))
+        cluster = replace(cluster, templates=(host,), kinds=cluster.kinds * 0, title=before.whole.title)
+        note, source = (
+            f"The description lists no GPUs, so the hosts are those of {before.whole.title or host.name}.",
+            "",
+        )
+    if cluster.n_devices > MOST_DEVICES:
+        raise TopologyError(f"{cluster.n_devices:,} GPUs exceed the limit of {MOST_DEVICES:,}")
+    machine = Machine.of(cluster)
+    if not machine.name:
+        machine = Machine(cluster, source or cluster_code(cluster))
+    return design.with_machine(machine), note
+
+
+def _fail(design: Design, content: Content, total: int | None) -> Design:
+    return design.with_machine(_machine(design).without(str(content["part"])))
+
+
+def _remove(design: Design, content: Content, total: int | None) -> Design:
+    return design.with_machine(_machine(design).without(str(content["part"]), is_removed=True))
+
+
+def _restore(design: Design, content: Content, total: int | None) -> Design:
+    part = content.get("part")
+    return design.with_machine(_machine(design).restored(None if part is None else str(part)))
+
+
+# -- messages, candidates ----------------------------------------------------------------------------------------------
+
+
+def _message(design: Design, content: Content, total: int | None) -> Design:
+    size = parse_size(str(content["value"]))
+    return replace(design, size=_short_size(size))
+
+
+def _message_step(design: Design, content: Content, total: int | None) -> Design:
+    size, by = parse_size(design.size), _integer(content, "by")
+    return replace(design, size=_short_size(min(size * 2, 1 << 40) if by > 0 else max(size // 2, 1)))
+
+
+def _call(design: Design, content: Content, total: int | None) -> Design:
+    axis = str(content["axis"])
+    before = design.per_axis.get(axis, (default_collective(axis), design.size))
+    collective = str(content.get("collective") or before[0])
+    size = _short_size(parse_size(str(content["value"]))) if content.get("value") else before[1]
+    calls = {**design.per_axis, axis: (collective, size)}
+    if (collective, parse_size(size)) == (default_collective(axis), parse_size(design.size)):
+        del calls[axis]
+    return replace(design, per_axis=MappingProxyType(calls))
+
+
+def _pin(design: Design, content: Content, total: int | None) -> Design:
+    return replace(design, pinned=(design.machine, design.mesh))
+
+
+def _unpin(design: Design, content: Content, total: int | None) -> Design:
+    return replace(design, pinned=None)
+
+
+def _swap(design: Design, content: Content, total: int | None) -> Design:
+    if design.pinned is None:
+        raise MeshError("no candidate is pinned; pin one first")
+    machine, mesh = design.pinned
+    return design.with_mesh(mesh, machine=machine, pinned=(design.machine, design.mesh))
+
+
+ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Design, str]]] = MappingProxyType(
+    {
+        "step": _step,
+        "size": _size,
+        "axes": _axes,
+        "move": _move,
+        "rename": _rename,
+        "add": _add,
+        "remove_axis": _remove_axis,
+        "rest": _rest,
+        "template": _template,
+        "paste": _paste,
+        "use_all": _use_all,
+        "preset": _preset,
+        "dial": _dial,
+        "turn": _turn,
+        "this_host": _this_host,
+        "paste_machine": _paste_machine,
+        "fail": _fail,
+        "remove": _remove,
+        "restore": _restore,
+        "message": _message,
+        "message_step": _message_step,
+        "call": _call,
+        "pin": _pin,
+        "unpin": _unpin,
+        "swap": _swap,
+    }
+)
+"""The edits of the front end by name. Arguments: the design, the message, and the number of ranks of a mesh or None."""
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _number(content: Content, what: str) -> float:
+    text = str(content["value"]).replace(",", "").strip()
+    found = _NUMBER.fullmatch(text)
+    if found is None:
+        raise MeshError(f"{what} must be a number, not {text!r}")
+    return float(found[1])
+
+
+def _whole(content: Content, what: str) -> int:
+    number = _number(content, what)
+    if not number.is_integer():
+        raise MeshError(f"{what} must be an integer, not {number:g}")
+    return int(number)
+
+
+def _integer(content: Content, name: str) -> int:
+    value = content.get(name)
+    if not isinstance(value, int):
+        raise MeshError(f"{name} must be an integer, not {value!r}")
+    return value
+
+
+def _short_size(size: int) -> int | str:
+    """Return a size such as "256M", which reads better in code than 268435456."""
+    text = format_size(size)
+    number, _, unit = text.partition("\N{THIN SPACE}")
+    short = number + unit.removesuffix("iB").removesuffix("B")
+    return short if parse_size(short) == size else size

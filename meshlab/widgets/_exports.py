@@ -1,0 +1,131 @@
+"""Exports of a workbench: a report, a picture, tables, and code of frameworks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from meshlab.base._errors import BenchError, MeshlabError
+from meshlab.base._markup import escape, table
+from meshlab.base._units import format_size, format_time_us
+from meshlab.frames._files import without_formulas
+from meshlab.mesh.interop._frameworks import FRAMEWORKS
+
+if TYPE_CHECKING:
+    from meshlab.widgets._workbench import Workbench
+
+
+def export(workbench: Workbench, what: str) -> dict[str, Any]:
+    """Return a file as ``name``, ``kind`` (its media type) and ``text``, or the code of all frameworks.
+
+    Parameters
+    ----------
+    workbench : Workbench
+        The workbench.
+    what : str
+        ``svg``, ``csv``, ``groups`` (a table of the groups as CSV), ``text``, ``report`` (of the design), ``run`` (a
+        report of the run that is shown), ``page`` (interactive, without Python), or ``frameworks``.
+    """
+    try:
+        if what == "frameworks":
+            return {"what": what, "frameworks": [_recipe(workbench, name) for name in FRAMEWORKS]}
+        name, kind, text = {
+            "svg": _svg, "csv": _csv, "groups": _groups, "page": _page, "report": _report, "run": _run_report,
+            "text": _text,
+        }[what](workbench)  # fmt: skip
+    except (MeshlabError, KeyError) as error:
+        return {"what": what, "problem": str(error)}
+    return {"what": what, "name": name, "kind": kind, "text": text}
+
+
+def _recipe(workbench: Workbench, framework: str) -> dict[str, Any]:
+    """Return the code of one framework, or why it cannot express the mesh."""
+    try:
+        recipe = workbench.mesh.to(framework)
+    except MeshlabError as error:
+        return {"name": framework, "text": "", "problem": str(error)}
+    return {"name": framework, "text": repr(recipe), "problem": ""}
+
+
+def _svg(workbench: Workbench) -> tuple[str, str, str]:
+    return "topology.svg", "image/svg+xml", workbench.figure_svg()
+
+
+def _csv(workbench: Workbench) -> tuple[str, str, str]:
+    return "axes.csv", "text/csv", without_formulas(workbench.table()).to_csv(index=False)
+
+
+def _groups(workbench: Workbench) -> tuple[str, str, str]:
+    placement = workbench.placement
+    frame = workbench.mesh.stats() if placement is None else placement.frame()
+    return "groups.csv", "text/csv", without_formulas(frame).to_csv(index=False)
+
+
+def _page(workbench: Workbench) -> tuple[str, str, str]:
+    from meshlab.widgets._page import page_of
+
+    return "page.html", "text/html", page_of(workbench, title=str(workbench.mesh), note=workbench.summary)
+
+
+def _run_report(workbench: Workbench) -> tuple[str, str, str]:
+    from meshlab.report._report import Report
+
+    run = workbench.run
+    if run is None:
+        raise BenchError("no run is shown", hint="start one, or open one in the tab Runs")
+    return "report.html", "text/html", Report(run).html()
+
+
+def _text(workbench: Workbench) -> tuple[str, str, str]:
+    return "workbench.txt", "text/plain", workbench.describe()
+
+
+_STYLE = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 1000px; margin: 32px auto; padding: 0 16px; }
+h1 { font-size: 22px; } h2 { font-size: 17px; margin: 28px 0 8px; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: 4px 16px 4px 0; border-bottom: 1px solid #8886; }
+pre { overflow-x: auto; padding: 12px; border: 1px solid #8886; border-radius: 6px; font-size: 13px; }
+svg { max-width: 100%; height: auto; }
+"""
+
+
+def _report(workbench: Workbench) -> tuple[str, str, str]:
+    """Return the design as one HTML page: what limits it, the picture, the axes, the findings, and the code."""
+    rows: list[Any] = workbench.table().to_dict("records")
+    worst = max((row for row in rows if row["time_us"] > 0), key=lambda row: float(row["time_us"]), default=None)
+    verdict = ""
+    if worst is not None:
+        verdict = f"<p><b>The slowest axis is {escape(worst['axis'])}: it {escape(worst['placement'])}.</b></p>"
+    columns = ["axis", "ranks", "what its groups do", "collective", "GB/s per rank", "time", "basis"]
+    body = [
+        [
+            row["axis"],
+            row["size"],
+            row["placement"],
+            f"{row['collective']} of {format_size(row['size_bytes'])}",
+            f"{row['gbs']:,.1f}" if row["gbs"] > 0 else "–",
+            format_time_us(row["time_us"]) if row["time_us"] > 0 else "–",
+            row["basis"],
+        ]
+        for row in rows
+    ]
+    findings = "".join(f"<li>{escape(one.mark)} {escape(one.text)}</li>" for one in workbench.findings)
+    failed = "".join(f"<li>failed: {escape(part)}</li>" for part in workbench.failed)
+    cluster = workbench.cluster
+    machine = "" if cluster is None else f"{cluster.title or cluster.names[0]}: {cluster.summary}"
+    parts = [
+        f"<h1>{escape(workbench.mesh)}</h1>",
+        f"<p>{escape(machine)}</p>",
+        verdict,
+        f"<figure style='margin:0'>{workbench.figure_svg()}</figure>",
+        f"<h2>Axes</h2>{table(columns, body)}" if body else "",
+        f"<h2>Findings</h2><ul>{findings}{failed}</ul>" if findings or failed else "",
+        f"<h2>As text</h2><pre>{escape(workbench.describe())}</pre>",
+        f"<h2>Code</h2><pre>{escape(workbench.code)}</pre>",
+    ]
+    page = (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
+        f"<title>{escape(workbench.mesh)}</title><style>{_STYLE}</style><body>{''.join(parts)}</body></html>"
+    )
+    return "design.html", "text/html", page

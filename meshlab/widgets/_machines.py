@@ -1,0 +1,526 @@
+"""Machine: how the machine of a workbench was made, as a preset with changed numbers and failed parts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from meshlab.base._errors import TopologyError, did_you_mean
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._presets import PRESETS, Preset, as_cluster, preset
+from meshlab.topology.placement._scene import Scene, scene_of
+from meshlab.widgets._source import cluster_code, python
+
+Number = int | float
+
+MOST_DEVICES = 1 << 17
+"""Limit for the devices of a machine that is designed by hand, so that a typing error cannot block the notebook."""
+
+
+class Dial(NamedTuple):
+    """A number of the machine that can be changed: its label, and its least value."""
+
+    label: str
+    least: Number
+
+
+DIALS: Mapping[str, Dial] = MappingProxyType(
+    {
+        "nodes": Dial("Hosts", 1),
+        "devices": Dial("GPUs per host", 1),
+        "nics": Dial("NICs per host", 1),
+        "nodes_per_leaf": Dial("Hosts per leaf", 1),
+        "rails": Dial("Rails", 1),
+        "nodes_per_pod": Dial("Hosts per pod", 0),
+        "taper": Dial("Oversubscription", 1),
+        "nvlink_domain": Dial("NVLink domain", 1),
+    }
+)
+"""The numbers of a machine, by the name of the argument that sets them."""
+
+_NETWORK = ("nodes_per_leaf", "rails", "nodes_per_pod", "taper")
+_PRESET = ("nodes", *_NETWORK)
+
+
+@dataclass(frozen=True, eq=False)
+class Machine:
+    """A cluster, and the steps that made it.
+
+    Parameters
+    ----------
+    base : str or Cluster
+        The name of a preset, or a cluster.
+    source : str, default ""
+        Python expression of a `base` that is a cluster. By default the cluster is written out.
+    dials : mapping of str to number, default {}
+        The changed numbers, see `DIALS`.
+    removed, failed : tuple of str, default ()
+        Parts that are missing, such as ``"node1/NIC3"``. Failed parts are listed and can be restored.
+
+    Examples
+    --------
+    >>> machine = Machine("dgx-h100").turned("nodes", 4).turned("rails", 4).without("node1/NIC3")
+    >>> machine.code
+    'ml.preset("dgx-h100", nodes=4, rails=4)'
+    >>> machine.failed, machine.cluster.n_devices
+    (('node1/NIC3',), 32)
+    """
+
+    base: str | Cluster
+    source: str = ""
+    dials: Mapping[str, Number] = field(default_factory=lambda: MappingProxyType({}))
+    removed: tuple[str, ...] = ()
+    failed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, cluster: Cluster | str) -> Machine:
+        """Return the machine of a cluster: a preset with changed numbers if it is one."""
+        if isinstance(cluster, str):
+            machine = cls(cluster)
+            machine.whole  # noqa: B018 - raises if the preset is unknown
+            return machine
+        cluster = as_cluster(cluster)  # raises if it is no cluster
+        for name, one in PRESETS.items():
+            if one.title == cluster.title:
+                defaults = _preset_values(one)
+                found = {k: v for k, v in _values(cluster, defaults).items() if v is not None and v != defaults[k]}
+                machine = cls(name, dials=MappingProxyType(found))
+                try:
+                    if machine.whole == cluster:
+                        return machine
+                except TopologyError:
+                    continue
+        return cls(cluster)
+
+    @property
+    def name(self) -> str:
+        """The name of the preset, empty if it is another cluster."""
+        return self.base if isinstance(self.base, str) else ""
+
+    # -- the cluster ---------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _complete(self) -> Cluster:
+        """The cluster with its numbers, before parts are removed."""
+        dials = dict(self.dials)
+        if isinstance(self.base, str):
+            cluster = preset(self.base, **{name: dials[name] for name in _PRESET if name in dials})  # type: ignore[arg-type]
+        else:
+            cluster = self.base
+            nodes = int(dials.get("nodes", cluster.n_nodes))
+            if nodes > cluster.n_nodes:
+                cluster = cluster.with_nodes(nodes - cluster.n_nodes)
+            elif nodes < cluster.n_nodes:
+                cluster = cluster.without_node(*range(nodes, cluster.n_nodes))
+        if "devices" in dials or "nics" in dials:
+            cluster = cluster.with_devices(_int(dials, "devices"), _int(dials, "nics"))
+        if not isinstance(self.base, str) and any(name in dials for name in _NETWORK):
+            cluster = cluster.with_network(**self._network)
+        if "nvlink_domain" in dials:
+            cluster = cluster.with_nvlink_domain(int(dials["nvlink_domain"]))
+        return cluster
+
+    @property
+    def _network(self) -> dict[str, Any]:
+        """The arguments of `Cluster.with_network` for a base that is not a preset."""
+        values = self.values
+        leaf = values["nodes_per_leaf"] or values["nodes"] or 1
+        others = {name: values[name] for name in _NETWORK[1:]}
+        return {"nodes_per_leaf": int(leaf)} | {
+            name: value for name, value in others.items() if value is not None and value != DIALS[name].least
+        }
+
+    @cached_property
+    def whole(self) -> Cluster:
+        """The cluster without the removed parts, but with the failed ones."""
+        cluster = self._complete
+        for name in self.removed:
+            cluster = find_part(cluster, name).removed_from(cluster)
+        return cluster
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The cluster without the failed parts."""
+        cluster = self.whole
+        for name in self.failed:
+            cluster = find_part(cluster, name).failed_in(cluster)
+        return cluster
+
+    @cached_property
+    def scene(self) -> Scene:
+        """The picture of the cluster with the failed parts."""
+        return scene_of(self.whole)
+
+    # -- numbers -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def values(self) -> Mapping[str, Number | None]:
+        """The number of every dial. None if it is not known, or if it differs between the hosts."""
+        if isinstance(self.base, str):
+            values = _preset_values(PRESETS[self.base])
+        else:
+            values = _values(self.base)
+        devices, racks = values["devices"], 1.0
+        if devices and values["nvlink_domain"]:
+            racks = values["nvlink_domain"] / devices
+        values |= self.dials
+        if "nvlink_domain" not in self.dials and "devices" in self.dials and values["nvlink_domain"] is not None:
+            values["nvlink_domain"] = max(int(racks * self.dials["devices"]), 1)
+        return MappingProxyType(values)
+
+    def reason_off(self, dial: str) -> str:
+        """Return why a dial cannot be turned now, empty if it can."""
+        value, values = self.values[dial], self.values
+        if self.whole.n_nodes < 2 and dial in _NETWORK:
+            return "a single host has no network"
+        if dial in ("devices", "nics", "nvlink_domain") and value is None:
+            return "no NVLink" if dial == "nvlink_domain" and values["devices"] else "the hosts differ"
+        if dial == "nics" and not value:
+            return "the host has no NICs"
+        if dial in ("rails", "nodes_per_pod") and not values["nodes_per_leaf"]:
+            return "the network is not described"
+        if dial == "taper" and values["nodes_per_pod"] and (values["nodes"] or 0) <= (values["nodes_per_pod"] or 0):
+            return "there is a single pod"
+        return ""
+
+    def turned(self, dial: str, value: Number) -> Machine:
+        """Return the machine with a different number.
+
+        Parts that do not exist any more are forgotten. A pod stays a multiple of the hosts per leaf.
+        """
+        if dial not in DIALS:
+            raise TopologyError(f"unknown dial {dial!r}", hint=f"choose one of {', '.join(DIALS)}")
+        dials = {**self.dials, dial: value}
+        leaf, pod = self.values["nodes_per_leaf"], self.values["nodes_per_pod"]
+        if dial == "nodes_per_leaf" and pod and value >= 1:
+            dials["nodes_per_pod"] = -(-int(pod) // int(value)) * int(value)
+        if dial == "nodes_per_pod" and leaf and 1 <= value < leaf:
+            dials["nodes_per_leaf"] = value
+        elif dial == "nodes_per_pod" and leaf and value >= 1 and value % leaf:
+            raise TopologyError(f"a pod of {value:,} hosts is not a multiple of the {leaf:,} hosts per leaf")
+        if dial == "devices":
+            dials.pop("nvlink_domain", None)
+        defaults = replace(self, dials=MappingProxyType({})).values
+        kept = {name: number for name, number in dials.items() if number != defaults[name] or name == "nvlink_domain"}
+        if "devices" not in kept and kept.get("nvlink_domain") == defaults["nvlink_domain"]:
+            kept.pop("nvlink_domain", None)
+        self._check_size({**self.values, **dials})
+        machine = replace(self, dials=MappingProxyType(kept), removed=(), failed=())
+        machine.whole  # noqa: B018 - raises if a number is out of range
+        return machine._with_parts(self.removed, self.failed)
+
+    def _check_size(self, values: Mapping[str, Number | None]) -> None:
+        total = int(values["nodes"] or 1) * int(values["devices"] or 1)
+        if total > MOST_DEVICES:
+            raise TopologyError(f"{total:,} GPUs exceed the limit of {MOST_DEVICES:,}")
+
+    def steps(self, dial: str) -> tuple[Number | None, Number | None]:
+        """Return the values that the − and + of a dial lead to, None at an end."""
+        value = self.values[dial]
+        if self.reason_off(dial):
+            return None, None
+        if value is None:  # of the hosts per leaf, if the network is not described
+            return None, min(32, self.whole.n_nodes)
+        if dial == "nvlink_domain":
+            return self._domain_steps(int(value))
+        if dial == "nodes_per_pod":
+            leaf, nodes = int(self.values["nodes_per_leaf"] or 1), int(self.values["nodes"] or 1)
+            half = int(value) // 2 // leaf * leaf if value >= 2 * leaf else int(value) // 2 if value > 1 else 0
+            return (half if value else None), (int(value) * 2 if value else leaf) if value < nodes else None
+        less: Number = value // 2 if isinstance(value, int) else max(value / 2, 1.0)
+        least = DIALS[dial].least
+        more = value * 2
+        if dial in ("nodes", "devices"):
+            other = self.values["devices" if dial == "nodes" else "nodes"] or 1
+            if more * other > MOST_DEVICES:
+                return (less if less >= least else None), None
+        if dial in ("devices", "nics") and more > 64:
+            return (less if less >= least else None), None
+        if dial == "taper" and value <= 1:
+            return None, more
+        return (less if less >= least else None), more
+
+    def _domain_steps(self, value: int) -> tuple[int | None, int | None]:
+        width, devices = int(self.values["devices"] or 1), self.whole.n_devices
+        half = next((n for n in range(value // 2, 0, -1) if width % n == 0 or n % width == 0), None)
+        double = value * 2 if value >= width or width % (value * 2) == 0 else width
+        return half, double if value < devices else None
+
+    def nearest(self, dial: str, value: Number) -> list[Number]:
+        """Return up to three valid values near to a number that is not valid, the nearest first."""
+        least = DIALS[dial].least
+        around: Iterable[Number]
+        if dial == "nodes_per_pod":
+            leaf = int(self.values["nodes_per_leaf"] or 1)
+            k = max(round(value / leaf), 1)
+            around = [k * leaf, (k + 1) * leaf, max(k - 1, 0) * leaf]
+        elif dial == "nvlink_domain":
+            width = int(self.values["devices"] or 1)
+            multiple = max(round(value / width), 1) * width
+            around = [multiple, multiple + width, *(size for size in range(width, 0, -1) if width % size == 0)]
+        else:
+            other = {"nodes": "devices", "devices": "nodes"}.get(dial)
+            most = MOST_DEVICES // int(self.values[other] or 1) if other else 1024
+            most = min(most, 64) if dial in ("devices", "nics") else most
+            rounded = int(min(max(value, least), most))
+            around = [rounded, self.values[dial] or least, max(rounded // 2, least), min(rounded * 2, most)]
+        if dial == "nodes":
+            return sorted(dict.fromkeys(around), key=lambda one: abs(one - value))[:3]
+        found: list[Number] = []
+        for one in sorted(dict.fromkeys(around), key=lambda one: abs(one - value)):
+            try:
+                self.turned(dial, one)
+            except TopologyError:
+                continue
+            found.append(one)
+        return found[:3]
+
+    # -- parts ---------------------------------------------------------------------------------------------------------
+
+    def without(self, name: str, *, is_removed: bool = False) -> Machine:
+        """Return the machine with a failed or, with `is_removed`, a removed part."""
+        part = find_part(self.cluster, name)  # raises if it does not exist, or has failed
+        inside = tuple(one for one in self.failed if one != part.name and not one.startswith(f"{part.name}/"))
+        if is_removed:
+            machine = replace(self, removed=(*self.removed, part.name), failed=inside)
+        else:
+            machine = replace(self, failed=(*inside, part.name))
+        machine.cluster  # noqa: B018 - raises if nothing is left
+        return machine
+
+    def restored(self, name: str | None = None) -> Machine:
+        """Return the machine with a failed part in order again, by default with all."""
+        if name is not None and name not in self.failed:
+            known = f"choose one of {', '.join(self.failed)}" if self.failed else "no part has failed"
+            raise TopologyError(f"{name!r} has not failed", hint=known)
+        return replace(self, failed=() if name is None else tuple(one for one in self.failed if one != name))
+
+    def with_failed(self, names: Iterable[str]) -> Machine:
+        """Return the machine with these parts failed, and no other."""
+        machine = self.restored()
+        for name in names:
+            machine = machine.without(name)
+        return machine
+
+    def _with_parts(self, removed: Iterable[str], failed: Iterable[str]) -> Machine:
+        """Return the machine without those of the parts that it has."""
+        machine = self
+        for names, is_removed in ((removed, True), (failed, False)):
+            for name in names:
+                try:
+                    machine = machine.without(name, is_removed=is_removed)
+                except TopologyError:
+                    continue
+        return machine
+
+    # -- code ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def code(self) -> str:
+        """The cluster as a Python expression, without the removed parts, but with the failed ones."""
+        return self._code(())
+
+    @property
+    def code_without_failed(self) -> str:
+        """The cluster as a Python expression, without the removed and the failed parts."""
+        return self._code(self.failed)
+
+    def _code(self, failed: Iterable[str]) -> str:
+        dials = self.dials
+        if isinstance(self.base, str):
+            given = "".join(f", {name}={python(dials[name])}" for name in _PRESET if name in dials)
+            code = f"ml.preset({python(self.base)}{given})"
+        else:
+            code = self.source or cluster_code(self.base)
+            more = int(dials.get("nodes", self.base.n_nodes)) - self.base.n_nodes
+            if more > 0:
+                code += f".with_nodes({more})"
+            elif more < 0:
+                code += f".without_node(*range({self.base.n_nodes + more}, {self.base.n_nodes}))"
+        if "devices" in dials or "nics" in dials:
+            code += f".with_devices({', '.join(f'{k}={dials[k]}' for k in ('devices', 'nics') if k in dials)})"
+        if not isinstance(self.base, str) and any(name in dials for name in _NETWORK):
+            leaf, *others = self._network.items()
+            code += f".with_network({leaf[1]}{''.join(f', {k}={python(v)}' for k, v in others)})"
+        if "nvlink_domain" in dials:
+            code += f".with_nvlink_domain({dials['nvlink_domain']})"
+        cluster = self._complete
+        for names, is_failure in ((self.removed, False), (failed, True)):
+            for name in names:
+                part = find_part(cluster, name)
+                code += part.code(is_failure=is_failure)
+                cluster = part.failed_in(cluster) if is_failure else part.removed_from(cluster)
+        return code
+
+
+class Part(NamedTuple):
+    """A part of a cluster that can fail: a host, a device, a NIC, or the NVLink of a device.
+
+    `name` is ``"node1"``, ``"node1/GPU3"``, ``"node1/NIC3"``, ``"node1/GPU3/NVLink"`` or ``"node1/GPU3-GPU5"``.
+    """
+
+    name: str
+    kind: str
+    node: int
+    host: str
+    number: int = -1
+    other: int | None = None
+    word: str = ""
+
+    @property
+    def text(self) -> str:
+        """The part in words, such as ``"NIC3 of node1"``."""
+        if self.kind == "node":
+            return self.host
+        if self.kind != "link":
+            return f"{self.word} of {self.host}"
+        between = self.word.replace("-", " and ")
+        return (
+            f"NVLink {'between' if self.other is not None else 'of'} {between.removesuffix('/NVLink')} of {self.host}"
+        )
+
+    def removed_from(self, cluster: Cluster) -> Cluster:
+        """Return the cluster without the part."""
+        if self.kind == "node":
+            return cluster.without_node(self.node)
+        if self.kind == "nic":
+            return cluster.without_nic(self.node, self.number)
+        if self.kind == "device":
+            return cluster.without_device(self.number)
+        return cluster.without_link(self.number, self.other)
+
+    def failed_in(self, cluster: Cluster) -> Cluster:
+        """Return the cluster in which the part does not work. A failed host keeps its place."""
+        if self.kind == "node":
+            return cluster.without_node(self.node, keep_place=True)
+        return self.removed_from(cluster)
+
+    def code(self, *, is_failure: bool) -> str:
+        """Return `failed_in` or `removed_from` as code."""
+        if self.kind == "node":
+            return f".without_node({python(self.host)}{', keep_place=True' * is_failure})"
+        if self.kind == "nic":
+            return f".without_nic({python(self.host)}, {python(self.word)})"
+        if self.kind == "device":
+            return f".without_device({self.number})"
+        return f".without_link({self.number}{'' if self.other is None else f', {self.other}'})"
+
+
+_NVLINK = re.compile(r"(\w+\d+)(?:-(\w+\d+)|/NVLink)", re.ASCII)
+
+
+def find_part(cluster: Cluster, name: str) -> Part:
+    """Return the part of a cluster with a name, see `Part`.
+
+    Raises
+    ------
+    TopologyError
+        If the cluster has no such part.
+
+    Examples
+    --------
+    >>> find_part(preset("dgx-h100", nodes=2), "node1/GPU3").number
+    11
+    """
+    if not isinstance(name, str):
+        raise TopologyError(f"a part must be a name such as 'node1/NIC3', not {name!r}")
+    host, _, rest = name.partition("/")
+    if host not in cluster.names:
+        # A host name may contain a slash.
+        host = next((one for one in cluster.names if name == one or name.startswith(f"{one}/")), host)
+        rest = name[len(host) + 1 :]
+    if host not in cluster.names:
+        hint = f"write a host, or a part of it such as '{cluster.names[0]}/NIC0'"
+        raise TopologyError(f"unknown part {name!r}{did_you_mean(host, cluster.names[:1000])}", hint=hint)
+    index = cluster.names.index(host)
+    if not rest:
+        if not cluster.templates[cluster.kinds[index]].ends:
+            raise TopologyError(f"{host} has already failed")
+        return Part(name, "node", index, host, word=host)
+    node = cluster.templates[cluster.kinds[index]]
+    ends, devices, first = node.ends, len(node.devices), int(cluster.first_device[index])
+    if rest in ends:
+        at = ends.index(rest)
+        if at < devices:
+            return Part(name, "device", index, host, first + at, word=rest)
+        return Part(name, "nic", index, host, at - devices, word=rest)
+    link = _NVLINK.fullmatch(rest)
+    if link is None or any(one is not None and one not in ends[:devices] for one in link.groups()):
+        raise TopologyError(
+            f"{host} has no part {rest!r}", hint=f"choose one of {', '.join(ends) or 'another host, this one is empty'}"
+        )
+    one, other = (None if word is None else first + ends.index(word) for word in link.groups())
+    assert one is not None
+    part = Part(name, "link", index, host, one, other, rest)
+    part.removed_from(cluster)  # raises without NVLink
+    return part
+
+
+# -- numbers of a cluster ----------------------------------------------------------------------------------------------
+
+
+def _int(values: Mapping[str, Number], name: str) -> int | None:
+    return int(values[name]) if name in values else None
+
+
+def _preset_values(machine: Preset) -> dict[str, Number | None]:
+    fabric, devices = machine.fabric, sum(gpus for _, gpus, _ in machine.switches)
+    return {
+        "nodes": machine.nodes,
+        "devices": devices,
+        "nics": sum(nics for _, _, nics in machine.switches),
+        "nodes_per_leaf": fabric.leaf or None,
+        "rails": fabric.rails,
+        "nodes_per_pod": fabric.pod,
+        "taper": fabric.taper,
+        "nvlink_domain": devices * fabric.rack if machine.nvlinks else None,
+    }
+
+
+def _values(cluster: Cluster, usual: Mapping[str, Number | None] | None = None) -> dict[str, Number | None]:
+    """Return the numbers of a cluster. `usual` are used if they lead to the same cluster."""
+    usual = usual or {}
+    nodes = cluster.n_nodes
+    number = np.arange(nodes)
+
+    def same(counts: set[int]) -> int | None:
+        return next(iter(counts)) if len(counts) == 1 else None
+
+    def size(of_node: Any, name: str) -> int | None:
+        expected = usual.get(name)
+        if expected and np.array_equal(number // int(expected), of_node):
+            return int(expected)
+        found = int(np.bincount(of_node).max())
+        return found if np.array_equal(number // found, of_node) else None
+
+    levels = [level for level in cluster.levels if level.name != "cluster"] if nodes > 1 else []
+    leaf = size(levels[0].of_node, "nodes_per_leaf") if levels else usual.get("nodes_per_leaf")
+    inner = [level for level in levels[1:] if int(level.of_node.max()) > 0]
+    pod: Number | None = usual.get("nodes_per_pod", 0)
+    if inner:
+        pod = size(inner[0].of_node, "nodes_per_pod")
+    elif len(levels) == 1:
+        pod = 0
+    values: dict[str, Number | None] = {
+        "nodes": nodes,
+        "devices": same({len(one.devices) for one in cluster.templates}),
+        "nics": same({len(one.nics) for one in cluster.templates}),
+        "nodes_per_leaf": leaf,
+        "rails": levels[0].rails if levels else usual.get("rails", 1),
+        "nodes_per_pod": pod,
+        "taper": cluster.levels[-1].taper if cluster.levels else usual.get("taper", 1.0),
+        "nvlink_domain": None,
+    }
+    if cluster.n_devices and values["devices"] and any(one.nvlinks.any() for one in cluster.templates):
+        domain, expected = int(np.bincount(cluster.domain("nvlink")).max()), usual.get("nvlink_domain")
+        is_rest = domain == values["devices"] * nodes and expected is not None and expected > domain
+        values["nvlink_domain"] = expected if is_rest else domain
+    if cluster.levels and cluster.levels[-1].name != "cluster" and usual:  # one pod: the oversubscription has no effect
+        values["taper"] = usual["taper"]
+    return values

@@ -1,0 +1,734 @@
+"""Measuring: the engines, the runs and the monitor of a workbench, and the plan that its form describes."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+import socket
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import traitlets
+
+from meshlab.analysis._comparison import compare
+from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError
+from meshlab.base._units import format_bandwidth
+from meshlab.benchmark._bench import bench, check_fit
+from meshlab.benchmark._run import Run
+from meshlab.comm._catalog import CATALOG
+from meshlab.engines._engines import Engines
+from meshlab.engines._launch import count_gpus, launch
+from meshlab.engines._monitor import LoadMonitor
+from meshlab.mesh._axes import WORLD, nearest_axes
+from meshlab.mesh._mesh import DeviceMesh, as_mesh
+from meshlab.plans._plan import Plan
+from meshlab.plots._lines import Line, lines_of
+from meshlab.runs._listing import list_runs, summarise_run
+from meshlab.runs._rundata import RunData
+from meshlab.runs._store import load
+from meshlab.topology.placement._placement import place
+from meshlab.widgets._details import details_of
+from meshlab.widgets._following import RunFollower, RunTraits, curve_state, run_state
+from meshlab.widgets._live import control_run
+from meshlab.widgets._readings import load_rows, ranks_by_device
+
+_TICK_S = 1.0
+_HISTORY = 120  # readings of the monitor that a front end draws
+_UNSEEN_S = 60.0  # the monitor stops if no front end has asked for it for so long
+_MOST_CHIPS = 256
+_MOST_RANKS = 8
+_MOST_COMPARED = 16
+_FORM: Mapping[str, Any] = MappingProxyType(
+    {
+        "mesh": "",
+        "collectives": ["all_reduce"],
+        "axis": "",
+        "sizes": "1K:16M",
+        "mode": "pipelined",
+        "grouping": "together",
+        "launches": 1,
+        "sampling": "default",
+    }
+)
+_GROUPINGS = ("together", "together, alone", "pairs")
+_SAMPLINGS = ("quick", "default", "thorough")
+_PAIRS = ["send", "send_recv"]
+
+
+class MeasuringTraits(RunTraits):
+    """The state of the panels around a run, which js/measure.js, js/runs.js and js/monitor.js show."""
+
+    _engines = traitlets.Dict().tag(sync=True)
+    """The engines, the state of their ranks, and the engines that can be started."""
+
+    _bench = traitlets.Dict().tag(sync=True)
+    """The form of the next run, what can be chosen, what is wrong with it, and the estimate."""
+
+    _runs = traitlets.Dict().tag(sync=True)
+    """The runs of this session and of a folder, and the comparison of two of them."""
+
+    _monitor = traitlets.Dict().tag(sync=True)
+    """The latest readings of every host and GPU. Empty while the monitor is closed."""
+
+
+class Measuring:
+    """Starts engines and runs for a widget, and keeps its `MeasuringTraits` up to date.
+
+    All methods return soon and can be called on any thread: engines start and runs are read on threads of their own.
+
+    Parameters
+    ----------
+    view : MeasuringTraits
+        The widget. Its attributes `mesh` and `cluster` are the mesh to measure and the machine.
+    """
+
+    def __init__(self, view: Any) -> None:
+        self._view = view
+        # The lock of the view, because with two locks its thread and those of the runs could wait for each other.
+        self._lock = getattr(view, "_lock", None) or threading.RLock()
+        self._engines: Engines | None = None
+        self._is_own = False
+        self._doing = ""
+        self._problem = ""
+        self._run: RunData | None = None
+        self._follower: RunFollower | None = None
+        self.runs: list[RunData] = []
+        """The runs of this session, the latest last."""
+        self.folder = ""
+        """The folder whose runs are listed."""
+        self.predict: Callable[[DeviceMesh, Plan], Mapping[str, Line]] = lambda mesh, plan: {}
+        """Returns the predicted lines of a plan, by the names of their measured lines."""
+        self.opened: Callable[[RunData], None] = lambda run: None
+        """Called with a run that the user opens from the list."""
+        self._saved: list[dict[str, Any]] = []
+        self._loaded: dict[str, RunData] = {}
+        self._compared: dict[str, Any] = {}
+        self._form: dict[str, Any] = dict(_FORM)
+        self._edit = 0
+        self._monitor: LoadMonitor | None = None
+        self._seen_at = 0.0
+        self._history: dict[str, deque[float]] = {}
+        self._ticker: threading.Thread | None = None
+        self._is_closed = False
+        self.show_all()
+
+    # -- engines -------------------------------------------------------------------------------------------------------
+
+    @property
+    def engines(self) -> Engines | None:
+        """The engines that measure, or None."""
+        return self._engines
+
+    @engines.setter
+    def engines(self, engines: Engines | None) -> None:
+        if engines is not None and not isinstance(engines, Engines):
+            raise EngineError(f"engines must be Engines or None, not {type(engines).__name__}", hint="call launch()")
+        with self._lock:
+            self._engines, self._is_own, self._problem = engines, False, ""
+            if self._monitor is not None:
+                self._reopen_monitor()
+            self.show_all()
+            self._tick_on()
+
+    def start_engines(self, n: int, backend: str) -> None:
+        """Start engines on this host, in the background."""
+
+        def start() -> None:
+            engines = launch(n, backend=backend)
+            if self._is_closed:
+                engines.close()
+                return
+            self.engines, self._is_own = engines, True
+
+        self._in_background(f"starting {n} rank{'s' * (n != 1)}", start)
+
+    def restart_engines(self) -> None:
+        """Start new ranks in place of the dead ones, in the background."""
+        engines = self._engines
+
+        def restart() -> None:
+            if engines is not None:
+                engines.restart()
+            if self._follower is not None and isinstance(self._run, Run):
+                self._follower.show(self._run)
+
+        if engines is not None:
+            self._in_background("starting new ranks", restart)
+
+    def close_engines(self) -> None:
+        """Stop the engines, if they were started here."""
+        engines = self._engines
+        if engines is None or not self._is_own:
+            return
+
+        def close() -> None:
+            engines.close(cancel=True)
+            self.engines = None
+
+        self._in_background("stopping the ranks", close)
+
+    def _in_background(self, doing: str, act: Callable[[], None]) -> None:
+        """Run a function on a thread, and show its error in the line of the engines."""
+        with self._lock:
+            if self._doing:
+                return
+            self._doing, self._problem = doing, ""
+            self._show_engines()
+
+        def work() -> None:
+            problem = ""
+            try:
+                act()
+            except MeshlabError as error:
+                problem = str(error).splitlines()[0]
+            except Exception as error:  # the panel must not stay busy forever
+                problem = f"{type(error).__name__}: {error}"
+            with self._lock:
+                self._doing, self._problem = "", problem
+                self.show_all()
+
+        threading.Thread(target=work, name="meshlab workbench engines", daemon=True).start()
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> RunData | None:
+        """The run that is shown. Set it to a live or a saved run."""
+        return self._run
+
+    @run.setter
+    def run(self, run: RunData | None) -> None:
+        if run is not None and not isinstance(run, RunData):
+            raise BenchError(
+                f"run must be a run or None, not {type(run).__name__}", hint="pass bench(…) or Run.load(…)"
+            )
+        with self._lock:
+            if self._follower is not None:
+                self._follower.leave()
+                self._follower = None
+            self._run = run
+            if run is None:
+                with self._view.hold_sync():
+                    self._view._run, self._view._curve, self._view._late, self._view._details = {}, {}, {}, []
+                return
+            if all(known.run_id != run.run_id for known in self.runs):
+                self.runs.append(run)
+            if isinstance(run, Run):
+                self._follow(run)
+            else:
+                self._show_saved(run)
+            self._show_runs()
+
+    def start(self, **choice: Any) -> Run:
+        """Start a run.
+
+        Parameters
+        ----------
+        **choice
+            Arguments of `meshlab.bench`. By default those of the form.
+        """
+        with self._lock:
+            engines = self._engines
+            if engines is None:
+                raise EngineError("no engines are running", hint="set engines, or start them in the panel Measure")
+            mesh = choice.pop("mesh", None)
+            if choice or mesh is not None:
+                run = bench(engines, self._measured_mesh() if mesh is None else mesh, **choice)
+            else:
+                run = bench(engines, *self._plan())
+            self.run = run
+            self._tick_on()
+            self.show_all()
+            return run
+
+    def pause(self) -> None:
+        """Pause the run after the current step."""
+        self._control("run.pause")
+
+    def resume(self) -> None:
+        """Continue a paused run."""
+        self._control("run.resume")
+
+    def cancel(self, *, now: bool = False) -> None:
+        """Stop the run after the current step, or end its ranks."""
+        self._control("run.end" if now else "run.stop")
+
+    def _control(self, action: str) -> None:
+        run = self._run
+        if isinstance(run, Run):
+            control_run(run, action)
+
+    def _follow(self, run: Run) -> None:
+        predicted, references = {}, {}
+        with suppress(MeshlabError):  # a run is shown without its prediction rather than not at all
+            lines = self.predict(run.mesh, run.plan)
+            predicted = {name or run.plan.collective[0]: line for name, line in lines.items()}  # as its measured line
+            references = self._references(run)
+        follower = RunFollower(run, self._view, predicted=predicted, references=references)
+        self._follower = follower
+        follower.when_over(self._run_ended)
+
+    def _references(self, run: RunData) -> dict[str, float]:
+        """Return the rate of the slowest link of each measured axis, if the run is on the machine of the view."""
+        cluster = self._view.cluster
+        if run.source != "nccl" or cluster is None or cluster.n_devices < run.mesh.world_size:
+            return {}
+        placement, found = place(run.mesh, cluster), {}
+        for axis in run.plan.axis:
+            rates = placement.of(axis).ring_gbs
+            if np.isfinite(rates).any():
+                found[f"{axis}: slowest link"] = float(np.nanmin(rates))
+        return found
+
+    def _run_ended(self) -> None:
+        with self._lock:
+            self.show_all()
+
+    def _show_saved(self, run: RunData) -> None:
+        lines = {line.name or run.plan.collective[0]: line for line in lines_of(run.results, "busbw_gbs") if len(line)}
+        with self._view.hold_sync():
+            self._view._run, self._view._late = run_state(run), {}
+            self._view._curve = curve_state(run.where, lines)
+            self._view._details = details_of(run)
+
+    # -- the form ------------------------------------------------------------------------------------------------------
+
+    def _measured_mesh(self) -> DeviceMesh:
+        """Return the mesh of the form, or else that of the view."""
+        n = None if self._engines is None else self._engines.world_size
+        text = self._form["mesh"].strip()
+        mesh = as_mesh(text, fill=n) if text else self._view.mesh
+        if mesh is None:
+            raise MeshError("there is no mesh to measure", hint="write one, such as tp=4")
+        if n is not None and mesh.world_size != n:
+            ranks = f"{n:,} rank{'s' * (n != 1)} {'is' if n == 1 else 'are'} running"
+            raise MeshError(f"{mesh} has {mesh.world_size:,} ranks, but {ranks}")
+        return mesh
+
+    def _plan(self) -> tuple[DeviceMesh, Plan]:
+        form, mesh = self._form, self._measured_mesh()
+        is_pairs = form["grouping"] == "pairs"
+        axis = form["axis"] or (WORLD if is_pairs else mesh.axis_names)
+        plan = Plan(
+            _PAIRS if is_pairs else list(form["collectives"]),
+            axis,
+            sizes=form["sizes"],
+            mode=form["mode"],
+            grouping=form["grouping"],
+            launches=form["launches"],
+            sampling=form["sampling"],
+        )
+        plan.steps(mesh)  # raises if they do not match
+        return mesh, plan
+
+    def _show_bench(self) -> None:
+        engines, form, problems = self._engines, self._form, dict[str, str]()
+        estimate, options = "", list[str]()
+        try:
+            mesh: DeviceMesh | None = self._measured_mesh()
+        except MeshlabError as error:
+            mesh, problems["mesh"] = None, str(error)
+            options = self._fitting_meshes()
+        if mesh is not None:
+            try:
+                _, plan = self._plan()
+                if engines is not None:
+                    check_fit(engines, mesh, plan)
+                backend = "mpi" if engines is None else engines.backend
+                estimate = str(plan.estimate(mesh, backend=backend))
+            except MeshlabError as error:
+                problems[_field_of(str(error))] = str(error)
+        can = None if engines is None else engines.ranks[0].capabilities
+        chosen = mesh or self._view.mesh
+        axes = [] if chosen is None else [*chosen.axis_names, *(group.name for group in chosen.custom_groups)]
+        state = "none" if engines is None else engines.state
+        why = {
+            "none": "No engines are running.",
+            "busy": "The engines are busy.",
+            "broken": "The ranks have stopped.",
+            "closed": "The engines are closed.",
+        }.get(state, "")
+        self._view._bench = {
+            "edit": self._edit,
+            "form": {**form, "collectives": list(form["collectives"])},
+            "mesh": "" if chosen is None else str(chosen),
+            "collectives": [name for name in (CATALOG if can is None else can.collectives) if name not in _SPECIAL],
+            "axes": axes,
+            "modes": ["isolated", "pipelined", "graph"] if can is None else list(can.modes),
+            "groupings": list(_GROUPINGS),
+            "samplings": list(_SAMPLINGS),
+            "problems": problems,
+            "meshes": options,
+            "estimate": estimate,
+            "can_start": not problems and not why and not self._doing,
+            "why": why,
+        }
+
+    def _fitting_meshes(self) -> list[str]:
+        """Return meshes near to the wanted one that have one rank per engine."""
+        mesh, engines = self._view.mesh, self._engines
+        if engines is None:
+            return []
+        n = engines.world_size
+        names, sizes = (("tp",), (n,)) if mesh is None else (mesh.axis_names, mesh.shape)
+        found = nearest_axes(names, sizes, n, most=3)
+        return [", ".join(f"{name}={size}" for name, size in one if size > 1) or f"{names[-1]}=1" for one in found]
+
+    # -- display -------------------------------------------------------------------------------------------------------
+
+    def show_all(self) -> None:
+        """Send everything to the front end. Call it after a change of the mesh or the machine of the view."""
+        with self._lock, self._view.hold_sync():
+            self._show_engines()
+            self._show_bench()
+            self._show_runs()
+
+    def _show_engines(self) -> None:
+        engines = self._engines
+        choices = _choices(self._view.mesh)
+        if engines is None:
+            self._view._engines = {
+                "state": "none",
+                "text": "No engines",
+                "doing": self._doing,
+                "problem": self._problem,
+                "ranks": [],
+                "more": 0,
+                "choices": choices,
+                "is_own": False,
+            }
+            return
+        state = engines.state
+        dead = _dead_ranks(engines) if state == "ready" else set()
+        calls = engines.calls() if state == "busy" else []
+        word = {"ready": "idle", "busy": "busy", "broken": "stopped", "closed": "closed"}[state]
+        culprit = getattr(getattr(self._run, "error", None), "rank", None) if state == "broken" else None
+        ranks = [
+            [
+                info.rank,
+                "dead" if info.rank in dead or info.rank == culprit else word,
+                f"rank {info.rank} · {info.host} · process {info.pid}"
+                + (f" · {calls[info.rank]:,} calls" if calls and calls[info.rank] >= 0 else ""),
+            ]
+            for info in engines.ranks[:_MOST_CHIPS]
+        ]
+        problem = self._problem
+        if dead and not problem:
+            problem = f"rank {min(dead)} has died"
+        elif state == "broken" and not problem and not self._view._run.get("can_restart"):
+            problem = f"the ranks have stopped: {engines.problem}"  # otherwise the run says so
+        self._view._engines = {
+            "state": "broken" if dead else state,
+            "text": engines.where,
+            "doing": self._doing or engines.task,
+            "problem": problem,
+            "ranks": ranks,
+            "more": max(0, len(engines.ranks) - _MOST_CHIPS),
+            "choices": choices,
+            "is_own": self._is_own,
+        }
+
+    def _show_runs(self) -> None:
+        here = [{**_run_row(summarise_run(run)), "key": run.run_id, "is_here": True} for run in reversed(self.runs)]
+        known = {row["key"] for row in here}
+        saved = [row for row in self._saved if row["run_id"] not in known]
+        self._view._runs = {
+            "folder": self.folder,
+            "rows": [*here, *saved],
+            "shown": "" if self._run is None else self._run.run_id,
+            **self._compared,
+        }
+
+    # -- the runs of a folder ------------------------------------------------------------------------------------------
+
+    def _list_folder(self, folder: str) -> None:
+        self.folder, self._compared = folder, {}
+        self._saved = []
+        if not folder.strip():
+            self._show_runs()
+            return
+
+        def work() -> None:
+            try:
+                frame = list_runs(Path(folder).expanduser())
+                found = [
+                    {
+                        **_run_row({str(name): value for name, value in row.items()}),
+                        "key": row["folder"],
+                        "run_id": row["run_id"],
+                        "is_here": False,
+                    }
+                    for row in frame.astype(object).to_dict("records")
+                ]
+                problem = "" if found else "there are no runs in this folder"
+            except MeshlabError as error:
+                found, problem = [], str(error)
+            with self._lock:
+                self._saved, self._compared = found, {"problem": problem} if problem else {}
+                self._show_runs()
+
+        threading.Thread(target=work, name="meshlab workbench runs", daemon=True).start()
+
+    def _run_of(self, key: str) -> RunData:
+        for run in self.runs:
+            if run.run_id == key:
+                return run
+        if key not in self._loaded or not self._loaded[key].has_ended:  # another process may be measuring it
+            self._loaded[key] = load(key)
+        return self._loaded[key]
+
+    def _compare(self, keys: list[str], anyway: bool) -> None:
+        def work() -> None:
+            try:
+                before, after = sorted((self._run_of(key) for key in keys), key=lambda run: run.started_at)
+                found = compare(before, after, anyway=anyway)
+                header, rows = found.table()
+                shown: dict[str, Any] = {
+                    "text": found.headline,
+                    "from": f"before: {_short(before)}",
+                    "to": f"after: {_short(after)}",
+                    "notes": [*(str(one) for one in found.differences), *found.notes],
+                    "columns": ["", *header[1:]],
+                    "rows": [[str(value) for value in row] for row in rows[:_MOST_COMPARED]],
+                    "more": f"and {len(rows) - _MOST_COMPARED:,} more" if len(rows) > _MOST_COMPARED else "",
+                    "left": 3,
+                }
+            except MeshlabError as error:
+                shown = {"problem": str(error), "can_force": not anyway}
+            with self._lock:
+                self._compared = {"compared": {**shown, "keys": keys}}
+                self._show_runs()
+
+        threading.Thread(target=work, name="meshlab workbench comparison", daemon=True).start()
+
+    def _open(self, key: str) -> None:
+        try:
+            run = self._run_of(key)
+        except MeshlabError as error:
+            self._compared = {"problem": str(error)}
+            self._show_runs()
+            return
+        self.run = run
+        self.opened(run)
+
+    # -- the monitor ---------------------------------------------------------------------------------------------------
+
+    def open_monitor(self) -> None:
+        """Start to read the load of the hosts and their GPUs."""
+        with self._lock:
+            self._seen_at = time.monotonic()
+            if self._monitor is None:
+                self._reopen_monitor()
+                self._tick_on()
+
+    def close_monitor(self) -> None:
+        """Stop the readings."""
+        with self._lock:
+            monitor, self._monitor = self._monitor, None
+            self._history.clear()
+            self._view._monitor = {}
+        if monitor is not None:
+            monitor.close()
+
+    def _reopen_monitor(self) -> None:
+        if self._monitor is not None:
+            self._monitor.close()
+        engines = self._engines
+        self._monitor = LoadMonitor(engines if engines is not None and engines.state != "closed" else None)
+        self._view._monitor = {"rows": [], "at": 0}
+
+    def _show_monitor(self) -> None:
+        monitor = self._monitor
+        if monitor is None:
+            return
+        readings = monitor.read()
+        ranks = ranks_by_device(self._engines)
+        rows = [row for reading in readings for row in load_rows(reading, ranks, len(readings) > 1)]
+        for row in rows:
+            history = self._history.setdefault(row["key"], deque(maxlen=_HISTORY))
+            history.append(row["share"])
+            row["history"] = list(history)
+        if rows and self._monitor is monitor:
+            self._view._monitor = {"rows": rows, "at": max(reading["at"] for reading in readings)}
+
+    # -- messages and time ---------------------------------------------------------------------------------------------
+
+    def receive(self, message: Mapping[str, Any], buffers: Any = None) -> None:
+        """Act on a message of the front end."""
+        kind = str(message.get("type"))
+        if kind.startswith("run."):
+            self._receive_run(kind, message)
+        elif kind == "measure.start":
+            try:
+                self.start()
+            except MeshlabError as error:
+                with self._lock:
+                    self._problem = str(error).splitlines()[0]
+                    self.show_all()
+        elif kind == "measure.form":
+            with self._lock:
+                self._edit = int(message.get("edit", 0))
+                self._form = _clean_form({**self._form, **dict(message.get("form", {}))})
+                self._show_bench()
+        elif kind == "measure.engines":
+            action = message.get("action")
+            if action == "start":
+                self.start_engines(max(1, int(message["n"])), str(message["backend"]))
+            elif action == "restart":
+                self.restart_engines()
+            elif action == "close":
+                self.close_engines()
+        elif kind in ("monitor.open", "monitor.alive"):
+            self.open_monitor()
+        elif kind == "monitor.close":
+            self.close_monitor()
+
+    def _receive_run(self, kind: str, message: Mapping[str, Any]) -> None:
+        if kind == "run.folder":
+            self._list_folder(str(message.get("folder", "")))
+        elif kind == "run.compare":
+            self._compare([str(key) for key in message["keys"]], bool(message.get("anyway")))
+        elif kind == "run.uncompare":
+            self._compared = {}
+            self._show_runs()
+        elif kind == "run.open":
+            self._open(str(message["key"]))
+        elif kind == "run.restart":
+            self.restart_engines()
+        else:
+            self._control(kind)
+
+    def _tick_on(self) -> None:
+        """Start the thread that looks at the engines and the monitor, unless it is running."""
+        if self._ticker is not None and self._ticker.is_alive():
+            return
+        # The thread holds no reference while it waits, so that a workbench that nobody holds can be collected.
+        reference = weakref.ref(self)
+
+        def work() -> None:
+            while True:
+                time.sleep(_TICK_S)
+                measuring = reference()
+                if measuring is None or not measuring._tick():
+                    return
+                del measuring
+
+        self._ticker = threading.Thread(target=work, name="meshlab workbench", daemon=True)
+        self._ticker.start()
+
+    def _tick(self) -> bool:
+        """Look at the engines and the monitor. Return False if there is nothing to look at any more."""
+        if self._is_closed:
+            return False
+        with self._lock:
+            if self._monitor is not None and time.monotonic() - self._seen_at > _UNSEEN_S:
+                self.close_monitor()
+            before = (self._view._engines.get("state"), self._view._engines.get("doing") == "")
+            with self._view.hold_sync():
+                self._show_engines()
+                if before != (self._view._engines["state"], self._view._engines["doing"] == ""):
+                    self._show_bench()
+        self._show_monitor()
+        with self._lock:
+            is_needed = self._monitor is not None or (self._engines is not None and self._engines.state != "closed")
+            if not is_needed:
+                self._ticker = None
+            return is_needed
+
+    def close(self) -> None:
+        """Stop the monitor, and the engines that were started here."""
+        with self._lock:
+            self._is_closed = True
+            if self._follower is not None:
+                self._follower.leave()
+        self.close_monitor()
+        if self._is_own and self._engines is not None:
+            with suppress(EngineError):
+                self._engines.close(cancel=True)
+
+
+_SPECIAL = ("all_to_all_v", "send", "recv", "barrier")
+"""Collectives that the form does not offer: they need further arguments, or have no size."""
+
+
+def _clean_form(form: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the known fields with the types that a plan expects."""
+    launches = form["launches"]
+    is_number = isinstance(launches, (int, float)) and math.isfinite(launches)
+    return {
+        **{name: str(form[name]) for name in ("mesh", "axis", "sizes", "mode")},
+        "collectives": [str(name) for name in form["collectives"]] or list(_FORM["collectives"]),
+        "grouping": form["grouping"] if form["grouping"] in _GROUPINGS else "together",
+        "sampling": form["sampling"] if form["sampling"] in _SAMPLINGS else "default",
+        "launches": min(max(int(launches), 1), 99) if is_number else 1,
+    }
+
+
+def _field_of(message: str) -> str:
+    """Return the field of the form that an error of a plan is about."""
+    words = {"size": "sizes", "axis": "axis", "mode": "mode", "launch": "launches", "collective": "collectives"}
+    return next((field for word, field in words.items() if word in message.lower()), "sizes")
+
+
+def _choices(mesh: DeviceMesh | None) -> list[dict[str, Any]]:
+    """Return the engines that can be started on this host, the best first."""
+    gpus = _n_gpus()
+    wanted = 0 if mesh is None else mesh.world_size
+    found = []
+    if gpus:
+        n = wanted if 1 < wanted <= gpus else gpus
+        label = f"{n} GPU{'s' * (n != 1)}, one rank each"
+        found.append({"label": label, "n": n, "backend": "nccl"})
+    n = wanted if 1 < wanted <= _MOST_RANKS else 4
+    found.append({"label": f"{n} MPI ranks on this CPU", "n": n, "backend": "mpi"})
+    found.append({"label": f"{n} threads, for experiments", "n": n, "backend": "threads"})
+    return found
+
+
+@functools.cache
+def _n_gpus() -> int:
+    """Return the number of GPUs of this host, which is asked only once because the driver takes its time."""
+    return count_gpus()
+
+
+def _dead_ranks(engines: Engines) -> set[int]:
+    """Return the ranks of this host whose process is gone, although nobody has called them since."""
+    if engines.backend == "threads":
+        return set()
+    host, dead = socket.gethostname(), set()
+    for info in engines.ranks:
+        if info.host == host:
+            try:
+                os.kill(info.pid, 0)
+            except ProcessLookupError:
+                dead.add(info.rank)
+            except OSError:  # it is alive, but belongs to someone else
+                pass
+    return dead
+
+
+def _run_row(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row of the list of runs as text."""
+    best = row["best_gbs"]
+    return {
+        "name": Path(row["folder"]).name if row["folder"] else row["run_id"],
+        "state": row["state"],
+        "date": str(row["started_at"])[:16].replace("T", " "),
+        "where": row["where"],
+        "mesh": row["mesh"],
+        "collectives": row["collectives"],
+        "best": format_bandwidth(best) if best == best else "–",
+    }
+
+
+def _short(run: RunData) -> str:
+    return f"{run.run_id} · {str(run.started_at)[:16].replace('T', ' ')} · {run.where}"

@@ -1,0 +1,97 @@
+"""PasteBox: a field for a log or any other text, and its explanation below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import anywidget
+import traitlets
+
+from meshlab.base._errors import MeshlabError
+from meshlab.base._markup import escape
+from meshlab.diagnosis._explain import explain
+from meshlab.diagnosis._explanation import Explanation
+from meshlab.widgets._assets import joined_scripts, joined_styles
+
+
+class PasteBox(anywidget.AnyWidget):
+    """A field into which a person pastes a log or any other text, with a button that explains it.
+
+    The explanation appears below: what is wrong, what to do, and the lines that show it. Ctrl+Enter is the same as the
+    button. A button copies the explanation as Markdown, for an issue. The name of a file is also accepted.
+
+    Parameters
+    ----------
+    text : str, default ""
+        The first text.
+
+    Attributes
+    ----------
+    text : str
+        The text that was explained last. A new one is explained at once.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> box = ml.widgets.PasteBox()
+    >>> box.text = "DeviceMesh((dp=2, tp=4), device: 'cuda', stride: (4, 1))"
+    >>> box.explanation.mesh, box.problem
+    (DeviceMesh('dp=2, tp=4'), '')
+    >>> box.text = "hello"
+    >>> box.explanation is None, box.problem[:22]
+    (True, 'nothing was recognised')
+    """
+
+    _esm = joined_scripts("dom", "panels", "fields", "paste_box", "paste_box_widget")
+    _css = joined_styles("run", "paste_box")
+
+    text = traitlets.Unicode("").tag(sync=True)
+    _shown = traitlets.Dict().tag(sync=True)
+
+    def __init__(self, text: str = "") -> None:
+        self._explanation: Explanation | None = None
+        super().__init__(text=text)
+        self._explain()
+        self.observe(self._explain, names="text")
+
+    @property
+    def explanation(self) -> Explanation | None:
+        """The explanation of the text. None if it is empty or nothing in it was recognised."""
+        return self._explanation
+
+    @property
+    def problem(self) -> str:
+        """Why the text was not explained, or an empty string."""
+        return str(self._shown["problem"])
+
+    def _explain(self, change: Any = None) -> None:
+        found, problem = None, ""
+        if self.text.strip():
+            try:
+                found = explain(self.text)
+            except MeshlabError as error:
+                problem = error.summary
+            except OSError as error:  # the text is the name of a file
+                problem = f"cannot read {self.text[:80]!r}: {error.strerror or error}"
+        self._explanation = found
+        self._shown = {
+            "verdict": "" if found is None else found.verdict,
+            "html": "" if found is None else found._repr_html_(),
+            "markdown": "" if found is None else found.to_markdown(),
+            "problem": problem,
+            # Different for each text, because the front end waits for a change.
+            "number": self._shown.get("number", 0) + 1,
+        }
+
+    def __repr__(self) -> str:
+        return f"PasteBox({'empty' if not self.text.strip() else repr(self._explanation)})"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is None:  # the widget is closed
+            return None
+        data, metadata = bundle
+        # Front ends show the HTML if they cannot draw the widget, such as a saved notebook without a kernel.
+        problem = self.problem or "Paste a text, and press Explain. This needs a running kernel."
+        html = f"<p>{escape(problem)}</p>" if self._explanation is None else self._explanation._repr_html_()
+        return {**data, "text/html": html}, metadata

@@ -1,0 +1,685 @@
+"""Picture: a machine on a canvas, with the groups of a mesh, their routes, and the load of the links."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+import threading
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import anywidget
+import numpy as np
+import numpy.typing as npt
+import traitlets
+
+from meshlab.base._errors import MeshError, TopologyError
+from meshlab.base._markup import escape
+from meshlab.base._units import format_size, format_time_us, parse_size
+from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._presets import ClusterLike, as_cluster
+from meshlab.topology.placement._layout import locate
+from meshlab.topology.placement._loads import (
+    MARKS,
+    LinkFinding,
+    LinkLoad,
+    Loads,
+    default_collective,
+    find_places,
+    loads,
+)
+from meshlab.topology.placement._placement import Placement
+from meshlab.topology.placement._view import View, make_view
+from meshlab.widgets._assets import joined_scripts, joined_styles
+
+_PAGE_NOTE = "A saved view. Zoom, hover, colours and the axis can be changed here. Edits need meshlab."
+_COLORS = ("group", "sharing", "load")
+_NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
+PICTURE_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "picture")
+
+
+class Checked(traitlets.Any):
+    """A trait of one kind, such as a mapping. Other values, also None, are errors of meshlab.
+
+    Parameters
+    ----------
+    default : object
+        The first value.
+    kind : type
+        The class of all values.
+    what : str
+        What they are, for the error.
+    """
+
+    allow_none = False  # with None, traitlets would not call the validators
+
+    def __init__(self, default: Any, kind: type[Any], what: str) -> None:
+        super().__init__(default)
+        self._kind, self._what = kind, what
+
+    def validate(self, obj: Any, value: Any) -> Any:
+        """Raise if the value is of a different kind."""
+        if not isinstance(value, self._kind):
+            raise MeshError(f"{self.name} must be {self._what}, not {reprlib.repr(value)}")
+        return value
+
+
+class Picture(anywidget.AnyWidget):
+    """A machine on a canvas, with the groups of a mesh, their routes, and the load of the links.
+
+    The wheel, the keys + and −, and a double click zoom: from one cell per GPU to every link. Pointing at a GPU shows
+    the route of its group, and a click keeps it. All attributes can be set from any thread, and follow the user's
+    actions.
+
+    If the mesh does not fit the machine, the axis is unknown, or a part of the machine is not described, then the
+    machine is drawn, and a sentence reports what is missing.
+
+    Parameters
+    ----------
+    mesh : DeviceMesh or str, optional
+        The mesh. By default only the machine is drawn.
+    cluster : Cluster or str, optional
+        The machine, or the name of a preset. By default the ranks are drawn without hardware.
+    axis : str, optional
+        The axis or group whose groups are shown: one axis, several as ``"dp-cp"``, or the name of a group. Without a
+        mesh, a level of the cluster. By default the fastest axis or the outermost level.
+    pick : int, optional
+        The rank whose group stays highlighted; without a mesh, the device.
+    color : str, default "group"
+        ``"group"``, ``"sharing"`` (the groups that share links with the picked one), ``"load"`` (only the links are
+        coloured), or the name of one of the `values`.
+    focus : str, default "all"
+        The part in view: ``"all"``, ``"pod:2"``, ``"leaf:35"``, ``"rack:0"``, ``"node:17"``, ``"device:9"``, or the
+        name of a host.
+    size : int or str, default "256M"
+        Message size that the loads assume, as in nccl-tests.
+    collective : str, optional
+        The collective that causes the loads. By default send_recv for pp, all_to_all for ep, else all_reduce.
+    values : mapping of str to array_like, optional
+        Measured values, one per rank, such as ``{"time_us": …}``. A `pandas.DataFrame` is accepted.
+    height : int, default 540
+        Largest height of the canvas, in CSS pixels.
+
+    Raises
+    ------
+    TopologyError
+        If neither a mesh nor a cluster is given.
+        If the place of `focus` is unknown.
+    MeshError
+        If `pick`, `color` or `values` does not match the mesh.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> picture = ml.widgets.Picture("dp=2, tp=8", ml.preset("dgx-h100", nodes=2), axis="dp")
+    >>> picture.pick = 3
+    >>> print(picture.describe().splitlines()[2])
+    ◆ dp leaves the host: 8 groups share 8 NICs, one each, 48.0\u2009GB/s per group; it stays inside one leaf switch
+    """
+
+    _esm = joined_scripts(*PICTURE_SCRIPTS, "main")
+    _css = joined_styles("picture")
+
+    mesh = traitlets.Any(None, allow_none=True)
+    """The mesh, or None. Set it to a `DeviceMesh` or a string."""
+
+    cluster = traitlets.Any(None, allow_none=True)
+    """The machine, or None. Set it to a `Cluster` or the name of a preset."""
+
+    axis = traitlets.Unicode("").tag(sync=True)
+    """The axis or group whose groups are shown."""
+
+    pick = traitlets.Int(None, allow_none=True).tag(
+        sync=True,
+        from_json=lambda rank, picture: rank if isinstance(rank, int) and 0 <= rank < picture._n_picks else None,
+    )
+    """The rank whose group is highlighted, or None. Without a mesh, the device."""
+
+    color = traitlets.Unicode("group").tag(
+        sync=True, from_json=lambda name, picture: name if name in (*_COLORS, *picture.values) else "group"
+    )
+    """The meaning of the colours: ``"group"``, ``"sharing"``, ``"load"``, or the name of one of the `values`."""
+
+    focus = traitlets.Unicode("all").tag(sync=True, from_json=lambda place, picture: picture._known_place(place))
+    """The part in view, such as ``"all"`` or ``"pod:2"``."""
+
+    selected = Checked((), Iterable, "a sequence of ranks").tag(
+        sync=True,
+        to_json=lambda ranks, _: np.asarray(ranks, dtype="<i4").tobytes(),
+        from_json=lambda data, picture: picture._existing(_ranks_in(data)),
+    )
+    """The selected ranks, ascending."""
+
+    size = Checked("256M", object, "a size")
+    """Message size that the loads assume."""
+
+    collective = traitlets.Unicode(None, allow_none=True)
+    """The collective that causes the loads, or None for the usual one of the axis."""
+
+    values = Checked(_NO_VALUES, Mapping, "numbers by name")
+    """Measured values by name, one per rank."""
+
+    height = traitlets.Int(540, min=160).tag(sync=True)
+    """Largest height of the canvas, in CSS pixels."""
+
+    _edit = traitlets.Int(0).tag(sync=True)
+    """Number of the last edit in the front end. Answers carry it, so that late ones are dropped."""
+
+    _scene = traitlets.Dict().tag(sync=True)
+    """`Scene.to_dict` with the arrays as little-endian int32."""
+
+    _view = traitlets.Dict().tag(sync=True)
+    """The mesh on the machine: rank and group of every device, sentences and findings."""
+
+    _loads = traitlets.Dict().tag(sync=True)
+    """The load of every link for the shown axis. Empty without a placement."""
+
+    _values = traitlets.Dict().tag(sync=True)
+    """The values that match the mesh, as little-endian float32 by name."""
+
+    def __init__(
+        self,
+        mesh: MeshLike | None = None,
+        cluster: ClusterLike | None = None,
+        *,
+        axis: str | None = None,
+        pick: int | None = None,
+        color: str = "group",
+        focus: str = "all",
+        size: int | str = "256M",
+        collective: str | None = None,
+        values: Mapping[str, npt.ArrayLike] = _NO_VALUES,
+        height: int = 540,
+    ) -> None:
+        self._lock = threading.RLock()
+        self._is_writing = True  # no updates until all arguments are set
+        self._made: View | None = None
+        self._found: dict[str, Loads] = {}
+        super().__init__(height=height)
+        with self._lock:
+            if isinstance(mesh, Cluster):
+                raise TopologyError("mesh must be a DeviceMesh, not a Cluster", hint="pass the machine as cluster=")
+            self.cluster, self.mesh = cluster, mesh
+            self.size, self.collective = size, collective
+            self.axis = axis or ""
+            self._update(keep_axis=bool(axis))
+            self.values = values
+            self.color, self.focus, self.pick = color, focus, pick
+            self._is_writing = False
+            self._send_picture()
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    @property
+    def placement(self) -> Placement | None:
+        """The mesh on the machine, None if one of them is missing or they do not match."""
+        return self._view_of.placement
+
+    @property
+    def loads(self) -> Loads | None:
+        """The load of every link for the shown axis, None without a placement."""
+        with self._lock:
+            return self._loads_of(self._view_of.word) if self._has_loads else None
+
+    @property
+    def findings(self) -> tuple[LinkFinding, ...]:
+        """What deserves attention in the loads of all axes, with its place in the picture."""
+        with self._lock:
+            view = self._view_of
+            if view.placement is None or view.cluster is None or view.cluster.n_nodes < 2:
+                return ()
+            axes = [self._loads_of(axis) for axis in view.placement.mesh.axis_names]
+            return find_places(view.placement, axes, view.scene)
+
+    def show(self, mesh: MeshLike | None = None, cluster: ClusterLike | None = None, axis: str | None = None) -> None:
+        """Change the mesh, the machine and the axis together, in one message to the front end.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str, optional
+            The new mesh. By default it is kept.
+        cluster : Cluster or str, optional
+            The new machine. By default it is kept.
+        axis : str, optional
+            The new axis. By default it is kept if the mesh has it.
+
+        Examples
+        --------
+        >>> picture = Picture("dp=2, tp=4")
+        >>> picture.show("dp=4, tp=2", axis="dp")
+        >>> picture.mesh, picture.axis
+        (DeviceMesh('dp=4, tp=2'), 'dp')
+        """
+        with self._lock, self.hold_sync():
+            with self._writing():
+                if cluster is not None:
+                    self.cluster = cluster
+                if mesh is not None:
+                    self.mesh = mesh
+                if axis is not None:
+                    self.axis = axis
+            self._update(keep_axis=axis is not None)
+            self._send_picture()
+
+    def describe(self) -> str:
+        """Return the picture as text: the machine, the mesh, its axes, the findings, and the busiest links."""
+        with self._lock:
+            view = self._view_of
+            if view.placement is not None:
+                lines = [view.placement.describe(size=self.size)]
+            else:
+                lines = [f"machine: {view.cluster.summary}"] if view.cluster is not None else []
+                lines += [f"mesh: {self.mesh}"] if self.mesh is not None else []
+                lines += view.scene.notes
+            return "\n".join([*lines, *view.notes, *self._unmatched])
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture as one page for someone without Python: interactive, without a kernel or a network.
+
+        Zoom, hover, colours and the choice of the axis work. What only Python can compute is missing.
+
+        Parameters
+        ----------
+        path : path
+            The file, such as ``"page.html"``.
+
+        Returns
+        -------
+        pathlib.Path
+            The file.
+
+        Raises
+        ------
+        BenchError
+            If the file cannot be written.
+
+        Examples
+        --------
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     Picture("dp=2, tp=4").save(f"{folder}/page.html").name
+        'page.html'
+        """
+        from meshlab.widgets._page import save_page
+
+        return save_page(self, path, title=self._view_of.title or "meshlab", note=_PAGE_NOTE)
+
+    # -- validation ----------------------------------------------------------------------------------------------------
+
+    @traitlets.validate("mesh")
+    def _check_mesh(self, proposal: Any) -> DeviceMesh | None:
+        mesh = proposal["value"]
+        if mesh is None:
+            if self.cluster is None:
+                raise TopologyError("no mesh and no cluster given", hint="pass a mesh, a cluster, or both")
+            return None
+        return as_mesh(mesh, fill=self.cluster.n_devices or None if self.cluster is not None else None)
+
+    @traitlets.validate("cluster")
+    def _check_cluster(self, proposal: Any) -> Cluster | None:
+        if isinstance(proposal["value"], DeviceMesh):
+            raise TopologyError("cluster must be a Cluster, not a DeviceMesh", hint="pass the mesh as mesh=")
+        if proposal["value"] is None and self.mesh is None and self._made is not None:
+            raise TopologyError("no mesh and no cluster given", hint="pass a mesh, a cluster, or both")
+        return None if proposal["value"] is None else as_cluster(proposal["value"])
+
+    @traitlets.validate("pick")
+    def _check_pick(self, proposal: Any) -> int | None:
+        pick: int | None = proposal["value"]
+        if pick is not None and not 0 <= pick < self._n_picks:
+            raise MeshError(f"rank {pick} does not exist; pick a rank from 0 to {self._n_picks - 1}")
+        return pick
+
+    @traitlets.validate("color")
+    def _check_color(self, proposal: Any) -> str:
+        color: str = proposal["value"]
+        if color not in (*_COLORS, *self.values):
+            raise MeshError(f"unknown color {color!r}; choose one of {', '.join((*_COLORS, *self.values))}")
+        return color
+
+    @traitlets.validate("focus")
+    def _check_focus(self, proposal: Any) -> str:
+        place: str = proposal["value"]
+        if place != "all":
+            locate(self._view_of.scene, place)  # raises if it is unknown
+        return place
+
+    @traitlets.validate("selected")
+    def _check_selected(self, proposal: Any) -> tuple[int, ...]:
+        return check_ranks(proposal["value"], self._world)
+
+    @traitlets.validate("size")
+    def _check_size(self, proposal: Any) -> int | str:
+        parse_size(proposal["value"])  # raises if it is not a size
+        return proposal["value"]  # type: ignore[no-any-return]
+
+    @traitlets.validate("values")
+    def _check_values(self, proposal: Any) -> Mapping[str, npt.NDArray[np.float32]]:
+        checked = {}
+        for name, column in dict(proposal["value"]).items():
+            if name in _COLORS:
+                raise MeshError(f"values has a column named {name!r}, which is a mode of colour; rename it")
+            array = _array(column)
+            if array.ndim != 1 or array.dtype.kind not in "iufb":
+                raise MeshError(
+                    f"values[{name!r}] must be one number per rank, not {array.dtype} of shape {array.shape}"
+                )
+            checked[str(name)] = array.astype("<f4")
+        return MappingProxyType(checked)
+
+    @property
+    def _world(self) -> int:
+        return 0 if self.mesh is None else self.mesh.world_size
+
+    @property
+    def _n_picks(self) -> int:
+        """Number of ranks or, without a mesh, of devices."""
+        return self._view_of.scene.n_devices if self.mesh is None else self._world
+
+    def _existing(self, ranks: Iterable[int]) -> tuple[int, ...]:
+        """Drop ranks that the mesh does not have, because a selection may arrive after the mesh has become smaller."""
+        return tuple(rank for rank in ranks if 0 <= rank < self._world)
+
+    def _known_place(self, place: Any) -> str:
+        """Return a place, or "all" if the machine has changed and does not have it any more."""
+        if not isinstance(place, str):
+            return "all"
+        try:
+            locate(self._view_of.scene, place)
+        except TopologyError:
+            return "all"
+        return place
+
+    # -- updates -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _view_of(self) -> View:
+        assert self._made is not None  # set by __init__
+        return self._made
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Set attributes without an update after each."""
+        before, self._is_writing = self._is_writing, True
+        try:
+            yield
+        finally:
+            self._is_writing = before
+
+    def set_state(self, sync_data: dict[str, Any]) -> None:
+        """Apply a change from the front end. May be called on any thread."""
+        with self._lock:
+            super().set_state(sync_data)
+
+    @traitlets.observe("mesh", "cluster", "axis", "size", "collective", "values")
+    def _changed(self, change: Any) -> None:
+        with self._lock:
+            if not self._is_writing:
+                self._take(change["name"])
+
+    def _take(self, name: str) -> None:
+        """Update the picture after a change of one attribute."""
+        with self.hold_sync():
+            if name in ("size", "collective"):
+                self._found = {}
+            elif name in ("mesh", "cluster", "axis"):
+                self._update(keep_axis=name == "axis")
+            self._send_picture()
+
+    def _update(self, *, keep_axis: bool) -> None:
+        """Place the mesh. `keep_axis` reports an unknown axis in a note, instead of choosing a different one."""
+        before = self._made
+        mesh, cluster = self._subject
+        view = make_view(mesh, cluster, self.axis or None, before=before)
+        if view.notes and not keep_axis and not self._has_axis(self.axis):
+            view = make_view(mesh, cluster, before=before)
+        if before is None or before.placement is None or view.placement is None or not _is_same(before, view):
+            self._found = {}
+        self._made = view
+        with self._writing(), self.hold_sync():
+            if not keep_axis or not self.axis:
+                self.axis = view.word
+            if self.pick is not None and self.pick >= self._n_picks:
+                self.pick = None
+            self.selected = self._existing(self.selected)
+            if self.focus != "all":
+                self.focus = self._known_place(self.focus)
+
+    @property
+    def _subject(self) -> tuple[DeviceMesh | None, Cluster | None]:
+        """The mesh and the machine in the picture."""
+        return self.mesh, self.cluster
+
+    def _has_axis(self, axis: str) -> bool:
+        mesh, cluster = self._subject
+        if mesh is None:
+            return cluster is not None and axis in cluster.level_names
+        try:
+            mesh[axis]
+        except MeshError:
+            return False
+        return True
+
+    @property
+    def _has_loads(self) -> bool:
+        return self._view_of.placement is not None and self._view_of.groups is not None
+
+    def _loads_of(self, axis: str) -> Loads:
+        if axis not in self._found:
+            view = self._view_of
+            assert view.placement is not None
+            collective, size = self._call_of(axis)
+            self._found[axis] = loads(view.placement, axis, collective=collective, size=size, scene=view.scene)
+        return self._found[axis]
+
+    def _call_of(self, axis: str) -> tuple[str, int | str]:
+        """Return the collective and the size that cause the loads of an axis."""
+        return self.collective or default_collective(axis), self.size
+
+    @property
+    def _unmatched(self) -> list[str]:
+        """A sentence for each of the values that is not for this number of ranks."""
+        names = [name for name, column in self.values.items() if len(column) != self._world]
+        return [f"the values {name!r} are not one per rank of {self._world:,}: they are not shown" for name in names]
+
+    def _send_picture(self) -> None:
+        """Send the picture in one message, because the front end would misread a new mesh with an old machine."""
+        view, found = self._view_of, self.loads
+        with self.hold_sync():
+            self._scene = _pack_scene(view)
+            self._values = {n: c.tobytes() for n, c in self.values.items() if len(c) == self._world}
+            self._view = self._pack_view(view)
+            self._loads = {} if found is None else {**_pack_loads(found), "edit": self._edit}
+
+    def _pack_view(self, view: View) -> dict[str, Any]:
+        (mesh, cluster), placement = self._subject, view.placement
+        world = 0 if mesh is None else mesh.world_size
+        is_plain = np.array_equal(view.rank_of[:world], np.arange(world)) and not (view.rank_of[world:] >= 0).any()
+        options = (
+            [*mesh.axis_names, *(group.name for group in mesh.custom_groups)]
+            if mesh is not None and view.groups is not None
+            else [name for name in cluster.level_names if name != "device"]
+            if cluster is not None
+            else []
+        )
+        return {
+            "edit": self._edit,
+            "title": view.title,
+            "is_mesh": view.groups is not None,
+            "is_placed": placement is not None,
+            "world": world if view.groups is not None else 0,
+            "axes": [[axis.name, axis.size] for axis in mesh.axes] if mesh is not None else [],
+            "axis": view.word,
+            "options": options if view.word in options or not view.word else [*options, view.word],
+            "n_groups": view.n_groups,
+            "group_size": 0 if view.groups is None else view.groups.size,
+            "single": view.groups is not None and view.groups.single,
+            "rank_of": None if is_plain and view.groups is not None else view.rank_of.astype("<i4").tobytes(),
+            "group_of": view.group_of.astype("<i4").tobytes(),
+            "verdict": placement.explain(view.word) if placement is not None and view.groups is not None else "",
+            "findings": [
+                {"mark": one.mark, "text": one.text, "axis": one.axes[0] if one.axes else "", "place": one.place}
+                for one in self.findings
+            ],
+            "notes": list(dict.fromkeys([*view.notes, *view.scene.notes, *self._unmatched])),
+        }
+
+    # -- display -------------------------------------------------------------------------------------------------------
+
+    def figure_svg(self) -> str:
+        """Return the picture as SVG: the machine as in the first view, the groups of the axis, and the picked group."""
+        from meshlab.plots._machine import topology_figure
+        from meshlab.plots._style import figure_svg
+
+        with self._lock:
+            groups, pick = self._view_of.groups, self.pick
+            group = None if groups is None or pick is None or groups.color[pick] < 0 else int(groups.color[pick])
+            collective, size = self._call_of(self.axis) if groups is not None else (self.collective, self.size)
+            # Without pyplot, because the notebook would show its figure next to the widget.
+            figure = topology_figure(
+                self.mesh, self.cluster, axis=self.axis or None, group=group, collective=collective, size=size
+            )
+            return figure_svg(figure, label=self._view_of.title)
+
+    def fallback(self) -> str:
+        """Return the picture as HTML without JavaScript: a figure, and its description as text."""
+        text = escape(self.describe())
+        return f'<figure style="margin:0">{self.figure_svg()}<figcaption><pre>{text}</pre></figcaption></figure>'
+
+    def __repr__(self) -> str:
+        given = [] if self.mesh is None else [repr(str(self.mesh))]
+        given += [] if self.cluster is None else [f"cluster=<{self.cluster.summary}>"]
+        return f"{type(self).__name__}({', '.join([*given, f'axis={self.axis!r}'])})"
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        bundle = super()._repr_mimebundle_(**kwargs)
+        if bundle is None:  # the widget is closed
+            return None
+        data, metadata = bundle
+        return {**data, "text/html": self.fallback()}, metadata
+
+
+def _ranks_in(data: Any) -> list[int]:
+    """Return the ranks in a message of the front end, and none if it has something else."""
+    try:
+        ranks: list[int] = np.frombuffer(data, dtype="<i4").tolist()
+    except (TypeError, ValueError, BufferError):
+        return []
+    return ranks
+
+
+def _array(values: Any) -> npt.NDArray[Any]:
+    """Return values as an array. Lists of different lengths become one of objects, which no caller accepts."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        return np.asarray(values, dtype=object)
+
+
+def check_ranks(ranks: Iterable[int], world_size: int) -> tuple[int, ...]:
+    """Return ranks in ascending order and without duplicates.
+
+    Raises
+    ------
+    MeshError
+        If one of them is not a rank of the mesh.
+    """
+    selected = _array(list(ranks))
+    if selected.size and (selected.dtype.kind not in "iu" or selected.ndim != 1):
+        raise MeshError("selected must be a sequence of integers; pass ranks such as (0, 1, 5)")
+    outside = selected[(selected < 0) | (selected >= world_size)]
+    if outside.size:
+        raise MeshError(f"rank {outside[0]} does not exist; select ranks from 0 to {world_size - 1}")
+    return tuple(np.unique(selected).tolist())
+
+
+def _is_same(before: View, after: View) -> bool:
+    """Return whether two views place the same mesh on the same machine, so that loads can be kept."""
+    one, other = before.placement, after.placement
+    if one is None or other is None:
+        return False
+    return one.mesh == other.mesh and before.cluster is after.cluster
+
+
+# -- bytes -------------------------------------------------------------------------------------------------------------
+
+
+def _pack(array: npt.NDArray[Any], dtype: str) -> bytes | float | None:
+    """Return an array as little-endian bytes or, if all entries are equal, as one number. NaN is None."""
+    if array.size and (array == array[0]).all():
+        return array[0].item()  # type: ignore[no-any-return]
+    if array.dtype.kind == "f" and np.isnan(array).all():
+        return None
+    return array.astype(dtype).tobytes()
+
+
+def _pack_scene(view: View) -> dict[str, Any]:
+    scene = view.scene.to_dict()
+    packed = {k: v.astype("<i4").tobytes() if isinstance(v, np.ndarray) else v for k, v in scene.items()}
+    templates = view.cluster.templates if view.cluster is not None else ()
+    kinds = [dict(kind) for kind in scene["kinds"]]
+    for kind, template in zip(kinds, templates, strict=False):
+        kind["names"] = [f"{'CPU' if one.backend == 'cpu' else 'GPU'} {one.id}" for one in template.devices]
+        kind["nic_names"] = [one.name for one in template.nics]
+    return {**packed, "kinds": kinds}
+
+
+def _shares(found: Loads, link: LinkLoad) -> npt.NDArray[np.float64]:
+    """Return the time of every link relative to the slowest link of the axis."""
+    most = found.seconds
+    if not math.isfinite(most) or most <= 0:  # no bandwidth is known, so compare the bytes of this kind of link
+        return np.asarray(link.bytes / max(float(link.bytes.max(initial=0.0)), 1.0))
+    return np.asarray(np.nan_to_num(link.seconds / most, nan=0.15))
+
+
+def _rows(found: Loads) -> list[dict[str, Any]]:
+    """Return the busiest link of each kind as text."""
+    rows = []
+    for link in found.links:
+        k = link.busiest
+        row: dict[str, Any] = {"link": link.label, "groups": "–", "bytes": "–", "time": "–", "share": 0.0, "place": ""}
+        row["limits"] = k is not None and link.name == found.limit
+        if k is not None:
+            row |= {
+                "groups": f"{int(link.groups[k]):,}",
+                "bytes": format_size(float(link.bytes[k])),
+                "time": format_time_us(float(link.seconds[k]) * 1e6),
+                "share": float(_shares(found, link)[k]),
+                "place": link.place(k),
+            }
+        rows.append(row)
+    return rows
+
+
+def _pack_loads(found: Loads) -> dict[str, Any]:
+    mark, meaning = MARKS[found.state]
+    return {
+        "axis": found.axis,
+        "collective": found.collective,
+        "size": format_size(found.size_bytes),
+        "mark": mark,
+        "meaning": meaning,
+        "limit": found.limit,
+        "is_conflict": found.is_conflict,
+        "conflict_word": "oversubscribed" if found.state == "taper" else "shared",
+        "n_groups": len(found.climbs),
+        "climbs": _pack(found.climbs.astype(np.uint8), "u1"),
+        "links": [
+            {
+                "name": link.name,
+                "label": link.label,
+                "drawn_as": link.drawn_as,
+                "n": len(link.groups),
+                "groups": _pack(link.groups, "<i4"),
+                "bytes": _pack(link.bytes, "<f4"),
+                "gbs": _pack(link.gbs, "<f4"),
+                "share": _pack(_shares(found, link), "<f4"),
+            }
+            for link in found.links
+        ],
+        "rows": _rows(found),
+    }

@@ -1,0 +1,820 @@
+"""Workbench: design a machine and a mesh by hand, see where its groups run, measure, compare and export."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import traitlets
+
+from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
+from meshlab.base._units import SEPARATOR, format_size, parse_size
+from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._presets import ClusterLike, as_cluster
+from meshlab.topology.placement._loads import COLLECTIVES, Loads, default_collective, loads
+from meshlab.topology.placement._placement import place
+from meshlab.topology.placement._scene import scene_of
+from meshlab.topology.placement._view import View
+from meshlab.topology.readers._hosts import probe
+from meshlab.widgets import _actions as actions
+from meshlab.widgets import _edits as edits
+from meshlab.widgets import _exports as exports
+from meshlab.widgets import _panels as panels
+from meshlab.widgets._assets import joined_scripts, joined_styles
+from meshlab.widgets._edits import Design, History
+from meshlab.widgets._machines import Machine, find_part
+from meshlab.widgets._measuring import Measuring, MeasuringTraits
+from meshlab.widgets._panels import AxisRow
+from meshlab.widgets._picture import PICTURE_SCRIPTS, Checked, Picture
+from meshlab.widgets._prices import Price, predicted_lines, price_of
+from meshlab.widgets._source import python
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from meshlab.benchmark._run import Run
+    from meshlab.engines._engines import Engines
+    from meshlab.plans._plan import Plan
+    from meshlab.plots._lines import Line
+    from meshlab.runs._rundata import RunData
+
+
+PANELS = ("machine", "mesh", "table", "export", "measure", "runs")
+"""The panels around the picture."""
+
+_SCRIPTS = (*PICTURE_SCRIPTS, "fields", "machine", "mesh", "table", "export", "parts")
+_RUN_SCRIPTS = ("dom", "curve", "run", "monitor", "measure", "runs")
+_STYLES = ("picture", "workbench", "run", "curve")
+
+_NO_CALLS: Mapping[str, Any] = MappingProxyType({})
+_NOT_HERE = "not this machine: choose a preset, or read a description of yours"
+
+
+class Workbench(Picture, MeasuringTraits):
+    """Design a machine and a mesh by hand, see where its groups run, and compare two candidates.
+
+    The picture has a panel for the machine, one for the mesh, and a table of the axes. All attributes can be set from
+    any thread, and follow the user's actions. Each change of the machine, the mesh, or the assumed messages can be
+    undone.
+
+    An edit that is not possible keeps the last valid state. The field is marked, and valid values near to it are
+    offered.
+
+    Parameters
+    ----------
+    cluster : Cluster or str, optional
+        The machine, or the name of a preset. By default this machine if it has GPUs, else four DGX H100.
+    mesh : DeviceMesh or str, optional
+        The mesh. By default data parallel across NVLink domains, and tensor parallel inside.
+    engines : Engines, optional
+        The engines that measure.
+    run : Run, optional
+        A run to show.
+    axis, pick, color, focus, size, collective, values, height
+        As for `Picture`.
+    failed : iterable of str, default ()
+        Parts that do not work: ``"node1"``, ``"node1/GPU3"``, ``"node1/NIC3"``, ``"node1/GPU3/NVLink"``, or
+        ``"node1/GPU3-GPU5"`` for the NVLink between two GPUs.
+    rest : str, default ""
+        The axis that takes the rest when the size of another axis changes. By default dp, or the largest axis.
+    per_axis : mapping of str to (str, int or str), default {}
+        Collective and message size of some axes, such as ``{"dp": ("all_gather", "1G")}``.
+    pinned : tuple of (Cluster, DeviceMesh), optional
+        The candidate A that the table compares with.
+    panels : sequence of str, optional
+        The panels to show, of ``machine``, ``mesh``, ``table``, ``export``, ``measure`` and ``runs``. By default all.
+
+    Raises
+    ------
+    MeshError
+        If the mesh has more ranks than the machine has devices.
+    TopologyError
+        If the preset is unknown, or a failed part does not exist.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> wb = ml.Workbench("dgx-h100", "dp=2, tp=4", axis="tp")
+    >>> wb.cluster = ml.preset("dgx-h100", nodes=4)
+    >>> wb.failed = ["node1/NIC3"]
+    >>> wb.mesh
+    DeviceMesh('dp=8, tp=4')
+    >>> print(wb.code)
+    import meshlab as ml
+    <BLANKLINE>
+    cluster = ml.preset("dgx-h100", nodes=4)
+    mesh = ml.DeviceMesh("dp=8, tp=4")
+    wb = ml.Workbench(cluster, mesh, axis="tp", failed=("node1/NIC3",))
+    wb
+    >>> wb.undo()
+    >>> wb.failed
+    ()
+    """
+
+    _esm = joined_scripts(*_SCRIPTS, *_RUN_SCRIPTS, "shell", "workbench_main")
+    _css = joined_styles(*_STYLES)
+
+    rest = traitlets.Unicode("")
+    """The axis that takes the rest. Empty for the usual one."""
+
+    failed = Checked((), Iterable, "a list of parts")
+    """The parts of the machine that do not work, such as ``("node1/NIC3",)``. Settable."""
+
+    per_axis = Checked(_NO_CALLS, Mapping, "calls by axis")
+    """Collective and message size of the axes that do not have the usual ones."""
+
+    pinned = traitlets.Any(None, allow_none=True)
+    """The candidate A as (cluster, mesh), or None. Settable."""
+
+    tab = traitlets.Enum(("design", "measure", "runs"), "design").tag(sync=True)
+    """The tab that is shown: ``"design"``, ``"measure"`` or ``"runs"``."""
+
+    panels = Checked(PANELS, Iterable, "a sequence of names").tag(sync=True, to_json=lambda names, _: list(names))
+    """The panels that are shown."""
+
+    _measuring: Measuring | None = None
+    """What measures. None without a panel for it, and if the constructor raises, because ipywidgets calls `close`."""
+
+    _panel = traitlets.Dict().tag(sync=True)
+    """The content of the panels, without the table."""
+
+    _table = traitlets.Dict().tag(sync=True)
+    """The table of the axes."""
+
+    _code = traitlets.Unicode("").tag(sync=True)
+    """The value of `code`."""
+
+    def __init__(
+        self,
+        cluster: ClusterLike | None = None,
+        mesh: MeshLike | None = None,
+        *,
+        engines: Engines | None = None,
+        run: RunData | None = None,
+        axis: str | None = None,
+        pick: int | None = None,
+        color: str = "group",
+        focus: str = "all",
+        size: int | str = "256M",
+        collective: str | None = None,
+        values: Any = _NO_CALLS,
+        failed: Iterable[str] = (),
+        rest: str = "",
+        per_axis: Mapping[str, Any] = _NO_CALLS,
+        pinned: tuple[ClusterLike | None, MeshLike] | None = None,
+        height: int = 540,
+        panels: Iterable[str] | None = None,
+    ) -> None:
+        self._note = ""
+        machine, shape = self._first(cluster, mesh)
+        if machine is not None:
+            machine = machine.with_failed(failed)
+        self._fitting(shape, machine)
+        self._design = Design(
+            machine,
+            shape,
+            rest=self._as_rest(rest, shape),
+            size=size,
+            per_axis=self._as_calls(per_axis, shape),
+            pinned=None if pinned is None else self._as_pinned(pinned),
+        )
+        self._history = History()
+        self._problem: dict[str, Any] | None = None
+        self._pinned_times: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
+        self._rows: list[AxisRow] = []
+        self._prices: dict[str, tuple[Loads, Price]] = {}
+        self._is_flicked = False
+        super().__init__(
+            shape, None if machine is None else machine.cluster, axis=axis, pick=pick, color=color, focus=focus,
+            size=size, collective=collective, values=values, height=height,
+        )  # fmt: skip
+        with self._lock, self.hold_sync(), self._writing():
+            self._mirror()
+            if panels is not None:
+                self.panels = panels
+        if {"measure", "runs"} & set(self.panels):
+            self._measuring = Measuring(self)
+            self._measuring.opened, self._measuring.predict = self._show_mesh_of, self._predict
+        if engines is not None:
+            self.engines = engines
+        if run is not None:
+            self.run = run
+        self.on_msg(self._receive)
+
+    def _first(self, cluster: ClusterLike | None, mesh: MeshLike | None) -> tuple[Machine | None, DeviceMesh]:
+        """Return the machine and the mesh of the first display."""
+        if isinstance(cluster, DeviceMesh):
+            raise TopologyError("cluster must be a Cluster, not a DeviceMesh", hint="pass the mesh as mesh=")
+        shape = None if mesh is None or isinstance(mesh, str) else as_mesh(mesh)
+        if cluster is None:
+            here = probe()
+            if here.n_devices and (shape is None or shape.world_size <= here.n_devices):
+                machine = Machine(here, "ml.probe()")
+            else:
+                world = 32 if mesh is None else as_mesh(mesh, fill=32).world_size
+                machine = Machine("dgx-h100").turned("nodes", max(-(-world // 8), 1))
+                self._note = _NOT_HERE
+        else:
+            machine = Machine.of(as_cluster(cluster) if not isinstance(cluster, str) else cluster)
+        devices = machine.cluster.n_devices
+        if mesh is None:
+            return machine, self._usual_mesh(machine)
+        return machine, as_mesh(mesh, fill=devices or None)
+
+    @staticmethod
+    def _usual_mesh(machine: Machine) -> DeviceMesh:
+        devices = machine.cluster.n_devices
+        if not devices:
+            return DeviceMesh("dp=2, tp=4")
+        domain = int(machine.values["nvlink_domain"] or machine.values["devices"] or 1)
+        inner = math.gcd(devices, domain if domain <= 8 else 8)
+        return DeviceMesh([("dp", devices // inner), ("tp", inner)])
+
+    # -- values --------------------------------------------------------------------------------------------------------
+
+    @property
+    def code(self) -> str:
+        """A program that creates this workbench again, and assigns it to ``wb``."""
+        with self._lock:
+            return self._make_code()
+
+    @property
+    def machine(self) -> str:
+        """The machine without its failed parts, as Python code."""
+        machine = self._design.machine
+        return "" if machine is None else machine.code
+
+    @property
+    def summary(self) -> str:
+        """The machine and the mesh in one line."""
+        machine = self._design.machine
+        return SEPARATOR.join([*([] if machine is None else [panels.machine_text(machine)]), str(self._design.mesh)])
+
+    def table(self) -> pd.DataFrame:
+        """Return the table of the axes.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per axis: ``axis``, ``size``, ``collective``, ``size_bytes``, ``placement`` (what its groups do),
+            ``gbs`` (GB/s that a rank sends at most), ``time_us`` with the interval ``time_us_lo`` and ``time_us_hi``,
+            ``basis`` (of the time), and ``pinned_time_us`` (of candidate A). Unknown values are missing.
+        """
+        with self._lock:
+            return panels.table_frame(self._rows)  # type: ignore[no-any-return]
+
+    def describe(self) -> str:
+        """Return the workbench as text: machine, mesh, axes, findings, busiest links, and the difference to A."""
+        with self._lock:
+            lines = [super().describe()]
+            if self._design.machine is not None and self.failed:
+                lines.append(f"failed: {', '.join(self.failed)}")
+            if self._design.pinned is not None:
+                lines += ["compared with A:", *self._differences()]
+            return "\n".join(lines)
+
+    def undo(self) -> None:
+        """Discard an edit that is not possible, or undo the last change."""
+        with self._lock:
+            if self._problem is not None or not self._history.past:
+                self._problem = None
+                self._send_panels()
+                return
+            design, self._history = self._history.undone(self._design)
+            self._show_design(design)
+
+    def redo(self) -> None:
+        """Redo the change that was undone last."""
+        with self._lock:
+            if self._history.future:
+                design, self._history = self._history.redone(self._design)
+                self._show_design(design)
+
+    def show(self, mesh: MeshLike | None = None, cluster: ClusterLike | None = None, axis: str | None = None) -> None:
+        """Change the mesh, the machine and the axis together, as one step that can be undone.
+
+        Parameters
+        ----------
+        mesh : DeviceMesh or str, optional
+            The new mesh. By default it is kept, and follows the size of the machine.
+        cluster : Cluster or str, optional
+            The new machine. By default it is kept.
+        axis : str, optional
+            The new axis. By default it is kept if the mesh has it.
+
+        Raises
+        ------
+        MeshError
+            If the mesh has more ranks than the machine has devices.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> wb = ml.Workbench("dgx-h100", "dp=1, tp=8")
+        >>> wb.show("pp=2, dp=1, tp=8", ml.preset("dgx-h100", nodes=2), axis="pp")
+        >>> wb.undo()
+        >>> wb.mesh
+        DeviceMesh('dp=1, tp=8')
+        """
+
+        def changed(design: Design) -> Design:
+            if cluster is not None:
+                design = design.with_machine(Machine.of(cluster))
+            if mesh is not None:
+                shape = self._fitting(as_mesh(mesh, fill=design.devices or None), design.machine)
+                design = design.with_mesh(shape)
+            return design
+
+        with self._lock, self.hold_sync():
+            self._commit(changed)
+            if axis is not None:
+                self.axis = axis
+
+    def fail(self, part: str) -> None:
+        """Mark a part of the machine as failed, such as ``"node1/NIC3"``. `failed` lists them."""
+        self._commit(lambda design: design.with_machine(self._machine_of(design).without(part)))
+
+    def restore(self, part: str | None = None) -> None:
+        """Restore a failed part, by default all."""
+        self._commit(lambda design: design.with_machine(self._machine_of(design).restored(part)))
+
+    def remove(self, part: str) -> None:
+        """Remove a part of the machine."""
+        self._commit(lambda design: design.with_machine(self._machine_of(design).without(part, is_removed=True)))
+
+    def pin(self) -> None:
+        """Keep the present machine and mesh as candidate A."""
+        self._commit(lambda design: replace(design, pinned=(design.machine, design.mesh)))
+
+    def unpin(self) -> None:
+        """Forget candidate A."""
+        self._commit(lambda design: replace(design, pinned=None))
+
+    def swap(self) -> None:
+        """Exchange candidate A and the present machine and mesh."""
+
+        def swapped(design: Design) -> Design:
+            if design.pinned is None:
+                raise MeshError("no candidate is pinned; call pin() first")
+            machine, mesh = design.pinned
+            return design.with_mesh(mesh, machine=machine, pinned=(design.machine, design.mesh))
+
+        self._commit(swapped)
+
+    @staticmethod
+    def _machine_of(design: Design) -> Machine:
+        if design.machine is None:
+            raise TopologyError("there is no machine", hint="set cluster")
+        return design.machine
+
+    # -- validation ----------------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def _fitting(mesh: DeviceMesh, machine: Machine | None) -> DeviceMesh:
+        """Return the mesh, or raise with the nearest sizes if it has more ranks than the machine has devices."""
+        devices = 0 if machine is None else machine.cluster.n_devices
+        problem = edits.misfit_of(mesh, devices) if 0 < devices < mesh.world_size else None
+        if problem is not None:
+            options = " · ".join(panels.pairs_text(option) for option in problem.options)
+            raise MeshError(str(problem), hint=f"nearest: {options}")
+        return mesh
+
+    @traitlets.validate("mesh")
+    def _check_mesh(self, proposal: Any) -> DeviceMesh | None:
+        if self._is_writing:
+            return proposal["value"]  # type: ignore[no-any-return]
+        return self._fitting(as_mesh(proposal["value"], fill=self._total), self._design.machine)
+
+    @property
+    def _total(self) -> int | None:
+        """The number of ranks that an edited mesh must have, None for any."""
+        return self._design.devices or None
+
+    @traitlets.validate("rest")
+    def _check_rest(self, proposal: Any) -> str:
+        return self._as_rest(proposal["value"], self._design.mesh)
+
+    @staticmethod
+    def _as_rest(name: str, mesh: DeviceMesh) -> str:
+        if name and name not in mesh.axis_names:
+            raise MeshError(f"unknown axis {name!r}; choose one of {', '.join(mesh.axis_names)}")
+        return name
+
+    @traitlets.validate("failed")
+    def _check_failed(self, proposal: Any) -> tuple[str, ...]:
+        names = proposal["value"]
+        if isinstance(names, str):
+            raise TopologyError(f"failed must be a list of parts, not {names!r}", hint=f"pass [{names!r}]")
+        if self._is_writing:
+            return tuple(names)
+        return self._machine_of(self._design).with_failed(names).failed
+
+    @traitlets.validate("per_axis")
+    def _check_per_axis(self, proposal: Any) -> Mapping[str, tuple[str, int | str]]:
+        return self._as_calls(proposal["value"], self._design.mesh)
+
+    @staticmethod
+    def _as_calls(calls: Mapping[str, Any], mesh: DeviceMesh) -> Mapping[str, tuple[str, int | str]]:
+        names = (*mesh.axis_names, *(group.name for group in mesh.custom_groups))
+        checked = {}
+        for axis, call in dict(calls).items():
+            if axis not in names:
+                raise MeshError(f"unknown axis {axis!r}; choose one of {', '.join(names)}")
+            if not isinstance(call, tuple | list) or len(call) != 2:
+                raise MeshError(f"per_axis[{axis!r}] must be a collective and a size, not {call!r}")
+            collective, size = call
+            if collective not in COLLECTIVES:
+                raise MeshError(f"unknown collective {collective!r}; choose one of {', '.join(COLLECTIVES)}")
+            parse_size(size)  # raises if it is not a size
+            checked[axis] = (collective, size)
+        return MappingProxyType(checked)
+
+    @traitlets.validate("pinned")
+    def _check_pinned(self, proposal: Any) -> tuple[Cluster | None, DeviceMesh] | None:
+        value = proposal["value"]
+        if value is None or self._is_writing:
+            return value  # type: ignore[no-any-return]
+        machine, mesh = self._as_pinned(value)
+        return None if machine is None else machine.cluster, mesh
+
+    def _as_pinned(self, pinned: Any) -> tuple[Machine | None, DeviceMesh]:
+        try:
+            cluster, mesh = pinned
+        except (TypeError, ValueError):
+            raise MeshError(f"pinned must be a cluster and a mesh, not {pinned!r}") from None
+        machine = None if cluster is None else Machine.of(cluster)
+        return machine, as_mesh(mesh, fill=None if machine is None else machine.cluster.n_devices or None)
+
+    @traitlets.validate("panels")
+    def _check_panels(self, proposal: Any) -> tuple[str, ...]:
+        names = tuple(proposal["value"])
+        unknown = [name for name in names if name not in (*PANELS, "picture")]
+        if unknown:
+            raise MeshError(f"unknown panel {unknown[0]!r}; choose one of {', '.join(PANELS)}")
+        return names
+
+    # -- changes -------------------------------------------------------------------------------------------------------
+
+    @traitlets.observe("rest", "failed", "per_axis", "pinned")
+    def _design_changed(self, change: Any) -> None:
+        with self._lock:
+            if not self._is_writing:
+                self._take(change["name"])
+
+    def _take(self, name: str) -> None:
+        """Update the workbench after a change of one attribute in code."""
+        design = self._design
+        if name == "mesh" and self.mesh is not None:
+            self._commit(lambda _: design.with_mesh(self.mesh))
+        elif name == "cluster":
+            machine = None if self.cluster is None else Machine.of(self.cluster)
+            self._commit(lambda _: replace(design, machine=None) if machine is None else design.with_machine(machine))
+        elif name == "failed":
+            self._commit(lambda _: design.with_machine(self._machine_of(design).with_failed(self.failed)))
+        elif name == "pinned":
+            self._commit(
+                lambda _: replace(design, pinned=None if self.pinned is None else self._as_pinned(self.pinned))
+            )
+        elif name in ("size", "rest", "per_axis"):
+            self._commit(lambda _: replace(design, **{name: getattr(self, name)}))
+        else:
+            super()._take(name)
+
+    def _commit(self, change: Callable[[Design], Design]) -> None:
+        """Change the design as one step that can be undone."""
+        with self._lock:
+            design = change(self._design)
+            self._problem = None
+            if design.equals(self._design):
+                self._send_panels()
+                return
+            self._history = self._history.after(self._design)
+            self._show_design(design)
+
+    def _show_design(self, design: Design) -> None:
+        with self._lock, self.hold_sync():
+            before, self._design = self._design, design
+            self._problem = None
+            if (before.size, before.per_axis) != (design.size, design.per_axis):
+                self._found = {}
+            with self._writing():
+                self._mirror()
+            self._update(keep_axis=False)
+            self._send_picture()
+
+    def _mirror(self) -> None:
+        """Set the attributes from the design."""
+        design, machine = self._design, self._design.machine
+        # Observers of one attribute may read the others, so those without a picture come first.
+        self.failed = () if machine is None else machine.failed
+        self.rest, self.per_axis, self.size = design.rest, design.per_axis, design.size
+        pinned = design.pinned
+        self.pinned = None if pinned is None else (None if pinned[0] is None else pinned[0].cluster, pinned[1])
+        self.cluster = None if machine is None else machine.cluster
+        self.mesh = design.mesh
+
+    @property
+    def _subject(self) -> tuple[DeviceMesh | None, Cluster | None]:
+        if self._is_flicked and self._design.pinned is not None:
+            machine, mesh = self._design.pinned
+            return mesh, None if machine is None else machine.cluster
+        return super()._subject
+
+    def _flick(self, is_on: bool) -> None:
+        """Show candidate A in the picture, or the present one again."""
+        with self._lock:
+            if self._is_flicked != is_on and (not is_on or self._design.pinned is not None):
+                self._is_flicked = is_on
+                axis = self.axis
+                self._update(keep_axis=False)
+                super()._send_picture()
+                with self._writing():
+                    self.axis = axis
+
+    def _call_of(self, axis: str) -> tuple[str, int | str]:
+        own = self._design.per_axis.get(axis)
+        if own is not None:
+            return own
+        return self.collective or default_collective(axis), self._design.size
+
+    # -- runs ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def engines(self) -> Engines | None:
+        """The engines that measure, or None. Settable."""
+        return self._measures.engines
+
+    @engines.setter
+    def engines(self, engines: Engines | None) -> None:
+        self._measures.engines = engines
+
+    @property
+    def run(self) -> RunData | None:
+        """The run that is shown, or None. Settable, also to a saved run."""
+        return self._measures.run
+
+    @run.setter
+    def run(self, run: RunData | None) -> None:
+        self._measures.run = run
+
+    @property
+    def runs(self) -> tuple[RunData, ...]:
+        """The runs of this workbench, the latest last."""
+        return tuple(self._measures.runs)
+
+    def start(self, **choice: Any) -> Run:
+        """Start a run on the engines, and show it.
+
+        Parameters
+        ----------
+        **choice
+            Arguments of `meshlab.bench`. By default those of the form in the tab Measure.
+
+        Returns
+        -------
+        Run
+            The run.
+
+        Raises
+        ------
+        EngineError
+            If there are no engines, or they are busy.
+        MeshError
+            If the mesh does not have one rank per engine.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     wb = ml.widgets.Workbench("dgx-h100", "dp=2, tp=2", engines=engines)
+        ...     results = wb.start(axis="tp", sizes="1K, 4K").wait()
+        >>> wb.run.state, len(wb.runs)
+        ('done', 1)
+        """
+        return self._measures.start(**choice)
+
+    def pause(self) -> None:
+        """Pause the run after the current step."""
+        self._measures.pause()
+
+    def resume(self) -> None:
+        """Continue a paused run."""
+        self._measures.resume()
+
+    def cancel(self, *, now: bool = False) -> None:
+        """Stop the run after the current step or, with `now`, end its ranks. The rows are kept."""
+        self._measures.cancel(now=now)
+
+    @property
+    def _measures(self) -> Measuring:
+        if self._measuring is None:
+            raise BenchError("this workbench has no panel for runs", hint="create it without panels=")
+        return self._measuring
+
+    def _show_mesh_of(self, run: RunData) -> None:
+        """Take over the mesh of a run that the user opens, if the machine has enough devices."""
+        with suppress(MeshlabError):
+            self.show(run.mesh)
+
+    def close(self) -> None:
+        """Remove the workbench from the page, and stop the engines that it started."""
+        if self._measuring is not None:
+            self._measuring.close()
+        super().close()
+
+    # -- what is sent --------------------------------------------------------------------------------------------------
+
+    def _send_picture(self) -> None:
+        with self.hold_sync():
+            super()._send_picture()
+            self._send_panels()
+            self._send_form()
+
+    @traitlets.observe("tab")
+    def _tab_changed(self, _: Any) -> None:
+        with self._lock:
+            self._send_form()
+
+    def _send_form(self) -> None:
+        """Send the form of the next run, which depends on the mesh, if it is shown."""
+        if self._measuring is not None and self.tab == "measure":
+            self._measuring.show_all()
+
+    def _pack_view(self, view: View) -> dict[str, Any]:
+        return {**super()._pack_view(view), "failed": self._failed_marks(), "is_flicked": self._is_flicked}
+
+    def _failed_marks(self) -> list[dict[str, Any]]:
+        """Return where the picture marks the failed parts: the host in the order of drawing, and the row."""
+        machine = self._design.machine
+        if machine is None or not machine.failed or self._is_flicked:
+            return []
+        scene = machine.scene
+        position = {int(node): number for number, node in enumerate(scene.host)}
+        marks = []
+        for name in machine.failed:
+            part = find_part(machine.whole, name)
+            host = position[part.node]
+            kind = scene.kinds[int(scene.kind_of[host])]
+            row, local = 0.0, part.number
+            if part.kind == "nic":
+                row = float(kind.nic_row[part.number])
+            elif part.kind in ("device", "link"):
+                local = part.number - int(machine.whole.first_device[part.node])
+                row = float(kind.slot_of[local])
+            marks.append({"name": name, "text": part.text, "kind": part.kind, "host": host, "row": row, "index": local})
+        return marks
+
+    def _send_panels(self) -> None:
+        view = self._view_of
+        design = self._design
+        found: dict[str, Loads] = {}
+        if view.placement is not None and view.groups is not None and not self._is_flicked:
+            found = {axis: self._loads_of(axis) for axis in view.placement.mesh.axis_names}
+            self._rows = panels.axis_rows(view.placement, self._loads_of, self._price_of, self._times_of_pinned())
+        elif not self._is_flicked:
+            self._rows = []
+        machine = design.machine
+        with self.hold_sync():
+            self._panel = {
+                "edit": self._edit,
+                "title": type(self).__name__,
+                "summary": self.summary,
+                "undo": bool(self._history.past) or self._problem is not None,
+                "redo": bool(self._history.future),
+                "machine": None if machine is None else panels.machine_panel(machine),
+                "mesh": panels.mesh_panel(design, found),
+                "message": format_size(parse_size(design.size)),
+                "collectives": list(COLLECTIVES),
+                "problem": self._problem,
+                "note": self._note,
+                "pinned": None if design.pinned is None else self._pack_pinned(),
+            }
+            self._table = panels.pack_rows(self._rows, design.per_axis)
+            self._code = self._make_code()
+
+    def _pack_pinned(self) -> dict[str, Any]:
+        assert self._design.pinned is not None
+        machine, mesh = self._design.pinned
+        text = [] if machine is None else [panels.machine_text(machine)]
+        return {"title": SEPARATOR.join([*text, str(mesh)]), "lines": self._differences()}
+
+    def _differences(self) -> list[str]:
+        design = self._design
+        assert design.pinned is not None
+        before, mesh = design.pinned
+        return panels.difference_lines(mesh.diff(design.mesh), before, design.machine)
+
+    def _times_of_pinned(self) -> Mapping[str, float]:
+        """Return the time of every axis of candidate A."""
+        design = self._design
+        machine, mesh = (None, None) if design.pinned is None else design.pinned
+        if machine is None or mesh is None or not 0 < mesh.world_size <= machine.cluster.n_devices:
+            return _NO_CALLS
+        key = (id(design.pinned), design.size, tuple(design.per_axis.items()), self.collective)
+        if self._pinned_times[0] != key:
+            placement, scene = place(mesh, machine.cluster), scene_of(machine.cluster)
+            times = {}
+            for axis in mesh.axis_names:
+                collective, size = self._call_of(axis)
+                found = loads(placement, axis, collective=collective, size=size, scene=scene)
+                times[axis] = price_of(placement, found).seconds
+            self._pinned_times = (key, times)
+        return self._pinned_times[1]
+
+    def _price_of(self, axis: str) -> Price:
+        """Return the predicted time of an axis."""
+        loads = self._loads_of(axis)
+        placement = self._view_of.placement
+        assert placement is not None  # there are loads
+        if axis not in self._prices or self._prices[axis][0] is not loads:
+            self._prices[axis] = (loads, price_of(placement, loads))
+        return self._prices[axis][1]
+
+    def _predict(self, mesh: DeviceMesh, plan: Plan) -> Mapping[str, Line]:
+        """Return the predicted lines of a run on the machine. A run on CPUs is not on this machine."""
+        cluster, run = self.cluster, self.run
+        if cluster is None or run is None or run.source != "nccl" or cluster.n_devices < mesh.world_size:
+            return {}
+        return predicted_lines(mesh, cluster, plan)
+
+    def _make_code(self) -> str:
+        design = self._design
+        lines = []
+        arguments = []
+        if design.machine is not None:
+            lines.append(f"cluster = {design.machine.code}")
+            arguments.append("cluster")
+        lines.append(f"mesh = {_mesh_code(design.mesh)}")
+        arguments.append("mesh" if design.machine is not None else "mesh=mesh")
+        options: dict[str, Any] = {
+            "axis": self.axis if self._made is not None and self.axis else "",
+            "pick": self.pick,
+            "size": design.size if design.size != "256M" else "",
+            "collective": self.collective,
+            "color": self.color if self.color in ("sharing", "load") else "",
+            "focus": self.focus if self.focus != "all" else "",
+            "failed": () if design.machine is None else design.machine.failed,
+            "rest": design.rest,
+            "per_axis": dict(design.per_axis),
+        }
+        arguments += [f"{k}={python(v)}" for k, v in options.items() if v or (k == "pick" and v is not None)]
+        if design.pinned is not None:
+            machine, mesh = design.pinned
+            if machine is not None:
+                lines.append(f"cluster_a = {machine.code_without_failed}")
+            lines.append(f"mesh_a = {_mesh_code(mesh)}")
+            arguments.append(f"pinned=({'None' if machine is None else 'cluster_a'}, mesh_a)")
+        head = "import meshlab as ml\n"
+        if any("np." in line for line in lines):
+            head += "import numpy as np\n"
+        return "\n".join([head, *lines, f"wb = ml.Workbench({', '.join(arguments)})", "wb"])
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    @traitlets.observe("pick", "color", "focus")
+    def _view_changed(self, _: Any) -> None:
+        with self._lock:
+            if not self._is_writing:
+                self._code = self._make_code()
+
+    def _receive(self, _: Any, content: Any, buffers: Any) -> None:
+        """Handle a message of the front end, whose ``type`` selects the action."""
+        kind = content.get("type", "") if isinstance(content, dict) else ""
+        if kind == "edit":
+            self._edited(content)
+        elif kind == "export":
+            self.send({"type": "export", **exports.export(self, str(content.get("what", "")))})
+        elif kind == "flick":
+            self._flick(bool(content.get("on")))
+        elif self._measuring is not None and kind.partition(".")[0] in ("measure", "run", "monitor"):
+            self._measuring.receive(content, buffers)
+
+    def _edited(self, content: dict[str, Any]) -> None:
+        """Apply an edit of the front end, or explain why it is not possible."""
+        with self._lock, self.hold_sync():
+            self._edit = max(self._edit, int(content.get("edit", 0)))
+            action = str(content.get("action", ""))
+            if action in ("undo", "redo"):
+                self.undo() if action == "undo" else self.redo()
+                self._send_picture()
+                return
+            self._note = ""
+            try:
+                design, self._note = actions.act(self._design, action, content, self._total)
+            except MeshlabError as error:
+                self._problem = actions.problem_of(self._design, error, content)
+                self._send_picture()  # the front end may show the outcome that it expected
+            else:
+                before = self._design
+                self._commit(lambda _: design)
+                if before is self._design:
+                    self._send_picture()
+
+
+def _mesh_code(mesh: DeviceMesh) -> str:
+    return "ml." + repr(mesh).replace("'", '"')
