@@ -8,5 +8,7 @@ from ._references import published_references as published_references
 from ._references import reference_lines as reference_lines
 from ._stragglers import find_spikes as find_spikes
 from ._stragglers import find_stragglers as find_stragglers
+from ._thresholds import Threshold as Threshold
+from ._thresholds import Thresholds as Thresholds
 from .tuning._choice import best_options as best_options
 from .tuning._tuning import Tuning as Tuning

@@ -19,9 +19,10 @@ from meshlab.base._files import is_folder
 from meshlab.base._markup import card, escape, table
 from meshlab.base._units import format_size, format_time_us
 from meshlab.frames._labels import pair_label
-from meshlab.frames._schema import OPTIONS, is_plain, plain_value
+from meshlab.frames._schema import is_plain, plain_value
 from meshlab.frames._table import three_digits
 from meshlab.nccl_tests._reader import read as read_nccl_tests
+from meshlab.plans._options import OPTIONS
 from meshlab.runs._store import as_frames
 
 if TYPE_CHECKING:

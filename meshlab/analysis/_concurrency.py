@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.base._errors import BenchError
-from meshlab.frames._schema import OPTIONS, STEP, is_plain, plain_key, shown_options
+from meshlab.frames._schema import STEP, is_plain, plain_key, shown_options
 from meshlab.frames._statistics import FEWEST_FOR_INTERVAL, median_interval
+from meshlab.plans._options import OPTIONS
 from meshlab.runs._store import Frames, as_frames
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import numpy as np
 from meshlab.base._errors import BenchError, did_you_mean
 from meshlab.base._units import format_size
 from meshlab.frames._labels import value_label
-from meshlab.frames._schema import OPTIONS, differing_options, shown_options
+from meshlab.frames._schema import differing_options, shown_options
+from meshlab.plans._options import OPTIONS
 from meshlab.runs._store import as_results
 
 if TYPE_CHECKING:

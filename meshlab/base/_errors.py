@@ -237,6 +237,12 @@ class BenchError(MeshlabError, ValueError):
     """A plan, a run or a table of results is invalid."""
 
 
+# A traceback shows the path under which a program imports the class.
+for _error in (MeshlabError, ParseError, MeshError, TopologyError, CommunicatorError, EngineError, BenchError):
+    _error.__module__ = "meshlab.errors"
+del _error
+
+
 def printable(text: str) -> str:
     r"""Return a text with a replacement character for each half of a surrogate pair, which no encoding can write.
 

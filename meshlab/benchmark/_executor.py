@@ -35,9 +35,10 @@ from meshlab.benchmark.on_ranks._timing import (
 from meshlab.engines._engines import Lease
 from meshlab.engines._memory import usable_bytes
 from meshlab.engines._rounds import RankInfo, Reply, number_of_gpus
-from meshlab.frames._schema import DEVICES, OPTIONS
+from meshlab.frames._schema import DEVICES
 from meshlab.frames._statistics import FEWEST_FOR_SHAPE, find_modes, relative_trend, summarise
 from meshlab.mesh._axes import WORLD
+from meshlab.plans._options import OPTIONS
 from meshlab.plans._sampling import n_blocks
 from meshlab.plans._steps import Step, turns
 from meshlab.runs._rundata import Columns, Progress, Row, RunData, State

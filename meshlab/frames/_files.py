@@ -13,8 +13,9 @@ from meshlab.base._documents import LimitError, parse_own_json
 from meshlab.base._errors import BenchError, ParseError
 from meshlab.base._files import read_file
 from meshlab.base._typed_values import typed_fields
-from meshlab.frames._schema import OPTIONS, SAMPLES, Column, conform
+from meshlab.frames._schema import SAMPLES, Column, conform
 from meshlab.mesh._axes import WORLD
+from meshlab.plans._options import OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd

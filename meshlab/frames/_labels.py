@@ -10,8 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._units import SEPARATOR
-from meshlab.frames._schema import OPTIONS, numbered_rows
+from meshlab.frames._schema import numbered_rows
 from meshlab.mesh._axes import WORLD
+from meshlab.plans._options import OPTIONS, option_texts, option_value
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -93,59 +94,13 @@ def axis_labels(results: pd.DataFrame) -> pd.Series[str]:
     return pd.Series(labels.take(numbers), index=results.index, name="axis_label")
 
 
-def option_label(key: str, value: Any) -> str:
-    """Describe the value of one option of a call (see `OPTIONS`), or return an empty string for its default.
-
-    Examples
-    --------
-    >>> option_label("buffers", "symmetric"), option_label("protocol", "ll128"), option_label("max_ctas", 4)
-    ('symmetric buffers', 'LL128', 'at most 4 CTAs')
-    >>> option_label("buffers", "plain"), option_label("algorithm", None)
-    ('', '')
-    """
-    import pandas as pd
-
-    if pd.isna(value) or value == OPTIONS[key]:
-        return ""
-    match key:
-        case "buffers":
-            return f"{value} buffers"
-        case "protocol":
-            return str(value).upper()
-        case "min_ctas" | "max_ctas":
-            return f"at {'least' if key == 'min_ctas' else 'most'} {value} CTA{'s' * (value != 1)}"
-        case "cta_policy":
-            return f"CTA policy {value}"
-        case "alignment_bytes":
-            return f"{value} B off alignment"
-        case "n_aggregated":
-            return f"{value} calls together"
-    return str(value)
-
-
-def option_texts(values: Mapping[str, Any]) -> list[str]:
-    """Describe the options of a call that are not the default.
-
-    Examples
-    --------
-    >>> option_texts({"buffers": "symmetric", "algorithm": "ring", "protocol": None, "n_aggregated": 1})
-    ['symmetric buffers', 'ring']
-    """
-    labels = (option_label(name, values.get(name)) for name in OPTIONS)
-    return [label for label in labels if label]
-
-
 def value_label(key: str, value: Any) -> str:
     """Describe the value of one column, for a legend."""
     import pandas as pd
 
     missing = pd.isna(value)
     if key in OPTIONS:
-        if not missing and value == OPTIONS[key]:
-            return {"buffers": "plain buffers", "alignment_bytes": "aligned", "n_aggregated": "separate calls"}[key]
-        if missing and OPTIONS[key] is not None:
-            return f"{_OPTION_WORDS[key]} unknown"
-        return f"default {_OPTION_WORDS[key]}" if missing else option_label(key, value)
+        return option_value(key, None if missing else value)
     match key:
         case "in_place":
             return "placement unknown" if missing else ("in place" if value else "out of place")
@@ -154,18 +109,6 @@ def value_label(key: str, value: Any) -> str:
         case "root" | "run_id":
             return f"no {key.removesuffix('_id')}" if missing else f"{key.removesuffix('_id')} {value}"
     return f"no {key}" if missing else str(value)
-
-
-_OPTION_WORDS: Mapping[str, str] = MappingProxyType(
-    {
-        "min_ctas": "minimum of CTAs",
-        "max_ctas": "maximum of CTAs",
-        "cta_policy": "CTA policy",
-        "alignment_bytes": "alignment",
-        "n_aggregated": "aggregation",
-    }
-    | {name: name for name in ("buffers", "algorithm", "protocol")}
-)
 
 
 def is_wrong(results: pd.DataFrame) -> npt.NDArray[np.bool_]:

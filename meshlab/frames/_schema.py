@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshlab.base._errors import BenchError
 from meshlab.comm._catalog import CATALOG
+from meshlab.plans._options import OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,20 +181,6 @@ RESULTS = _columns(
     ("process_set", "string", "Identity of the set of rank processes that measured the row. Missing if unknown."),
 )
 """Columns of the results: one row per step and group."""
-
-OPTIONS: Mapping[str, Any] = MappingProxyType(
-    {
-        "buffers": "plain",
-        "algorithm": None,
-        "protocol": None,
-        "min_ctas": None,
-        "max_ctas": None,
-        "cta_policy": None,
-        "alignment_bytes": 0,
-        "n_aggregated": 1,
-    }
-)
-"""The columns of the options of a call, with their defaults. None means that the library chose."""
 
 DEVICES = (
     Column("when", "string", "before or after the run."),

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from meshlab.base import _markup as markup
 from meshlab.base._errors import EngineError
 from meshlab.base._units import format_seconds, format_size
-from meshlab.frames._labels import axis_labels, option_texts
-from meshlab.frames._schema import OPTIONS, numbered_rows
+from meshlab.frames._labels import axis_labels
+from meshlab.frames._schema import numbered_rows
+from meshlab.plans._options import OPTIONS, option_texts
 
 if TYPE_CHECKING:
     import pandas as pd

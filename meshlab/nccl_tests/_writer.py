@@ -10,10 +10,10 @@ import numpy as np
 
 from meshlab.base._errors import BenchError
 from meshlab.comm._backend import BUFFERS, CTA_POLICIES
-from meshlab.frames._labels import axis_label, option_label
-from meshlab.frames._schema import OPTIONS
+from meshlab.frames._labels import axis_label
 from meshlab.nccl_tests._infer import COLLECTIVE_OF_PROGRAM
 from meshlab.nccl_tests._log import DTYPE_OF_TYPE, ITEMSIZE
+from meshlab.plans._options import OPTIONS, option_label
 from meshlab.runs._store import as_results
 
 if TYPE_CHECKING:

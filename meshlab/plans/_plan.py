@@ -15,10 +15,9 @@ from meshlab.comm._backend import BUFFERS, MODES, Buffers, CallConfig, Mode
 from meshlab.comm._catalog import CATALOG, find_collective
 from meshlab.comm._elements import ReduceOp, find_dtype, find_op
 from meshlab.comm._validate import check_config
-from meshlab.frames._labels import value_label
-from meshlab.frames._schema import OPTIONS
 from meshlab.mesh._axes import as_integer, short
 from meshlab.mesh._mesh import MeshLike, as_mesh
+from meshlab.plans._options import OPTIONS, option_value
 from meshlab.plans._sampling import Sampling
 from meshlab.plans._steps import (
     CONFIGURED,
@@ -51,8 +50,8 @@ class Plan:
     axis : str or sequence of str
         Axes of the mesh, or group sets by name: ``"tp"``, ``"dp-cp"``, ``"world"``, or a custom group.
     sizes : str, int or sequence of these, default "1K:16M"
-        Message sizes in bytes, in any form that `meshlab.base._units.parse_sizes` reads: a range of powers of two such as
-        ``"1K:64M"``, or a list such as ``"1M, 25M, 40M"``. For gather-like collectives this is the total size.
+        Message sizes in bytes, in any of these forms: a range of powers of two such as ``"1K:64M"``, or a list such
+        as ``"1M, 25M, 40M"``. For gather-like collectives this is the total size.
     dtype : str or sequence of str, default "float32"
         Element types, by their NumPy names.
     op : str, ReduceOp, or sequence of these, default "sum"
@@ -393,7 +392,7 @@ class Plan:
             value = getattr(self, name)
             several = value if isinstance(value, tuple) else (value,)
             if several != (default,):
-                text += f", {' and '.join(value_label(name, one) for one in several)}"
+                text += f", {' and '.join(option_value(name, choice) for choice in several)}"
         text += "".join(f", while {name} runs along {axis}" for axis, name in self.concurrent)
         return text + (f", {self.launches} launches" if self.launches > 1 else "")
 

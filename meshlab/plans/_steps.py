@@ -15,10 +15,9 @@ from meshlab.base._units import format_size
 from meshlab.comm._backend import Buffers, CallConfig, Mode
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import find_dtype
-from meshlab.frames._labels import option_texts
-from meshlab.frames._schema import OPTIONS
 from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plans._options import OPTIONS, option_texts
 
 if TYPE_CHECKING:
     from meshlab.plans._plan import Plan

@@ -13,7 +13,8 @@ import numpy.typing as npt
 from meshlab.base._errors import BenchError, did_you_mean
 from meshlab.base._units import SEPARATOR
 from meshlab.frames._labels import LABELLED, axis_label, is_wrong, value_label
-from meshlab.frames._schema import OPTIONS, numbered_rows, require_columns
+from meshlab.frames._schema import numbered_rows, require_columns
+from meshlab.plans._options import OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 
 from meshlab.base._units import parse_sizes
-from meshlab.frames._schema import OPTIONS
+from meshlab.plans._options import OPTIONS
 from meshlab.plans._plan import Plan
 from meshlab.plans._sampling import Sampling
 from meshlab.runs._rundata import RunData

@@ -11,9 +11,10 @@ from meshlab.analysis._comparison import Comparison
 from meshlab.analysis._expectations import is_below_prediction, is_within_tolerance, predicted_range
 from meshlab.analysis._thresholds import ThresholdCheck
 from meshlab.base._units import SEPARATOR, THIN, format_size, format_time_us
-from meshlab.frames._labels import LABELLED, axis_label, describe_groups, option_texts, value_label
-from meshlab.frames._schema import OPTIONS, empty_samples, is_pair
+from meshlab.frames._labels import LABELLED, axis_label, describe_groups, value_label
+from meshlab.frames._schema import empty_samples, is_pair
 from meshlab.frames._table import TablePart, results_table, three_digits
+from meshlab.plans._options import OPTIONS, option_texts
 from meshlab.plots._lines import Line, lines_of
 from meshlab.report._answers import contention_parts, interference_parts, pair_label_of, pair_parts
 from meshlab.report._words import UNFINISHED, is_missing, plain_text, size_text

@@ -1,8 +1,8 @@
 """Runs on disk, and the conversion of all supported sources into frames.
 
 A run is a folder: its frames as Parquet (and as CSV, for other tools), everything else as JSON. ``run.json`` has the
-digests of the other files, and replacing it replaces the run (see `meshlab.base._folders`). While a run is measured, it also
-has a journal with the rows since ``run.json`` was written.
+digests of the other files, and replacing it replaces the run (see `meshlab.base._folders`). While a run is measured,
+it also has a journal with the rows since ``run.json`` was written.
 """
 
 from __future__ import annotations

@@ -14,8 +14,8 @@ import traitlets
 
 from meshlab.base._errors import BenchError, EngineError
 from meshlab.base._units import SEPARATOR, format_seconds, format_size, format_time_us
-from meshlab.frames._labels import LABELLED, axis_label, option_texts
-from meshlab.frames._schema import OPTIONS
+from meshlab.frames._labels import LABELLED, axis_label
+from meshlab.plans._options import OPTIONS, option_texts
 from meshlab.plots._growing import GrowingLines
 from meshlab.plots._lines import Key, Line, line_key, line_names
 from meshlab.plots._style import PALETTE

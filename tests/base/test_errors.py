@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import meshlab
 from meshlab import DeviceMesh, Plan, example, launch, preset
 from meshlab.base import _errors as errors
 from meshlab.base._errors import BenchError, CommunicatorError, EngineError, MeshlabError, ParseError, did_you_mean
@@ -17,9 +18,13 @@ from meshlab.plots._curves import bandwidth
 
 
 def test_the_docstring_lists_every_error() -> None:
-    for name in filter(lambda name: inspect.isclass(getattr(errors, name)), errors.__all__):
-        assert issubclass(getattr(errors, name), MeshlabError)
-        assert name in (errors.__doc__ or "")
+    classes = [value for _, value in inspect.getmembers(errors, inspect.isclass) if issubclass(value, Exception)]
+    assert len(classes) == 7
+    for kind in classes:
+        assert issubclass(kind, MeshlabError)
+        assert kind.__name__ in (errors.__doc__ or "")
+        assert getattr(meshlab.errors, kind.__name__) is kind
+        assert kind.__module__ == "meshlab.errors"
 
 
 def test_a_parse_error_shows_the_position() -> None:

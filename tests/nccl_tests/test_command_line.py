@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 
 import meshlab as ml
-from meshlab.frames._schema import OPTIONS
 from meshlab.nccl_tests._command_line import CommandOptions, options_in_line, read_options
+from meshlab.plans._options import OPTIONS
 from tests.nccl_tests.test_json import document
 from tests.nccl_tests.test_writer import results, row
 

@@ -17,7 +17,7 @@ from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._links import NEAR, UNKNOWN, Distance
 
-_HEALTH = "meshlab.topology._health"
+_HEALTH = "ml.Cluster.health"
 _SMI = "nvidia-smi topo -h"
 _ACS = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
 
