@@ -620,6 +620,57 @@ class DeviceMesh:
         """
         return (*self.axis_names, *(group.name for group in self.custom_groups))
 
+    def group_names(self, axes: str | Sequence[str] | None = None) -> list[str]:
+        """Return the names of all groups, in the order in which every rank creates them.
+
+        Parameters
+        ----------
+        axes : str or sequence of str, optional
+            Only the groups of ``mesh[axes]``. By default those of each axis, then the custom groups.
+
+        Raises
+        ------
+        MeshError
+            If an axis or group is unknown.
+
+        See Also
+        --------
+        group : the group with a name.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0])
+        >>> mesh.group_names(), mesh.group_names("tp")
+        (['dp_0', 'dp_1', 'tp_0', 'tp_1', 'pair'], ['tp_0', 'tp_1'])
+        """
+        if axes is not None:
+            return self[axes].names
+        names = [name for axis in self.axis_names for name in self[axis].names]
+        return names + [group.name for group in self.custom_groups]
+
+    def ranks_by_backend(self) -> dict[str, Ranks]:
+        """Return the ranks that communicate with each backend that this mesh names.
+
+        Returns
+        -------
+        dict of str to numpy.ndarray
+            Backends in the order of `backends`, each with its ascending ranks: read-only int32. A rank has several
+            backends if its groups do. Groups without a named backend are left out.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "gloo"}).with_group("pair", [3, 0], backend="mpi")
+        >>> {name: ranks.tolist() for name, ranks in mesh.ranks_by_backend().items()}
+        {'gloo': [0, 1, 2, 3], 'mpi': [0, 3]}
+        """
+        custom = {group.name: group.array for group in self.custom_groups}
+        uses: dict[str, npt.NDArray[np.bool_]] = {}
+        for name, backend in self.backends.items():
+            uses.setdefault(backend, np.zeros(self.world_size, dtype=bool))[custom.get(name, self.ranks)] = True
+        return {backend: _read_only(np.flatnonzero(ranks).astype(np.int32)) for backend, ranks in uses.items()}
+
     def backend_of(self, axes: str | Sequence[str]) -> str | None:
         """Return the backend that this mesh names for some groups, or None if it names none.
 

@@ -128,6 +128,11 @@ def test_membership_of_all_ranks(benchmark: Any) -> None:
     assert frame.shape == (RANKS, 11)
 
 
+def test_the_names_of_all_groups(benchmark: Any) -> None:
+    names = benchmark.pedantic(lambda: DeviceMesh(AXES).group_names(), rounds=10, warmup_rounds=1)
+    assert len(names) == 8192 + 4096 + 32768 + 16384 + 16384
+
+
 def test_the_group_of_one_rank(benchmark: Any) -> None:
     mesh = DeviceMesh(AXES)
     group = benchmark(lambda: mesh["dp"].of(77_777))

@@ -327,6 +327,32 @@ def test_invalid_backends_are_rejected(backends: dict[str, str]) -> None:
 # -- custom groups -----------------------------------------------------------------------------------------------------
 
 
+def test_the_names_of_all_groups_are_in_the_order_of_their_creation() -> None:
+    mesh = DeviceMesh("dp=2, tp=3, one=1").with_group("rail", [5, 0]).with_groups("dcp", [[0, 1], [2, 3]])
+    names = mesh.group_names()
+    assert names == [name for axes in mesh.creation_order for name in mesh.group_names(axes)]
+    assert names[:5] == ["dp_0", "dp_1", "dp_2", "tp_0", "tp_1"]
+    assert names[-3:] == ["rail", "dcp_0", "dcp_1"]
+    assert [mesh.group(name).name for name in names] == names
+    assert mesh.group_names("dp-tp") == mesh.group_names(["dp", "tp"]) == ["dp-tp_0"]
+    assert mesh.group_names("dcp") == ["dcp_0", "dcp_1"]
+    assert mesh.group_names("world") == ["world"]
+    with pytest.raises(MeshError, match="unknown axis or group 'pp'"):
+        mesh.group_names("pp")
+
+
+def test_ranks_by_backend_are_those_of_its_axes_and_groups() -> None:
+    mesh = DeviceMesh("pp=2, tp=2", ranks=[5, 3, 1, 0], world_size=6, backends={"pp": "gloo"})
+    mesh = mesh.with_group("pair", [3, 0], backend="mpi").with_groups("half", [[5, 3], [1, 0]], backend="mpi")
+    assert {name: ranks.tolist() for name, ranks in mesh.ranks_by_backend().items()} == {
+        "gloo": [0, 1, 3, 5],
+        "mpi": [0, 1, 3, 5],
+    }
+    assert mesh.without_group("half_1").ranks_by_backend()["mpi"].tolist() == [0, 3, 5]
+    assert DeviceMesh("tp=2").ranks_by_backend() == {}
+    assert not mesh.ranks_by_backend()["gloo"].flags.writeable
+
+
 def test_custom_groups_keep_their_order_and_come_last() -> None:
     base = DeviceMesh("dp=2, tp=2")
     mesh = base.with_group("rail1", [3, 1]).with_group("rail0", [2, 0])
