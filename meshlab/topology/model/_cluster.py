@@ -261,11 +261,57 @@ class Cluster:
         """
         return self._totals("backend")
 
-    def _totals(self, field: str) -> dict[str, int]:
+    @property
+    def devices_by_backend(self) -> dict[str, Ints]:
+        """Cluster-wide indices of the devices of each backend, ascending; int32.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> ml.preset("dgx-h100").devices_by_backend
+        {'cuda': array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int32)}
+        """
+        backends = self._per_device([np.array([d.backend for d in node.devices], np.str_) for node in self.templates])
+        return {name: np.flatnonzero(backends == name).astype(np.int32) for name in self.backend_counts}
+
+    @property
+    def total_memory_bytes(self) -> int | None:
+        """Memory of all devices in bytes. None if that of a device is unknown.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> cluster = ml.preset("dgx-h100", nodes=2)
+        >>> cluster.total_memory_bytes // 2**30, cluster.without_device(3).total_memory_bytes // 2**30
+        (1280, 1200)
+        """
+        return self._sum("memory_bytes")
+
+    @property
+    def total_compute_units(self) -> int | None:
+        """Compute units of all devices: streaming multiprocessors (SMs) of GPUs. None if those of a device are unknown.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> cluster = ml.preset("dgx-h100", nodes=2)
+        >>> cluster.total_compute_units, cluster.with_cpu_slots(4).total_compute_units
+        (2112, None)
+        """
+        return self._sum("sm_count")
+
+    def _sum(self, field: str) -> int | None:
+        """Return the sum of a field over all devices, or None if it is unknown for one of them."""
+        counts = self._totals(field)
+        return None if None in counts else sum(value * count for value, count in counts.items())
+
+    def _totals(self, field: str) -> dict[Any, int]:
         """Return the number of devices for each value of a field."""
         hosts = np.bincount(self.kinds, minlength=len(self.templates)).tolist()
-        counts: dict[str, int] = {}
+        counts: dict[Any, int] = {}
         for template, times in zip(self.templates, hosts, strict=True):
+            if not times:
+                continue
             for device in template.devices:
                 value = getattr(device, field)
                 counts[value] = counts.get(value, 0) + times

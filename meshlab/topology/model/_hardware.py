@@ -74,7 +74,7 @@ class Device:
     memory_bytes: int | None = None
     memory_used_bytes: int | None = None
     sm_count: int | None = None
-    """Number of streaming multiprocessors."""
+    """Number of streaming multiprocessors, on ``rocm`` of compute units."""
     bus_id: str | None = None
     """PCI bus ID, such as ``0000:0f:00.0``."""
     mig: str | None = None

@@ -78,6 +78,36 @@ class Placement:
             self.cache[groups.name] = cross(self.rank_map, groups.array)
         return self.cache[groups.name]
 
+    def devices_of(self, groups: str | Sequence[str]) -> Ints:
+        """Return the devices of a group, or of all groups along an axis, in group order.
+
+        Parameters
+        ----------
+        groups : str or sequence of str
+            A group such as ``"tp_0"``, an axis or several axes, a custom group, or ``"world"``.
+
+        Returns
+        -------
+        numpy.ndarray
+            int32: the cluster-wide index of each rank's device. For one group of shape (size,), for all groups along
+            axes of shape (groups, size).
+
+        Raises
+        ------
+        MeshError
+            If an axis or group is unknown.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> placement = ml.place("dp=2, tp=2", ml.preset("dgx-h100"), devices=[4, 5, 6, 7])
+        >>> placement.devices_of("tp_1").tolist(), placement.devices_of("dp").tolist()
+        ([6, 7], [[4, 6], [5, 7]])
+        """
+        members = self.mesh[groups]
+        devices: Ints = self.devices[members.array]
+        return devices[0] if members.single else devices
+
     def frame(self, *axes: str) -> pd.DataFrame:
         """Return a table with one row per group.
 

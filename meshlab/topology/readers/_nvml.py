@@ -36,6 +36,7 @@ _THROTTLES = {
     0x80: "power brake",
     0x100: "display clocks",
 }  # without bit 1: idle clocks are not throttled
+_CORES_PER_SM = {5: 128, 6: 128, 7: 64, 8: 128, 9: 128, 10: 128, 11: 128, 12: 128}  # by major compute capability
 _MEGAHERTZ = {"sm": "NVML_CLOCK_SM", "memory": "NVML_CLOCK_MEM"}
 
 
@@ -417,9 +418,7 @@ def _bits(words: Any) -> str | None:
 
 
 def _sm_count(fields: dict[str, Any], cores: int) -> int | None:
-    """Return the number of multiprocessors from the CUDA cores, with the cores of each (CUDA programming guide)."""
-    capability = fields.get("compute_capability")
-    if capability is None:
-        return None
-    per_sm = 64 if capability in ((6, 0), (7, 0), (7, 2), (7, 5), (8, 0)) else 128
-    return int(cores) // per_sm if cores % per_sm == 0 else None
+    """Return the number of multiprocessors from the CUDA cores, or None for architectures that are not in the table."""
+    capability = fields.get("compute_capability", (0, 0))
+    per_sm = 64 if capability in ((6, 0), (8, 0)) else _CORES_PER_SM.get(capability[0])
+    return None if per_sm is None or cores % per_sm else int(cores) // per_sm

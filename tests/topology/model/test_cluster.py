@@ -260,3 +260,52 @@ def test_totals_by_backend_appear_in_the_summary_if_there_are_several() -> None:
     assert preset("dgx-h100", nodes=2048).backend_counts == {"cuda": 16384}
     assert cluster.with_cpu_slots(6).backend_counts == {"cpu": 6}
     assert cluster.frame()["backend"].value_counts().to_dict() == cluster.backend_counts
+
+
+def test_devices_by_backend_are_indices_into_the_cluster() -> None:
+    nodes = [host("a", 2), host("b", 2, name="EPYC", backend="cpu"), Node("c"), host("d", 1)]
+    devices = Cluster.from_nodes(nodes).devices_by_backend
+    assert {name: numbers.tolist() for name, numbers in devices.items()} == {"cuda": [0, 1, 4], "cpu": [2, 3]}
+    assert {numbers.dtype for numbers in devices.values()} == {np.dtype(np.int32)}
+    assert Cluster.from_nodes([Node("a")]).devices_by_backend == {}
+
+
+def test_totals_count_only_the_devices_that_are_left() -> None:
+    cluster = preset("dgx-h100", nodes=2)
+    assert (cluster.total_memory_bytes, cluster.total_compute_units) == (16 * 80 << 30, 16 * 132)
+    fewer = cluster.without_device(0).without_node(1, keep_place=True)
+    assert (fewer.total_memory_bytes, fewer.total_compute_units) == (7 * 80 << 30, 7 * 132)
+    mixed = Cluster.from_nodes([preset("dgx-h100").node(0), preset("dgx-a100").node(0)])
+    assert mixed.total_compute_units == 8 * (132 + 108)
+
+
+def test_totals_are_unknown_if_those_of_a_device_are() -> None:
+    described, undescribed = host("a", 2, memory_bytes=80 << 30, sm_count=132), host("b", 1, memory_bytes=80 << 30)
+    cluster = Cluster.from_nodes([described, undescribed])
+    assert (cluster.total_memory_bytes, cluster.total_compute_units) == (240 << 30, None)
+    assert cluster.without_node("b").total_compute_units == 264
+    assert cluster.without_device(2).total_compute_units == 264
+    assert Cluster.from_nodes([Node("a")]).total_memory_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "units"),
+    [
+        ("dgx-h100", 132),
+        ("dgx-h200", 132),
+        ("dgx-a100", 108),
+        ("dgx-b200", 148),
+        ("alps-gh200", 132),
+        ("pcie-l40s", 142),
+    ],
+)
+def test_presets_have_the_published_compute_units(name: str, units: int) -> None:
+    cluster = preset(name)
+    assert cluster.total_compute_units == units * cluster.n_devices
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_all_totals(name: str) -> None:
+    cluster = preset(name)
+    assert cluster.total_memory_bytes is not None
+    assert cluster.total_compute_units is not None

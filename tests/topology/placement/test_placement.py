@@ -325,6 +325,19 @@ def test_mixed_groups_have_no_totals() -> None:
     assert tp["sm_count"].tolist()[:2] == [864, 1056]
 
 
+def test_devices_of_groups_are_in_group_order() -> None:
+    mesh = DeviceMesh("dp=2, tp=2").with_group("pair", [3, 0]).with_groups("part", [[1, 0], [2, 3]])
+    placement = place(mesh, preset("dgx-h100"), devices=[4, 5, 6, 7])
+    assert placement.devices_of("dp").tolist() == [[4, 6], [5, 7]]
+    assert placement.devices_of(["dp", "tp"]).tolist() == [[4, 5, 6, 7]]
+    assert placement.devices_of("part").tolist() == [[5, 4], [6, 7]]
+    for name in mesh.group_names():
+        assert placement.devices_of(name).tolist() == [4 + rank for rank in mesh.group(name)]
+    assert placement.devices_of("world").tolist() == [4, 5, 6, 7]
+    with pytest.raises(MeshError, match="unknown group 'tp_2'; choose tp_0 to tp_1"):
+        placement.devices_of("tp_2")
+
+
 def test_ranks_have_coordinates_and_devices() -> None:
     ranks = place(DeviceMesh("dp=2, tp=2"), preset("dgx-h100"), devices=[4, 5, 6, 7]).ranks()
     assert ranks["local_id"].tolist() == [4, 5, 6, 7]

@@ -275,6 +275,19 @@ def test_mig_partitions_are_counted_by_profile() -> None:
     assert devices[0]["mig"] == ""
 
 
+@pytest.mark.parametrize(
+    ("capability", "cores", "count"),
+    [((7, 0), 5120, 80), ((8, 0), 6912, 108), ((8, 9), 18176, 142), ((10, 0), 18944, 148), ((3, 0), 1536, None)],
+)
+def test_multiprocessors_of_architectures_with_a_published_number_of_cores(
+    capability: tuple[int, int], cores: int, count: int | None
+) -> None:
+    driver = Driver(
+        nvmlDeviceGetCudaComputeCapability=lambda handle: capability, nvmlDeviceGetNumGpuCores=lambda handle: cores
+    )
+    assert seen(driver)[0][0].get("sm_count") == count
+
+
 def test_fabric_that_is_not_ready() -> None:
     def waiting(handle: int, reference: Any) -> None:
         reference._obj.state = 2
