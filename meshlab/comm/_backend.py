@@ -173,7 +173,8 @@ class Capabilities:
     abort : bool
         True if a rank that is blocked in a collective can be released without ending its process.
     facts : dict
-        Further properties, by name. They include operations that the backend adds because the library lacks them.
+        Further properties, by name. They include operations that the backend adds because the library lacks them. The
+        name of a collective that is not supported may have ``"no: "`` and the reason.
     reduce_dtypes : tuple of str, optional
         Element types that reductions support. By default all of `dtypes`.
     largest_tag : int, default 0

@@ -936,12 +936,8 @@ class Communicator(CollectiveMethods):
         ...     engines.run(halves)["value"].tolist()
         [('world/0', (0, 1)), ('world/0', (0, 1)), ('world/1', (2, 3)), ('world/1', (2, 3))]
         """
-        for what, number in (("color", color), ("key", key)):
-            if number is not None and (not isinstance(number, (int, np.integer)) or (what == "color" and number < 0)):
-                kind = "a non-negative integer or None" if what == "color" else "an integer"
-                raise CommunicatorError(f"split of {self.name}: {what} must be {kind}, not {number!r}")
+        self._check_split(color, key)
         code = 0 if self._monitor is None else self._monitor.code("split")
-        self._check_open()
         self._enter(code, checksum(()))
         try:
             if self._agreement is not None:
@@ -958,6 +954,13 @@ class Communicator(CollectiveMethods):
         ranks = Communicator(backend, name=name, checks="off", **hooks)._share("all_gather", [self.world_rank])
         comparer = None if monitor is None or self._checks == "off" else monitor.comparer(ranks)
         return Communicator(backend, name=name, ranks=ranks, checks=self._checks, comparer=comparer, **hooks)
+
+    def _check_split(self, color: int | None, key: int | None) -> None:
+        for what, number in (("color", color), ("key", key)):
+            if number is not None and (not isinstance(number, (int, np.integer)) or (what == "color" and number < 0)):
+                kind = "a non-negative integer or None" if what == "color" else "an integer"
+                raise CommunicatorError(f"split of {self.name}: {what} must be {kind}, not {number!r}")
+        self._check_open()
 
     def close(self) -> None:
         """Free the communicator. All ranks must call it. A second call has no effect."""

@@ -86,9 +86,12 @@ class CallValidator:
             If an argument is invalid, or the backend does not support the call.
         """
         if row.name not in self._collectives:
+            fact = self._can.facts.get(row.name, "")
+            why = fact.removeprefix("no") if fact.startswith("no: ") else ""
             self.reject(
                 row,
-                f"{self._can.backend} does not support {row.name}; choose one of {', '.join(self._can.collectives)}",
+                f"{self._can.backend} does not support {row.name}{why}; choose one of "
+                f"{', '.join(self._can.collectives)}",
             )
         is_root = True
         if row.rooted:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import cloudpickle
@@ -20,6 +21,7 @@ import pytest
 import meshlab as ml
 from meshlab.comm._catalog import CATALOG
 from meshlab.comm._elements import DTYPES, OPS, pre_mul_sum
+from meshlab.comm.backends._hierarchical import Hierarchical
 from tests.conftest import ENGINES
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
@@ -34,6 +36,50 @@ SCALAR = 3  # exact in every dtype
 @pytest.fixture(params=ENGINES)
 def engines(request: pytest.FixtureRequest) -> ml.Engines:
     return request.getfixturevalue(ENGINES[request.param])
+
+
+NODES: dict[str, Callable[[int, int], int]] = {
+    "two nodes": lambda rank, n: 2 * rank // n,
+    "alternating nodes": lambda rank, n: rank % 2,
+    "uneven nodes": lambda rank, n: min(rank, 1),
+}
+"""Layouts of hierarchical communicators: the node of each rank in a group of n ranks."""
+
+LEVELS = [
+    ("threads", "two nodes"),
+    ("threads", "alternating nodes"),
+    ("threads", "uneven nodes"),
+    ("mpi", "two nodes"),
+    pytest.param(("mpi", "uneven nodes"), marks=pytest.mark.long),
+]
+
+
+class HierarchicalEngines:
+    """Engines that call functions with a hierarchical communicator over the group, cut by a layout of `NODES`."""
+
+    def __init__(self, engines: ml.Engines, nodes: str) -> None:
+        self._engines = engines
+        self._nodes = nodes
+        self.world_size = engines.world_size
+
+    def run(self, function: Callable[..., Any], *mesh: ml.DeviceMesh, **options: Any) -> Any:
+        return self._engines.run(partial(on_levels, function, self._nodes), *mesh, **options)
+
+
+def on_levels(function: Callable[..., Any], nodes: str, comm: Any, *arguments: Any) -> Any:
+    with Hierarchical.cut(comm, [NODES[nodes](rank, comm.size) for rank in range(comm.size)]) as levels:
+        return function(levels, *arguments)
+
+
+@pytest.fixture(
+    params=[*((name, None) for name in ENGINES), *LEVELS],
+    ids=lambda param: param[0] if param[1] is None else f"{param[1]} on {param[0]}",
+)
+def communicators(request: pytest.FixtureRequest) -> Any:
+    """The engines of every backend, and engines with hierarchical communicators."""
+    backend, nodes = request.param
+    engines = request.getfixturevalue(ENGINES[backend])
+    return engines if nodes is None else HierarchicalEngines(engines, nodes)
 
 
 class Given(NamedTuple):
@@ -196,6 +242,8 @@ class Checker:
 
     def check_counts(self, size: int, dtype: np.dtype[Any], given: Given) -> None:
         comm = self.comm
+        if "all_to_all_v" not in comm.capabilities().collectives:
+            return
         n, me = comm.size, comm.rank
         counts = counts_of(n, size)
         inputs = [
@@ -226,17 +274,23 @@ class Checker:
             self.expect(f"send and recv {dtype} {size}", out, inputs[left].astype(_wide(dtype)), dtype)
         with comm.batch() as batch:
             outs = [batch.recv(self.put(inputs[me]), source, **arguments) for source in range(n)]
-            gathered = batch.all_gather(send, **arguments)
+            gathered = batch.all_gather(send, **arguments) if batches_collectives(comm) else None
             for dest in range(n):
                 batch.send(send, dest, **arguments)
             shifted = batch.send_recv(send, dest=(me + 1) % n, source=left, **arguments)
-            parts = batch.gather(send, root=n - 1, **arguments)
+            parts = batch.gather(send, root=n - 1, **arguments) if batches_collectives(comm) else None
         for source in range(n):
             self.expect(f"batch {dtype} {size}", outs[source], inputs[source].astype(_wide(dtype)), dtype)
-        everything = np.concatenate(inputs).astype(_wide(dtype))
-        self.expect(f"all_gather in a batch {dtype} {size}", gathered, everything, dtype)
-        self.expect(f"gather in a batch {dtype} {size}", parts, everything if me == n - 1 else None, dtype)
+        if batches_collectives(comm):
+            everything = np.concatenate(inputs).astype(_wide(dtype))
+            self.expect(f"all_gather in a batch {dtype} {size}", gathered, everything, dtype)
+            self.expect(f"gather in a batch {dtype} {size}", parts, everything if me == n - 1 else None, dtype)
         self.expect(f"send_recv in a batch {dtype} {size}", shifted, inputs[left].astype(_wide(dtype)), dtype)
+
+
+def batches_collectives(comm: Any) -> bool:
+    """Return whether a batch may contain collectives. The stages of a hierarchical call must run in order."""
+    return bool(comm.capabilities().backend != "hierarchical")
 
 
 def _wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
@@ -304,7 +358,7 @@ def check_nan(comm: Any) -> list[str]:
             if "reduce_scatter" in can.collectives:
                 repeated = checker.put(np.tile(values[me], n))
                 results.append(("reduce_scatter", comm.reduce_scatter(repeated, op=op, **carried), expected))
-            if can.backend != "hierarchical":
+            if batches_collectives(comm):
                 with comm.batch() as batch:
                     got = batch.all_reduce(send, op=op, **carried)
                 results.append(("all_reduce in a batch", got, expected))
@@ -358,14 +412,15 @@ def check_tags(comm: Any) -> list[str]:
             plain = batch.send_recv(send, dest=right, source=left)
             for dest, k in sends:
                 batch.send(checker.put(message(me, dest, k, size)), dest, tag=tags[k])
-            total = batch.all_reduce(send)
+            total = batch.all_reduce(send) if batches_collectives(comm) else None
         for (source, k), got in zip(receives, outs, strict=True):
             expected = message(source, me, k, size)
             checker.expect(f"message {k} of rank {source} in a batch", got, expected, expected.dtype)
         expected = message(left, me, 3, size)
         checker.expect("send_recv without a tag in a batch", plain, expected, expected.dtype)
-        expected = sum(message(rank, (rank + 1) % n, 3, size) for rank in range(n))
-        checker.expect("all_reduce in a batch", total, expected, expected.dtype)
+        if batches_collectives(comm):
+            expected = sum(message(rank, (rank + 1) % n, 3, size) for rank in range(n))
+            checker.expect("all_reduce in a batch", total, expected, expected.dtype)
     return checker.wrong
 
 
@@ -378,7 +433,7 @@ def in_order_of_tags(messages: list[tuple[int, int]], tags: list[int]) -> list[t
     ]
 
 
-def run_on(engines: ml.Engines, check: Callable[[Any], list[str]], axis: str) -> None:
+def run_on(engines: ml.Engines | HierarchicalEngines, check: Callable[[Any], list[str]], axis: str) -> None:
     n = engines.world_size
     mesh = ml.DeviceMesh("dp=2, tp=-1, one=1", world_size=n) if n % 2 == 0 else ml.DeviceMesh(one=1, rest=n)
     if n >= 4:
@@ -392,23 +447,23 @@ def run_on(engines: ml.Engines, check: Callable[[Any], list[str]], axis: str) ->
 
 
 @pytest.mark.parametrize("axis", ["world", "dp", "one", "three"])
-def test_every_collective_agrees_with_numpy(engines: ml.Engines, axis: str) -> None:
-    run_on(engines, check_all, axis)
+def test_every_collective_agrees_with_numpy(communicators: Any, axis: str) -> None:
+    run_on(communicators, check_all, axis)
 
 
 @pytest.mark.parametrize("axis", ["world", "tp"])
-def test_a_mebibyte_arrives_intact(engines: ml.Engines, axis: str) -> None:
-    run_on(engines, check_large, axis)
+def test_a_mebibyte_arrives_intact(communicators: Any, axis: str) -> None:
+    run_on(communicators, check_large, axis)
 
 
 @pytest.mark.parametrize("axis", ["world", "dp", "three"])
-def test_the_minimum_and_the_maximum_ignore_nan(engines: ml.Engines, axis: str) -> None:
-    run_on(engines, check_nan, axis)
+def test_the_minimum_and_the_maximum_ignore_nan(communicators: Any, axis: str) -> None:
+    run_on(communicators, check_nan, axis)
 
 
 @pytest.mark.parametrize("axis", ["world", "dp", "one"])
-def test_messages_are_received_by_their_tags(engines: ml.Engines, axis: str) -> None:
-    run_on(engines, check_tags, axis)
+def test_messages_are_received_by_their_tags(communicators: Any, axis: str) -> None:
+    run_on(communicators, check_tags, axis)
 
 
 def receive_something_else(comm: Any, tag: int) -> str:
@@ -430,8 +485,8 @@ def receive_something_else(comm: Any, tag: int) -> str:
 
 
 @pytest.mark.parametrize("tag", [0, 9])
-def test_a_message_with_another_count_or_dtype_is_an_error(engines: ml.Engines, tag: int) -> None:
-    lines = engines.run(receive_something_else, arguments=(tag,))["value"][1].splitlines()
+def test_a_message_with_another_count_or_dtype_is_an_error(communicators: Any, tag: int) -> None:
+    lines = communicators.run(receive_something_else, arguments=(tag,))["value"][1].splitlines()
     assert [("float32" in line, "int32" in line) for line in lines] == [(True, False), (True, True), (True, False)]
     for line in lines:
         assert "ranks disagree: rank 0" in line
@@ -470,8 +525,8 @@ def split_by_parity(comm: Any) -> tuple[Any, ...]:
         return child.rank, child.ranks, child.all_gather(comm.xp.array([comm.rank])).tolist()
 
 
-def test_split_orders_by_key_and_excludes_ranks_without_a_color(engines: ml.Engines) -> None:
-    frame = engines.run(split_by_parity)
+def test_split_orders_by_key_and_excludes_ranks_without_a_color(communicators: Any) -> None:
+    frame = communicators.run(split_by_parity)
     assert frame["value"].tolist() == [(1, (2, 0), [2, 0]), (0, (1,), [1]), (0, (2, 0), [2, 0]), ("outside",)]
 
 
@@ -530,8 +585,8 @@ def weighted(comm: Any) -> list[float]:
     return comm.all_reduce(comm.xp.ones(2), op=pre_mul_sum(comm.rank)).tolist()
 
 
-def test_scalars_may_differ_between_ranks(engines: ml.Engines) -> None:
-    assert engines.run(weighted)["value"].tolist() == [[6.0, 6.0]] * 4
+def test_scalars_may_differ_between_ranks(communicators: Any) -> None:
+    assert communicators.run(weighted)["value"].tolist() == [[6.0, 6.0]] * 4
 
 
 def measure(comm: Any) -> list[Any]:

@@ -2,6 +2,9 @@
 
 An all_reduce becomes a reduce_scatter within each node, one all_reduce across nodes for every chunk, and an all_gather
 within each node. So only 1/n of the data of a node with n ranks crosses each link between nodes.
+
+A message has no stages. Ranks with different nodes and different local ranks share neither of the two communicators, so
+messages run on the communicator of all ranks, if there is one.
 """
 
 from __future__ import annotations
@@ -31,6 +34,10 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 Scope = Literal["inner", "outer"]
+
+_EVEN_ONLY = ("reduce_scatter", "all_gather")  # every rank has a chunk of its own, so every rank must own one across
+
+_STAGED = ("all_reduce", "reduce", "broadcast", "barrier", *_EVEN_ONLY)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,26 +85,47 @@ def plan_stages(layout: TwoLevels, name: str, count: int, rank: int, root: int) 
         is_with_root = layout.node[rank] == layout.node[root]
         first: list[tuple[Scope, str, int]] = [("inner", "scatter", chunk)] if is_with_root else []
         return [*first, ("outer", "broadcast", chunk), ("inner", "all_gather", chunk)]
+    if name == "reduce":
+        last: list[tuple[Scope, str, int]] = [("inner", "gather", chunk)]
+        return [
+            ("inner", "reduce_scatter", chunk),
+            ("outer", "reduce", chunk),
+            *(last if layout.node[rank] == layout.node[root] else []),
+        ]
     if name == "reduce_scatter" and layout.is_even:
         return [("inner", "reduce_scatter", count * n_nodes), ("outer", "reduce_scatter", count)]
     if name == "all_gather" and layout.is_even:
         return [("outer", "all_gather", count), ("inner", "all_gather", count * n_nodes)]
     if name == "barrier":
-        return []
+        # The second inner barrier holds the ranks that do not take part across nodes until the owners of their node
+        # have returned.
+        return [("inner", "barrier", 0), ("outer", "barrier", 0), ("inner", "barrier", 0)]
+    if CATALOG[name].peers:
+        raise CommunicatorError(f"{name} has no stages: a message moves from one rank to another", collective=name)
     why = "" if layout.is_even else f" on nodes of different sizes ({', '.join(map(str, layout.sizes))} ranks)"
     raise CommunicatorError(f"{name} is not supported by hierarchical communicators{why}", collective=name)
 
 
 class HierarchicalBackend:
-    """Runs each call as several calls of two communicators. Implements `meshlab.comm._backend.Backend`."""
+    """Runs each call as several calls of two communicators. Implements `meshlab.comm._backend.Backend`.
+
+    Messages run on the communicator of all ranks (`whole`). Without it, they run on the one that both ranks share.
+    """
 
     def __init__(
-        self, inner: Communicator, outer: Communicator | None, layout: TwoLevels, rank: int, owns_levels: bool
+        self,
+        inner: Communicator,
+        outer: Communicator | None,
+        layout: TwoLevels,
+        rank: int,
+        whole: Communicator | None,
+        owned: Sequence[Communicator],
     ) -> None:
         self._inner = inner
         self._outer = outer
+        self._whole = whole
         self._layout = layout
-        self._owns_levels = owns_levels
+        self._owned = owned
         self.rank = rank
         self.size = len(layout.node)
         self.xp = inner.xp
@@ -107,8 +135,11 @@ class HierarchicalBackend:
 
     def prepare(self, call: Call) -> _Staged:
         """Prepare the stages of a checked call."""
+        if call.collective.peers:
+            return _Staged(self, self._messages((call,)))
         make: dict[str, Callable[[Call], list[Callable[[], object]]]] = {
             "all_reduce": self._all_reduce,
+            "reduce": self._reduce,
             "reduce_scatter": self._reduce_scatter,
             "all_gather": self._all_gather,
             "broadcast": self._broadcast,
@@ -124,9 +155,13 @@ class HierarchicalBackend:
     def comparer(self) -> None:
         """None: the inner and the outer communicator compare the stages."""
 
-    def prepare_batch(self, calls: Sequence[Call]) -> NoReturn:
-        """Raise, because the stages of a call must run in order."""
-        raise CommunicatorError("a hierarchical communicator does not support batches; issue the calls separately")
+    def prepare_batch(self, calls: Sequence[Call]) -> _Staged:
+        """Prepare several messages. Raise for other calls, because their stages must run in order."""
+        if not all(call.collective.peers for call in calls):
+            raise CommunicatorError(
+                "a hierarchical communicator does not support batches with collectives; issue the calls separately"
+            )
+        return _Staged(self, self._messages(calls))
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
@@ -139,23 +174,15 @@ class HierarchicalBackend:
         return self._inner.backend.local()
 
     def split(self, color: int | None, key: int, *, separate: bool = False) -> NoReturn:
-        """Raise, because no single library communicator could be split."""
-        raise CommunicatorError(
-            "cannot split a hierarchical communicator; split the communicator that it was created from"
-        )
+        """Raise, because the levels have to be split with their names and global ranks: see `Hierarchical.split`."""
+        raise CommunicatorError("the backend of a hierarchical communicator cannot be split; split the communicator")
 
     def capabilities(self) -> Capabilities:
-        """Return the capabilities that both communicators have."""
+        """Return the capabilities that the communicators have together."""
         inner = self._inner.capabilities()
         outer = inner if self._outer is None else self._outer.capabilities()
-        needs = {
-            "all_reduce": ({"reduce_scatter", "all_gather"}, {"all_reduce"}),
-            "broadcast": ({"scatter", "all_gather"}, {"broadcast"}),
-            "barrier": ({"barrier"}, {"barrier"}),
-        }
-        if self._layout.is_even:
-            needs["reduce_scatter"] = ({"reduce_scatter"}, {"reduce_scatter"})
-            needs["all_gather"] = ({"all_gather"}, {"all_gather"})
+        of_messages = (inner, outer) if self._whole is None else (self._whole.capabilities(),)
+        missing = self._missing(inner, outer, of_messages)
         ops = [op for op in inner.ops if op in outer.ops and op not in ("avg", "pre_mul_sum")]
         first, second = self._in_order(inner, outer)
         if "pre_mul_sum" in first.ops and "sum" in second.ops:
@@ -167,27 +194,46 @@ class HierarchicalBackend:
             library=inner.library if inner.library == outer.library else f"{inner.library}, across {outer.library}",
             path=inner.path if inner.path == outer.path else f"{inner.path}, {outer.path}",
             where=inner.where if inner.where == outer.where else f"{inner.where}, across {outer.where}",
-            collectives=tuple(
-                name
-                for name in CATALOG
-                if name in needs
-                and needs[name][0] <= set(inner.collectives)
-                and needs[name][1] <= set(outer.collectives)
-            ),
+            collectives=tuple(name for name in CATALOG if missing.get(name) == ""),
             dtypes=dtypes,
             ops=tuple(ops),
             modes=tuple(mode for mode in inner.modes if mode in outer.modes),
             abort=inner.abort and outer.abort,
-            facts={"nodes": ", ".join(map(str, self._layout.sizes)) + " ranks", "avg": "scaled by 1/n, then summed"},
+            facts={
+                "nodes": ", ".join(map(str, self._layout.sizes)) + " ranks",
+                "avg": "scaled by 1/n, then summed",
+                "messages": "between ranks of one node, or with the same local rank"
+                if self._whole is None
+                else f"on the communicator {self._whole.name}",
+                **{name: f"no: {why}" for name, why in missing.items() if why},
+            },
             reduce_dtypes=tuple(name for name in dtypes if name in reduced[0] & reduced[1]),
+            largest_tag=min(can.largest_tag for can in of_messages),
         )
 
+    def _missing(self, inner: Capabilities, outer: Capabilities, of_messages: Sequence[Capabilities]) -> dict[str, str]:
+        """Return what prevents each call that has stages: an empty string if it is supported."""
+        missing = {}
+        parts = {"inner": inner, "outer": outer}
+        for name in _STAGED:
+            if name in _EVEN_ONLY and not self._layout.is_even:
+                sizes = ", ".join(map(str, self._layout.sizes))
+                missing[name] = f"the nodes have different sizes ({sizes} ranks)"
+                continue
+            stages = plan_stages(self._layout, name, 1, self.rank, root=self.rank)
+            lacking = [(scope, stage) for scope, stage, _ in stages if stage not in parts[scope].collectives]
+            missing[name] = "".join(
+                f"the {scope} communicator ({parts[scope].backend}) has no {stage}" for scope, stage in lacking[:1]
+            )
+        for name in (row.name for row in CATALOG.values() if row.peers):
+            without = next((can.backend for can in of_messages if name not in can.collectives), None)
+            missing[name] = "" if without is None else f"{without} has no {name}"
+        return missing
+
     def close(self) -> None:
-        """Close both communicators if they were created for this one."""
-        if self._owns_levels:
-            if self._outer is not None:
-                self._outer.close()
-            self._inner.close()
+        """Close the communicators that were created for this one."""
+        for comm in self._owned:
+            comm.close()
 
     # All stages of a call run in the stream of the inner communicator, or are ordered with it.
 
@@ -256,18 +302,37 @@ class HierarchicalBackend:
             *after,
         ]
 
+    def _reduce(self, call: Call) -> list[Callable[[], object]]:
+        layout, root = self._layout, call.root or 0
+        source, result, chunk, before, after = self._buffers(call)
+        inner_op, outer_op, finish = self._ops(call)
+        is_with_root = layout.node[self.rank] == layout.node[root]
+        reduced = chunk if is_with_root else None
+        stages: list[Callable[[], object]] = [
+            *before,
+            self._inner.prepare("reduce_scatter", source, chunk, op=inner_op, dtype=call.dtype),
+            *self._across("reduce", chunk, reduced, op=outer_op, root=int(layout.node[root]), dtype=call.dtype),
+        ]
+        if not is_with_root:
+            return stages
+        gathered = result if self.rank == root else None
+        gather = self._inner.prepare("gather", chunk, gathered, root=int(layout.local_rank[root]), dtype=call.dtype)
+        return [*stages, gather, *after, *finish]
+
     def _buffers(self, call: Call) -> tuple[Any, Any, Any, list[Callable[[], object]], list[Callable[[], object]]]:
         """Return input, output and this rank's chunk of the output, with the copies before and after the stages."""
-        send, recv = call.send.reshape(-1), call.recv.reshape(-1)
+        send, recv = call.send.reshape(-1), None if call.recv is None else call.recv.reshape(-1)
         count, n_inner = -(-call.count // self._layout.n_owners), self._inner.size
         start = self._inner.rank * count
         if count * n_inner == call.count:
-            return send, recv, recv[start : start + count], [], []
+            chunk = self.xp.empty(count, send.dtype) if recv is None else recv[start : start + count]
+            return send, recv, chunk, [], []
         # The inner communicator splits into equal chunks, one per rank. If the elements are not divisible, or the node
         # has more ranks than owners, work in a larger buffer: the data is at its front, so the owners have all of it.
         padded = self.xp.zeros(count * n_inner, send.dtype)
         data = padded[: call.count]
-        return padded, padded, padded[start : start + count], [partial(_copy, data, send)], [partial(_copy, recv, data)]
+        after: list[Callable[[], object]] = [] if recv is None else [partial(_copy, recv, data)]
+        return padded, padded, padded[start : start + count], [partial(_copy, data, send)], after
 
     def _reduce_scatter(self, call: Call) -> list[Callable[[], object]]:
         # A reduce_scatter within the node, then one across, distributes the chunks in order of local rank, then node.
@@ -302,9 +367,42 @@ class HierarchicalBackend:
         ]
 
     def _barrier(self, call: Call) -> list[Callable[[], object]]:
-        # Synchronise each node, then all nodes. The second inner barrier holds the ranks that do not take part across
-        # nodes until the owners of their node have returned.
         return [self._inner.prepare("barrier"), *self._across("barrier"), self._inner.prepare("barrier")]
+
+    def _messages(self, calls: Sequence[Call]) -> list[Callable[[], object]]:
+        if self._whole is not None:
+            return [_prepare_messages(self._whole, calls)]
+        # Both ranks of a message must choose the same communicator, so a send_recv may need both. All ranks exchange
+        # the messages within nodes first, so that none waits within its node for a rank that waits across nodes.
+        halves: dict[Communicator, list[Call]] = {self._inner: []}
+        for call in calls:
+            if call.dest is not None:
+                comm, dest = self._route(call, call.dest)
+                half = call._replace(collective=CATALOG["send"], recv=None, dest=dest, source=None)
+                halves.setdefault(comm, []).append(half)
+            if call.source is not None:
+                comm, source = self._route(call, call.source)
+                half = call._replace(collective=CATALOG["recv"], send=None, dest=None, source=source)
+                halves.setdefault(comm, []).append(half)
+        return [_prepare_messages(comm, parts) for comm, parts in halves.items() if parts]
+
+    def _route(self, call: Call, peer: int) -> tuple[Communicator, int]:
+        """Return the communicator that this rank shares with another rank, and the number of the other rank in it."""
+        (node, other_node), (local_rank, other) = (
+            numbers[[self.rank, peer]].tolist() for numbers in (self._layout.node, self._layout.local_rank)
+        )
+        if node == other_node:
+            return self._inner, other
+        if local_rank == other and self._outer is not None:
+            return self._outer, other_node
+        raise CommunicatorError(
+            f"{call.collective.name}: rank {self.rank} (node {node}, local rank {local_rank}) and rank {peer} (node "
+            f"{other_node}, local rank {other}) share neither the inner nor the outer communicator, and joined "
+            "communicators have none of all ranks",
+            collective=call.collective.name,
+            hint="create the hierarchical communicator with Hierarchical.cut(), or send the message by way of a rank "
+            "that shares a communicator with both",
+        )
 
     def _across(self, name: str, *arrays: Any, **arguments: Any) -> list[PreparedCall]:
         return [] if self._outer is None else [self._outer.prepare(name, *arrays, **arguments)]
@@ -323,7 +421,10 @@ class HierarchicalBackend:
         if dtype is None or not is_integer(dtype):
             return *self._in_order(pre_mul_sum(1 / self.size), find_op("sum")), []
         # 1 / size is not an integer, so divide the sum at the end.
-        return find_op("sum"), find_op("sum"), [partial(divide, flat_elements(call.recv, dtype), self.size)]
+        finish: list[Callable[[], object]] = []
+        if call.recv is not None:
+            finish.append(partial(divide, flat_elements(call.recv, dtype), self.size))
+        return find_op("sum"), find_op("sum"), finish
 
     def _in_order(self, first: _T, second: _T) -> tuple[_T, _T]:
         """Return the operation within nodes and the one across nodes, given the first and the second to apply."""
@@ -349,6 +450,21 @@ class _Staged:
         return self._backend.measure(self, barrier, mode, calls, batches)
 
 
+def _prepare_messages(comm: Communicator, calls: Sequence[Call]) -> PreparedCall:
+    if len(calls) > 1:
+        return comm._prepare_batch(calls)
+    (call,) = calls
+    return comm.prepare(
+        call.collective.name,
+        call.send,
+        call.recv,
+        dest=call.dest,
+        source=call.source,
+        tag=call.tag,
+        dtype=call.dtype,
+    )
+
+
 def _copy(target: Any, source: Any) -> None:
     target[...] = source
 
@@ -364,11 +480,14 @@ def _scatter_rows(target: Any, source: Any, rows: Any) -> None:
 class Hierarchical(Communicator):
     """A communicator that runs each call in stages, within nodes and across nodes. Created by `cut` and `join`.
 
-    It supports all_reduce, broadcast and barrier, and on nodes of equal size also reduce_scatter and all_gather, if
-    both of its communicators support them. Results equal those of the flat call up to rounding. An average is a single
-    sum over all ranks, so it is correct on nodes of different sizes. If the elements cannot be split evenly, they are
-    copied to a padded buffer. On nodes of different sizes, the size of the smallest node is the number of ranks per
-    node that communicate across nodes.
+    It supports all_reduce, reduce, broadcast and barrier, and on nodes of equal size also reduce_scatter and
+    all_gather, if both of its communicators have their stages. Results equal those of the flat call up to rounding. An
+    average is a single sum over all ranks, so it is correct on nodes of different sizes. If the elements cannot be
+    split evenly, they are copied to a padded buffer. On nodes of different sizes, the size of the smallest node is the
+    number of ranks per node that communicate across nodes.
+
+    Messages have no stages. After `cut` they are messages of the communicator that was cut, with its tags. After `join`
+    they connect only ranks of one node, or with the same local rank. A batch may contain only messages.
 
     Parameters
     ----------
@@ -386,6 +505,10 @@ class Hierarchical(Communicator):
         This rank's number in the group.
     owns_levels : bool
         If True, closing this communicator also closes `inner` and `outer`.
+    whole : Communicator, optional
+        All ranks, in the same order, for messages and splits.
+    owns_whole : bool, default False
+        If True, closing this communicator also closes `whole`.
 
     Examples
     --------
@@ -409,10 +532,15 @@ class Hierarchical(Communicator):
         ranks: Sequence[int],
         rank: int,
         owns_levels: bool,
+        whole: Communicator | None = None,
+        owns_whole: bool = False,
     ) -> None:
-        super().__init__(HierarchicalBackend(inner, outer, layout, rank, owns_levels), name=name, ranks=ranks)
+        levels = (outer, inner) if owns_levels else ()
+        owned = [comm for comm in (*levels, whole if owns_whole else None) if comm is not None]
+        super().__init__(HierarchicalBackend(inner, outer, layout, rank, whole, owned), name=name, ranks=ranks)
         self.inner = inner
         self.outer = outer
+        self._whole = whole
         self._layout = layout
 
     @classmethod
@@ -424,7 +552,8 @@ class Hierarchical(Communicator):
         Parameters
         ----------
         comm : Communicator
-            The communicator to split. It stays open when the result is closed.
+            The communicator to split. It stays open when the result is closed. Messages and later splits run on it, so
+            close it after the result.
         nodes : int, sequence or Hierarchy
             The number of ranks per node (global rank r is on node r // nodes), the node of every rank of the group, or
             the `DeviceMesh.hierarchy` of the group's axis.
@@ -450,6 +579,11 @@ class Hierarchical(Communicator):
             raise CommunicatorError(
                 f"the ranks of {comm.name} pass different nodes; pass the same nodes on every rank", group=comm.name
             )
+        return cls._over(comm, layout, owns_whole=False)
+
+    @classmethod
+    def _over(cls, comm: Communicator, layout: TwoLevels, *, owns_whole: bool) -> Hierarchical:
+        """Split a communicator into levels, with a layout that is the same on all ranks."""
         node, local_rank = int(layout.node[comm.rank]), int(layout.local_rank[comm.rank])
         inner = comm.split(node, name=f"{comm.name}_inner_{node}")
         outer = comm.split(
@@ -457,7 +591,17 @@ class Hierarchical(Communicator):
         )
         if inner is None:
             raise CommunicatorError(f"the split of {comm.name} by node excludes rank {comm.rank}", group=comm.name)
-        return cls(inner, outer, layout, name=comm.name, ranks=comm.ranks, rank=comm.rank, owns_levels=True)
+        return cls(
+            inner,
+            outer,
+            layout,
+            name=comm.name,
+            ranks=comm.ranks,
+            rank=comm.rank,
+            owns_levels=True,
+            whole=comm,
+            owns_whole=owns_whole,
+        )
 
     @classmethod
     def join(cls, inner: Communicator, outer: Communicator, *, name: str = "hierarchical") -> Hierarchical:
@@ -470,7 +614,8 @@ class Hierarchical(Communicator):
         inner : Communicator
             The ranks of a node. All nodes must have the same number of ranks.
         outer : Communicator
-            The ranks with the same local rank on all nodes, in the same order for every local rank.
+            The ranks with the same local rank on all nodes, in the same order for every local rank. Messages connect
+            only ranks that share one of the two communicators.
         name : str, default "hierarchical"
             Name of the resulting group.
 
@@ -508,6 +653,94 @@ class Hierarchical(Communicator):
         rank = outer.rank * inner.size + inner.rank
         return cls(inner, outer, layout, name=name, ranks=ranks, rank=rank, owns_levels=False)
 
+    def split(self, color: int | None, key: int | None = None, *, name: str = "") -> Hierarchical | None:
+        """Create one hierarchical communicator per color. All ranks must call it.
+
+        Each rank stays on its node. After `join`, the ranks of a color with the same new local rank must have had the
+        same local rank before, because no communicator connects others across nodes.
+
+        Parameters
+        ----------
+        color : int or None
+            Ranks with the same color form a group. Ranks with None are in no group.
+        key : int, optional
+            Sort key of this rank in the new group. By default its rank in this group.
+        name : str, optional
+            Name of the new group. By default the name of this group and the color.
+
+        Returns
+        -------
+        Hierarchical or None
+            The communicator of the new group. Closing it closes the communicators that it consists of. None for a rank
+            without a color.
+
+        Raises
+        ------
+        CommunicatorError
+            If `color` or `key` is not an integer, or `color` is negative.
+            If the levels of joined communicators do not connect the ranks of a color, or have no all_gather.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> def halves(comm):
+        ...     with Hierarchical.cut(comm, 2) as levels, levels.split(comm.rank % 2) as half:
+        ...         return half.ranks, half.inner.ranks, half.outer.ranks
+        >>> with ml.launch(4, backend="threads") as engines:
+        ...     engines.run(halves)["value"][1]
+        ((1, 3), (1,), (1, 3))
+        """
+        self._check_split(color, key)
+        name = name or f"{self.name}/{color}"
+        if self._whole is None:
+            return self._split_levels(color, self.rank if key is None else int(key), name)
+        part = self._whole.split(color, key, name=name)
+        if part is None:
+            return None
+        nodes = dict(zip(self.ranks, self._layout.node.tolist(), strict=True))
+        return Hierarchical._over(part, TwoLevels.of([nodes[rank] for rank in part.ranks]), owns_whole=True)
+
+    def _split_levels(self, color: int | None, key: int, name: str) -> Hierarchical | None:
+        """Split the inner and the outer communicator with the same colors."""
+        colors, keys = np.array(self._share("all_gather", [-1 if color is None else color, key])).reshape(-1, 2).T
+        order = np.lexsort((keys, colors))  # stable: ranks decide between equal keys
+        groups = {number: order[colors[order] == number] for number in np.unique(colors[colors >= 0]).tolist()}
+        for members in groups.values():  # all ranks check all groups, so that either all of them raise or none
+            self._check_local_ranks(members)
+        if color is None:
+            self.inner.split(None)
+            if self.outer is not None:
+                self.outer.split(None)
+            return None
+        members = groups[int(color)]
+        layout = TwoLevels.of(self._layout.node[members].tolist())
+        rank = members.tolist().index(self.rank)
+        node, local_rank = int(layout.node[rank]), int(layout.local_rank[rank])
+        inner = self.inner.split(color, local_rank, name=f"{name}_inner_{node}")
+        outer = None
+        if self.outer is not None:
+            is_owner = local_rank < layout.n_owners
+            outer = self.outer.split(color if is_owner else None, node, name=f"{name}_outer_{local_rank}")
+        if inner is None:
+            raise CommunicatorError(f"the split of {self.inner.name} excludes rank {self.rank}", group=self.name)
+        ranks = [self.ranks[member] for member in members.tolist()]
+        return Hierarchical(inner, outer, layout, name=name, ranks=ranks, rank=rank, owns_levels=True)
+
+    def _check_local_ranks(self, members: npt.NDArray[np.int64]) -> None:
+        """Raise unless the outer communicator connects all ranks of a new group that will have equal local ranks."""
+        layout, before = TwoLevels.of(self._layout.node[members].tolist()), self._layout.local_rank[members]
+        for local_rank in range(layout.n_owners):
+            is_here = layout.local_rank == local_rank
+            if (before[is_here] != before[is_here][0]).any():
+                raise CommunicatorError(
+                    f"cannot split {self.name}: ranks {members[is_here].tolist()} would have local rank {local_rank} "
+                    f"of a new group, but they have local ranks {before[is_here].tolist()}, so no communicator "
+                    "connects them across nodes",
+                    group=self.name,
+                    hint="choose colors and keys that keep the local ranks, or create the hierarchical communicator "
+                    "with Hierarchical.cut()",
+                )
+
     def traffic(self, collective: str, count: int, *, dtype: Any = "float32", root: int = 0) -> pd.DataFrame:
         """Return the bytes that a call moves within the node and across nodes, as seen by this rank.
 
@@ -542,7 +775,7 @@ class Hierarchical(Communicator):
             self._layout, find_collective(collective).name, count, self.rank, root
         ):
             comm, row = self.inner if scope == "inner" else self.outer, CATALOG[name]
-            if comm is None:
+            if comm is None or not row.has_size:
                 continue
             size = row.size_bytes(stage_count, itemsize, comm.size)
             factor = row.bus_factor(comm.size) if comm.size > 1 else 0.0

@@ -51,6 +51,18 @@ def compare(comm: Any, nodes: Any, counts: list[int], dtypes: list[str], ops: li
                     expect(f"all_reduce {what}", levels.all_reduce(short, op=op), right, unit, scale)
                     own = short.copy()
                     expect(f"all_reduce in place {what}", levels.all_reduce(own, own, op=op), right, unit, scale)
+                    for root in {0, n - 1}:
+                        own = short.copy()
+                        for kind, got in (
+                            ("", levels.reduce(short, op=op, root=root)),
+                            (" in place", levels.reduce(own, own if me == root else None, op=op, root=root)),
+                        ):
+                            if me == root:
+                                expect(f"reduce{kind} {root} {what}", got, right, unit, scale)
+                            elif got is not None:
+                                wrong.append(f"reduce{kind} {root} {what}: rank {me} has a result")
+                        if me != root and (own != short).any():
+                            wrong.append(f"reduce {root} {what} changes the input of rank {me}")
                     if "reduce_scatter" in levels.capabilities().collectives:
                         right = comm.reduce_scatter(data, op=op)
                         scale = bound(comm.reduce_scatter, data, op, right)
@@ -205,12 +217,148 @@ def three_levels(comm: Any) -> Any:
 
 def test_levels_nest(engines: ml.Engines) -> None:
     for rank, value in enumerate(engines.run(three_levels)["value"]):
-        assert value == ([8.0 * rank, 8.0 * rank + 4], 6, ("all_reduce", "all_gather", "reduce_scatter", "barrier"))
+        collectives = ("all_reduce", "all_gather", "reduce_scatter", "send", "recv", "send_recv", "barrier")
+        assert value == ([8.0 * rank, 8.0 * rank + 4], 6, collectives)
+
+
+def cut_twice(comm: Any) -> Any:
+    with Hierarchical.cut(comm, 2) as levels, Hierarchical.cut(levels, [0, 1, 1, 0]) as nested:
+        shifted = nested.send_recv(np.array([comm.rank]), dest=(comm.rank + 1) % 4, source=(comm.rank - 1) % 4)
+        return nested.all_reduce(np.array([comm.rank])).item(), shifted.item()
+
+
+def test_a_hierarchical_communicator_can_be_cut(engines: ml.Engines) -> None:
+    assert engines.run(cut_twice)["value"].tolist() == [(6, 3), (6, 0), (6, 1), (6, 2)]
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=25)
+def test_a_split_has_the_groups_of_the_flat_one(many_threads: ml.Engines, data: st.DataObject) -> None:
+    nodes = data.draw(st.lists(st.integers(0, 2), min_size=6, max_size=6), "nodes")
+    colors = data.draw(st.lists(st.sampled_from([None, 0, 1]), min_size=6, max_size=6), "colors")
+    keys = data.draw(st.lists(st.integers(-2, 2), min_size=6, max_size=6), "keys")
+    frame = many_threads.run(both_splits, arguments=(nodes, colors, keys))
+    for flat, levels in frame["value"]:
+        assert flat == levels
+
+
+def both_splits(comm: Any, nodes: list[int], colors: list[int | None], keys: list[int]) -> Any:
+    color, key, results = colors[comm.rank], keys[comm.rank], []
+    with Hierarchical.cut(comm, nodes) as levels:
+        for origin in (comm, levels):
+            part = origin.split(color, key)
+            if part is None:
+                results.append(None)
+                continue
+            with part:
+                total = part.all_reduce(np.array([comm.rank, 1])).tolist()
+                left, right = (part.rank - 1) % part.size, (part.rank + 1) % part.size
+                shifted = part.send_recv(np.array([comm.rank]), dest=right, source=left, tag=3).item()
+                results.append((part.rank, part.ranks, part.name, total, shifted))
+    return results
+
+
+def grid(comm: Any) -> Hierarchical:
+    """Two nodes of two ranks, joined without a communicator of all ranks."""
+    inner, outer = comm.split(comm.rank // 2, name="node"), comm.split(comm.rank % 2, name="rail")
+    return Hierarchical.join(inner, outer, name="grid")
+
+
+def joined_messages(comm: Any) -> Any:
+    # The ring 0 → 1 → 3 → 2 alternates between messages within a node and across nodes.
+    ring = [0, 1, 3, 2]
+    at = ring.index(comm.rank)
+    right, left = ring[(at + 1) % 4], ring[at - 1]
+    data, got = np.arange(40_000) + comm.rank, []
+    with grid(comm) as levels:
+        got.append(levels.send_recv(data, dest=right, source=left)[0])
+        got.append(levels.send_recv(data, dest=comm.rank ^ 1, source=comm.rank ^ 1, tag=2)[0])
+        got.append(
+            levels.send_recv(data, dest=comm.rank ^ 2, source=comm.rank ^ 2, tag=levels.capabilities().largest_tag)[0]
+        )
+        got.append(levels.send_recv(data, dest=comm.rank, source=comm.rank, tag=1)[0])
+        with levels.batch() as batch:
+            late, early = (batch.recv(np.empty_like(data), left, tag=tag) for tag in (2, 1))
+            for tag in (1, 2):
+                batch.send(data + tag, right, tag=tag)
+        got += [early[0], late[0]]
+        if comm.rank == 0:
+            levels.send(data, 2)
+        elif comm.rank == 2:
+            got.append(levels.recv(np.empty_like(data), 0)[0])
+        return [int(number) for number in got]
+
+
+def test_joined_communicators_carry_the_messages_of_ranks_that_share_one(engines: ml.Engines) -> None:
+    ring = [0, 1, 3, 2]
+    for rank, value in enumerate(engines.run(joined_messages)["value"]):
+        left = ring[ring.index(rank) - 1]
+        assert value == [left, rank ^ 1, rank ^ 2, rank, left + 1, left + 2, *([0] if rank == 2 else [])]
+
+
+def split_grid(comm: Any, colors: list[int | None], keys: list[int]) -> Any:
+    part = grid(comm).split(colors[comm.rank], keys[comm.rank])
+    if part is None:
+        return None
+    with part:
+        outer = None if part.outer is None else part.outer.ranks
+        return part.name, part.ranks, part.inner.ranks, outer, part.all_reduce(np.array([comm.rank])).item()
+
+
+@pytest.mark.parametrize(
+    ("colors", "keys", "expected"),
+    [
+        ([0, 0, 1, 1], [0] * 4, {0: ("grid/0", (0, 1), (0, 1), (0,), 1), 3: ("grid/1", (2, 3), (2, 3), (3,), 5)}),
+        ([5, 7, 5, 7], [0] * 4, {0: ("grid/5", (0, 2), (0,), (0, 2), 2), 3: ("grid/7", (1, 3), (3,), (1, 3), 4)}),
+        ([0] * 4, [3, 2, 1, 0], {0: ("grid/0", (3, 2, 1, 0), (1, 0), (2, 0), 6)}),
+        (
+            [0, 0, 0, None],
+            [0] * 4,
+            {1: ("grid/0", (0, 1, 2), (0, 1), None, 3), 2: ("grid/0", (0, 1, 2), (2,), (0, 2), 3)},
+        ),
+        ([None] * 4, [0] * 4, {0: None, 3: None}),
+    ],
+)
+def test_joined_communicators_are_split_on_both_levels(
+    engines: ml.Engines, colors: list[int | None], keys: list[int], expected: dict[int, Any]
+) -> None:
+    values = engines.run(split_grid, arguments=(colors, keys))["value"].tolist()
+    assert {rank: values[rank] for rank in expected} == expected
+
+
+def test_capabilities_are_those_of_the_parts(thread_engines: ml.Engines) -> None:
+    def capabilities(comm: Any, layout: list[int] | None) -> Any:
+        with grid(comm) if layout is None else Hierarchical.cut(comm, layout) as levels:
+            can = levels.capabilities()
+            return can.collectives, can.largest_tag == comm.capabilities().largest_tag, can.facts
+
+    messages = ("send", "recv", "send_recv", "barrier")
+    collectives, has_tags, facts = thread_engines.run(capabilities, arguments=([0, 0, 1, 1],))["value"][0]
+    assert collectives == ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", *messages)
+    assert has_tags
+    assert facts["messages"] == "on the communicator world"
+    collectives, _, facts = thread_engines.run(capabilities, arguments=([0, 0, 0, 1],))["value"][0]
+    assert collectives == ("all_reduce", "broadcast", "reduce", *messages)
+    assert facts["all_gather"] == "no: the nodes have different sizes (3, 1 ranks)"
+    collectives, has_tags, facts = thread_engines.run(capabilities, arguments=(None,))["value"][0]
+    assert collectives[-4:] == messages
+    assert has_tags
+    assert facts["messages"] == "between ranks of one node, or with the same local rank"
+
+
+def test_an_error_names_the_part_that_lacks_a_collective(thread_engines: ml.Engines) -> None:
+    def reduce(comm: Any) -> None:
+        pair, across = comm.split(comm.rank // 2), comm.split(comm.rank % 2)
+        Hierarchical.join(Hierarchical.cut(pair, 1), across).reduce(np.ones(4))
+
+    errors = thread_engines.run(reduce, check=False)["error"]
+    reason = "hierarchical does not support reduce: the inner communicator (hierarchical) has no gather; choose one of"
+    assert errors.str.contains(reason, regex=False).tolist() == [True] * 4
 
 
 @pytest.mark.parametrize("nodes", [[0, 0, 1, 1], [0, 1, 1, 1]])
 def test_traffic_reports_the_bytes_of_the_calls_that_run(thread_engines: ml.Engines, nodes: list[int]) -> None:
-    for collective in ("all_reduce", "broadcast", "reduce_scatter", "all_gather"):
+    for collective in ("all_reduce", "reduce", "broadcast", "reduce_scatter", "all_gather"):
         if len(set(map(nodes.count, nodes))) > 1 and collective in ("reduce_scatter", "all_gather"):
             continue
         for reported, issued in thread_engines.run(reported_and_issued, arguments=(nodes, collective))["value"]:
@@ -278,16 +426,31 @@ def test_hierarchical_calls_are_measured(engines: ml.Engines) -> None:
         (lambda c: Hierarchical.join(c.split(int(c.rank > 0)), c), "do not form a grid; use nodes of equal size"),
         (
             lambda c: Hierarchical.cut(c, [0, 0, 0, 1]).reduce_scatter(np.ones(4)),
-            "hierarchical does not support reduce_scatter; choose one of all_reduce, broadcast, barrier",
+            r"hierarchical does not support reduce_scatter: the nodes have different sizes \(3, 1 ranks\); choose one "
+            "of all_reduce, broadcast, reduce, send, recv, send_recv, barrier",
         ),
         (lambda c: Hierarchical.cut(c, 2).all_to_all(np.ones(4)), "hierarchical does not support all_to_all"),
         (
-            lambda c: Hierarchical.cut(c, 2).split(0),
-            "cannot split a hierarchical communicator; split the communicator that it was created from",
+            lambda c: grid(c).split(int(c.rank in (1, 2))),
+            r"cannot split grid: ranks \[0, 3\] would have local rank 0 of a new group, but they have local ranks "
+            r"\[0, 1\], so no communicator connects them across nodes; choose colors and keys that keep",
+        ),
+        (lambda c: Hierarchical.cut(c, 2).split(-1), "split of world: color must be a non-negative integer or None"),
+        (lambda c: grid(c).split(0, key="last"), "split of grid: key must be an integer, not 'last'"),
+        (lambda c: closed(grid(c)).split(0), "the communicator of grid is closed"),
+        (
+            lambda c: grid(c).send_recv(np.ones(2), dest=3 - c.rank, source=3 - c.rank),
+            r"rank \d \(node \d, local rank \d\) and rank \d \(node \d, local rank \d\) share neither the inner nor "
+            "the outer communicator, and joined communicators have none of all ranks; create the hierarchical",
+        ),
+        (lambda c: Hierarchical.cut(c, 2).gather(np.ones(4)), "hierarchical does not support gather; choose one of"),
+        (
+            lambda c: Hierarchical.cut(c, 2).traffic("send", 4),
+            "send has no stages: a message moves from one rank to another",
         ),
         (
             lambda c: batch_of(Hierarchical.cut(c, 2)),
-            "a hierarchical communicator does not support batches; issue the calls separately",
+            "a hierarchical communicator does not support batches with collectives; issue the calls separately",
         ),
         (
             lambda c: Hierarchical.cut(c, [0, 1, 1, 1]).traffic("all_gather", 4),
@@ -301,7 +464,7 @@ def test_invalid_use_is_rejected(thread_engines: ml.Engines, use: Any, message: 
     if message is None:
         assert errors.isna().all()
     else:
-        assert errors.str.contains(message).all(), errors.tolist()
+        assert errors.str.contains(message).fillna(False).all(), errors.tolist()
 
 
 def batch_of(levels: Hierarchical) -> None:
