@@ -20,6 +20,7 @@ from pathlib import Path
 import pytest
 
 import meshlab
+from meshlab.base._forwarding import importers
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(meshlab.__file__).parent
@@ -42,6 +43,7 @@ LEVELS = [
     ["report"],
     ["commissioning"],
     ["widgets"],
+    ["implementations"],
     ["cli"],
     ["errors", "__main__"],
 ]
@@ -55,7 +57,6 @@ NEVER_IMPORT = {
 # The only imports that go up, or would close a circle: methods that forward, `.plot()`, and display hooks. All are
 # inside functions, so nothing is imported before the method is called.
 FORWARDING = {
-    ("base/_errors", "EngineError.explain"): "diagnosis/_explain",
     ("mesh/_mesh", "DeviceMesh.to"): "mesh/interop/_frameworks",
     ("mesh/_mesh", "DeviceMesh.read"): "mesh/interop/_frameworks",
     ("mesh/_mesh", "DeviceMesh.plot"): "plots/_cells",
@@ -235,6 +236,48 @@ def test_modules_of_packages_are_private() -> None:
     public = {file_of(path) for path in FILES if not path.stem.startswith("_")}
     assert public == {"errors"}  # the namespace of the exceptions
     assert [file_of(path) for path in FILES if path.name != "__init__.py" and "__all__" in path.read_text()] == []
+
+
+def calls_of_implementations() -> Iterator[tuple[str, str, str, ast.Call]]:
+    """Calls of implementations from above: the module, the enclosing method, the method that is named, the call."""
+    for path in FILES:
+        module = ".".join(["meshlab", *path.relative_to(PACKAGE).with_suffix("").parts])
+        classes = [node for node in tree_of(path).body if isinstance(node, ast.ClassDef)]
+        for kind, method in [(owner, node) for owner in classes for node in owner.body]:
+            for call in ast.walk(method):
+                if isinstance(call, ast.Call) and re.match(r"implementation\([\w.]+\)\(", ast.unparse(call)):
+                    assert isinstance(method, ast.FunctionDef)
+                    assert isinstance(call.func, ast.Call)
+                    yield module, f"{kind.name}.{method.name}", ast.unparse(call.func.args[0]), call
+
+
+def test_methods_and_their_implementations_agree() -> None:
+    """The type checker compares the call with the method; this test compares it with the implementation."""
+    calls = list(calls_of_implementations())
+    assert sorted(name for _, name, _, _ in calls) == sorted(importers)
+    for module, name, target, call in calls:
+        assert name == target, f"{name} calls the implementation of {target}"
+        kind, method = name.split(".")
+        function = getattr(getattr(importlib.import_module(module), kind), method)
+        signature = inspect.signature(importers[name]())
+        keywords = {keyword.arg: keyword for keyword in call.keywords if keyword.arg is not None}
+        signature.bind(*call.args, **keywords)  # raises TypeError
+        returned = inspect.signature(function).return_annotation
+        assert importers[name].__annotations__["return"] == f"Callable[..., {returned}]", name
+
+
+def test_the_text_of_an_error_imports_nothing() -> None:
+    code = """
+import sys
+from meshlab.base._errors import EngineError
+error = EngineError("rank 1 failed", hint="try again", log="NCCL WARN Error: No space left on device (28)")
+before = set(sys.modules)
+assert str(error) == "rank 1 failed; try again\\nNCCL WARN Error: No space left on device (28)"
+assert set(sys.modules) == before, set(sys.modules) - before
+error.explain()
+assert "meshlab.diagnosis._explain" in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_classes_of_one_name_are_one_thing() -> None:

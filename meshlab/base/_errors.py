@@ -22,6 +22,8 @@ from difflib import get_close_matches
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Self
 
+from meshlab.base._forwarding import implementation
+
 if TYPE_CHECKING:
     from meshlab.diagnosis._explanation import Explanation
 
@@ -189,7 +191,8 @@ class EngineError(MeshlabError):
     host : str, optional
         The host of that rank.
     log : str, optional
-        The last lines of the rank's log, or its traceback. ``str(error)`` appends them.
+        The last lines of the rank's log, or its traceback. ``str(error)`` appends them. Notebooks and the command line
+        also print the explanation of the logs, see `explain`.
     library_log : str, optional
         What all ranks and their library printed, for `explain`. NCCL prints only if NCCL_DEBUG is set.
     measured : object, optional
@@ -218,19 +221,14 @@ class EngineError(MeshlabError):
         """Explain the logs of the error. Returns None if nothing in them is recognised. See `meshlab.explain`."""
         if not self.library_log and not self.log:
             return None  # without importing all rules, for example while the interpreter exits
-        from meshlab.diagnosis._explain import explain_log
-
-        known = set(self.library_log.splitlines())  # the last lines are often in both
-        return explain_log(
-            "\n".join([self.library_log, *(line for line in self.log.splitlines() if line not in known)])
-        )
+        return implementation(EngineError.explain)(self)
 
     def __str__(self) -> str:
-        parts = [self.summary, self.log.rstrip()]
-        explanation = self.explain()
-        if explanation is not None:
-            parts.append(explanation.brief())
-        return "\n".join(part for part in parts if part)
+        return "\n".join(part for part in (self.summary, self.log.rstrip()) if part)
+
+    def _render_traceback_(self) -> list[str]:
+        # IPython prints these lines: its traceback, and the explanation.
+        return implementation(EngineError._render_traceback_)(self)
 
 
 class BenchError(MeshlabError, ValueError):
@@ -241,6 +239,17 @@ class BenchError(MeshlabError, ValueError):
 for _error in (MeshlabError, ParseError, MeshError, TopologyError, CommunicatorError, EngineError, BenchError):
     _error.__module__ = "meshlab.errors"
 del _error
+
+
+def brief_explanation(error: BaseException) -> str:
+    """Return the brief explanation of the logs of an error. Empty if it has none, or nothing in them is recognised."""
+    explanation = error.explain() if isinstance(error, EngineError) else None
+    return "" if explanation is None else explanation.brief()
+
+
+def explained_text(error: BaseException) -> str:
+    """Return the text of an error for a person: ``str(error)``, and below it the brief explanation of its logs."""
+    return "\n".join(part for part in (str(error), brief_explanation(error)) if part)
 
 
 def printable(text: str) -> str:

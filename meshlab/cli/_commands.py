@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError, printable
+from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError, explained_text, printable
 from meshlab.diagnosis._quoting import visible
 from meshlab.engines._launchers import launched_as
 
@@ -105,7 +105,7 @@ def error_text(error: MeshlabError, again: str = "run the command again") -> str
             f"{_OPTIONS[name]} {value}" if value else f"{_OPTIONS[name]} N" if name == "world_size" else _OPTIONS[name]
         )
 
-    text = str(error.with_hint(_ARGUMENT.sub(option, error.hint)) if error.hint else error)
+    text = explained_text(error.with_hint(_ARGUMENT.sub(option, error.hint)) if error.hint else error)
     return _RESTART.sub(again, text)
 
 
@@ -455,7 +455,7 @@ def rehearse(options: argparse.Namespace) -> int:
                 steps=options.steps,
             )
         except EngineError as error:
-            print_error(error)
+            print_error(explained_text(error))
             if error.measured is not None:
                 print_text(error.measured)
             return FAILED

@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from meshlab.base._documents import LimitError
-from meshlab.base._errors import ParseError, printable
+from meshlab.base._errors import EngineError, ParseError, printable
 from meshlab.base._files import TextSource, decode_text, describe_text, path_of, read_bytes
 from meshlab.base._garbage import collector_paused
 from meshlab.diagnosis._explanation import Explanation, sort_findings
@@ -109,8 +109,14 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
     return Explanation(paste, tuple(spans), sort_findings(findings, rules), tuple(seen))
 
 
-@lru_cache(maxsize=2)  # the message of an error is built several times
-def explain_log(text: str) -> Explanation | None:
+def explain_error(error: EngineError) -> Explanation | None:
+    """Explain the logs of an error, or return None if nothing in them is recognised. See `EngineError.explain`."""
+    lines = set(error.library_log.splitlines())  # the last lines are often in both
+    return _explain_log("\n".join([error.library_log, *(line for line in error.log.splitlines() if line not in lines)]))
+
+
+@lru_cache(maxsize=2)  # an error is displayed, printed and saved
+def _explain_log(text: str) -> Explanation | None:
     """Explain the log of a program that failed, or return None if nothing in it is recognised. Never raises."""
     if not text.strip():
         return None

@@ -8,7 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from meshlab.base._errors import BenchError
+from meshlab.base._errors import BenchError, explained_text
 from meshlab.base._folders import check_writable
 from meshlab.runs._journal import Journal
 from meshlab.runs._rundata import RunData
@@ -126,7 +126,7 @@ class Recorder:
         now = data.progress
         facts: dict[str, Any] = {
             "state": data.state,
-            "error": None if data.error is None else str(data.error),
+            "error": None if data.error is None else explained_text(data.error),
             "n_done": now.done,
             "elapsed_s": now.elapsed_s,
             "log": data.log[self._n_log : n_log],

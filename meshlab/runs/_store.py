@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, get_type_hints
 
 from meshlab.base._documents import parse_own_json, read_own_json
-from meshlab.base._errors import BenchError, ParseError
+from meshlab.base._errors import BenchError, ParseError, explained_text
 from meshlab.base._files import LARGEST_TEXT, is_folder, open_file, read_file, text_of
 from meshlab.base._folders import digest_of, locate, read_recorded, staged_folder
 from meshlab.base._typed_values import typed_fields
@@ -390,7 +390,7 @@ def to_document(run: RunData) -> dict[str, Any]:
         "schema": SCHEMA,
         "run_id": run.run_id,
         "state": run.state,
-        "error": str(run.error) if run.error is not None else None,
+        "error": None if run.error is None else explained_text(run.error),
         "started_at": run.started_at,
         "elapsed_s": progress.elapsed_s,
         "n_done": progress.done,

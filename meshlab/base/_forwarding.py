@@ -1,0 +1,42 @@
+"""Methods whose code is in a module above their own.
+
+A mesh has `.plot()`, and an error explains its log, but plots are built on meshes, and explanations on errors. Such a
+method has its signature and its documentation, and calls `implementation`, which returns the function from above:
+
+    def plot(self, *, ax: Axes | None = None) -> Axes:
+        return implementation(Node.plot)(self, ax=ax)
+
+`meshlab._implementations` lists these functions. Importing any module of meshlab imports the list first, and the
+function is imported when its method is called. So a module imports only what is below it, also inside functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Importer = TypeVar("Importer", bound=Callable[[], Callable[..., Any]])
+
+importers: dict[str, Callable[[], Callable[..., Any]]] = {}
+"""What imports the implementation of each method, by the name of the method."""
+
+
+def implements(*methods: str) -> Callable[[Importer], Importer]:
+    """Register a function that imports and returns the implementation of methods, such as ``"Node.plot"``.
+
+    Names of classes are unique in meshlab, so a name needs no module, which would have to be imported.
+    """
+
+    def register(importer: Importer) -> Importer:
+        importers.update(dict.fromkeys(methods, importer))
+        return importer
+
+    return register
+
+
+def implementation(method: Callable[P, R]) -> Callable[P, R]:
+    """Return the function that implements a method. Its first parameter is what the method calls ``self``."""
+    function: Callable[P, R] = importers[method.__qualname__]()
+    return function

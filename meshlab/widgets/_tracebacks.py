@@ -1,0 +1,21 @@
+"""The traceback of an error in a notebook, with the explanation of its logs."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any
+
+from meshlab.base._errors import EngineError, brief_explanation
+
+
+def explained_traceback(error: EngineError) -> list[str]:
+    """Return the traceback that IPython would print for any other error, followed by the brief explanation."""
+    shell: Any = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    lines: list[str] = (
+        traceback.format_exception(error)
+        if shell is None
+        else shell.InteractiveTB.structured_traceback(type(error), error, error.__traceback__)
+    )
+    explanation = brief_explanation(error)
+    return [*lines, explanation] if explanation else lines
