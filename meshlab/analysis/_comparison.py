@@ -16,6 +16,7 @@ import numpy.typing as npt
 from meshlab.analysis._launches import LaunchTimes, Ratio, ratio_of, student_quantile
 from meshlab.base._errors import BenchError
 from meshlab.base._files import is_folder
+from meshlab.base._forwarding import implementation
 from meshlab.base._markup import card, escape, table
 from meshlab.base._units import format_size, format_time_us
 from meshlab.frames._labels import pair_label
@@ -350,9 +351,7 @@ class Comparison:
 
     def plot(self, **options: Any) -> Axes:
         """Draw the ratios against message size. See `meshlab.plots.comparison`, which documents the options."""
-        from meshlab.plots._ratios import comparison
-
-        return comparison(self, **options)
+        return implementation(Comparison.plot)(self, **options)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import BenchError
+from meshlab.base._forwarding import implementation
 from meshlab.benchmark._estimate import Estimate, Pace, seconds_per_step
 from meshlab.benchmark._executor import Executor
 from meshlab.engines._engines import Engines, Lease
@@ -436,17 +437,16 @@ class Run(RunData):
     @property
     def view(self) -> LiveView:
         """The live view of the run, a widget. It is the same one at every display."""
-        from meshlab.widgets._live import LiveView
-
         with self._view_lock:
             if self._view is None:
-                self._view = LiveView(self)
+                self._view = self._new_view()
         return self._view
 
-    def _ipython_display_(self) -> None:
-        from meshlab.widgets._live import show
+    def _new_view(self) -> LiveView:
+        return implementation(Run._new_view)(self)
 
-        show(self)
+    def _ipython_display_(self) -> None:
+        implementation(Run._ipython_display_)(self)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
         # For front ends that format a value instead of displaying it. IPython itself calls the method above.

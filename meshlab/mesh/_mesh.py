@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import MeshError, did_you_mean
+from meshlab.base._forwarding import implementation
 from meshlab.mesh._axes import (
     WORLD,
     AxesLike,
@@ -290,9 +291,7 @@ class DeviceMesh:
         >>> ml.DeviceMesh.read("vllm serve model -tp 4 --decode-context-parallel-size 2")["dcp"].array.tolist()
         [[0, 1], [2, 3]]
         """
-        from meshlab.mesh.interop._frameworks import read_mesh
-
-        return read_mesh(layout, framework=framework, world_size=world_size, experts=experts)
+        return implementation(DeviceMesh.read)(layout, framework=framework, world_size=world_size, experts=experts)
 
     def to(self, framework: str, *, experts: DeviceMesh | None = None) -> Recipe:
         """Return the code or flags that create this layout in another framework.
@@ -326,9 +325,7 @@ class DeviceMesh:
         >>> ml.DeviceMesh("dp=2, tp=4").to("torch")
         init_device_mesh("cuda", (2, 4), mesh_dim_names=("dp", "tp"))
         """
-        from meshlab.mesh.interop._frameworks import write_mesh
-
-        return write_mesh(self, framework, experts=experts)
+        return implementation(DeviceMesh.to)(self, framework, experts=experts)
 
     # -- axes and coordinates ------------------------------------------------------------------------------------------
 
@@ -1407,9 +1404,8 @@ class DeviceMesh:
         >>> ml.DeviceMesh("dp=2, tp=4").plot("dp", ax=Figure().add_subplot()).get_title(loc="left")
         'dp: 4 groups of 2 ranks'
         """
-        from meshlab.plots import _cells as cells
-
-        return cells.membership(self, self.axis_names[-1] if axis is None else axis, ax=ax, columns=columns)
+        axis = self.axis_names[-1] if axis is None else axis
+        return implementation(DeviceMesh.plot)(self, axis, ax=ax, columns=columns)
 
     # -- identity ------------------------------------------------------------------------------------------------------
 

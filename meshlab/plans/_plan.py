@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.base._errors import BenchError, did_you_mean, printable
+from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_size, parse_sizes
 from meshlab.comm._backend import BUFFERS, MODES, Buffers, CallConfig, Mode
 from meshlab.comm._catalog import CATALOG, find_collective
@@ -375,9 +376,7 @@ class Plan:
         >>> estimate.n_steps, estimate.memory_bytes
         (1, 2097152)
         """
-        from meshlab.benchmark._estimate import estimate_plan
-
-        return estimate_plan(self, as_mesh(mesh), backend=backend, results=results)
+        return implementation(Plan.estimate)(self, as_mesh(mesh), backend=backend, results=results)
 
     def __str__(self) -> str:
         sizes = self.sizes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from meshlab.base._errors import MeshError
 from meshlab.base._units import THIN, format_bandwidth
 from meshlab.frames._schema import is_pair, is_plain
+from meshlab.frames._table import ResultsTable, results_table
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction._calibration import grown
@@ -124,6 +126,12 @@ def _fill(
             continue
         facts["bound_gbs"][position] = bounds.bound_gbs[row]
         facts["bound"][position], facts["above_wire"][position] = bounds.bound[row], bounds.above_wire[row]
+
+
+def bounded_table(results: Any, cluster: ClusterLike) -> ResultsTable:
+    """Return the table of results with the share of the bandwidth that the hardware allows. See `RunData.table`."""
+    bounded = with_bounds(results, cluster)
+    return replace(results_table(bounded), below=tuple(bound_note(bounded)))
 
 
 def bound_note(rows: pd.DataFrame) -> list[str]:

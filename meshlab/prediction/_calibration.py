@@ -14,6 +14,7 @@ import numpy as np
 from meshlab.base import _markup as markup
 from meshlab.base._errors import BenchError
 from meshlab.base._files import is_folder
+from meshlab.base._forwarding import implementation
 from meshlab.base._typed_values import typed_value
 from meshlab.base._units import format_size, format_time_us
 from meshlab.comm._backend import MODES
@@ -325,20 +326,19 @@ class Calibration:
 
         See `meshlab.plots.calibration`.
         """
-        from meshlab.plots._prediction import calibration
-
-        return calibration(self, ax=ax)
+        return implementation(Calibration.plot)(self, ax=ax)
 
     def __repr__(self) -> str:
         n = sum(len(one.fit.size_bytes) for one in self.lines)
         return f"<Calibration {self.where or self.source}: {', '.join(self.collectives)}, {n} rows>"
 
-    def _repr_html_(self) -> str:
-        from meshlab.plots._prediction import figure_html
+    def _figure_html(self) -> str:
+        return implementation(Calibration._figure_html)(self)
 
+    def _repr_html_(self) -> str:
         head, *rest = self.explain().splitlines()
         sentences = "".join(f"<div>{markup.escape(line)}</div>" for line in rest)
-        return markup.card("Calibration", head, sentences, figure_html(self))
+        return markup.card("Calibration", head, sentences, self._figure_html())
 
     def to_document(self) -> dict[str, Any]:
         """Return the calibration as plain data, for JSON."""

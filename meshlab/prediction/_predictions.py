@@ -11,6 +11,7 @@ import numpy as np
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import BenchError
+from meshlab.base._forwarding import implementation
 from meshlab.base._units import THIN, format_bandwidth, format_size, format_time_us
 from meshlab.comm._catalog import CATALOG
 from meshlab.frames._labels import is_wrong
@@ -288,9 +289,7 @@ class Prediction:
         -------
         matplotlib.axes.Axes
         """
-        from meshlab.plots._prediction import prediction
-
-        return prediction(self, results, ax=ax)
+        return implementation(Prediction.plot)(self, results, ax=ax)
 
     def measured(self, line: PredictedLine, results: Any) -> tuple[Floats, Floats]:
         """Return sizes and times of the measurements of a line: the slowest group, and the median of all launches.
@@ -361,14 +360,15 @@ class Prediction:
                 )
         return header, rows
 
-    def _repr_html_(self) -> str:
-        from meshlab.plots._prediction import figure_html
+    def _figure_html(self) -> str:
+        return implementation(Prediction._figure_html)(self)
 
+    def _repr_html_(self) -> str:
         header, rows = self._table()
         rows = [[cell.replace(THIN, _NO_BREAK).replace(" ", _NO_BREAK) for cell in row] for row in rows]
         sentences = "".join(f"<div>{markup.escape(line)}</div>" for line in self.explain().splitlines())
         table = markup.table(header, rows, most=_ROWS_SHOWN, right=(2, 4, 5, 6, 7))
-        return markup.card(f"Prediction {self.mesh}", self.title, sentences, figure_html(self), table)
+        return markup.card(f"Prediction {self.mesh}", self.title, sentences, self._figure_html(), table)
 
 
 _SIZES_SHOWN, _ROWS_SHOWN = 5, 60

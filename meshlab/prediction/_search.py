@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import MeshError
+from meshlab.base._forwarding import implementation
 from meshlab.base._units import THIN, format_bandwidth, format_range
 from meshlab.frames._table import three_digits
 from meshlab.mesh._axes import as_integer
@@ -582,9 +583,7 @@ class Layouts:
         -------
         matplotlib.axes.Axes
         """
-        from meshlab.plots._step_times import step_times
-
-        return step_times(self, most=most, ax=ax)
+        return implementation(Layouts.plot)(self, most=most, ax=ax)
 
     # -- text ----------------------------------------------------------------------------------------------------------
 

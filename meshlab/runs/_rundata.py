@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from meshlab.base._errors import MeshlabError
+from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_size
 from meshlab.frames._schema import (
     RESULTS,
@@ -286,15 +287,17 @@ class RunData:
     def calibration(self) -> Calibration | None:
         """The calibration that `meshlab.calibrate` made from this run, or None. It is saved with the run."""
         if isinstance(self._calibration, Mapping):  # as it was saved: most readers of a run do not need it
-            from meshlab.prediction._calibration import Calibration
-
-            self._calibration = Calibration.from_document(self._calibration)
+            self._calibration = self._calibration_from(self._calibration)
         kept: Calibration | None = self._calibration
         return kept
 
     @calibration.setter
     def calibration(self, calibration: Calibration | None) -> None:
         self._calibration = calibration
+
+    @staticmethod
+    def _calibration_from(document: Mapping[str, Any]) -> Calibration:
+        return implementation(RunData._calibration_from)(document)
 
     @property
     def progress(self) -> Progress:
@@ -347,13 +350,11 @@ class RunData:
         >>> print(str(run.table()).splitlines()[1].strip())
         all_reduce
         """
-        note = self.running_note
-        if cluster is None:
-            return replace(results_table(self.results), note=note)
-        from meshlab.prediction._bounds import bound_note, with_bounds
+        table = results_table(self.results) if cluster is None else self._bounded_table(cluster)
+        return replace(table, note=self.running_note)
 
-        bounded = with_bounds(self, cluster)
-        return replace(results_table(bounded), note=note, below=tuple(bound_note(bounded)))
+    def _bounded_table(self, cluster: ClusterLike) -> ResultsTable:
+        return implementation(RunData._bounded_table)(self, cluster)
 
     def wait(self, timeout_s: float | None = None, *, progress: bool | None = None) -> pd.DataFrame:
         """Return the results, or raise the error of the run. A saved run does not wait; see `Run.wait`."""
@@ -371,33 +372,23 @@ class RunData:
 
     def spikes(self) -> pd.DataFrame:
         """Return the batches that took far longer than the others. See `meshlab.analysis.find_spikes`."""
-        from meshlab.analysis._stragglers import find_spikes
-
-        return find_spikes(self)
+        return implementation(RunData.spikes)(self)
 
     def stragglers(self) -> pd.DataFrame:
         """Return the lateness of each rank in the collectives. See `meshlab.analysis.find_stragglers`."""
-        from meshlab.analysis._stragglers import find_stragglers
-
-        return find_stragglers(self)
+        return implementation(RunData.stragglers)(self)
 
     def contention(self) -> pd.DataFrame:
         """Compare groups that run together with one group at a time. See `meshlab.analysis.contention`."""
-        from meshlab.analysis._concurrency import contention
-
-        return contention(self)
+        return implementation(RunData.contention)(self)
 
     def interference(self) -> pd.DataFrame:
         """Compare an axis with and without concurrent traffic on another. See `meshlab.analysis.interference`."""
-        from meshlab.analysis._concurrency import interference
-
-        return interference(self)
+        return implementation(RunData.interference)(self)
 
     def pairs(self) -> pd.DataFrame:
         """Return every measured pair of ranks, the slowest first. See `meshlab.analysis.pair_table`."""
-        from meshlab.analysis._pairs import pair_table
-
-        return pair_table(self)
+        return implementation(RunData.pairs)(self)
 
     def matrix(self, collective: str = "send_recv", **choice: Any) -> pd.DataFrame:
         """Return the measured pairs as a matrix. See `meshlab.analysis.pair_matrix`.
@@ -414,22 +405,16 @@ class RunData:
         1      True  False   True
         2      True   True  False
         """
-        from meshlab.analysis._pairs import pair_matrix
-
-        return pair_matrix(self, collective, **choice)
+        return implementation(RunData.matrix)(self, collective, **choice)
 
     def to_nccl_tests(self) -> str:
         """Return the results as text in the layout of nccl-tests. See `meshlab.nccl_tests.write`."""
-        from meshlab.nccl_tests._writer import write
-
         self.check_ended()
-        return write(self.results)
+        return implementation(RunData.to_nccl_tests)(self)
 
     def plot(self, **options: Any) -> Axes:
         """Draw bandwidth against message size. See `meshlab.plots.bandwidth`, which documents the options."""
-        from meshlab.plots._curves import bandwidth as plot_bandwidth
-
-        return plot_bandwidth(self, **options)
+        return implementation(RunData.plot)(self, **options)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
@@ -531,14 +516,13 @@ class RunData:
         )
 
     def _repr_png_(self) -> bytes | None:
-        from meshlab.plots._curves import run_figure_png
-
-        return run_figure_png(self)
+        return implementation(RunData._repr_png_)(self)
 
     def _repr_html_(self) -> str:
-        from meshlab.plots._curves import run_figure_html
+        return run_html(self, self._figure_html())
 
-        return run_html(self, run_figure_html(self))
+    def _figure_html(self) -> str:
+        return implementation(RunData._figure_html)(self)
 
 
 def results_frame(rows: Sequence[Row], *, fixed: Mapping[str, Any], attrs: Mapping[str, Any]) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from meshlab.analysis.tuning._plugin import TunerConfig, tuner_config
 from meshlab.analysis.tuning._python import python_source
 from meshlab.base import _markup as markup
 from meshlab.base._errors import BenchError, CommunicatorError, did_you_mean
+from meshlab.base._forwarding import implementation
 from meshlab.base._units import SEPARATOR, THIN, format_size, parse_size
 from meshlab.comm._backend import Buffers, CallChoice, CallConfig
 from meshlab.frames._schema import RESULTS, bandwidth, conform, plain_value
@@ -285,14 +286,15 @@ class Tuning:
         note = self.system.get("note", "")
         return [SEPARATOR.join(part for part in parts if part), *([note] if note else [])]
 
-    def _repr_html_(self) -> str:
-        from meshlab.plots._tuning import figure_html
+    def _figure_html(self) -> str:
+        return implementation(Tuning._figure_html)(self)
 
+    def _repr_html_(self) -> str:
         head, *notes = self.heading()
         sentences = [f"<div><b>{markup.escape(sentence)}</b></div>" for sentence in self.verdicts]
         sentences += [f'<div class="ml-sub">{markup.escape(note)}</div>' for note in notes]
         header, rows = self.table()
-        figure = figure_html(self) if len(self._tuned) else ""
+        figure = self._figure_html() if len(self._tuned) else ""
         table = markup.table(header, rows, right=range(3, len(header) - 1)) if rows else "no results"
         return markup.card(f"Tuning of {', '.join(self.collectives)}", head, *sentences, figure, table)
 
@@ -319,9 +321,7 @@ class Tuning:
 
         See `meshlab.plots.tuning`.
         """
-        from meshlab.plots._tuning import tuning
-
-        return tuning(self, ax=ax)
+        return implementation(Tuning.plot)(self, ax=ax)
 
     # -- what a program can use ----------------------------------------------------------------------------------------
 

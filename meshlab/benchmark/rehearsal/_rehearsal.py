@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base import _markup as markup
+from meshlab.base._forwarding import implementation
 from meshlab.base._units import SEPARATOR, format_size, format_time_us
 from meshlab.benchmark.on_ranks._training_step import Variant
 from meshlab.frames._statistics import FEWEST_FOR_INTERVAL, summarise
@@ -537,18 +538,17 @@ class Rehearsal:
 
     def plot(self, **options: Any) -> Axes:
         """Draw the parts of each step. See `meshlab.plots.rehearsal`, which documents the options."""
-        from meshlab.plots._rehearsal import rehearsal
-
-        return rehearsal(self.frame(), verdict=self.headline, **options)
+        return implementation(Rehearsal.plot)(self, **options)
 
     def __repr__(self) -> str:
         return f"<Rehearsal on {self.where}: {self.headline}>"
 
     __str__ = explain
 
-    def _repr_html_(self) -> str:
-        from meshlab.plots._rehearsal import rehearsal_html
+    def _figure_html(self) -> str:
+        return implementation(Rehearsal._figure_html)(self)
 
+    def _repr_html_(self) -> str:
         header, rows = _steps_table(self)
         axis_header = ["layout", "axis", "ranks", "exposed", "hidden", "alone", "predicted", "calls", "bytes", "wrong"]
         axis_rows = [
@@ -569,7 +569,7 @@ class Rehearsal:
         return markup.card(
             self.headline,
             f"Rehearsal of a training step on {self.where}",
-            rehearsal_html(self.frame()),
+            self._figure_html(),
             markup.table(header, rows, right=range(1, len(header) - 1)),
             markup.table(axis_header, axis_rows, right=range(2, len(axis_header))),
             notes,

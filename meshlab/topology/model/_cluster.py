@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import TopologyError
+from meshlab.base._forwarding import implementation
 from meshlab.mesh._axes import short
 from meshlab.topology.model._hardware import Device, Node
 from meshlab.topology.model._links import UNKNOWN, Distance
@@ -825,9 +826,7 @@ class Cluster:
         -------
         matplotlib.axes.Axes
         """
-        from meshlab.plots._machine import topology
-
-        return topology(self, axis=axis, ax=ax)
+        return implementation(Cluster.plot)(self, axis=axis, ax=ax)
 
     def frame(self) -> pd.DataFrame:
         """Return a table of the devices.

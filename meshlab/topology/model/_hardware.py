@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import TopologyError, did_you_mean
+from meshlab.base._forwarding import implementation
 from meshlab.topology.model._links import (
     UNKNOWN,
     Distance,
@@ -406,9 +407,7 @@ class Node:
         -------
         matplotlib.axes.Axes
         """
-        from meshlab.plots._host_diagram import host
-
-        return host(self, ax=ax)
+        return implementation(Node.plot)(self, ax=ax)
 
     def __getstate__(self) -> dict[str, object]:
         # Without the cached arrays, which are larger than the node and can be computed again.

@@ -10,6 +10,7 @@ import numpy as np
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import MeshError, TopologyError
+from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model._cluster import INNER_LEVELS, Cluster, Ints
@@ -235,9 +236,7 @@ class Placement:
         -------
         matplotlib.axes.Axes
         """
-        from meshlab.plots._machine import topology
-
-        return topology(self, axis=axis, group=group, ax=ax)
+        return implementation(Placement.plot)(self, axis=axis, group=group, ax=ax)
 
     def join(self, results: pd.DataFrame) -> pd.DataFrame:
         """Add the links of each group to measured results.
