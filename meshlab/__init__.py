@@ -14,7 +14,7 @@ from typing import Any
 import lazy_loader
 
 # Every import of a part of meshlab runs this line, before a method can need its implementation.
-from meshlab import _implementations as implementations
+from meshlab import _implementations as _implementations
 
 # The names are listed once, in the stub next to this file, and imported when they are first used. So
 # `import meshlab` stays light, and type checkers see the real signatures.

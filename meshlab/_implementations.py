@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from meshlab.prediction._calibration import Calibration
     from meshlab.widgets._live import LiveView
 
-__all__: list[str] = []
-
 # -- errors ------------------------------------------------------------------------------------------------------------
 
 

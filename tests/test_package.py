@@ -43,7 +43,7 @@ LEVELS = [
     ["report"],
     ["commissioning"],
     ["widgets"],
-    ["implementations"],
+    ["_implementations"],
     ["cli"],
     ["errors", "__main__"],
 ]
