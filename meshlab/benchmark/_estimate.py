@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._backends import BACKENDS, Rates, check_backend
+from meshlab.base._errors import BenchError
 from meshlab.base._units import format_seconds, format_size
 from meshlab.benchmark.on_ranks._sampling import PROBES, SLOW_CALL_S
 from meshlab.comm._catalog import CATALOG
@@ -35,8 +37,6 @@ _BATCHES_PER_BLOCK = 7  # that are warm-up: three probes, two batches, and one a
 _MARGIN = 1.1  # batches that are marked as warm-up, and steps that need more than the minimum to be precise
 # Half-width of the median's 95 % interval, in standard deviations of the batches divided by the root of their number.
 _HALF_WIDTH = 1.96 * 1.25
-_PROBED_BYTES = {"nccl": 64 << 20, "mpi": 4 << 20, "gloo": 4 << 20, "threads": 4 << 20}
-"""Largest buffers of a step that is always probed."""
 _SMALL_PROBES = 5
 _PROBED_SHARE = 0.2
 """Largest share of the expected duration of a run that probing larger steps may take. On CPUs, collectives whose data
@@ -45,36 +45,7 @@ larger ones are proportional to their size."""
 _PROBED_CALLS = 7  # of a large step: one to check the result, three single calls, and three batches
 
 
-@dataclass(frozen=True, slots=True)
-class Rates:
-    """Assumed latency and bandwidth of a backend: a call takes ``latency_us + size × bus factor / bandwidth_gbs``.
-
-    Parameters
-    ----------
-    latency_us : float
-        Time of the smallest call, in µs.
-    bandwidth_gbs : float
-        Bus bandwidth of large calls, in GB/s.
-    data_gbs : float
-        Rate at which the buffers of a rank are filled and checked, in GB/s.
-    start_s : float, default 0
-        Time to start new ranks for another launch, in seconds.
-    """
-
-    latency_us: float
-    bandwidth_gbs: float
-    data_gbs: float
-    start_s: float = 0.0
-
-
-RATES: Mapping[str, Rates] = MappingProxyType(
-    {
-        "nccl": Rates(15.0, 200.0, 100.0, 8.0),
-        "mpi": Rates(10.0, 1.5, 0.5, 4.0),
-        "gloo": Rates(150.0, 0.6, 0.5, 8.0),
-        "threads": Rates(100.0, 1.0, 0.5),
-    }
-)
+RATES: Mapping[str, Rates] = MappingProxyType({name: facts.rates for name, facts in BACKENDS.items()})
 """Conservative rates of each backend: GPUs of one host with NVLink, and a few processes or threads on one CPU."""
 
 
@@ -117,7 +88,7 @@ class Estimate:
 
         `before_s` is the time that has passed before the first step, in seconds.
         """
-        start_s = before_s + (plan.launches - 1) * RATES.get(backend, RATES["mpi"]).start_s
+        start_s = before_s + (plan.launches - 1) * RATES[backend].start_s
         fit = [step.buffer_bytes for step in steps if _fits(step, room_bytes)]
         return cls(
             n_steps=plan.launches * len(steps),
@@ -137,8 +108,15 @@ class Estimate:
         )
 
 
+def _backend_of(mesh: DeviceMesh, axis: str, backend: str) -> str:
+    """Return the backend of an axis on engines with a backend. That of a framework is not one of meshlab."""
+    named = mesh.backend_of(axis)
+    return backend if named is None or named not in BACKENDS else named
+
+
 def estimate_plan(plan: Plan, mesh: DeviceMesh, *, backend: str, results: pd.DataFrame | None) -> Estimate:
     """Estimate the cost of a plan. See `Plan.estimate`."""
+    check_backend(backend, BenchError)
     steps = plan.steps(mesh)
     seconds = seconds_per_step(plan, steps, mesh, backend=backend, results=results)
     return Estimate.of(plan, steps, seconds, backend=backend)
@@ -168,7 +146,7 @@ def seconds_per_step(
         times = len(mesh[step.axis]) if step.grouping == "alone" else 1
         blocks = n_blocks(plan.sampling) if step.index in in_blocks else 1
         for part in step.parts:
-            rates = RATES.get(mesh.backend_of(part.axis) or backend, RATES["mpi"])
+            rates = RATES[_backend_of(mesh, part.axis, backend)]
             pace = (paces or {}).get(part.axis, _ASSUMED)
             # Calls that are issued together are one call of a batch.
             n_together = part.n_aggregated or 1
@@ -266,8 +244,8 @@ def steps_to_probe(
     affordable_s = _PROBED_SHARE * float(seconds.sum()) / max(sum(map(len, by_axis.values())), 1)
     chosen: dict[str, list[Step]] = {}
     for axis, by_collective in by_axis.items():
-        name = mesh.backend_of(axis) or backend
-        limit, rates = _PROBED_BYTES.get(name, _PROBED_BYTES["mpi"]), RATES.get(name, RATES["mpi"])
+        name = _backend_of(mesh, axis, backend)
+        limit, rates = BACKENDS[name].probed_bytes, RATES[name]
         mode = next(iter(by_collective.values()))[0].mode
         for candidates in by_collective.values():
             same = {one.size_bytes: one for one in reversed(candidates) if one.mode == mode}

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._catalog import Collective
 from meshlab.comm._streams import Event
@@ -337,6 +338,72 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Free the communicator. Collective."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rendezvous:
+    """How a rank finds the others when it opens the world of a backend.
+
+    Parameters
+    ----------
+    size, rank : int, default -1
+        The number of ranks, and this rank. -1 if the library determines them.
+    device : int, default -1
+        CUDA device index of this rank.
+    unique_id : bytes, default b""
+        What `ProcessModule.unique_id` returned on one rank.
+    store_file : str, optional
+        A file that does not exist yet, through which the ranks of one host find each other.
+    beside : Backend, optional
+        The world of another backend that the same ranks have opened.
+    should_abort : callable, optional
+        Polled while the rank waits. If it returns True, the wait ends with an error.
+    while_waiting : callable, optional
+        Called now and then while the rank waits. An exception that it raises ends the wait.
+    """
+
+    size: int = -1
+    rank: int = -1
+    device: int = -1
+    unique_id: bytes = b""
+    store_file: str | None = None
+    beside: Backend | None = None
+    should_abort: Callable[[], bool] | None = None
+    while_waiting: Callable[[], object] | None = None
+
+
+class ProcessModule(Protocol):
+    """The functions of a module in `meshlab.comm.backends` whose ranks are processes."""
+
+    def check_installed(self) -> None:
+        """Raise a `CommunicatorError` if a package is missing. Imports none of them."""
+
+    def unique_id(self) -> bytes:
+        """Return an id that all ranks of a world must share, or an empty one if they need none."""
+
+    def open_world(self, rendezvous: Rendezvous) -> Backend:
+        """Open the communicator of all ranks. All ranks must call it, and it blocks until they do."""
+
+
+class BesideModule(ProcessModule, Protocol):
+    """The functions of a module whose world the ranks of other backends can open too."""
+
+    def load(self) -> None:
+        """Import the library, so that a rank that cannot do it does not let the others wait in `open_world`."""
+
+    def capabilities(self) -> Capabilities:
+        """Return the capabilities, without importing the library."""
+
+
+def check_packages(backend: str, hint: str) -> None:
+    """Raise a `CommunicatorError` with a hint if a package of a backend is missing. Imports none of them."""
+    missing = BACKENDS[backend].missing_packages()
+    if missing:
+        raise CommunicatorError(
+            f"backend {backend!r} needs {' and '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not "
+            "installed",
+            hint=hint,
+        )
 
 
 class BlockingBackend:

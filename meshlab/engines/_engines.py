@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from meshlab.base import _markup as markup
-from meshlab.base._errors import CommunicatorError, EngineError, MeshError, did_you_mean
+from meshlab.base._backends import BACKENDS, BackendFacts, check_backend, choice_text, openable_backends
+from meshlab.base._errors import CommunicatorError, EngineError, MeshError
 from meshlab.base._units import format_size
+from meshlab.comm._worlds import beside_module, process_module
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, ranks_label, without_banner
 from meshlab.engines._verification import verify_mesh
@@ -31,12 +33,6 @@ if TYPE_CHECKING:
 
     from meshlab.comm._backend import Capabilities
 
-
-BACKENDS = ("nccl", "mpi", "gloo", "threads")
-"""The backends of engines. Engines of any backend can open groups on Gloo."""
-
-BACKEND_SYNONYMS = {"thread": "threads", "torch": "gloo", "cpu": "gloo", "cuda": "nccl", "gpu": "nccl"}
-"""Names that users may give to backends, for suggestions."""
 
 _MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
 
@@ -85,7 +81,7 @@ class Engines:
         self._state: Literal["ready", "broken", "closing", "closed"] = "ready"
         self._why_broken = ""
         self._group_sets: OrderedDict[str, None] = OrderedDict()  # those with open communicators, least recent first
-        self._has_gloo = False  # whether the ranks have opened Gloo beside their own backend
+        self._beside: set[str] = set()  # the backends that the ranks have opened beside their own
         self._round: Round | None = None
         self.between_tasks: Callable[[Lease], None] | None = None
         """A function that is called before every task of a run, which may use the idle ranks for a few milliseconds."""
@@ -110,6 +106,10 @@ class Engines:
     def backend(self) -> str:
         """The name of the backend."""
         return self._rank_set.backend
+
+    @property
+    def _facts(self) -> BackendFacts:
+        return BACKENDS[self.backend]
 
     @property
     def client(self) -> Any:
@@ -398,22 +398,22 @@ class Engines:
         'gloo'; create the mesh without backends=, or start the engines with backend='nccl'
         """
         check_mesh_size(mesh, self.world_size)
-        known = tuple(dict.fromkeys((self.backend, "gloo")))
+        openable = openable_backends(self.backend)
         for name, backend in mesh.backends.items():
-            if backend in known:
+            if backend in openable:
                 continue
             is_axis = name in mesh.axis_names
-            similar = did_you_mean(backend, BACKENDS, synonyms=BACKEND_SYNONYMS) if backend not in BACKENDS else ""
             fix = f"create the {'mesh' if is_axis else 'group'} without {'backends' if is_axis else 'backend'}="
-            if set(mesh.backends.values()) <= {backend, "gloo"} and backend in BACKENDS:
+            if backend in BACKENDS and set(mesh.backends.values()) <= set(openable_backends(backend)):
                 fix += f", or start the engines with backend={backend!r}"
             raise EngineError(
-                f"{'axis' if is_axis else 'group'} {name!r} of the mesh has the backend {backend!r}{similar}, but the "
-                f"engines can open {' and '.join(map(repr, known))}",
+                f"{'axis' if is_axis else 'group'} {name!r} of the mesh has the backend {backend!r}, but the engines "
+                f"can open {choice_text(openable, 'and')}",
                 hint=fix,
             )
-        if self.backend != "gloo" and "gloo" in mesh.backends.values() and not self._rank_set.is_attached:
-            check_gloo()
+        if not self._rank_set.is_attached:
+            for backend in {*mesh.backends.values()} - {self.backend}:
+                check_packages_of(backend)
 
     def backend_of(self, mesh: DeviceMesh, axis: str | Sequence[str]) -> str:
         """Return the name of the backend that opens the groups of a mesh along an axis.
@@ -442,12 +442,34 @@ class Engines:
         ----------
         backend : str, optional
             The name of the backend. By default that of the engines.
+
+        Raises
+        ------
+        EngineError
+            If the engines cannot open the backend.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> with ml.launch(2, backend="threads") as engines:
+        ...     print(engines.capabilities().where, "and", engines.capabilities("gloo").where)
+        ...     engines.capabilities("nccl")
+        Traceback (most recent call last):
+        ...
+        meshlab.errors.EngineError: the engines run 'threads' and can open 'threads' and 'gloo', not 'nccl'; start
+        engines with backend='nccl'
         """
         if backend is None or backend == self.backend:
             return self.ranks[0].capabilities
-        from meshlab.comm.backends import _gloo as gloo
-
-        return gloo.capabilities()
+        check_backend(backend, EngineError)
+        openable = openable_backends(self.backend)
+        if backend not in openable:
+            also = f" and can open {choice_text(openable, 'and')}" if len(openable) > 1 else ""
+            raise EngineError(
+                f"the engines run {self.backend!r}{also}, not {backend!r}",
+                hint=f"start engines with backend={backend!r}",
+            )
+        return beside_module(backend).capabilities()
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
 
@@ -622,7 +644,7 @@ class Engines:
             if self._is_closed():  # while they were started, by a caller that may not wait for them any more
                 self._rank_set.close()
                 raise _closed_error()
-            if self.backend == "threads" or not before & {(info.host, info.pid) for info in self.ranks}:
+            if self._facts.in_process or not before & {(info.host, info.pid) for info in self.ranks}:
                 self.process_set = _new_name()
             if self._state == "broken":  # another thread may have begun to close the engines
                 self._state = "ready"
@@ -631,7 +653,7 @@ class Engines:
         self._state = "broken"
         self._why_broken = reason
         self._group_sets.clear()
-        self._has_gloo = False
+        self._beside.clear()
         self._rank_set.kill(reuse=reuse)
 
     def _recovery(self) -> str:
@@ -650,10 +672,10 @@ class Engines:
         self.check_mesh(mesh)
         groups = mesh[axis]
         name = WORLD if groups.name == WORLD else f"{mesh.fingerprint} {groups.name}"
-        on_gloo = backend != self.backend
-        if on_gloo:
-            name += " on gloo"
-            self._open_gloo()
+        beside = None if backend == self.backend else backend
+        if beside is not None:
+            name += f" on {beside}"
+            self._open_beside(beside)
         if separate:
             name += " separate"
         if name in self._group_sets:
@@ -676,7 +698,7 @@ class Engines:
                     "" if group is None else group.name,
                     () if group is None else group.ranks,
                     separate,
-                    on_gloo,
+                    beside,
                 )
             )
         task = f"creating the communicators of {groups.name}"
@@ -685,16 +707,17 @@ class Engines:
         self._group_sets[name] = None
         return name, groups
 
-    def _open_gloo(self) -> None:
-        """Open Gloo on all ranks, beside their own backend, unless it is open."""
-        if self._has_gloo:
+    def _open_beside(self, backend: str) -> None:
+        """Open another backend on all ranks, beside their own, unless it is open."""
+        if backend in self._beside:
             return
         # To import torch takes seconds, and more if all ranks do it at the same time, so it counts as start-up.
-        for method, task in (("load_gloo", "loading torch"), ("open_gloo", "opening Gloo")):
+        library = " and ".join(package for _, package in BACKENDS[backend].libraries) or backend
+        for method, task in (("load_beside", f"loading {library}"), ("open_beside", f"opening {backend}")):
             limit_s = max(self._timeout_s, self.deadline_s)
-            replies = self._run_round(method, [()] * self.world_size, task=task, deadline_s=limit_s)
+            replies = self._run_round(method, [(backend,)] * self.world_size, task=task, deadline_s=limit_s)
             raise_first_error(replies, task, self.ranks)
-        self._has_gloo = True
+        self._beside.add(backend)
 
     def _close_group_sets(self, why: str) -> None:
         names, self._group_sets = list(self._group_sets), OrderedDict()
@@ -747,7 +770,7 @@ class Engines:
         tails = self._run_round("recent_calls", [(key,)] * len(ranks), ranks=ranks, task="comparing the calls of ranks")
         reason = f"{describe_disagreement(group, {reply.rank: reply.value for reply in tails})} while {task}"
         hint = "issue the same calls on every rank, or pass checks='all' to launch() for an error before the call"
-        if self.backend == "nccl":  # calls may still be waiting for a rank on the GPU
+        if self._facts.enqueues:  # calls may still be waiting for a rank on the GPU
             self._break(reason)
             hint += f", and {self._recovery()}"
         else:
@@ -868,7 +891,7 @@ class Lease:
         ]
         # Pickled once, not once per rank. Threads share the objects, so that they can return results through them.
         task = (function, arguments)
-        sent = task if engines.backend == "threads" else _pickled(task)
+        sent = task if engines._facts.in_process else _pickled(task)
         # With several communicators, only ranks that share all of their groups must enter the same number of calls.
         _, together = np.unique(np.stack(colors), axis=1, return_inverse=True)
         replies = engines._run_round(
@@ -905,12 +928,10 @@ def _new_name() -> str:
     return secrets.token_hex(6)
 
 
-def check_gloo() -> None:
-    """Raise an `EngineError` if this Python has no torch, before any rank needs it."""
-    from meshlab.comm.backends import _gloo as gloo
-
+def check_packages_of(backend: str) -> None:
+    """Raise an `EngineError` if this Python lacks a package of a backend, before any rank needs it."""
     try:
-        gloo.check_installed()
+        process_module(backend).check_installed()
     except CommunicatorError as error:
         raise EngineError(error.message, hint=error.hint) from None
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend, check_backend
 from meshlab.base._errors import EngineError, did_you_mean
 from meshlab.comm._agreement import CHECKS, Checks
-from meshlab.engines._engines import BACKEND_SYNONYMS, BACKENDS, Engines, check_gloo
+from meshlab.engines._engines import Engines, check_packages_of
 from meshlab.engines._rounds import RankSet
 
 _DEADLINE_S = 30.0
@@ -75,59 +76,37 @@ def launch(
     """
     if isinstance(n, bool) or not isinstance(n, int) or n < 1:
         raise EngineError(f"n must be a positive integer, not {n!r}", hint="pass the number of ranks to launch()")
-    if backend not in ("auto", *BACKENDS):
-        similar = did_you_mean(backend, ("auto", *BACKENDS), synonyms=BACKEND_SYNONYMS)
-        raise EngineError(f"unknown backend {backend!r}{similar}", hint=f"choose one of auto, {', '.join(BACKENDS)}")
+    check_backend(backend, EngineError, names=("auto", *BACKENDS))
     if checks not in CHECKS:
         similar = did_you_mean(checks, CHECKS, synonyms={"none": "off", "always": "all"})
         raise EngineError(f"unknown checks {checks!r}{similar}", hint=f"choose one of {', '.join(CHECKS)}")
     if devices is not None and len(devices) != n:
         raise EngineError(f"devices has {len(devices)} entries, but there are {n} ranks", hint="pass one per rank")
     if backend == "auto":
-        backend = "nccl" if count_gpus() >= n else "mpi"
+        backend = automatic_backend(has_gpus=count_gpus() >= n)
     rank_set: RankSet
-    if backend == "threads":
+    if BACKENDS[backend].in_process:
         if env:
             raise EngineError(
-                "env is not supported by threads, which share the environment of this process",
+                f"env is not supported by {backend}, which share the environment of this process",
                 hint="set os.environ, or use backend='mpi'",
             )
         from meshlab.engines._threads import ThreadSet
 
-        rank_set = ThreadSet(n, checks)
+        rank_set = ThreadSet(n, backend, checks=checks)
     else:
         from meshlab.engines._local import LaunchedSet
         from meshlab.engines._memory import check_host_memory
 
         check_host_memory(n)
-        if backend == "nccl":
-            _check_gpu_packages()
-        if backend == "gloo":
-            check_gloo()
+        check_packages_of(backend)
         rank_set = LaunchedSet(n, backend, devices=devices, env=env, checks=checks)
     return Engines(rank_set, deadline_s=deadline_s, timeout_s=timeout_s)
 
 
-def _check_gpu_packages() -> None:
-    """Raise an `EngineError` if a package for GPUs is missing, before any process starts."""
-    from importlib.util import find_spec
-
-    from meshlab.comm.backends._cuda_parts import install_command
-
-    missing = [name for module, name in (("cupy", "CuPy"), ("nccl", "nccl4py")) if find_spec(module) is None]
-    if missing:
-        verb = "is" if len(missing) == 1 else "are"
-        raise EngineError(
-            f"backend 'nccl' needs {' and '.join(missing)}, which {verb} not installed",
-            hint=f"run {install_command()}, or use backend='mpi'",
-        )
-
-
 def count_gpus() -> int:
     """Return the number of usable GPUs. It is 0 if CuPy or nccl4py is missing."""
-    from importlib.util import find_spec
-
-    if find_spec("cupy") is None or find_spec("nccl") is None:
+    if all(BACKENDS[name].missing_packages() for name in GPU_BACKENDS):
         return 0
     from meshlab.topology.readers._hosts import probe
 

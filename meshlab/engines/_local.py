@@ -18,6 +18,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
 from meshlab.engines._call_board import CallBoard
@@ -100,10 +101,10 @@ class LaunchedSet(ProcessSet):
     ----------
     size : int
         The number of ranks.
-    backend : {"mpi", "nccl", "gloo"}
-        MPI ranks are started by one mpiexec and stop together. NCCL ranks are started separately, each on one GPU, and
-        those that survive a fault are reused. Gloo ranks are started separately, and all of them are replaced after a
-        fault.
+    backend : str, default "mpi"
+        A backend whose ranks are processes. Those of MPI are started by one mpiexec and stop together. Those of NCCL
+        are started separately, each on one GPU, and the ones that survive a fault are reused. Those of Gloo are started
+        separately, and all of them are replaced after a fault.
     devices : sequence of int, optional
         CUDA device index of each rank, for NCCL. By default rank r uses device r.
     env : mapping, optional
@@ -124,6 +125,7 @@ class LaunchedSet(ProcessSet):
         checks: Checks = "first",
     ) -> None:
         super().__init__(size, backend)
+        self._facts = BACKENDS[backend]
         self._checks: Checks = checks
         self._devices = list(range(size)) if devices is None else list(devices)
         self._env = dict(env or {})
@@ -140,13 +142,17 @@ class LaunchedSet(ProcessSet):
         self._checked_at = 0.0
         self._starting = threading.RLock()
         self._is_closing = self._is_closed = False
-        self._mpiexec = find_mpiexec() if backend == "mpi" else ""
+        self._mpiexec = find_mpiexec() if self._by_mpiexec else ""
         self._folder = Path(tempfile.mkdtemp(prefix="meshlab-"))
         (self._folder / "tmp").mkdir()
         # The reaper starts before any other process, so that no process ever runs without one. The finalizer runs when
         # the object is garbage-collected or at exit, whichever is first, and at most once.
         self._reaper = Reaper(RUN, self._id, self._folder)
         self._finalizer = weakref.finalize(self, self._reaper.release)
+
+    @property
+    def _by_mpiexec(self) -> bool:
+        return self._facts.starts == "mpiexec"
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Start the controller, unless it is running, and the engines, and wait until every rank is ready."""
@@ -197,7 +203,7 @@ class LaunchedSet(ProcessSet):
             remove_files(kill_processes(RUN, self._id))
         self._n_controllers += 1
         folder = self._folder / f"controller-{self._n_controllers}"
-        launcher = "mpi" if self.backend == "mpi" else "local"
+        launcher = "mpi" if self._by_mpiexec else "local"
         controller = Controller(folder, self._id, launcher, {**_import_path(), **self._environment()})
         self._controller = controller  # before it starts, because its parts may exist if that fails
         controller.start(deadline, self._check_closing)
@@ -235,7 +241,7 @@ class LaunchedSet(ProcessSet):
         infos = self._open_ranks(self._worker_configs(engines, positions, deadline), left_s)
         self._check_start()
         self._reaper.watch_files(path for info in infos for path in info.segments)
-        if self.backend == "mpi":
+        if self._by_mpiexec:
             self._watch_proxies(infos)
         return infos
 
@@ -251,7 +257,7 @@ class LaunchedSet(ProcessSet):
         """Return the engines that can be reused."""
         # An engine that is still listed although its rank was killed is one whose death has not been noticed. A rank
         # with a GPU is only gone when its memory is free.
-        deadline = time.monotonic() + (_TEARDOWN_S if self.backend == "nccl" else _UNNOTICED_S)
+        deadline = time.monotonic() + (_TEARDOWN_S if self._facts.on_gpus else _UNNOTICED_S)
         while self._killed & set(self._uuids().values()) and time.monotonic() < deadline:
             self._check_closing()
             time.sleep(2 * _POLL_S)
@@ -274,13 +280,13 @@ class LaunchedSet(ProcessSet):
         shell = ["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", *command("rank", "ipyparallel.engine")]
         # What mpiexec itself prints goes to the log, too.
         options: dict[str, Any] = (
-            {"mpi_cmd": ["/bin/sh", "-c", _TO_LOG, self._mpiexec]} if self.backend == "mpi" else {"delay": 0}
+            {"mpi_cmd": ["/bin/sh", "-c", _TO_LOG, self._mpiexec]} if self._by_mpiexec else {"delay": 0}
         )
         environment = {
             **_import_path(),
             **self._temporary_folder(),
-            **({} if self.backend != "mpi" or "HWLOC_XMLFILE" in os.environ else _NO_TOPOLOGY_FILE),
-            **(_loopback_settings() if self.backend == "mpi" else {}),
+            **({} if not self._by_mpiexec or "HWLOC_XMLFILE" in os.environ else _NO_TOPOLOGY_FILE),
+            **(_loopback_settings() if self._by_mpiexec else {}),
             **self._env,
             **self._environment(),
             _SET: self._set_mark,
@@ -302,7 +308,7 @@ class LaunchedSet(ProcessSet):
             environment=environment,
             **options,
         )
-        if self.backend == "mpi":
+        if self._by_mpiexec:
             self._parts.add("the MPI launcher", self._launcher.process)
 
     def _worker_configs(self, engines: list[int], positions: str, deadline: float) -> dict[int, WorkerConfig]:
@@ -310,20 +316,16 @@ class LaunchedSet(ProcessSet):
             "positions_file": positions,
             "checks": self._checks,
             "board_file": str(self._board_file),
-            "store_file": str(self._folder / f"gloo-{self._n_starts}"),
+            "store_file": str(self._folder / f"store-{self._n_starts}"),
         }
-        if self.backend == "mpi":
-            return dict.fromkeys(engines, WorkerConfig("mpi", **files))
-        if self.backend == "gloo":
-            return {
-                engine: WorkerConfig("gloo", size=self.size, rank=rank, **files) for rank, engine in enumerate(engines)
-            }
+        if self._by_mpiexec:
+            return dict.fromkeys(engines, WorkerConfig(self.backend, **files))
         # In a separate call: if the library cannot be loaded, this fails before any rank waits for the others.
-        result = self._view(engines[0]).apply_async(make_unique_id)
-        unique_id = self._result_of(engines[0], result, deadline, "create the NCCL unique id")
+        result = self._view(engines[0]).apply_async(make_unique_id, self.backend)
+        unique_id = self._result_of(engines[0], result, deadline, "create the unique id of the ranks")
         return {
             engine: WorkerConfig(
-                "nccl", size=self.size, rank=rank, device=self._devices[rank], unique_id=unique_id, **files
+                self.backend, size=self.size, rank=rank, device=self._devices[rank], unique_id=unique_id, **files
             )
             for rank, engine in enumerate(engines)
         }
@@ -433,7 +435,7 @@ class LaunchedSet(ProcessSet):
         if not without_shell:
             # Without a proxy, the ranks can still reach each other, but nothing that they print arrives.
             return self._proxies.lost(math.inf)
-        if self.backend == "mpi":
+        if self._by_mpiexec:
             return RankExit(None, "ended", f"the MPI launcher (process {self._launcher.pid})")
         return RankExit(without_shell[0], _how(WITHOUT_SHELL))
 
@@ -455,7 +457,7 @@ class LaunchedSet(ProcessSet):
     def kill(self, *, reuse: bool = True) -> None:
         """Kill the processes of the ranks. With `reuse`, NCCL ranks that abort their communicators in time survive."""
         is_connected = self._controller is not None and self._client is not None and self._controller.lost() is None
-        saved = self._abort_ranks() if reuse and self.backend == "nccl" and is_connected else set()
+        saved = self._abort_ranks() if reuse and self._facts.survives and is_connected else set()
         doomed = [info for info in self._infos if info.rank not in saved]
         for info in doomed:
             with contextlib.suppress(ProcessLookupError):

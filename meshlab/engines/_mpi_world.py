@@ -19,13 +19,16 @@ from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any
 
+from meshlab.base._backends import PROCESS_BACKENDS, automatic_backend, choice_text
 from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
+from meshlab.comm._backend import Rendezvous
+from meshlab.comm._worlds import process_module
 from meshlab.engines._engines import Engines
 from meshlab.engines._positions import Position, Positions
 from meshlab.engines._reaper import remove_files, shared_memory_files
 from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, Reply
-from meshlab.engines._worker import Worker, open_gloo_beside
+from meshlab.engines._worker import Worker
 
 if TYPE_CHECKING:
     from meshlab.comm._backend import Backend
@@ -77,10 +80,9 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
     """
     from meshlab.comm.backends import _mpi as mpi
 
-    if backend not in ("auto", "nccl", "mpi", "gloo"):
-        raise EngineError(
-            f"backend must be 'auto', 'nccl', 'mpi' or 'gloo' for processes of an MPI launcher, not {backend!r}"
-        )
+    names = ("auto", *PROCESS_BACKENDS)
+    if backend not in names:
+        raise EngineError(f"backend must be {choice_text(names)} for processes of an MPI launcher, not {backend!r}")
     world = mpi.world()
     control = world.comm.Dup()
     worker = Worker(_open(world, control, backend), Positions(world.size), checks)
@@ -92,24 +94,22 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
 
 
 def _open(world: Any, control: Any, backend: str) -> Backend:
-    """Return the backend that moves the data: MPI's world, or NCCL or Gloo, whose ranks find each other over MPI."""
+    """Return the backend that moves the data: MPI's world, or another one whose ranks find each other over MPI."""
     from meshlab.engines._launch import count_gpus
 
     hosts = control.allgather(socket.gethostname())
     local_rank, n_local = hosts[: world.rank].count(hosts[world.rank]), hosts.count(hosts[world.rank])
     if backend == "auto":
         # Hosts may differ, but all ranks must choose the same backend.
-        backend = "nccl" if all(control.allgather(count_gpus() >= n_local)) else "mpi"
-    if backend == "mpi":
+        backend = automatic_backend(has_gpus=all(control.allgather(count_gpus() >= n_local)))
+    if backend == world.capabilities().backend:
         opened: Backend = world
         return opened
-    if backend == "gloo":
-        return open_gloo_beside(world)
-    from meshlab.comm.backends import _nccl as nccl
-
-    unique_id = control.bcast(nccl.unique_id() if world.rank == 0 else None)
-    on_gpus: Backend = nccl.open_world(world.size, world.rank, local_rank, unique_id)
-    return on_gpus
+    module = process_module(backend)
+    unique_id = control.bcast(module.unique_id() if world.rank == 0 else None)
+    return module.open_world(
+        Rendezvous(size=world.size, rank=world.rank, device=local_rank, unique_id=unique_id, beside=world)
+    )
 
 
 def _serve(worker: Worker, control: Any) -> None:

@@ -11,6 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._units import format_seconds
 from meshlab.comm._agreement import Checks
 from meshlab.comm._backend import Capabilities
@@ -64,7 +65,7 @@ def ranks_label(ranks: Sequence[RankInfo]) -> str:
     '4 ranks on 2 × H200 · NCCL 2.32.3'
     """
     n, where = len(ranks), ranks[0].capabilities.where
-    if ranks[0].capabilities.backend != "nccl":
+    if ranks[0].capabilities.backend not in GPU_BACKENDS:
         return f"{n} rank{'s' * (n != 1)} · {where}"
     n_gpus = number_of_gpus(ranks)
     return f"{n} × {where}" if n_gpus == n else f"{n} ranks on {n_gpus} × {where}"
@@ -82,7 +83,7 @@ class WorkerConfig:
     Parameters
     ----------
     backend : str
-        ``"mpi"``, ``"nccl"`` or ``"gloo"``. For MPI, the launcher determines rank and size.
+        A backend whose ranks are processes. For MPI, the launcher determines rank and size.
     positions_file : str or None
         The file of `meshlab.engines._positions.Positions`, which the ranks of this host and the client map into memory.
     size, rank : int, default -1
@@ -90,13 +91,13 @@ class WorkerConfig:
     device : int, default -1
         CUDA device index of the rank.
     unique_id : bytes, default b""
-        The NCCL unique id that all ranks of the world share.
+        The unique id that all ranks of the world share, if they need one.
     checks : {"first", "all", "off"}, default "first"
         The calls that are compared between ranks.
     board_file : str, optional
         The file of `meshlab.engines._call_board.CallBoard`. Only if all ranks are on one host.
     store_file : str, optional
-        The file in which the ranks of Gloo find each other. Only if all ranks are on one host.
+        A file that does not exist, through which the ranks can find each other. Only if all ranks are on one host.
     """
 
     backend: str
@@ -478,7 +479,7 @@ class Round:
     @property
     def _has_left(self) -> str:
         """The verb for a rank whose last call has returned."""
-        return "last enqueued" if self._set.backend == "nccl" else "last called"
+        return "last enqueued" if BACKENDS[self._set.backend].enqueues else "last called"
 
     def _cause(self, waiting: Sequence[int], now: Sequence[Position]) -> tuple[list[int], str, str]:
         """Return the ranks that are responsible, and the cause and its fix if the positions show them."""

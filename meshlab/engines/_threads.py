@@ -11,7 +11,7 @@ from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from meshlab.comm._agreement import Checks
-from meshlab.comm.backends._threads import ThreadWorld
+from meshlab.comm._worlds import thread_world
 from meshlab.engines._positions import Position, Positions
 from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, Reply
 from meshlab.engines._worker import Worker
@@ -30,18 +30,20 @@ class ThreadSet:
     ----------
     size : int
         The number of ranks.
+    backend : str
+        A backend whose ranks are threads.
     checks : {"first", "all", "off"}, default "first"
         The calls that are compared between ranks after a task. Each call is compared when it is matched.
     """
 
-    backend = "threads"
     is_attached = False
 
-    def __init__(self, size: int, checks: Checks = "first") -> None:
+    def __init__(self, size: int, backend: str, *, checks: Checks = "first") -> None:
         self.size = size
+        self.backend = backend
         self._checks: Checks = checks
         self._positions = Positions(size)
-        self._world = ThreadWorld(size)
+        self._world = thread_world(backend, size)
         self._threads: list[_RankThread] = []
         self._pending: set[Future[Reply]] = set()
         self._was_interrupted = False
@@ -49,7 +51,7 @@ class ThreadSet:
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Start the threads."""
-        self._world = ThreadWorld(self.size)
+        self._world = thread_world(self.backend, self.size)
         self._positions = Positions(self.size)
         workers = [Worker(self._world.backend(rank), self._positions, self._checks) for rank in range(self.size)]
         self._threads = [_RankThread(worker) for worker in workers]

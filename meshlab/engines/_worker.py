@@ -5,7 +5,6 @@ It does not import the benchmark code. A benchmark arrives as a function, like a
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import pickle
 import platform
@@ -13,19 +12,17 @@ import signal
 import socket
 import threading
 import traceback
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
+from meshlab.base._backends import BACKENDS, PROCESS_BACKENDS, choice_text
 from meshlab.base._errors import CommunicatorError, EngineError
 from meshlab.base._version import __version__
 from meshlab.comm._agreement import Checks, checksum
-from meshlab.comm._backend import Backend
+from meshlab.comm._backend import Backend, Rendezvous
 from meshlab.comm._communicator import Communicator
+from meshlab.comm._worlds import beside_module, process_module
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._positions import CallSummary, Positions
 from meshlab.engines._reaper import RUN, shared_memory_files
@@ -50,8 +47,8 @@ class Worker:
     board : CallBoard, optional
         Memory in which the ranks of this host compare their calls. By default the library compares them, if it can.
     store_file : str, optional
-        The file in which the ranks of Gloo find each other, if groups of the mesh use it. By default a rank serves a
-        store over the network.
+        The start of the names of files in which the ranks find each other in a second backend, if groups of the mesh
+        use one. By default they find each other over `backend`.
     """
 
     def __init__(
@@ -63,7 +60,7 @@ class Worker:
         store_file: str | None = None,
     ) -> None:
         self._backend = backend
-        self._gloo: Backend | None = None  # the world of a second backend
+        self._worlds = {backend.capabilities().backend: backend}  # that of the engines, and those beside it
         self._store_file = store_file
         self._should_abort = positions.should_abort
         self.rank = backend.rank
@@ -98,16 +95,22 @@ class Worker:
             segments=tuple(shared_memory_files(os.getpid())),
         )
 
-    def load_gloo(self) -> None:
-        """Import torch. A rank that cannot do it does not let the others wait."""
-        from meshlab.comm.backends import _gloo as gloo
+    def load_beside(self, backend: str) -> None:
+        """Import the library of another backend. A rank that cannot do it does not let the others wait."""
+        beside_module(backend).load()
 
-        gloo.load_torch()
-
-    def open_gloo(self) -> None:
-        """Open the world of Gloo beside that of the backend, unless it is open. Every rank must call it."""
-        if self._gloo is None:
-            self._gloo = open_gloo_beside(self._backend, self._store_file, self._while_waiting)
+    def open_beside(self, backend: str) -> None:
+        """Open the world of another backend beside that of the engines, unless it is open. Every rank must call it."""
+        if backend not in self._worlds:
+            rendezvous = Rendezvous(
+                size=self._backend.size,
+                rank=self.rank,
+                store_file=None if self._store_file is None else f"{self._store_file}-{backend}",
+                beside=self._backend,
+                should_abort=self._should_abort,
+                while_waiting=self._while_waiting,
+            )
+            self._worlds[backend] = beside_module(backend).open_world(rendezvous)
 
     def _while_waiting(self) -> None:
         """Do what the other backend would do if the rank waited in it."""
@@ -125,7 +128,7 @@ class Worker:
         group: str,
         ranks: Sequence[int],
         separate: bool = False,
-        on_gloo: bool = False,
+        beside: str | None = None,
     ) -> None:
         """Create the communicators of a set of groups. Every rank of the world must call it.
 
@@ -143,12 +146,12 @@ class Worker:
             Global ranks of the group, in order.
         separate : bool, default False
             Whether calls may run at the same time as those of other communicators.
-        on_gloo : bool, default False
-            Whether the groups use Gloo beside the backend of the engines. `open_gloo` was called before.
+        beside : str, optional
+            The backend that the groups use beside that of the engines. `open_beside` was called before.
         """
-        world = self._gloo if on_gloo else self._backend
+        world = self._backend if beside is None else self._worlds.get(beside)
         if world is None:
-            raise EngineError(f"rank {self.rank} has not opened Gloo", rank=self.rank)
+            raise EngineError(f"rank {self.rank} has not opened {beside}", rank=self.rank)
         code = self._monitor.code("split")
         self._monitor.enter(code, checksum(()))
         try:
@@ -178,7 +181,7 @@ class Worker:
         for communicator in self._communicators.values():
             communicator.abort()
         self._communicators = {}
-        for backend in (self._gloo, self._backend):
+        for backend in reversed(self._worlds.values()):
             abort = getattr(backend, "abort", None)
             if abort is not None:
                 abort()
@@ -256,11 +259,9 @@ def _trace(error: BaseException) -> str:
 _worker: Worker | None = None
 
 
-def make_unique_id() -> bytes:
-    """Return a new NCCL unique id. One rank creates it for all."""
-    from meshlab.comm.backends import _nccl as nccl
-
-    return nccl.unique_id()
+def make_unique_id(backend: str) -> bytes:
+    """Return a new unique id of a world. One rank creates it for all."""
+    return process_module(backend).unique_id()
 
 
 def open_worker(config: WorkerConfig) -> RankInfo:
@@ -277,9 +278,12 @@ def open_worker(config: WorkerConfig) -> RankInfo:
         If the backend does not run in processes.
     """
     global _worker
+    if config.backend not in PROCESS_BACKENDS:
+        allowed = choice_text(PROCESS_BACKENDS)
+        raise EngineError(f"backend must be {allowed} for engines in processes, not {config.backend!r}")
     # An engine that survived a fault holds communicators of a world that is gone. NCCL can abort them and join the new
     # world. MPI_COMM_WORLD is fixed for the life of a process, so an MPI rank that is opened again is the same rank.
-    if _worker is not None and config.backend == "nccl":
+    if _worker is not None and BACKENDS[config.backend].survives:
         _worker.abort()
         _worker = None
     if _worker is None:
@@ -291,81 +295,20 @@ def open_worker(config: WorkerConfig) -> RankInfo:
 
 
 def _create_worker(config: WorkerConfig) -> Worker:
-    if config.backend == "mpi":
-        from meshlab.comm.backends import _mpi as mpi
-
-        backend: Backend = mpi.world()
-        positions = _shared_positions(config.positions_file, backend.size)
-        return Worker(backend, positions, config.checks, _open_board(config, backend, positions), config.store_file)
-    if config.backend == "gloo":
-        from meshlab.comm.backends import _gloo as gloo
-
-        positions = _shared_positions(config.positions_file, config.size)
-        store = gloo.file_store(config.store_file or "", config.size)
-        backend = gloo.open_world(store, config.rank, config.size, is_local=True)
-        return Worker(backend, positions, config.checks, _open_board(config, backend, positions))
-    if config.backend == "nccl":
-        from meshlab.comm.backends import _nccl as nccl
-
-        positions = _shared_positions(config.positions_file, config.size)
-        # A rank blocked in NCCL cannot serve a request to abort, so it polls the flag in shared memory.
-        backend = nccl.open_world(
-            config.size,
-            config.rank,
-            config.device,
-            config.unique_id,
-            should_abort=positions.should_abort,
-        )
-        return Worker(backend, positions, config.checks, _open_board(config, backend, positions), config.store_file)
-    raise EngineError(f"backend must be 'mpi', 'nccl' or 'gloo' for engines in processes, not {config.backend!r}")
-
-
-def open_gloo_beside(
-    backend: Backend, store_file: str | None = None, while_waiting: Callable[[], object] | None = None
-) -> Backend:
-    """Open the world of Gloo for the ranks of another backend, which all must call it.
-
-    Parameters
-    ----------
-    backend : Backend
-        The world of the other backend.
-    store_file : str, optional
-        The file in which the ranks find each other. By default rank 0 serves a store over the network, and its address
-        is exchanged over the other backend.
-    while_waiting : callable, optional
-        Called now and then while a rank waits for a collective of Gloo.
-    """
-    from meshlab.comm.backends import _gloo as gloo
-
-    if store_file is not None:
-        store = gloo.file_store(store_file, backend.size)
-        return gloo.open_world(store, backend.rank, backend.size, is_local=True, while_waiting=while_waiting)
-    comm = Communicator(backend, checks="off")
-
-    def shared(numbers: Sequence[int]) -> npt.NDArray[np.int64]:
-        with backend.local():
-            given = comm.all_gather(comm.xp.asarray(numbers, dtype=np.int64))
-            return comm.to_host(given).reshape(backend.size, -1)
-
-    is_local = len(set(shared([_host_number()]).ravel().tolist())) == 1
-    address, port, store = 0, 0, None
-    if backend.rank == 0:
-        text = "127.0.0.1" if is_local else gloo.own_address()
-        store, port = gloo.serve_store(text)
-        address = int(ipaddress.IPv4Address(text))
-    first = shared([address, port])[0]
-    if store is None:
-        store = gloo.join_store(str(ipaddress.IPv4Address(int(first[0]))), int(first[1]))
-    return gloo.open_world(store, backend.rank, backend.size, is_local=is_local, while_waiting=while_waiting)
-
-
-def _host_number() -> int:
-    """Return a number that differs between hosts. Containers of different hosts may have the same name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        boot = ""
-    return zlib.crc32(f"{socket.gethostname()} {boot}".encode())
+    # A rank that is blocked in its library cannot serve a request to abort, so it polls the flag in shared memory. Only
+    # where the launcher determines the size is the memory mapped after the world is open.
+    positions = _shared_positions(config.positions_file, config.size) if config.size > 0 else None
+    rendezvous = Rendezvous(
+        size=config.size,
+        rank=config.rank,
+        device=config.device,
+        unique_id=config.unique_id,
+        store_file=config.store_file,
+        should_abort=None if positions is None else positions.should_abort,
+    )
+    backend = process_module(config.backend).open_world(rendezvous)
+    positions = positions or _shared_positions(config.positions_file, backend.size)
+    return Worker(backend, positions, config.checks, _open_board(config, backend, positions), config.store_file)
 
 
 def _shared_positions(path: str | None, size: int) -> Positions:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._backends import BACKEND_SYNONYMS, BACKENDS, FRAMEWORK_BACKENDS
 from meshlab.base._errors import MeshError, did_you_mean
 from meshlab.base._forwarding import implementation
 from meshlab.mesh._axes import (
@@ -64,16 +65,16 @@ class DeviceMesh:
         Global ranks in row-major order of the axes. By default 0, 1, 2, … Groups keep this order, so it is also the
         order of a ring. If `world_size` is larger than the number of ranks, the missing ranks are idle.
     backends : mapping of str to str, optional
-        Communication backend of some axes, such as ``{"pp": "gloo"}``. `to` writes it for frameworks that support it.
-        meshlab's own engines open the groups of such an axis with Gloo, beside their own backend for all others. For
-        other backends that are not theirs they raise an error.
+        Communication backend of some axes, such as ``{"pp": "gloo"}``: one of meshlab or torch. `to` writes it for
+        frameworks that support it. meshlab's own engines open the groups of such an axis with Gloo, beside their own
+        backend for all others. For other backends that are not theirs they raise an error.
     **sizes : int
         Axes as keywords: ``DeviceMesh(dp=2, tp=4)``.
 
     Raises
     ------
     MeshError
-        If names, sizes or ranks are invalid. The message suggests the nearest valid sizes.
+        If names, sizes, ranks or backends are invalid. The message suggests the nearest valid sizes.
     ParseError
         If the text cannot be parsed.
 
@@ -713,7 +714,7 @@ class DeviceMesh:
         MeshError
             If the name is taken.
             If the ranks are empty, repeated or not in the mesh.
-            If the backend is not a name.
+            If the backend is unknown.
 
         Examples
         --------
@@ -1460,6 +1461,13 @@ def _read_only(array: Ranks) -> Ranks:
 def _check_backend(what: str, name: str, backend: Any) -> None:
     if not isinstance(backend, str) or _BACKEND.fullmatch(backend) is None:
         raise MeshError(f"backend of {what} {name!r} must be a name such as 'nccl', not {short(backend)}")
+    names = {part.rpartition(":")[2] for part in backend.split(",")}  # torch also has "cpu:gloo,cuda:nccl"
+    if not names <= {*BACKENDS, *FRAMEWORK_BACKENDS}:
+        similar = did_you_mean(backend, (*BACKENDS, *FRAMEWORK_BACKENDS), synonyms=BACKEND_SYNONYMS)
+        raise MeshError(
+            f"unknown backend {backend!r} of {what} {name!r}{similar}",
+            hint=f"choose one of {', '.join(BACKENDS)}, or for a framework {', '.join(FRAMEWORK_BACKENDS)}",
+        )
 
 
 def _check_coordinate(axis: Axis, value: Any) -> int:

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 import meshlab as ml
+from meshlab.base._backends import Rates
 from meshlab.benchmark import _estimate as estimate
-from meshlab.benchmark._estimate import RATES, Pace, Rates, seconds_per_step, steps_to_probe
+from meshlab.benchmark._estimate import RATES, Pace, seconds_per_step, steps_to_probe
 from meshlab.benchmark.on_ranks._probing import Probe
 from meshlab.engines._memory import host_free_bytes
 from meshlab.plans._plan import Plan

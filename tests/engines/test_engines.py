@@ -186,13 +186,22 @@ def test_the_fix_names_a_backend_that_can_be_launched(thread_engines: ml.Engines
         thread_engines.check_mesh(mesh)
 
 
-def test_an_unknown_backend_of_an_axis_or_a_group_is_named(thread_engines: ml.Engines) -> None:
-    mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "glo"})
-    with pytest.raises(EngineError, match=r"axis 'pp' .* the backend 'glo' \(did you mean 'gloo'\?\), but .*=$"):
-        thread_engines.run(lambda comm: 1, mesh, axis="tp")
+def test_a_backend_of_a_framework_is_named(thread_engines: ml.Engines) -> None:
     mesh = ml.DeviceMesh("pp=2, tp=2").with_group("pair", [0, 3], backend="ucc")
     with pytest.raises(EngineError, match=r"group 'pair' .* 'ucc', but .*; create the group without backend=$"):
         thread_engines.verify(mesh)
+
+
+def test_the_capabilities_are_those_of_a_backend_that_the_engines_can_open(engines: ml.Engines) -> None:
+    assert engines.capabilities(engines.backend) is engines.capabilities() is engines.ranks[0].capabilities
+    assert engines.capabilities("gloo").where == "Gloo on this CPU"
+    with pytest.raises(EngineError, match=r"^unknown backend 'banana'; choose one of nccl, mpi, gloo, threads$"):
+        engines.capabilities("banana")
+    with pytest.raises(EngineError, match=r"^unknown backend 'cuda' \(did you mean 'nccl'\?\); choose one of nccl, "):
+        engines.capabilities("cuda")
+    message = f"^the engines run '{engines.backend}' and can open .* and 'gloo', not 'nccl'; start engines with"
+    with pytest.raises(EngineError, match=message):
+        engines.capabilities("nccl")
 
 
 def test_an_unknown_axis_is_rejected(engines: ml.Engines) -> None:

@@ -324,6 +324,22 @@ def test_invalid_backends_are_rejected(backends: dict[str, str]) -> None:
         DeviceMesh("pp=2", backends=backends)
 
 
+def test_an_unknown_backend_of_an_axis_or_a_group_is_answered_with_the_known_ones() -> None:
+    with pytest.raises(MeshError) as error:
+        DeviceMesh("tp=2", backends={"tp": "banana"})
+    assert error.value.message == "unknown backend 'banana' of axis 'tp'"
+    assert error.value.hint.startswith("choose one of nccl, mpi, gloo, threads, or for a framework ")
+    with pytest.raises(MeshError, match=r"unknown backend 'glo' of axis 'tp' \(did you mean 'gloo'\?\)"):
+        DeviceMesh("tp=2", backends={"tp": "glo"})
+    with pytest.raises(MeshError, match=r"unknown backend 'cuda' of group 'pair' \(did you mean 'nccl'\?\)"):
+        DeviceMesh("tp=2").with_group("pair", [0, 1], backend="cuda")
+
+
+@pytest.mark.parametrize("backend", ["ucc", "xccl", "cpu:gloo,cuda:nccl"])
+def test_a_mesh_may_name_a_backend_that_only_a_framework_has(backend: str) -> None:
+    assert DeviceMesh("tp=2", backends={"tp": backend}).to("torch").arguments["backend_override"] == {"tp": backend}
+
+
 # -- custom groups -----------------------------------------------------------------------------------------------------
 
 
@@ -477,7 +493,7 @@ def test_the_fingerprint_never_changes() -> None:
 
 
 def test_the_fingerprint_does_not_depend_on_the_process() -> None:
-    mesh = "DeviceMesh('dp=2, tp=4', backends={'tp': 'x', 'dp': 'y'}).with_group('pair', [3, 0])"
+    mesh = "DeviceMesh('dp=2, tp=4', backends={'tp': 'nccl', 'dp': 'gloo'}).with_group('pair', [3, 0])"
     script = f"from meshlab.mesh import DeviceMesh; print({mesh}.fingerprint)"
     seen = {
         subprocess.run(

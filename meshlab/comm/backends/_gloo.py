@@ -8,9 +8,11 @@ process.
 from __future__ import annotations
 
 import ctypes
+import ipaddress
 import os
 import pickle
 import socket
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,11 +21,24 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._agreement import checksum, mismatch_error, signature
-from meshlab.comm._backend import Backend, BlockingBackend, Call, Capabilities, Mode, Timings, measure_blocking
+from meshlab.comm._backend import (
+    Backend,
+    BlockingBackend,
+    Call,
+    Capabilities,
+    Mode,
+    Rendezvous,
+    Timings,
+    check_packages,
+    measure_blocking,
+)
 from meshlab.comm._catalog import CATALOG
+from meshlab.comm._communicator import Communicator
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
 
 _INSTALL = "run pip install '.[gloo]' in meshlab's folder (the CPU build of torch is enough), or use another backend"
@@ -62,13 +77,15 @@ _DTYPES = list(DTYPES.values())
 
 def check_installed() -> None:
     """Raise a `CommunicatorError` unless torch is installed. Does not import it."""
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise CommunicatorError("backend 'gloo' needs torch, which is not installed", hint=_INSTALL)
+    check_packages("gloo", _INSTALL)
 
 
-def load_torch() -> None:
+def unique_id() -> bytes:
+    """Return an empty id: the ranks find each other through a store."""
+    return b""
+
+
+def load() -> None:
     """Import torch, which takes seconds.
 
     Raises
@@ -100,27 +117,8 @@ def _torch() -> _Torch:
     return _Torch(torch, distributed, distributed_c10d)
 
 
-def file_store(path: str | Path, size: int) -> Any:
-    """Return the store in a file, for ranks of one host. All ranks must pass the same path.
-
-    Parameters
-    ----------
-    path : path
-        The file. torch creates it.
-    size : int
-        The number of ranks.
-    """
-    return _torch().distributed.FileStore(str(path), size)
-
-
-def serve_store(address: str) -> tuple[Any, int]:
-    """Serve a store on an address of this host, and return it and its port. Other ranks call `join_store`.
-
-    Parameters
-    ----------
-    address : str
-        The IPv4 address on which the store listens.
-    """
+def _serve_store(address: str) -> tuple[Any, int]:
+    """Serve a store on an IPv4 address of this host, and return it and its port."""
     # torch's own server listens on all addresses.
     with socket.socket() as listener:
         listener.bind((address, 0))
@@ -131,21 +129,8 @@ def serve_store(address: str) -> tuple[Any, int]:
     return store, port
 
 
-def join_store(address: str, port: int) -> Any:
-    """Return the store that another rank serves."""
-    return _torch().distributed.TCPStore(address, port, is_master=False, wait_for_workers=False)
-
-
-def own_address() -> str:
-    """Return an IPv4 address of this host that other hosts can reach.
-
-    It is that of the network interface in GLOO_SOCKET_IFNAME, or else that of the route to other networks.
-
-    Raises
-    ------
-    CommunicatorError
-        If the host has no such address.
-    """
+def _own_address() -> str:
+    """Return the IPv4 address of the interface in GLOO_SOCKET_IFNAME, or else of the route to other networks."""
     import psutil
 
     chosen = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
@@ -163,29 +148,64 @@ def own_address() -> str:
             ) from error
 
 
-def open_world(
-    store: Any, rank: int, size: int, *, is_local: bool, while_waiting: Callable[[], object] | None = None
-) -> GlooBackend:
+def open_world(rendezvous: Rendezvous) -> GlooBackend:
     """Open the communicator of all ranks. All ranks must call it, and it blocks until they do.
+
+    If all ranks are on this host, Gloo uses only the loopback device. Otherwise it uses the network interface in the
+    environment variable GLOO_SOCKET_IFNAME, or else that of the host name.
 
     Parameters
     ----------
-    store : torch.distributed.Store
-        The store in which the ranks find each other. It must be new.
-    rank, size : int
-        This rank, and the number of ranks.
-    is_local : bool
-        True if all ranks are on this host. Gloo then uses only the loopback device. Otherwise it uses the network
-        interface in the environment variable GLOO_SOCKET_IFNAME, or else that of the host name.
-    while_waiting : callable, optional
-        Called every 50 ms while the rank waits for a collective. An exception that it raises ends the wait.
+    rendezvous : Rendezvous
+        The ranks find each other in its file, or else over the other world that they have opened.
+        `Rendezvous.while_waiting` is called every 50 ms.
 
     Raises
     ------
     CommunicatorError
         If torch is missing, or the ranks cannot connect.
     """
-    return GlooBackend(_World(store, is_local, while_waiting or (lambda: None)), "world/", rank, size)
+    store: Any
+    if rendezvous.store_file is not None:
+        store, is_local = _torch().distributed.FileStore(rendezvous.store_file, rendezvous.size), True
+    elif rendezvous.beside is not None:
+        store, is_local = _shared_store(rendezvous.beside)
+    else:
+        raise CommunicatorError("the ranks of Gloo need a file or another world to find each other")
+    world = _World(store, is_local, rendezvous.while_waiting or (lambda: None))
+    return GlooBackend(world, "world/", rendezvous.rank, rendezvous.size)
+
+
+def _shared_store(beside: Backend) -> tuple[Any, bool]:
+    """Return a store that rank 0 serves, and whether all ranks are on this host. They exchange its address."""
+    comm = Communicator(beside, checks="off")
+
+    def gather(numbers: Sequence[int]) -> npt.NDArray[np.int64]:
+        with beside.local():
+            gathered = comm.all_gather(comm.xp.asarray(numbers, dtype=np.int64))
+            return comm.to_host(gathered).reshape(beside.size, -1)
+
+    is_local = len(set(gather([_host_number()]).ravel().tolist())) == 1
+    address, port, store = 0, 0, None
+    if beside.rank == 0:
+        text = "127.0.0.1" if is_local else _own_address()
+        store, port = _serve_store(text)
+        address = int(ipaddress.IPv4Address(text))
+    first = gather([address, port])[0]
+    if store is None:
+        store = _torch().distributed.TCPStore(
+            str(ipaddress.IPv4Address(int(first[0]))), int(first[1]), is_master=False, wait_for_workers=False
+        )
+    return store, is_local
+
+
+def _host_number() -> int:
+    """Return a number that differs between hosts. Containers of different hosts may have the same name."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        boot = ""
+    return zlib.crc32(f"{socket.gethostname()} {boot}".encode())
 
 
 @dataclass(frozen=True)
@@ -755,7 +775,7 @@ def capabilities() -> Capabilities:
         backend="gloo",
         library=f"Gloo of torch {_version()}",
         path=_library_path(),
-        where="Gloo on this CPU",
+        where=BACKENDS["gloo"].where,
         collectives=tuple(CATALOG),
         dtypes=dtypes,
         ops=tuple(OPS),

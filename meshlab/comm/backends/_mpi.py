@@ -9,12 +9,25 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._agreement import checksum, mismatch_error, signature
-from meshlab.comm._backend import Backend, BlockingBackend, Call, Capabilities, Mode, Timings, measure_blocking
+from meshlab.comm._backend import (
+    Backend,
+    BlockingBackend,
+    Call,
+    Capabilities,
+    Mode,
+    Rendezvous,
+    Timings,
+    check_packages,
+    measure_blocking,
+)
 from meshlab.comm._catalog import CATALOG
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
 from meshlab.comm.backends._mpi_messages import MpiMessages, Receive
+
+_INSTALL = "run pip install mpi4py mpich, or use backend='threads'"
 
 # The MPI standard does not require half precision, so unsigned integers of the same size move the data.
 _HANDLES = {
@@ -315,6 +328,21 @@ def _buffer(array: Any) -> Any:
     return array.view(np.uint16) if array is not None and array.dtype.itemsize == 2 else array
 
 
+def check_installed() -> None:
+    """Raise a `CommunicatorError` unless mpi4py is installed. Does not import it."""
+    check_packages("mpi", _INSTALL)
+
+
+def unique_id() -> bytes:
+    """Return an empty id: the launcher lets the ranks find each other."""
+    return b""
+
+
+def open_world(rendezvous: Rendezvous) -> MpiBackend:
+    """Return `world`: the launcher has determined the rank and the size, and MPI finds the others."""
+    return world()
+
+
 def world() -> MpiBackend:
     """Return the communicator of all processes that MPI started together.
 
@@ -326,9 +354,7 @@ def world() -> MpiBackend:
     try:
         from mpi4py import MPI
     except ImportError as error:
-        raise CommunicatorError(
-            f"cannot load MPI: {error}", hint="run pip install mpi4py mpich, or use backend='threads'"
-        ) from error
+        raise CommunicatorError(f"cannot load MPI: {error}", hint=_INSTALL) from error
     return MpiBackend(MPI.COMM_WORLD.Dup())  # a copy, so that messages of the user's own mpi4py code do not interfere
 
 
@@ -502,7 +528,7 @@ def _capabilities() -> Capabilities:
         backend="mpi",
         library=name,
         path=_library_path(),
-        where="MPI on this CPU",
+        where=BACKENDS["mpi"].where,
         collectives=tuple(CATALOG),
         dtypes=tuple(name for name, dtype in DTYPES.items() if carrier(dtype) == dtype),
         ops=tuple(OPS),

@@ -19,11 +19,11 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._backend import Backend, Call, CallConfig, Capabilities, Mode, Timings
+from meshlab.comm._backend import Backend, Call, CallConfig, Capabilities, Mode, Rendezvous, Timings, check_packages
 from meshlab.comm._catalog import CATALOG
 from meshlab.comm._elements import DTYPES, OPS
 from meshlab.comm._streams import Event
-from meshlab.comm.backends._cuda_parts import explain_failure, is_mappable
+from meshlab.comm.backends._cuda_parts import explain_failure, install_command, is_mappable
 from meshlab.comm.backends._nccl_binding import NO_MAPPING, Launch, NcclBinder, Work, load_libraries
 from meshlab.comm.backends._nccl_memory import (
     BufferRegistration,
@@ -44,6 +44,11 @@ _CHECK_S = 0.1  # interval between queries of NCCL for errors of other ranks
 _WINDOW_ALIGNMENT, _COLL_SYMMETRIC = 4096, 1
 
 
+def check_installed() -> None:
+    """Raise a `CommunicatorError` unless CuPy and nccl4py are installed. Does not import them."""
+    check_packages("nccl", f"run {install_command()}, or use backend='mpi'")
+
+
 def unique_id() -> bytes:
     """Return a new unique id, which all ranks of a world must share.
 
@@ -55,21 +60,16 @@ def unique_id() -> bytes:
     return bytes(load_libraries().nccl.get_unique_id())
 
 
-def open_world(
-    size: int, rank: int, device: int, unique_id: bytes, *, should_abort: Callable[[], bool] | None = None
-) -> NcclBackend:
+def open_world(rendezvous: Rendezvous) -> NcclBackend:
     """Open the communicator of all ranks. All ranks must call it, and it blocks until they do.
+
+    GPUs are chosen by their index and not masked, because that can disable direct access between them.
 
     Parameters
     ----------
-    size, rank : int
-        The number of ranks, and this rank.
-    device : int
-        CUDA device index of this rank. GPUs are not masked, because that can disable direct access between them.
-    unique_id : bytes
-        The result of `unique_id` on one rank.
-    should_abort : callable, optional
-        Polled while the rank waits. If it returns True, the communicator is aborted and the wait raises.
+    rendezvous : Rendezvous
+        Size, rank, device and unique id. If `Rendezvous.should_abort` returns True while the rank waits, the
+        communicator is aborted and the wait raises.
 
     Raises
     ------
@@ -77,6 +77,7 @@ def open_world(
         If a library or the GPU is missing, or NCCL fails.
     """
     cupy, nccl, *_ = load_libraries()
+    size, rank, device = rendezvous.size, rendezvous.rank, rendezvous.device
     try:
         count = cupy.cuda.runtime.getDeviceCount()
     except Exception as error:
@@ -93,10 +94,10 @@ def open_world(
     try:
         # Communicators split from this one share its resources. Setting the option only on the child saves no memory.
         config = nccl.NCCLConfig(split_share=True)
-        comm = nccl.Communicator.init(size, rank, nccl.UniqueId.from_bytes(unique_id), config)
+        comm = nccl.Communicator.init(size, rank, nccl.UniqueId.from_bytes(rendezvous.unique_id), config)
     except Exception as error:
         raise CommunicatorError(f"cannot open a NCCL communicator of {size} ranks: {error}", rank=rank) from error
-    return NcclBackend(comm, _Gpu(device, should_abort or (lambda: False)))
+    return NcclBackend(comm, _Gpu(device, rendezvous.should_abort or (lambda: False)))
 
 
 class _Gpu:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._agreement import mismatch_error, signature
 from meshlab.comm._backend import Backend, BlockingBackend, Call, Capabilities, Mode, Timings, measure_blocking
@@ -463,7 +464,7 @@ class ThreadBackend(BlockingBackend):
             backend="threads",
             library=f"numpy {np.__version__}",
             path=str(np.__file__),
-            where="threads in this process",
+            where=BACKENDS["threads"].where,
             collectives=tuple(CATALOG),
             dtypes=tuple(name for name, dtype in DTYPES.items() if carrier(dtype) == dtype),
             ops=tuple(OPS),

@@ -1,0 +1,299 @@
+"""What a backend is: its words, what it needs and what it can do, once for all modules that ask.
+
+A new backend is an entry of `BACKENDS`, a module of `meshlab/comm/backends/`, and its import in
+`meshlab/comm/_worlds.py`.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from meshlab.base._errors import MeshlabError, did_you_mean
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Assumed latency and bandwidth of a backend: a call takes ``latency_us + size × bus factor / bandwidth_gbs``.
+
+    Parameters
+    ----------
+    latency_us : float
+        Time of the smallest call, in µs.
+    bandwidth_gbs : float
+        Bus bandwidth of large calls, in GB/s.
+    data_gbs : float
+        Rate at which the buffers of a rank are filled and checked, in GB/s.
+    start_s : float, default 0
+        Time to start new ranks for another launch, in seconds.
+    """
+
+    latency_us: float
+    bandwidth_gbs: float
+    data_gbs: float
+    start_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackendFacts:
+    """The facts about one backend.
+
+    Parameters
+    ----------
+    name : str
+        Its name, which is also the source of its results.
+    synonyms : tuple of str, default ()
+        Other names that users may give to it, for suggestions.
+    starts : {"mpiexec", "separately", "threads"}
+        How its ranks start: one mpiexec starts all processes, each process is started by itself, or the ranks are
+        threads of the caller's process.
+    on_gpus : bool, default False
+        Whether every rank needs a GPU.
+    enqueues : bool, default False
+        Whether a call returns before it is done, so that a rank that waits has left the call.
+    survives : bool, default False
+        Whether ranks that a fault has blocked can abort, and open the next world in the same process. Otherwise all
+        ranks are replaced.
+    opens_beside : bool, default False
+        Whether the ranks of other backends can open it too, for groups of a mesh that name it.
+    libraries : tuple of (str, str), default ()
+        The modules that it imports, each with the name of its package.
+    extra : str, default ""
+        The extra of meshlab that installs the libraries. Empty if they are installed with meshlab.
+    where : str
+        Label of the measured system, such as "MPI on this CPU".
+    elsewhere : str, default ""
+        The same for results that may come from another machine. Empty if predictions apply to them.
+    mark : str, default ""
+        A word that titles of its numbers must contain. Empty if they need none.
+    measures_machine : bool, default True
+        Whether its numbers say anything about a machine.
+    role : str
+        A few words on it for the command line.
+    offer : str, default ""
+        The ranks that the workbench offers to start, as the words after their number, where ``{s}`` is the ending of a
+        plural. Empty if it offers none.
+    buffers : tuple of str, default ("plain",)
+        The kinds of buffers that a benchmark can use.
+    variables : tuple of str, default ()
+        Prefixes of the environment variables that it, or a library below it, reads. Empty if they are not known.
+    example_variable : str, default ""
+        A variable that chooses an algorithm for all calls, as an argument of `meshlab.launch` and further words.
+    why_not_tuned : str
+        The reason why it has nothing to tune. Empty if `meshlab.tune` knows its options.
+    rates : Rates
+        Conservative rates: GPUs of one host with NVLink, or a few processes or threads on one CPU.
+    probed_bytes : int
+        Size of the largest buffers of a step that is always probed.
+    rehearsed_bytes : int or None, default None
+        The largest message of a rehearsed layer, where a message takes up to a thousand times as long as on GPUs.
+        None if there is no limit.
+    """
+
+    name: str
+    synonyms: tuple[str, ...] = ()
+    starts: Literal["mpiexec", "separately", "threads"]
+    on_gpus: bool = False
+    enqueues: bool = False
+    survives: bool = False
+    opens_beside: bool = False
+    libraries: tuple[tuple[str, str], ...] = ()
+    extra: str = ""
+    where: str
+    elsewhere: str = ""
+    mark: str = ""
+    measures_machine: bool = True
+    role: str
+    offer: str = ""
+    buffers: tuple[str, ...] = ("plain",)
+    variables: tuple[str, ...] = ()
+    example_variable: str = ""
+    why_not_tuned: str
+    rates: Rates
+    probed_bytes: int = 4 << 20
+    rehearsed_bytes: int | None = None
+
+    @property
+    def in_process(self) -> bool:
+        """Whether the ranks are threads of the caller's process."""
+        return self.starts == "threads"
+
+    @property
+    def title(self) -> str:
+        """The title of its numbers."""
+        return self.where if self.measures_machine else f"{self.where}, not a machine's numbers"
+
+    @property
+    def caveat(self) -> str:
+        """The rest of the sentence "These numbers …" about what its numbers do not apply to. Empty if it has none."""
+        if not self.elsewhere:
+            return ""
+        others = "GPUs or their links" if self.measures_machine else "any machine"
+        return f"were measured with {self.elsewhere}. They do not apply to {others}."
+
+    def missing_packages(self) -> list[str]:
+        """Return the names of its packages that are not installed. Imports none of them."""
+        return [package for module, package in self.libraries if importlib.util.find_spec(module) is None]
+
+
+_BELOW = (
+    *("UCX_", "UCC_", "FI_", "OFI_", "IBV_", "RDMAV_", "MLX4_", "MLX5_", "PSM2_", "PSM3_", "HCOLL_", "SHARP_"),
+    *("CUDA_", "HWLOC_", "OMP_", "LD_", "MALLOC_", "GLIBC_TUNABLES", "PYTHON"),
+)
+"""Prefixes that the libraries below NCCL and MPI read: UCX, UCC, libfabric, rdma-core, PSM, HCOLL, SHARP, CUDA, hwloc
+and glibc."""
+
+_BACKENDS = (
+    BackendFacts(
+        name="nccl",
+        synonyms=("cuda", "gpu"),
+        starts="separately",
+        on_gpus=True,
+        enqueues=True,
+        survives=True,
+        libraries=(("cupy", "CuPy"), ("nccl", "nccl4py")),
+        where="NCCL",
+        role="one GPU per rank",
+        offer="GPU{s}, one rank each",
+        buffers=("plain", "registered", "symmetric"),
+        variables=("NCCL_", *_BELOW),
+        example_variable="launch(env={'NCCL_ALGO': 'Ring'})",
+        why_not_tuned="",
+        rates=Rates(15.0, 200.0, 100.0, 8.0),
+        probed_bytes=64 << 20,
+    ),
+    BackendFacts(
+        name="mpi",
+        starts="mpiexec",
+        libraries=(("mpi4py", "mpi4py"),),
+        where="MPI on this CPU",
+        elsewhere="MPI on a CPU",
+        mark="CPU",
+        role="processes",
+        offer="MPI ranks on this CPU",
+        # From the documentation of MPICH (its control variables and Hydra), Open MPI, Intel MPI and MVAPICH.
+        variables=(
+            *("MPIR_", "MPICH_", "MPIEXEC_", "HYDRA_", "PMI_", "OMPI_", "OPAL_", "PMIX_", "PRTE_", "I_MPI_", "MV2_"),
+            *_BELOW,
+        ),
+        example_variable="launch(env={'MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM': 'ring'}) of MPICH",
+        why_not_tuned="",
+        rates=Rates(10.0, 1.5, 0.5, 4.0),
+        rehearsed_bytes=4 << 20,
+    ),
+    BackendFacts(
+        name="gloo",
+        synonyms=("torch", "cpu"),
+        starts="separately",
+        opens_beside=True,
+        libraries=(("torch", "torch"),),
+        extra="gloo",
+        where="Gloo on this CPU",
+        elsewhere="Gloo on a CPU",
+        mark="Gloo",
+        role="processes, with Gloo",
+        why_not_tuned="Gloo chooses its algorithms without settings",
+        rates=Rates(150.0, 0.6, 0.5, 8.0),
+    ),
+    BackendFacts(
+        name="threads",
+        synonyms=("thread",),
+        starts="threads",
+        where="threads in this process",
+        elsewhere="threads in one process",
+        mark="threads",
+        measures_machine=False,
+        role="in this process, for experiments",
+        offer="threads, for experiments",
+        why_not_tuned="threads have one algorithm per collective",
+        rates=Rates(100.0, 1.0, 0.5),
+        rehearsed_bytes=1 << 20,
+    ),
+)
+
+BACKENDS: Mapping[str, BackendFacts] = MappingProxyType({facts.name: facts for facts in _BACKENDS})
+"""All backends by name, in the order in which ``backend="auto"`` prefers them."""
+
+BACKEND_SYNONYMS: Mapping[str, str] = MappingProxyType(
+    {synonym: facts.name for facts in _BACKENDS for synonym in facts.synonyms}
+)
+"""Names that users may give to backends, for suggestions."""
+
+GPU_BACKENDS = tuple(facts.name for facts in _BACKENDS if facts.on_gpus)
+"""The backends that run on GPUs."""
+
+CPU_BACKENDS = tuple(facts.name for facts in _BACKENDS if not facts.on_gpus)
+"""The backends that run on a CPU."""
+
+PROCESS_BACKENDS = tuple(facts.name for facts in _BACKENDS if not facts.in_process)
+"""The backends whose ranks are processes."""
+
+FRAMEWORK_BACKENDS = ("ccl", "fake", "hccl", "ucc", "xccl", "xla")
+"""Backends of frameworks that a mesh may name, although engines cannot open them."""
+
+
+def automatic_backend(*, has_gpus: bool) -> str:
+    """Return the backend that ``"auto"`` stands for.
+
+    Parameters
+    ----------
+    has_gpus : bool
+        Whether every rank has a GPU, and the packages for them are installed.
+
+    Examples
+    --------
+    >>> automatic_backend(has_gpus=True), automatic_backend(has_gpus=False)
+    ('nccl', 'mpi')
+    """
+    return next(facts.name for facts in _BACKENDS if has_gpus or not facts.on_gpus)
+
+
+def openable_backends(engines: str) -> tuple[str, ...]:
+    """Return the backends that the ranks of a backend can open: their own, and those that open beside it.
+
+    Examples
+    --------
+    >>> openable_backends("mpi"), openable_backends("gloo")
+    (('mpi', 'gloo'), ('gloo',))
+    """
+    return tuple(dict.fromkeys((engines, *(facts.name for facts in _BACKENDS if facts.opens_beside))))
+
+
+def choice_text(names: Iterable[str], word: str = "or") -> str:
+    """Write names as a choice, each in quotation marks.
+
+    Examples
+    --------
+    >>> choice_text(["mpi", "nccl", "gloo"])
+    "'mpi', 'nccl' or 'gloo'"
+    """
+    *others, last = map(repr, names)
+    return f"{', '.join(others)} {word} {last}" if others else last
+
+
+def check_backend(
+    name: object,
+    error: type[MeshlabError],
+    *,
+    names: Collection[str] = tuple(BACKENDS),
+    what: str = "backend",
+) -> None:
+    """Raise an error unless a name is that of a backend.
+
+    Parameters
+    ----------
+    name : object
+        The name.
+    error : type
+        The class of the error.
+    names : collection of str, optional
+        The names that are allowed. By default those of all backends.
+    what : str, default "backend"
+        The subject of the error.
+    """
+    if name not in names:
+        similar = did_you_mean(name, names, synonyms=BACKEND_SYNONYMS)
+        raise error(f"unknown {what} {name!r}{similar}", hint=f"choose one of {', '.join(names)}")
