@@ -14,13 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.analysis._launches import LaunchTimes, Ratio, ratio_of, student_quantile
+from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._files import is_folder
 from meshlab.base._forwarding import implementation
 from meshlab.base._markup import card, escape, table
 from meshlab.base._units import format_size, format_time_us
+from meshlab.frames._labels import GPU_SOURCES
 from meshlab.frames._labels import pair_label
-from meshlab.frames._schema import is_plain, plain_value
+from meshlab.frames._schema import is_plain
+from meshlab.frames._schema import plain_value
 from meshlab.frames._table import three_digits
 from meshlab.nccl_tests._reader import read as read_nccl_tests
 from meshlab.plans._options import OPTIONS
@@ -65,8 +68,6 @@ _COLUMN_WORDS = {
     "dst_rank": "destination rank",
 }
 
-_OWN_SOURCES = ("nccl", "mpi", "gloo", "threads")
-
 # A missing value of these columns is a value if the other column is known: there was no concurrent axis, or the library
 # chose.
 _NONE_IF_KNOWN = {
@@ -77,7 +78,7 @@ _NONE_IF_KNOWN = {
 _NONE = "none"
 
 # Times of meshlab and of nccl-tests on GPUs are comparable with each other, but times of a GPU and a CPU are not.
-_KINDS = {"nccl": "a GPU", "nccl-tests": "a GPU"}
+_KINDS = dict.fromkeys(GPU_SOURCES, "a GPU")
 
 Floats = npt.NDArray[np.float64]
 
@@ -140,7 +141,7 @@ class Side:
         # versions have no name of their processes, but used the same ones for all launches.
         processes = self.results["process_set"] if "process_set" in self.results else [None] * len(self.results)
         return [
-            name if plain_value(name) is not None else (run if source in _OWN_SOURCES else (run, launch))
+            name if plain_value(name) is not None else (run if source in BACKENDS else (run, launch))
             for name, source, run, launch in zip(
                 processes,
                 *(map(plain_value, self.results[name]) for name in ("source", "run_id", "launch")),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend
 from meshlab.base._errors import BenchError
 from meshlab.base._units import parse_sizes
 from meshlab.benchmark._run import Run, check_resumable
@@ -313,7 +314,7 @@ def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
     engines.check_mesh(mesh)
     axes = dict.fromkeys([*plan.axis, *(axis for axis, _ in plan.concurrent)])
     backends = dict.fromkeys(engines.backend_of(mesh, axis) for axis in axes)
-    if plan.concurrent and "nccl" in backends and len(backends) > 1:
+    if plan.concurrent and len({name in GPU_BACKENDS for name in backends}) > 1:
         raise BenchError(
             "two axes cannot run at the same time on a GPU and a CPU: "
             + " and ".join(f"{axis} uses {engines.backend_of(mesh, axis)}" for axis in axes),
@@ -346,35 +347,34 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
             if name not in can_reduce:
                 raise BenchError(f"{can.backend} cannot reduce {name!r}; choose one of {', '.join(can_reduce)}")
     _check_options(can, plan)
-    if plan.concurrent and can.backend == "nccl" and "isolated" in plan.mode:
+    if plan.concurrent and BACKENDS[can.backend].enqueues and "isolated" in plan.mode:
         raise BenchError(
-            "two axes cannot run at the same time in isolated mode with nccl: the host waits before each call, and "
-            "then the other axis would wait too",
+            f"two axes cannot run at the same time in isolated mode with {can.backend}: the host waits before each "
+            "call, and then the other axis would wait too",
             hint="choose mode='graph' or 'pipelined'",
         )
 
 
-_BY_ENVIRONMENT = {
-    "nccl": ", or choose for all calls, as with launch(env={'NCCL_ALGO': 'Ring'})",
-    "mpi": ", or choose for all calls, as with launch(env={'MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM': 'ring'}) of MPICH",
-}
-
-
 def _check_options(can: Capabilities, plan: Plan) -> None:
     """Raise unless the backend has the buffers and the choices per call of a plan."""
-    if can.backend != "nccl" and (others := [name for name in plan.buffers if name != "plain"]):
+    facts = BACKENDS[can.backend]
+    if others := [name for name in plan.buffers if name not in facts.buffers]:
+        having = next(facts for facts in BACKENDS.values() if set(others) <= set(facts.buffers))
         raise BenchError(
-            f"{can.backend} has only plain buffers, not {' and '.join(others)}: only NCCL has them, on GPUs",
-            hint="omit buffers=, or launch with backend='nccl'",
+            f"{can.backend} has only {' and '.join(facts.buffers)} buffers, not {' and '.join(others)}: only "
+            f"{having.where} has them, on GPUs",
+            hint=f"omit buffers=, or launch with backend={having.name!r}",
         )
     if "symmetric" in plan.buffers and (reason := why_not_symmetric(can)):
         raise BenchError(f"these engines have no symmetric buffers: {reason}", hint="omit buffers='symmetric'")
     chosen = [name for name in CONFIGURED if getattr(plan, name) != (None,)]
     reason = can.facts.get(CONFIGURABLE, "no: only NCCL has it, on GPUs")
     if chosen and reason != "yes":
+        example = facts.example_variable
+        by_environment = f", or choose for all calls, as with {example}" if example else ""
         raise BenchError(
             f"{can.backend} cannot choose {' and '.join(chosen)} per call: {reason.removeprefix('no: ')}",
-            hint=f"omit {' and '.join(f'{name}=' for name in chosen)}{_BY_ENVIRONMENT.get(can.backend, '')}",
+            hint=f"omit {' and '.join(f'{name}=' for name in chosen)}{by_environment}",
         )
 
 
@@ -434,9 +434,10 @@ def overlap(
     """
     import pandas as pd
 
-    if engines.backend != "nccl":
+    if engines.backend not in GPU_BACKENDS:
         raise BenchError(
-            f"overlap() needs GPU streams, but these engines run {engines.backend}", hint="launch with backend='nccl'"
+            f"overlap() needs GPU streams, but these engines run {engines.backend}",
+            hint=f"launch with backend={automatic_backend(has_gpus=True)!r}",
         )
     rows = []
     for size in parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)):

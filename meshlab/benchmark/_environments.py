@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from meshlab.analysis._comparison import Comparison, compare
 from meshlab.base import _markup as markup
+from meshlab.base._backends import BACKENDS, automatic_backend
 from meshlab.base._errors import BenchError, CommunicatorError, EngineError, MeshlabError
 from meshlab.benchmark._bench import bench
 from meshlab.benchmark._run import Run, progress_bar
@@ -21,29 +22,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_BELOW = (
-    *("UCX_", "UCC_", "FI_", "OFI_", "IBV_", "RDMAV_", "MLX4_", "MLX5_", "PSM2_", "PSM3_", "HCOLL_", "SHARP_"),
-    *("CUDA_", "HWLOC_", "OMP_", "LD_", "MALLOC_", "GLIBC_TUNABLES", "PYTHON"),
-)
-
 READS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "nccl": ("NCCL_", *_BELOW),
-        "mpi": (
-            "MPIR_",
-            "MPICH_",
-            "MPIEXEC_",
-            "HYDRA_",
-            "PMI_",
-            "OMPI_",
-            "OPAL_",
-            "PMIX_",
-            "PRTE_",
-            "I_MPI_",
-            "MV2_",
-            *_BELOW,
-        ),
-    }
+    {name: facts.variables for name, facts in BACKENDS.items() if facts.variables}
 )
 """Prefixes of the environment variables that a backend, or a library below it, reads.
 
@@ -170,7 +150,8 @@ def compare_env(
     if rounds < 1:
         raise BenchError(f"rounds must be at least 1, not {rounds}")
     if not _has_functions(collective):
-        _check_read(settings, "nccl" if backend == "auto" and count_gpus() >= mesh.world_size else backend)
+        has_gpus = backend == "auto" and count_gpus() >= mesh.world_size
+        _check_read(settings, automatic_backend(has_gpus=has_gpus) if backend == "auto" else backend)
     runs: dict[str, list[Run]] = {name: [] for name in settings}
     with progress_bar(progress, unit="step") as bar:
         for number in range(rounds):
@@ -200,7 +181,6 @@ def _has_functions(collective: Any) -> bool:
 
 def _check_read(settings: Mapping[str, Mapping[str, str]], backend: str) -> None:
     """Raise if a variable has no effect: its comparison would take minutes, and compare noise with noise."""
-    backend = "mpi" if backend == "auto" else backend
     prefixes = READS.get(backend)
     unread = [name for values in settings.values() for name in values if prefixes and not name.startswith(prefixes)]
     if unread:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
 from meshlab.base._units import format_seconds, format_size
 from meshlab.benchmark._clocks import clock_errors
@@ -444,7 +445,7 @@ class Executor:
         about = {"run": data.run_id, "started": data.started_at, "ranks": data.where, "mesh": str(data.mesh)}
         shared = describe_sharing(facts)
         if shared:
-            unit = "GPU" if capabilities.backend == "nccl" else "core"
+            unit = "GPU" if capabilities.backend in GPU_BACKENDS else "core"
             about |= {"oversubscribed": shared, "note": f"{shared}, so times include waiting for a {unit}."}
         if len(set(self._hosts)) > 1:
             about["hosts"] = ", ".join(dict.fromkeys(self._hosts))
@@ -530,11 +531,11 @@ class Executor:
 
 def describe_sharing(ranks: Sequence[RankInfo]) -> str:
     """Return a note if ranks share cores or GPUs, such as "4 ranks share 2 cores", or else an empty string."""
-    backend, n = ranks[0].capabilities.backend, len(ranks)
+    facts, n = BACKENDS[ranks[0].capabilities.backend], len(ranks)
     cores = environment.usable_cores()
-    if backend in ("mpi", "gloo") and len({info.host for info in ranks}) == 1 and n > cores:
+    if not facts.on_gpus and not facts.in_process and len({info.host for info in ranks}) == 1 and n > cores:
         return f"{n} ranks share {cores} core{'s' * (cores != 1)}"
-    gpus = number_of_gpus(ranks) if backend == "nccl" else n
+    gpus = number_of_gpus(ranks) if facts.on_gpus else n
     return f"{n} ranks share {gpus} GPU{'s' * (gpus != 1)}" if gpus < n else ""
 
 

@@ -20,7 +20,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError, explained_text, printable
+from meshlab.base._backends import GPU_BACKENDS
+from meshlab.base._errors import BenchError
+from meshlab.base._errors import EngineError
+from meshlab.base._errors import MeshError
+from meshlab.base._errors import MeshlabError
+from meshlab.base._errors import explained_text
+from meshlab.base._errors import printable
 from meshlab.diagnosis._quoting import visible
 from meshlab.engines._launchers import launched_as
 
@@ -474,7 +480,7 @@ def default_ranks(backend: str, fewest: int = _FEWEST_RANKS) -> int:
     from meshlab.benchmark.on_ranks._environment import usable_cores
     from meshlab.engines._launch import count_gpus
 
-    n_gpus = count_gpus() if backend in ("auto", "nccl") else 0
+    n_gpus = count_gpus() if backend in ("auto", *GPU_BACKENDS) else 0
     return n_gpus or min(max(usable_cores(), fewest), _MOST_RANKS)
 
 

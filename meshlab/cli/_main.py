@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import MeshlabError
 from meshlab.base._version import __version__
 from meshlab.cli import _acceptance as acceptance_command
@@ -475,10 +476,9 @@ def _add_force(parser: argparse.ArgumentParser) -> None:
 def _add_backend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--backend",
-        choices=["auto", "nccl", "mpi", "gloo", "threads"],
+        choices=["auto", *BACKENDS],
         default="auto",
-        help="nccl: one GPU per rank; mpi: processes; gloo: processes, with Gloo; threads: in this process, "
-        "for experiments (default: %(default)s)",
+        help=f"{'; '.join(f'{name}: {facts.role}' for name, facts in BACKENDS.items())} (default: %(default)s)",
     )
 
 

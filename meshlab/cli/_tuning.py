@@ -123,7 +123,7 @@ def write_folder(tuning: Tuning, folder: Path) -> list[Path]:
             Report(tuning).save(stage / "tuning.html")
             (stage / "tuning.env").write_text(str(tuning.to_env()), encoding="utf-8")
             names += ["tuning.html", "tuning.env"]
-        if tuning.lines and tuning.system.get("backend") == "nccl":
+        if tuning.lines and tuning.is_on_nccl:
             try:
                 (stage / "tuned.py").write_text(tuning.to_python(), encoding="utf-8")
                 names.append("tuned.py")

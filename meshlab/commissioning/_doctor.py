@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Literal
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import EngineError
 from meshlab.base._units import format_size
 from meshlab.base._version import __version__
@@ -59,7 +60,12 @@ def run_checks() -> list[Check]:
         _package("anywidget", note="then restart a running Jupyter server"),
         _package("jupyterlab", optional="notebooks and meshlab lab", extra="lab"),
         _package("voila", optional="meshlab app", extra="app"),
-        _package("torch", optional="the Gloo backend", extra="gloo"),
+        *(
+            _package(package, optional=f"the {facts.name.capitalize()} backend", extra=facts.extra)
+            for facts in BACKENDS.values()
+            if facts.extra
+            for _, package in facts.libraries
+        ),
         _mpi(),
         _mpiexec(),
         _encryption(),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from meshlab.analysis._thresholds import Threshold, Thresholds
+from meshlab.base._backends import CPU_BACKENDS
 from meshlab.base._units import parse_size, parse_sizes
 from meshlab.comm._backend import Capabilities
 from meshlab.engines._engines import Engines
@@ -119,7 +120,7 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
         alone = Planned(None, "there is only one rank")
         return {"pairs": alone, "sweep": alone, "contention": alone}
     backends = {axis.name: engines.backend_of(mesh, axis.name) for axis in mesh.axes if axis.size > 1}
-    extent = _EXTENTS["gpu" if "nccl" in backends.values() else "cpu", quick]
+    extent = _EXTENTS["cpu" if set(CPU_BACKENDS).issuperset(backends.values()) else "gpu", quick]
     can = [engines.capabilities(name) for name in dict.fromkeys(backends.values())]
     axes = list(backends)
     limits = () if thresholds is None else thresholds.limits

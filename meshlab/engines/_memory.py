@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._errors import EngineError
 from meshlab.base._units import format_size
 
@@ -132,6 +133,6 @@ def local_buffer_bytes(engines: Engines) -> int | None:
     int or None
         The memory, in bytes. None if the ranks use GPUs or run on other hosts.
     """
-    if engines.backend == "nccl" or {info.host for info in engines.ranks} != {socket.gethostname()}:
+    if engines.backend in GPU_BACKENDS or {info.host for info in engines.ranks} != {socket.gethostname()}:
         return None
     return int(USABLE * host_free_bytes() / engines.world_size)

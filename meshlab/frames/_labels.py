@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._backends import BACKENDS, CPU_BACKENDS, GPU_BACKENDS
 from meshlab.base._units import SEPARATOR
 from meshlab.frames._schema import numbered_rows
 from meshlab.mesh._axes import WORLD
@@ -19,18 +20,15 @@ if TYPE_CHECKING:
 
 
 SOURCES: Mapping[str, str] = MappingProxyType(
-    {
-        "mpi": "MPI on this CPU",
-        "gloo": "Gloo on this CPU",
-        "threads": "threads in this process, not a machine's numbers",
-        "nccl": "NCCL",
-        "nccl-tests": "nccl-tests",
-    }
+    {**{name: facts.title for name, facts in BACKENDS.items()}, "nccl-tests": "nccl-tests"}
 )
 """Titles of the sources of numbers."""
 
-CPU_SOURCES: Mapping[str, str] = MappingProxyType({"mpi": "CPU", "gloo": "Gloo", "threads": "threads"})
+CPU_SOURCES: Mapping[str, str] = MappingProxyType({name: BACKENDS[name].mark for name in CPU_BACKENDS})
 """Sources that run on a CPU, each with the word that the titles of their numbers must contain."""
+
+GPU_SOURCES = (*GPU_BACKENDS, "nccl-tests")
+"""Sources that run on GPUs."""
 
 
 def axis_label(

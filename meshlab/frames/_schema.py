@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.comm._catalog import CATALOG
 from meshlab.plans._options import OPTIONS
@@ -92,7 +93,7 @@ RESULTS = _columns(
     (
         "source",
         "string",
-        "The meshlab backend (nccl, mpi, gloo, threads) or the tool (nccl-tests) that measured the row.",
+        f"The meshlab backend ({', '.join(BACKENDS)}) or the tool (nccl-tests) that measured the row.",
     ),
     ("collective", "string", "Name of the collective, in snake case, or of a user-defined function."),
     ("op", "string", "The reduce operation. Missing if nothing is reduced."),

@@ -9,6 +9,7 @@ import numpy as np
 
 from meshlab.base._errors import MeshError
 from meshlab.base._units import THIN, format_bandwidth
+from meshlab.frames._labels import GPU_SOURCES
 from meshlab.frames._schema import is_pair, is_plain
 from meshlab.frames._table import ResultsTable, results_table
 from meshlab.mesh._axes import WORLD
@@ -25,9 +26,6 @@ from meshlab.topology.placement._placement import Placement, as_placement
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-GPU_SOURCES = ("nccl", "nccl-tests")
 
 
 def with_bounds(

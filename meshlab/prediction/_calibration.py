@@ -18,7 +18,7 @@ from meshlab.base._forwarding import implementation
 from meshlab.base._typed_values import typed_value
 from meshlab.base._units import format_size, format_time_us
 from meshlab.comm._backend import MODES
-from meshlab.frames._labels import is_wrong, value_label, where_text
+from meshlab.frames._labels import GPU_SOURCES, is_wrong, value_label, where_text
 from meshlab.frames._schema import bandwidth, differing_options, is_pair, is_plain
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
@@ -484,7 +484,7 @@ def as_calibration(value: Any, cluster: ClusterLike | None = None, mode: str | N
     if isinstance(value, RunData) and value.calibration is not None:
         return value.calibration
     results = [frames.results for frames in frames_of(value, _read_log)]
-    is_gpu = any(frame["source"].isin(["nccl", "nccl-tests"]).any() for frame in results)
+    is_gpu = any(frame["source"].isin(GPU_SOURCES).any() for frame in results)
     has_both = any(frame["in_place"].nunique() > 1 for frame in results)
     return calibrate(value, cluster if is_gpu else None, mode=mode, in_place=False if has_both else None)
 

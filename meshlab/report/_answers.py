@@ -17,6 +17,7 @@ from meshlab.analysis._expectations import (
 )
 from meshlab.analysis._pairs import pair_table
 from meshlab.analysis._thresholds import ThresholdCheck
+from meshlab.base._backends import BACKENDS
 from meshlab.base._units import SEPARATOR, THIN, format_bandwidth, format_range, format_size, format_time_us
 from meshlab.frames._labels import (
     CPU_SOURCES,
@@ -42,7 +43,6 @@ State = Literal["good", "bad", "note", "plain", "skipped"]
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
 """The signs of the states of an answer."""
 
-_BACKENDS = {"mpi": "MPI on a CPU", "gloo": "Gloo on a CPU", "threads": "threads in one process"}
 _MOST_NAMED = 3
 _MOST_SENTENCES = 4
 _LARGE_TREND = 0.05
@@ -336,7 +336,7 @@ def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
             else "Functions have no bandwidth, so there is nothing to compare."
         )
     if sources and sources <= set(CPU_SOURCES):
-        names = _listed([_BACKENDS[source] for source in sorted(sources)])
+        names = _listed([BACKENDS[source].elsewhere for source in sorted(sources)])
         return f"{unknown}, because there is no prediction for {names}."
     if evidence.no_bounds:
         return f"{unknown}, because {evidence.no_bounds}."

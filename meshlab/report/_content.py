@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._units import THIN
 from meshlab.comm._catalog import CATALOG
-from meshlab.frames._labels import CPU_SOURCES, SOURCES, axis_labels
-from meshlab.prediction._bounds import GPU_SOURCES
+from meshlab.frames._labels import CPU_SOURCES, GPU_SOURCES, SOURCES, axis_labels
 from meshlab.report._words import UNFINISHED, count, results_have, size_text, span
 from meshlab.topology.model._products import models_in
 
@@ -38,14 +38,9 @@ def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None 
     """
     found = _different_machine(results, cluster) if cluster is not None else []
     sources = set(results["source"].dropna())
-    if "mpi" in sources:
-        of = _axes_of(results, "mpi") if sources != {"mpi"} else "These numbers"
-        found.append(f"{of} were measured with MPI on a CPU. They do not apply to GPUs or their links.")
-    if "gloo" in sources:
-        of = _axes_of(results, "gloo") if sources != {"gloo"} else "These numbers"
-        found.append(f"{of} were measured with Gloo on a CPU. They do not apply to GPUs or their links.")
-    if "threads" in sources:
-        found.append("These numbers were measured with threads in one process. They do not apply to any machine.")
+    for name, facts in BACKENDS.items():
+        if name in sources and facts.caveat:
+            found.append(f"{_axes_of(results, name) if sources != {name} else 'These numbers'} {facts.caveat}")
     settings = _library_settings(results) if sources & set(GPU_SOURCES) else ""
     if settings:
         found.append(f"NCCL did not run with its defaults: {settings}.")
@@ -134,7 +129,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
     modes = [_MODES.get(str(mode), str(mode)) for mode in results["mode"].dropna().unique()]
     sources = set(results["source"].dropna())
     found = [("Mode", "; ".join(modes))] if modes else []
-    if len(sources & {"nccl", *CPU_SOURCES}) > 1:
+    if len(sources & BACKENDS.keys()) > 1:
         used = results[["axis", "source"]].dropna().drop_duplicates()
         texts = [f"{axis}: {SOURCES.get(source, source)}" for axis, source in used.itertuples(index=False, name=None)]
         found.append(("Backends", "; ".join(texts) + "."))

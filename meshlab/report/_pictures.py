@@ -13,7 +13,7 @@ from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._errors import MeshlabError
 from meshlab.base._files import write_file
 from meshlab.base._units import SEPARATOR, format_bandwidth, format_size, format_time_us
-from meshlab.frames._labels import axis_label, axis_labels, describe_groups, value_label
+from meshlab.frames._labels import GPU_SOURCES, axis_label, axis_labels, describe_groups, value_label
 from meshlab.frames._schema import is_pair, is_plain, plain_value
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plots._cells import CellGrid, membership_title
@@ -23,7 +23,6 @@ from meshlab.plots._lines import Line, Quantity, lines_by_quantity
 from meshlab.plots._machine import topology_figure
 from meshlab.plots._style import figure_png, figure_svg
 from meshlab.plots._tuning import figure_of
-from meshlab.prediction._bounds import GPU_SOURCES
 from meshlab.prediction._costs import COLLECTIVES
 from meshlab.prediction._predictions import BOUND_FROM, Prediction, predict
 from meshlab.prediction._tuner import NcclSettings

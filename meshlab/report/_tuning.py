@@ -71,7 +71,7 @@ def _facts(tuning: Tuning) -> list[tuple[str, str]]:
     variables = " ".join(f"{name}={value}" for name, value in environment.variables.items())
     losses = ". ".join(map(str, environment.losses))
     facts.append(("Environment for all sizes", f"{variables or 'none is faster than the default'}. {losses}."))
-    if (tuning.system.get("backend") or "nccl") == "nccl":
+    if tuning.is_on_nccl:
         config = tuning.to_tuner_config()
         gains = ". ".join(map(str, config.gains)) or "This tuning has no lines for it"
         facts.append(("NCCL's tuner plugin", f"{gains}. {' '.join(config.notes)}"))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.base._backends import BACKENDS
 from meshlab.base._prefixes import find_prefix
 from meshlab.comm._catalog import CATALOG
 from meshlab.mesh._mesh import DeviceMesh
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 
 # Words that are also names of hosts, accounts, keys or columns somewhere, and that identify nobody.
 _COMMON_WORDS = """
-localhost localdomain host hosts hostname node nodes gpu gpus cpu cpus cuda nccl mpi gloo threads rank ranks world
+localhost localdomain host hosts hostname node nodes gpu gpus cpu cpus cuda rank ranks world
 server client machine machines master worker workers login head compute cluster local remote unknown none null true
 false error warning info debug fatal kernel root admin administrator user users ubuntu debian centos rocky fedora
 ec2-user azureuser opc runner jovyan vscode nobody daemon docker container slurm home shared public tmp data scratch
@@ -66,7 +67,7 @@ symmetric plain registered graph isolated pipelined together alone pairs ok fail
 and the is of on in at to for by not no yes or as an it a via was are be has than
 git www docs api ftp mail ssh vpn gateway proxy
 """
-_COMMON = frozenset(_COMMON_WORDS.split())
+_COMMON = frozenset((*_COMMON_WORDS.split(), *BACKENDS))
 
 _SUFFIX_WORDS = """
 log txt out err json yaml yml toml csv parquet xml html md py sh so png svg pdf gz zip tar conf cfg ini env

@@ -20,6 +20,7 @@ import numpy as np
 import traitlets
 
 from meshlab.analysis._comparison import compare
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend
 from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError
 from meshlab.base._units import format_bandwidth
 from meshlab.benchmark._bench import bench, check_fit
@@ -280,7 +281,7 @@ class Measuring:
     def _references(self, run: RunData) -> dict[str, float]:
         """Return the rate of the slowest link of each measured axis, if the run is on the machine of the view."""
         cluster = self._view.cluster
-        if run.source != "nccl" or cluster is None or cluster.n_devices < run.mesh.world_size:
+        if run.source not in GPU_BACKENDS or cluster is None or cluster.n_devices < run.mesh.world_size:
             return {}
         placement, found = place(run.mesh, cluster), {}
         for axis in run.plan.axis:
@@ -343,7 +344,7 @@ class Measuring:
                 _, plan = self._plan()
                 if engines is not None:
                     check_fit(engines, mesh, plan)
-                backend = "mpi" if engines is None else engines.backend
+                backend = automatic_backend(has_gpus=False) if engines is None else engines.backend
                 estimate = str(plan.estimate(mesh, backend=backend))
             except MeshlabError as error:
                 problems[_field_of(str(error))] = str(error)
@@ -684,13 +685,12 @@ def _choices(mesh: DeviceMesh | None) -> list[dict[str, Any]]:
     gpus = _n_gpus()
     wanted = 0 if mesh is None else mesh.world_size
     found = []
-    if gpus:
-        n = wanted if 1 < wanted <= gpus else gpus
-        label = f"{n} GPU{'s' * (n != 1)}, one rank each"
-        found.append({"label": label, "n": n, "backend": "nccl"})
-    n = wanted if 1 < wanted <= _MOST_RANKS else 4
-    found.append({"label": f"{n} MPI ranks on this CPU", "n": n, "backend": "mpi"})
-    found.append({"label": f"{n} threads, for experiments", "n": n, "backend": "threads"})
+    for name, facts in BACKENDS.items():
+        if not facts.offer or (facts.on_gpus and not gpus):
+            continue
+        most, n = (gpus, gpus) if facts.on_gpus else (_MOST_RANKS, 4)
+        n = wanted if 1 < wanted <= most else n
+        found.append({"label": f"{n} {facts.offer.format(s='s' * (n != 1))}", "n": n, "backend": name})
     return found
 
 
@@ -702,7 +702,7 @@ def _n_gpus() -> int:
 
 def _dead_ranks(engines: Engines) -> set[int]:
     """Return the ranks of this host whose process is gone, although nobody has called them since."""
-    if engines.backend == "threads":
+    if BACKENDS[engines.backend].in_process:
         return set()
     host, dead = socket.gethostname(), set()
     for info in engines.ranks:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import traitlets
 
+from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
 from meshlab.base._units import SEPARATOR, format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
@@ -738,7 +739,7 @@ class Workbench(Picture, MeasuringTraits):
     def _predict(self, mesh: DeviceMesh, plan: Plan) -> Mapping[str, Line]:
         """Return the predicted lines of a run on the machine. A run on CPUs is not on this machine."""
         cluster, run = self.cluster, self.run
-        if cluster is None or run is None or run.source != "nccl" or cluster.n_devices < mesh.world_size:
+        if cluster is None or run is None or run.source not in GPU_BACKENDS or cluster.n_devices < mesh.world_size:
             return {}
         return predicted_lines(mesh, cluster, plan)
 

@@ -628,9 +628,14 @@ class Tuning:
             raise BenchError("the tuning has no results, because the default was not measured", hint="tune again")
         return self.lines
 
+    @property
+    def is_on_nccl(self) -> bool:
+        """True if the tuning was made on NCCL, which has a tuner plugin and choices per call."""
+        return (self.system.get("backend") or "nccl") == "nccl"
+
     def _check_nccl(self, what: str) -> None:
-        backend = self.system.get("backend") or "nccl"
-        if backend != "nccl":
+        if not self.is_on_nccl:
+            backend = self.system["backend"]
             raise BenchError(
                 f"{what} is for NCCL, but this tuning was made on {backend}", hint="use to_env() for its variables"
             )

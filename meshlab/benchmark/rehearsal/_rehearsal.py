@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base import _markup as markup
+from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import SEPARATOR, format_size, format_time_us
 from meshlab.benchmark.on_ranks._training_step import Variant
@@ -460,7 +461,7 @@ class Rehearsal:
             found.append(f"waits instead of computation, at {rate}{why}")
         if not self.overlaps:
             found.append("this MPI library cannot communicate in a second thread, so nothing overlaps")
-        elif self.backend != "nccl":
+        elif self.backend not in GPU_BACKENDS:
             found.append("calls that may overlap run in a thread of their own")
         if any(one.call.collective == "send_recv" for layout in self.layouts for one in layout.calls):
             found.append(

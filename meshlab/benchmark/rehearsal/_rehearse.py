@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError, did_you_mean
 from meshlab.base._units import format_size
 from meshlab.benchmark._executor import describe_sharing
@@ -53,9 +54,6 @@ _STEP_US = 1e5
 
 _PROBED_BYTES = 64 << 20
 """The largest message of the first probe. Larger ones are extrapolated, because they may not even fit into memory."""
-
-_LARGEST_ON_HOST = {"mpi": 4 << 20, "threads": 1 << 20}
-"""The largest message of a layer if no GPUs are used, where a message takes up to a thousand times as long."""
 
 _MATRIX_BYTES = 512 << 20
 """The memory of the matrix products on a GPU."""
@@ -180,11 +178,11 @@ def rehearse(
             raise BenchError(f"{name} must be a positive number, not {given!r}")
     if compute not in ("auto", "products", "wait"):
         raise BenchError(f"unknown compute {compute!r}; choose one of auto, products, wait")
-    if compute == "products" and engines.backend != "nccl":
+    if compute == "products" and engines.backend not in GPU_BACKENDS:
         raise BenchError(
             f"compute='products' needs GPUs, but these engines run {engines.backend}", hint="pass compute='wait'"
         )
-    if cluster is not None and engines.backend != "nccl":
+    if cluster is not None and engines.backend not in GPU_BACKENDS:
         raise BenchError(
             f"predictions are made for NCCL, but these engines run {engines.backend}", hint="omit cluster="
         )
@@ -299,7 +297,7 @@ def _find_axis(call: StepCall, mesh: DeviceMesh, view: DeviceMesh | None) -> tup
 def _check_call(engines: Engines, call: StepCall, backend: str) -> None:
     """Raise unless the backend of its axis supports a call."""
     can = engines.capabilities(backend)
-    if engines.backend == "nccl" and backend != "nccl":
+    if engines.backend in GPU_BACKENDS and backend not in GPU_BACKENDS:
         raise BenchError(
             f"a training step is rehearsed on GPUs alone, but {'-'.join(call.axis)} uses {backend}",
             hint="create the mesh without backends=",
@@ -465,7 +463,7 @@ class _Session:
         self._check = check
         self._cluster = cluster
         self._why_unpredicted = (
-            "" if engines.backend == "nccl" else f"NCCL's formulas do not apply to {engines.backend}"
+            "" if engines.backend in GPU_BACKENDS else f"NCCL's formulas do not apply to {engines.backend}"
         )
         self._effect = effect
         self._deadline_s = deadline_s
@@ -544,7 +542,7 @@ class _Session:
 
     def _host_scale(self) -> float:
         """Return the scale that limits the messages of a layer without GPUs."""
-        most = _LARGEST_ON_HOST.get(self._engines.backend)
+        most = BACKENDS[self._engines.backend].rehearsed_bytes
         if most is None:
             return 1.0
         # Those that do not repeat, such as all gradients at once, get smaller with the number of layers.
@@ -662,7 +660,7 @@ class _Session:
         """Return the rounds that all layouts have completed."""
         n = min(len(one.rounds) for one in self._measured)
         sharing = describe_sharing(self._engines.ranks)
-        if self._engines.backend == "threads":
+        if BACKENDS[self._engines.backend].in_process:
             sharing = f"{self._engines.world_size} ranks are threads of one process"
         return Rehearsal(
             layouts=tuple(_rehearsed(one, n) for one in self._measured),
@@ -681,7 +679,7 @@ class _Session:
 
 def _can_overlap(engines: Engines) -> bool:
     """Return whether a rank can communicate while it computes. MPI needs the thread level MPI_THREAD_MULTIPLE, 3."""
-    return engines.backend != "mpi" or engines.ranks[0].capabilities.facts.get("thread level") == "3"
+    return engines.capabilities().facts.get("thread level", "3") == "3"
 
 
 def _flops(scaled: _Scaled) -> float:

@@ -159,6 +159,11 @@ _NCCL_SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 _SETTING_OPTION = {"NCCL_ALGO": "algorithm", "NCCL_PROTO": "protocol", "NCCL_MIN_CTAS": "min_ctas"}
 
 
+def _is_nccl(capabilities: Capabilities) -> bool:
+    """Return whether the options are those of NCCL. Otherwise they are those of MPICH."""
+    return capabilities.backend == "nccl"
+
+
 def chooses_per_call(capabilities: Capabilities) -> bool:
     """Return True if the library can choose algorithms and numbers of thread blocks for each call."""
     return capabilities.facts.get(CONFIGURABLE, "").startswith("yes")
@@ -166,7 +171,7 @@ def chooses_per_call(capabilities: Capabilities) -> bool:
 
 def known_options(capabilities: Capabilities, collectives: Collection[str]) -> tuple[str, ...]:
     """Return the names to which the options of a tuning can be restricted."""
-    if capabilities.backend != "nccl":
+    if not _is_nccl(capabilities):
         names = (name for one in collectives for name in _MPICH.get(one, ("", ()))[1])
         return tuple(dict.fromkeys((*names, "no device", "release_gather")))
     known = [name for one in collectives for name in (*_ALGORITHMS.get(one, ()), *settings_for(capabilities, one))]
@@ -217,7 +222,7 @@ def options_for(
     >>> len(options_for(can, "all_reduce", 1 << 20, only=["max_ctas"]))
     7
     """
-    if capabilities.backend != "nccl":
+    if not _is_nccl(capabilities):
         return [TuningOption()]
     has_windows = not why_not_symmetric(capabilities)
     found = [TuningOption(), TuningOption(buffers="registered")]
@@ -293,7 +298,7 @@ def settings_for(
     >>> settings_for(can, "all_reduce", only=["ring"])
     {'ring': {'MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE': '0', 'MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM': 'ring'}}
     """
-    if capabilities.backend == "nccl":
+    if _is_nccl(capabilities):
         if chooses_per_call(capabilities) or collective == "send_recv":
             return {}
         return {

@@ -14,6 +14,7 @@ import numpy as np
 
 from meshlab.analysis.tuning._choice import best_options, usable_trials
 from meshlab.analysis.tuning._tuning import Tuning
+from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError
 from meshlab.base._units import format_size
 from meshlab.benchmark._bench import check_fit
@@ -54,14 +55,12 @@ if TYPE_CHECKING:
     from meshlab.comm._backend import Buffers
 
 
-_SIZES = {"nccl": "8:1G"}
-_SIZES_ON_HOST = "8:16M"
+_SIZES_ON_GPUS, _SIZES_ON_HOST = "8:1G", "8:16M"
 
 _SEARCHED = 0.65
 """The share of the time budget for the search. The rest is for the confirmation."""
 
-_MAX_S = {"nccl": 3.0}
-_MAX_S_ON_HOST = 2.0
+_MAX_S_ON_GPUS, _MAX_S_ON_HOST = 3.0, 2.0
 """The time in seconds for the rounds of one call in one set of ranks, without a budget."""
 
 _CLOSE = 1.1
@@ -212,14 +211,9 @@ def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
     if len(axes := Plan("all_reduce", axis).axis) > 1:
         raise BenchError(f"a tuning has one axis, not {', '.join(axes)}", hint="tune one after the other")
     can = engines.capabilities(engines.backend_of(mesh, axis))
-    if can.backend == "gloo":
-        raise BenchError(
-            "Gloo chooses its algorithms without settings, so there is nothing to tune", hint="use nccl or mpi"
-        )
-    if can.backend == "threads":
-        raise BenchError(
-            "threads have one algorithm per collective, so there is nothing to tune", hint="use nccl or mpi"
-        )
+    if why := BACKENDS[can.backend].why_not_tuned:
+        tunable = [name for name, facts in BACKENDS.items() if not facts.why_not_tuned]
+        raise BenchError(f"{why}, so there is nothing to tune", hint=f"use {' or '.join(tunable)}")
     if can.backend == "mpi":
         if not can.library.startswith("MPICH"):
             raise BenchError(
@@ -235,7 +229,7 @@ def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
 
 def _mode(engines: Engines, mode: str | None) -> str:
     """Return the mode, after a check that it can tell options apart."""
-    is_gpu = engines.backend == "nccl"
+    is_gpu = engines.backend in GPU_BACKENDS
     if mode is None:
         return "graph" if is_gpu else "pipelined"
     if mode == "isolated":
@@ -263,7 +257,7 @@ def _steps(
     if not names:
         raise BenchError("collectives is empty", hint="pass at least one, such as 'all_reduce'")
     if sizes is None:
-        sizes = _SIZES.get(engines.backend, _SIZES_ON_HOST)
+        sizes = _SIZES_ON_GPUS if engines.backend in GPU_BACKENDS else _SIZES_ON_HOST
     elif not isinstance(sizes, int) and not sizes:
         raise BenchError("sizes is empty", hint="pass a range such as '8:1G', or omit sizes=")
     found: list[Step] = []
@@ -308,7 +302,9 @@ def _settings(engines: Engines, names: Sequence[str], only: Sequence[str] | None
     # A name stands for one set of variables. "ring" of two collectives of MPICH are two sets.
     return {
         name: {
-            short if len(known[short]) == 1 else f"{name} {short}": Setting(variables, may_share=can.backend != "nccl")
+            short if len(known[short]) == 1 else f"{name} {short}": Setting(
+                variables, may_share=can.backend not in GPU_BACKENDS
+            )
             for short, variables in settings.items()
         }
         for name, settings in found.items()
@@ -733,7 +729,7 @@ class TuningSearch:
 
     def _how(self, *, rounds: int, halves: bool) -> TrialRounds:
         """Return how thoroughly to measure the next call, so that all others can be measured in time too."""
-        max_s = _MAX_S.get(self._engines.backend, _MAX_S_ON_HOST)
+        max_s = _MAX_S_ON_GPUS if self._engines.backend in GPU_BACKENDS else _MAX_S_ON_HOST
         if self._limit_s < math.inf:
             n_left = max(self._n_total - self._n_done, 1)
             max_s = min(max_s, max(self._limit_s - time.monotonic(), 0.0) / n_left)
