@@ -40,6 +40,7 @@ SHARED_WORKER = {
         "comm/",
         "commissioning/",
         "engines/",
+        "test_backend_facts",
         "test_cli",
         "test_readme",
         "widgets/test_measuring",

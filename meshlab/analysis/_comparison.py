@@ -20,10 +20,8 @@ from meshlab.base._files import is_folder
 from meshlab.base._forwarding import implementation
 from meshlab.base._markup import card, escape, table
 from meshlab.base._units import format_size, format_time_us
-from meshlab.frames._labels import GPU_SOURCES
-from meshlab.frames._labels import pair_label
-from meshlab.frames._schema import is_plain
-from meshlab.frames._schema import plain_value
+from meshlab.frames._labels import GPU_SOURCES, pair_label
+from meshlab.frames._schema import is_plain, plain_value
 from meshlab.frames._table import three_digits
 from meshlab.nccl_tests._reader import read as read_nccl_tests
 from meshlab.plans._options import OPTIONS

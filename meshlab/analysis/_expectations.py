@@ -9,11 +9,8 @@ import numpy as np
 from meshlab.analysis._references import matching_references
 from meshlab.base._errors import MeshlabError, TopologyError
 from meshlab.base._units import THIN, format_bandwidth, format_range, format_size
-from meshlab.frames._labels import GPU_SOURCES
-from meshlab.frames._labels import is_wrong
-from meshlab.frames._schema import is_pair
-from meshlab.frames._schema import is_plain
-from meshlab.frames._schema import plain_value
+from meshlab.frames._labels import GPU_SOURCES, is_wrong
+from meshlab.frames._schema import is_pair, is_plain, plain_value
 from meshlab.plans._options import OPTIONS
 from meshlab.prediction._bounds import with_bounds
 from meshlab.prediction._costs import COLLECTIVES

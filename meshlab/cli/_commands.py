@@ -21,12 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from meshlab.base._backends import GPU_BACKENDS
-from meshlab.base._errors import BenchError
-from meshlab.base._errors import EngineError
-from meshlab.base._errors import MeshError
-from meshlab.base._errors import MeshlabError
-from meshlab.base._errors import explained_text
-from meshlab.base._errors import printable
+from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError, explained_text, printable
 from meshlab.diagnosis._quoting import visible
 from meshlab.engines._launchers import launched_as
 
