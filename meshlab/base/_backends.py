@@ -66,7 +66,7 @@ class BackendFacts:
     where : str
         Label of the measured system, such as "MPI on this CPU".
     elsewhere : str, default ""
-        The same for results that may come from another machine. Empty if predictions apply to them.
+        The same for results that may come from another machine. Empty if they are of GPUs, which the results name.
     mark : str, default ""
         A word that titles of its numbers must contain. Empty if they need none.
     measures_machine : bool, default True
@@ -81,13 +81,13 @@ class BackendFacts:
     variables : tuple of str, default ()
         Prefixes of the environment variables that it, or a library below it, reads. Empty if they are not known.
     example_variable : str, default ""
-        A variable that chooses an algorithm for all calls, as an argument of `meshlab.launch` and further words.
+        A call of `meshlab.launch` that chooses an algorithm for all calls with a variable, for hints.
     why_not_tuned : str
         The reason why it has nothing to tune. Empty if `meshlab.tune` knows its options.
     rates : Rates
         Conservative rates: GPUs of one host with NVLink, or a few processes or threads on one CPU.
     probed_bytes : int
-        Size of the largest buffers of a step that is always probed.
+        Size of the largest buffers of a step that an estimate always probes.
     rehearsed_bytes : int or None, default None
         The largest message of a rehearsed layer, where a message takes up to a thousand times as long as on GPUs.
         None if there is no limit.
@@ -174,7 +174,6 @@ _BACKENDS = (
         mark="CPU",
         role="processes",
         offer="MPI ranks on this CPU",
-        # From the documentation of MPICH (its control variables and Hydra), Open MPI, Intel MPI and MVAPICH.
         variables=(
             *("MPIR_", "MPICH_", "MPIEXEC_", "HYDRA_", "PMI_", "OMPI_", "OPAL_", "PMIX_", "PRTE_", "I_MPI_", "MV2_"),
             *_BELOW,
