@@ -35,18 +35,18 @@ settings.load_profile("patient")
 SHARED_WORKER = {
     "ranks": (
         "analysis/test_concurrency",
+        "base/test_backends",
         "benchmark/",
         "chaos/",
         "comm/",
         "commissioning/",
         "engines/",
-        "test_backend_facts",
         "test_cli",
         "test_readme",
         "widgets/test_measuring",
     ),
     "browser": ("browser/", "notebooks/"),
-    "long files": ("frames/", "prediction/test_calibrated_rows", "report/", "test_hostile_texts"),
+    "long files": ("runs/", "prediction/test_calibrated_rows", "report/", "test_hostile_texts"),
 }
 
 

@@ -104,9 +104,9 @@ FACTS = """
 
 IMPORT = """
     if backend == "sockets":
-        from meshlab.comm.backends import sockets
+        from meshlab.comm.backends import _sockets
 
-        return sockets
+        return _sockets
 """
 
 MODULE = '''
@@ -274,13 +274,13 @@ def insert(path: Path, before: str, text: str) -> None:
 def test_a_new_backend_touches_at_most_four_modules(tmp_path: Path) -> None:
     package = tmp_path / "meshlab"
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
-    insert(package / "backend_facts.py", '    BackendFacts(\n        name="threads",', FACTS)
+    insert(package / "base" / "_backends.py", '    BackendFacts(\n        name="threads",', FACTS)
     insert(
         package / "comm" / "worlds.py",
         '    raise CommunicatorError(f"backend {backend!r} has no module for ranks in processes',
         IMPORT,
     )
-    (package / "comm" / "backends" / "sockets.py").write_text(MODULE)
+    (package / "comm" / "backends" / "_sockets.py").write_text(MODULE)
 
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300
@@ -307,5 +307,5 @@ def test_a_new_backend_touches_at_most_four_modules(tmp_path: Path) -> None:
         if not (PACKAGE / path.relative_to(package)).exists()
         or not filecmp.cmp(path, PACKAGE / path.relative_to(package), shallow=False)
     ]
-    assert sorted(changed) == ["backend_facts.py", "comm/backends/sockets.py", "comm/_worlds.py"]
+    assert sorted(changed) == ["base/_backends.py", "comm/_worlds.py", "comm/backends/_sockets.py"]
     assert len(changed) <= 4
