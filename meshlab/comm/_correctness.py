@@ -9,8 +9,9 @@ section 4.2). The bound is zero if every step is exact, as for sums of integers 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -228,3 +229,21 @@ def _select(case: Case, sender: Index, position: Index) -> Expected:
 
 def _wide(values: Array) -> Array:
     return values if is_integer(values.dtype) else values.astype(np.float64)
+
+
+EXPECTED: Mapping[str, Callable[[Case, Index], Expected]] = MappingProxyType(
+    {
+        "all_reduce": reduced,
+        "all_gather": gathered,
+        "reduce_scatter": reduced_chunk,
+        "all_to_all": exchanged,
+        "all_to_all_v": exchanged_by_counts,
+        "broadcast": root_input,
+        "reduce": reduced,
+        "gather": gathered,
+        "scatter": root_chunk,
+        "recv": source_input,
+        "send_recv": source_input,
+    }
+)
+"""The function of each collective that has an output."""

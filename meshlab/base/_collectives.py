@@ -1,0 +1,610 @@
+"""What a collective is: its buffers, its bytes, and the names that libraries and tools have for it.
+
+Every other module reads this table. A new collective is a row here, its expected output in `meshlab.comm._correctness`
+and, if no library has a call for it, the calls that it consists of in `meshlab.comm.compositions`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Literal
+
+Direction = Literal["sends", "receives"]
+Elements = Literal["count", "count x n", "nothing"]
+
+Share = Callable[[int], float]
+"""A part of the size S of a call (of nccl-tests), by the number of ranks."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Traffic:
+    """The bytes of a call as shares of its size S, for the busiest rank in each direction.
+
+    Parameters
+    ----------
+    sends, receives : callable
+        The share that a rank sends and the share that a rank receives, by the number of ranks.
+    """
+
+    sends: Share
+    receives: Share
+
+    def busiest(self, n: int) -> float:
+        """Return the larger of the two shares: what a link with two directions has to move in one of them."""
+        return max(self.sends(n), self.receives(n))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NcclFunction:
+    """The function of NCCL that runs a collective.
+
+    Parameters
+    ----------
+    name : str
+        The name without ``nccl``, as in NCCL's log and in NCCL_ALGO.
+    algorithms : tuple of str, default ()
+        The algorithms among which NCCL's tuner chooses, from its table of functions. Empty if NCCL has no choice.
+    kernels : tuple of str, default ()
+        The kernels for symmetric memory of one NVLink domain. Names that contain MC use the multicast of NVSwitch.
+    has_copy_engines : bool, default False
+        True if copy engines can run the call, on symmetric memory.
+    nccl4py : str, optional
+        The method of nccl4py's Communicator that takes a configuration.
+    """
+
+    name: str
+    algorithms: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    has_copy_engines: bool = False
+    nccl4py: str | None = None
+
+    @property
+    def is_tuned(self) -> bool:
+        """True if NCCL's tuner chooses the algorithm."""
+        return bool(self.algorithms)
+
+    @property
+    def in_plugins(self) -> str:
+        """The name in the configuration of NCCL's example of a tuner plugin."""
+        return self.name.lower()
+
+    @property
+    def in_bindings(self) -> str:
+        """The name in nccl4py's low-level bindings.
+
+        Examples
+        --------
+        >>> NcclFunction(name="AlltoAll").in_bindings
+        'allto_all'
+        """
+        return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).lower()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NcclTest:
+    """The program of nccl-tests that measures a collective.
+
+    Parameters
+    ----------
+    program : str
+        The name without ``_perf``.
+    may_print_op : bool, default False
+        True if a version prints an operation, although the collective does not reduce.
+    had_op_column : bool, default False
+        True if the layout before 2.13 has an empty column for the operation, although the collective does not reduce.
+    prints_own_rates : bool, default False
+        True if the printed bandwidths are of something else than the size, such as the bytes of the busiest rank.
+    """
+
+    program: str
+    may_print_op: bool = False
+    had_op_column: bool = False
+    prints_own_rates: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MpiFunction:
+    """The function of MPI that runs a collective.
+
+    Parameters
+    ----------
+    name : str
+        The name without ``MPI_``.
+    mpich : tuple of str, default ()
+        The algorithms within one communicator of MPICH 4 and 5, from the descriptions that the library contains.
+        "smp", "auto" and algorithms of other libraries are missing, because they choose among the others.
+    in_shared_memory : bool, default False
+        True if MPICH also has an algorithm in shared memory.
+    """
+
+    name: str
+    mpich: tuple[str, ...] = ()
+    in_shared_memory: bool = False
+
+    @property
+    def in_variables(self) -> str:
+        """The name in MPICH's control variables."""
+        return self.name.upper()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TorchFunctions:
+    """The functions of torch.distributed that run a collective.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The functions of Python.
+    is_even : bool, default False
+        True if all ranks must pass equally many elements.
+    """
+
+    names: tuple[str, ...]
+    is_even: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CollectiveFacts:
+    """Description of a collective.
+
+    Parameters
+    ----------
+    name : str
+        The name, in snake case.
+    sends, receives : {"count", "count x n", "nothing"}
+        The number of elements of the input and of the output, in terms of the call's count and the group size n.
+    only_root : {"sends", "receives"}, optional
+        The buffer that only the root has.
+    reduces : bool, default False
+        True if the collective takes a reduce operation.
+    rooted : bool, default False
+        True if the collective takes a root.
+    peers : tuple of str, default ()
+        The arguments that name other ranks: ``"dest"``, ``"source"``. Only these ranks take part in the call.
+    counted : bool, default False
+        True if every chunk has its own count. ``sends`` and ``receives`` then apply to equal counts.
+    in_place : bool, default False
+        True if input and output may share memory, with the smaller one at this rank's chunk of the larger one.
+    synchronises : bool, default False
+        True if no rank can leave before all ranks have entered.
+    bus_factor : callable
+        Returns busbw / algbw for n ranks, as defined in nccl-tests' PERFORMANCE.md.
+    traffic : dict, optional
+        The bytes that ranks send and receive, by algorithm: ``"ring"``, ``"tree"``, ``"nvls"``, ``"pat"``, or
+        ``"messages"`` between the ranks. The bytes of other algorithms depend on the nodes of the ranks.
+    is_composed : bool, default False
+        True if meshlab composes the collective of other calls, on a backend that does not have it.
+    is_modelled : bool, default False
+        True if there is a model of its time.
+    like : str, optional
+        The collective with a model whose time is the nearest.
+    axes : tuple of str, default ()
+        The usual names of mesh axes whose groups call mainly this collective.
+    nccl, nccl_test, mpi, torch : optional
+        The names and properties in NCCL, nccl-tests, MPI and torch.distributed. None if they lack the collective.
+    summary : str
+        Short description.
+    """
+
+    name: str
+    sends: Elements
+    receives: Elements
+    only_root: Direction | None = None
+    reduces: bool = False
+    rooted: bool = False
+    peers: tuple[str, ...] = ()
+    counted: bool = False
+    in_place: bool = False
+    synchronises: bool = False
+    bus_factor: Share
+    traffic: Mapping[str, Traffic] = field(default_factory=lambda: MappingProxyType({}))
+    is_composed: bool = False
+    is_modelled: bool = False
+    like: str | None = None
+    axes: tuple[str, ...] = ()
+    nccl: NcclFunction | None = None
+    nccl_test: NcclTest | None = None
+    mpi: MpiFunction | None = None
+    torch: TorchFunctions | None = None
+    summary: str
+
+    @property
+    def is_configurable(self) -> bool:
+        """True if NCCL has a configuration for the call. It runs the others as messages."""
+        return not self.peers and not self.counted and self.is_measurable and not self.is_composed
+
+    @property
+    def is_measurable(self) -> bool:
+        """True if a single call moves data in and out, so that it has a size and a bandwidth."""
+        return self.sends != "nothing" and self.receives != "nothing"
+
+    @property
+    def has_size(self) -> bool:
+        """True if the call moves data, on one side or on both. A barrier does not."""
+        return self.sends != "nothing" or self.receives != "nothing"
+
+    @property
+    def has_total_size(self) -> bool:
+        """True if the size S is the total over ranks, as in nccl-tests."""
+        return "count x n" in (self.sends, self.receives)
+
+    @property
+    def is_paired(self) -> bool:
+        """True if two ranks alone can be measured with it: one message, or one in each direction."""
+        return "dest" in self.peers
+
+    def has(self, side: Direction, is_root: bool = True) -> bool:
+        """Return True if a rank has an input (``"sends"``) or an output (``"receives"``)."""
+        kind = self.sends if side == "sends" else self.receives
+        return kind != "nothing" and (is_root or side != self.only_root)
+
+    def elements(self, side: Direction, count: int, n: int) -> int:
+        """Return the number of elements of a rank's input (``"sends"``) or output (``"receives"``)."""
+        kind = self.sends if side == "sends" else self.receives
+        return count if kind == "count" else count * n if kind == "count x n" else 0
+
+    def count_for(self, size_bytes: int, itemsize: int, n: int) -> int:
+        """Return the call's count for a size S in bytes, rounded down to complete elements, but at least 1.
+
+        S is the total size for gather-like collectives, as in nccl-tests.
+
+        Examples
+        --------
+        >>> COLLECTIVES["all_gather"].count_for(1024, 4, 4), COLLECTIVES["all_reduce"].count_for(1024, 4, 4)
+        (64, 256)
+        """
+        return max(1, size_bytes // (itemsize * self._ranks_in_size(n)))
+
+    def size_bytes(self, count: int, itemsize: int, n: int) -> int:
+        """Return the size S of a call, in bytes. The inverse of `count_for`."""
+        return count * itemsize * self._ranks_in_size(n)
+
+    def _ranks_in_size(self, n: int) -> int:
+        return n if self.has_total_size else 1
+
+
+def _all(n: int) -> float:
+    return 1.0
+
+
+def _others(n: int) -> float:
+    return (n - 1) / n
+
+
+def _others_twice(n: int) -> float:
+    return 2 * (n - 1) / n
+
+
+def _chunk(n: int) -> float:
+    return 1 / n
+
+
+def _all_and_chunk(n: int) -> float:
+    return 1 + 1 / n
+
+
+def _tree(n: int) -> float:
+    # Each half of the data goes up and down its own tree. A rank inside both directions of them sends every byte up and
+    # down. Of two ranks, each one is the root of one tree.
+    return 2.0 if n > 2 else 1.0
+
+
+def _nothing(n: int) -> float:
+    return 0.0
+
+
+def _undefined(n: int) -> float:
+    return float("nan")
+
+
+def _traffic(**algorithms: Traffic) -> Mapping[str, Traffic]:
+    return MappingProxyType(algorithms)
+
+
+COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
+    {
+        collective.name: collective
+        for collective in (
+            CollectiveFacts(
+                name="all_reduce",
+                sends="count",
+                receives="count",
+                reduces=True,
+                in_place=True,
+                synchronises=True,
+                bus_factor=_others_twice,
+                traffic=_traffic(
+                    ring=Traffic(_others_twice, _others_twice),
+                    tree=Traffic(_tree, _tree),
+                    # NVSwitch reads the whole input of a rank to reduce it, and a rank sends its reduced chunk once.
+                    nvls=Traffic(_all_and_chunk, _all_and_chunk),
+                ),
+                is_modelled=True,
+                nccl=NcclFunction(
+                    name="AllReduce",
+                    algorithms=("ring", "tree", "nvls", "nvlstree", "collnet_direct", "collnet_chain"),
+                    kernels=(
+                        *("SYMK_AGxLL_R", "SYMK_AGxLLMC_R", "SYMK_RSxLD_AGxST", "SYMK_RSxLDMC_AGxSTMC"),
+                        "SYMK_RSxTmaLD_AGxTmaST",
+                    ),
+                    nccl4py="allreduce",
+                ),
+                nccl_test=NcclTest(program="all_reduce"),
+                mpi=MpiFunction(
+                    name="Allreduce",
+                    mpich=(
+                        *("recursive_doubling", "recursive_multiplying", "reduce_scatter_allgather"),
+                        *("k_reduce_scatter_allgather", "recexch", "ring", "tree", "nb"),
+                    ),
+                    in_shared_memory=True,
+                ),
+                torch=TorchFunctions(names=("all_reduce", "all_reduce_coalesced"), is_even=True),
+                summary="Reduces the inputs of all ranks. Every rank receives the result.",
+            ),
+            CollectiveFacts(
+                name="all_gather",
+                sends="count",
+                receives="count x n",
+                in_place=True,
+                synchronises=True,
+                bus_factor=_others,
+                traffic=_traffic(
+                    ring=Traffic(_others, _others),
+                    nvls=Traffic(_chunk, _all),
+                    pat=Traffic(_others, _others),
+                ),
+                is_modelled=True,
+                nccl=NcclFunction(
+                    name="AllGather",
+                    algorithms=("ring", "pat", "nvls", "collnet_direct"),
+                    kernels=("SYMK_LL", "SYMK_LLMC", "SYMK_ST", "SYMK_STMC", "SYMK_TmaST", "SYMK_TmaSTMC"),
+                    has_copy_engines=True,
+                    nccl4py="allgather",
+                ),
+                nccl_test=NcclTest(program="all_gather"),
+                mpi=MpiFunction(
+                    name="Allgather",
+                    mpich=(
+                        *("recursive_doubling", "ring", "brucks", "k_brucks", "recexch_doubling", "recexch_halving"),
+                        "nb",
+                    ),
+                ),
+                torch=TorchFunctions(
+                    names=(
+                        *("all_gather", "all_gather_into_tensor", "all_gather_into_tensor_coalesced"),
+                        *("all_gather_coalesced", "all_gather_object"),
+                    ),
+                    is_even=True,
+                ),
+                summary="Concatenates the inputs of all ranks on every rank.",
+            ),
+            CollectiveFacts(
+                name="reduce_scatter",
+                sends="count x n",
+                receives="count",
+                reduces=True,
+                in_place=True,
+                synchronises=True,
+                bus_factor=_others,
+                traffic=_traffic(
+                    ring=Traffic(_others, _others),
+                    nvls=Traffic(_all, _chunk),
+                    pat=Traffic(_others, _others),
+                ),
+                is_modelled=True,
+                nccl=NcclFunction(
+                    name="ReduceScatter",
+                    algorithms=("ring", "pat", "nvls", "collnet_direct"),
+                    kernels=("SYMK_LL", "SYMK_LD", "SYMK_LDMC", "SYMK_TmaLD"),
+                    nccl4py="reduce_scatter",
+                ),
+                nccl_test=NcclTest(program="reduce_scatter"),
+                mpi=MpiFunction(
+                    name="Reduce_scatter_block",
+                    mpich=("recursive_halving", "recursive_doubling", "pairwise", "nb"),
+                ),
+                torch=TorchFunctions(
+                    names=("reduce_scatter", "reduce_scatter_tensor", "reduce_scatter_tensor_coalesced"), is_even=True
+                ),
+                summary="Reduces the inputs of all ranks. Rank i receives chunk i of the result.",
+            ),
+            CollectiveFacts(
+                name="all_to_all",
+                sends="count x n",
+                receives="count x n",
+                synchronises=True,
+                bus_factor=_others,
+                traffic=_traffic(messages=Traffic(_others, _others)),
+                is_modelled=True,
+                axes=("ep",),
+                nccl=NcclFunction(name="AlltoAll", has_copy_engines=True, nccl4py="alltoall"),
+                nccl_test=NcclTest(program="alltoall", had_op_column=True),
+                mpi=MpiFunction(name="Alltoall", mpich=("pairwise", "scattered", "brucks", "k_brucks", "nb")),
+                torch=TorchFunctions(names=("all_to_all", "all_to_all_single")),
+                summary="Sends chunk i of the input to rank i and receives one chunk from every rank.",
+            ),
+            CollectiveFacts(
+                name="all_to_all_v",
+                sends="count x n",
+                receives="count x n",
+                counted=True,
+                synchronises=True,
+                bus_factor=_others,  # for the bytes of the busiest rank
+                traffic=_traffic(messages=Traffic(_others, _others)),
+                like="all_to_all",
+                nccl_test=NcclTest(program="alltoallv", prints_own_rates=True),
+                mpi=MpiFunction(name="Alltoallv"),
+                summary="Like all_to_all, with a separate size for every chunk.",
+            ),
+            CollectiveFacts(
+                name="broadcast",
+                sends="count",
+                receives="count",
+                rooted=True,
+                in_place=True,
+                bus_factor=_all,
+                traffic=_traffic(ring=Traffic(_all, _all)),
+                is_modelled=True,
+                nccl=NcclFunction(name="Broadcast", algorithms=("ring",), nccl4py="broadcast"),
+                nccl_test=NcclTest(program="broadcast"),
+                mpi=MpiFunction(
+                    name="Bcast",
+                    mpich=(
+                        *("binomial", "tree", "pipelined_tree", "scatter_recursive_doubling_allgather"),
+                        *("scatter_ring_allgather", "nb"),
+                    ),
+                    in_shared_memory=True,
+                ),
+                torch=TorchFunctions(names=("broadcast",), is_even=True),
+                summary="Copies the root's input to every rank.",
+            ),
+            CollectiveFacts(
+                name="reduce",
+                sends="count",
+                receives="count",
+                only_root="receives",
+                reduces=True,
+                rooted=True,
+                in_place=True,
+                bus_factor=_all,
+                traffic=_traffic(ring=Traffic(_all, _all)),
+                is_modelled=True,
+                nccl=NcclFunction(name="Reduce", algorithms=("ring",), nccl4py="reduce"),
+                nccl_test=NcclTest(program="reduce"),
+                mpi=MpiFunction(
+                    name="Reduce", mpich=("binomial", "reduce_scatter_gather", "nb"), in_shared_memory=True
+                ),
+                torch=TorchFunctions(names=("reduce",), is_even=True),
+                summary="Reduces the inputs of all ranks. The root receives the result.",
+            ),
+            CollectiveFacts(
+                name="gather",
+                sends="count",
+                receives="count x n",
+                only_root="receives",
+                rooted=True,
+                in_place=True,
+                bus_factor=_others,
+                traffic=_traffic(messages=Traffic(_chunk, _others)),
+                like="all_gather",
+                nccl=NcclFunction(name="Gather", has_copy_engines=True),
+                nccl_test=NcclTest(program="gather"),
+                mpi=MpiFunction(name="Gather", mpich=("binomial", "nb")),
+                torch=TorchFunctions(names=("gather",)),
+                summary="Concatenates the inputs of all ranks on the root.",
+            ),
+            CollectiveFacts(
+                name="scatter",
+                sends="count x n",
+                receives="count",
+                only_root="sends",
+                rooted=True,
+                in_place=True,
+                bus_factor=_others,
+                traffic=_traffic(messages=Traffic(_others, _chunk)),
+                like="all_gather",
+                nccl=NcclFunction(name="Scatter", has_copy_engines=True),
+                nccl_test=NcclTest(program="scatter"),
+                mpi=MpiFunction(name="Scatter", mpich=("binomial", "nb")),
+                torch=TorchFunctions(names=("scatter",)),
+                summary="Sends chunk i of the root's input to rank i.",
+            ),
+            CollectiveFacts(
+                name="send",
+                sends="count",
+                receives="nothing",
+                peers=("dest",),
+                bus_factor=_all,
+                traffic=_traffic(messages=Traffic(_all, _nothing)),
+                like="send_recv",
+                nccl=NcclFunction(name="Send"),
+                mpi=MpiFunction(name="Send"),
+                torch=TorchFunctions(names=("send", "isend")),
+                summary="Sends the input to one rank, which must receive it.",
+            ),
+            CollectiveFacts(
+                name="recv",
+                sends="nothing",
+                receives="count",
+                peers=("source",),
+                bus_factor=_all,
+                traffic=_traffic(messages=Traffic(_nothing, _all)),
+                nccl=NcclFunction(name="Recv"),
+                mpi=MpiFunction(name="Recv"),
+                torch=TorchFunctions(names=("recv", "irecv")),
+                summary="Receives the input of one rank, which must send it.",
+            ),
+            CollectiveFacts(
+                name="send_recv",
+                sends="count",
+                receives="count",
+                peers=("dest", "source"),
+                bus_factor=_all,
+                traffic=_traffic(messages=Traffic(_all, _all)),
+                is_modelled=True,
+                axes=("pp",),
+                nccl_test=NcclTest(program="sendrecv", may_print_op=True),
+                mpi=MpiFunction(name="Sendrecv"),
+                summary="Sends the input to one rank and receives the input of another rank simultaneously.",
+            ),
+            CollectiveFacts(
+                name="barrier",
+                sends="nothing",
+                receives="nothing",
+                synchronises=True,
+                bus_factor=_undefined,
+                mpi=MpiFunction(name="Barrier"),
+                torch=TorchFunctions(names=("barrier", "monitored_barrier")),
+                summary="Blocks every rank until all ranks have entered.",
+            ),
+        )
+    }
+)
+"""The collectives, by name."""
+
+NCCL_FUNCTIONS: Mapping[str, NcclFunction] = MappingProxyType(
+    {name: collective.nccl for name, collective in COLLECTIVES.items() if collective.nccl is not None}
+)
+"""The functions of NCCL, by collective."""
+
+MPI_FUNCTIONS: Mapping[str, MpiFunction] = MappingProxyType(
+    {name: collective.mpi for name, collective in COLLECTIVES.items() if collective.mpi is not None}
+)
+"""The functions of MPI, by collective."""
+
+NCCL_TESTS: Mapping[str, NcclTest] = MappingProxyType(
+    {name: collective.nccl_test for name, collective in COLLECTIVES.items() if collective.nccl_test is not None}
+)
+"""The programs of nccl-tests, by collective."""
+
+TORCH_FUNCTIONS: Mapping[str, TorchFunctions] = MappingProxyType(
+    {name: collective.torch for name, collective in COLLECTIVES.items() if collective.torch is not None}
+)
+"""The functions of torch.distributed, by collective."""
+
+_USUAL = MappingProxyType({axis: name for name, collective in COLLECTIVES.items() for axis in collective.axes})
+
+
+def usual_collective(axis: str) -> str:
+    """Return the usual collective of an axis.
+
+    Examples
+    --------
+    >>> usual_collective("pp"), usual_collective("ep"), usual_collective("dp")
+    ('send_recv', 'all_to_all', 'all_reduce')
+    """
+    return _USUAL.get(axis, "all_reduce")
+
+
+def usual_collectives_text() -> str:
+    """Describe the usual collectives of all axes.
+
+    Examples
+    --------
+    >>> usual_collectives_text()
+    'all_to_all for ep, send_recv for pp, all_reduce for other axes'
+    """
+    return ", ".join([*(f"{name} for {axis}" for axis, name in _USUAL.items()), "all_reduce for other axes"])
