@@ -1,7 +1,7 @@
 """What a collective is: its buffers, its bytes, and the names that libraries and tools have for it.
 
 Every other module reads this table. A new collective is a row here, its expected output in `meshlab.comm._correctness`
-and, if no library has a call for it, the calls that it consists of in `meshlab.comm.compositions`.
+and, if no library has a call for it, the calls that it consists of in `meshlab.comm._compositions`.
 """
 
 from __future__ import annotations

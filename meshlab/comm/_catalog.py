@@ -40,7 +40,7 @@ CATALOG: Mapping[str, Collective] = MappingProxyType(
 """The collectives, by name."""
 
 NATIVE = tuple(name for name, row in CATALOG.items() if not row.is_composed)
-"""The collectives that every library has. `meshlab.comm.compositions` has the others."""
+"""The collectives that every library has. `meshlab.comm._compositions` has the others."""
 
 
 def find_collective(name: str) -> Collective:

@@ -21,6 +21,7 @@ from meshlab.comm._call_cache import CallCache, known_call
 from meshlab.comm._catalog import CATALOG, Collective, find_collective
 from meshlab.comm._choices import SizeChoices
 from meshlab.comm._collectives import CollectiveMethods
+from meshlab.comm._compositions import call_runner, prepare_batch, prepare_call, with_compositions
 from meshlab.comm._elements import ReduceOp
 from meshlab.comm._streams import HOST_STREAM, Event, HostStream
 from meshlab.comm._validate import CallValidator, check_config
@@ -398,7 +399,7 @@ class Communicator(CollectiveMethods):
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities of the backend and its library."""
-        return self.backend.capabilities()
+        return with_compositions(self.backend.capabilities())
 
     # -- streams and events --------------------------------------------------------------------------------------------
 
@@ -626,7 +627,7 @@ class Communicator(CollectiveMethods):
             dtype=dtype,
         )
         self._check_own_messages(call)
-        return PreparedCall(self, (call,), self.backend.prepare(call))
+        return PreparedCall(self, (call,), prepare_call(self.backend, call))
 
     def configured(
         self,
@@ -828,7 +829,7 @@ class Communicator(CollectiveMethods):
             makes_output=True,
         )
         self._check_own_messages(call)
-        prepared = PreparedCall(self, (call,), self.backend.prepare(call))
+        prepared = PreparedCall(self, (call,), prepare_call(self.backend, call))
         prepared()
         if key is not None and call.scalar is None:
             self._remember(key, call, prepared, out is None)
@@ -845,7 +846,7 @@ class Communicator(CollectiveMethods):
             new_output = partial(self.xp.empty, recv.shape, recv.dtype)
         codes = prepared._code, prepared._checksum
         self._known.add(
-            key, known_call(call, self.backend.runner(call), new_output, codes, enter, prepared._leave, compare)
+            key, known_call(call, call_runner(self.backend, call), new_output, codes, enter, prepared._leave, compare)
         )
 
     def _share(self, collective: str, numbers: Sequence[int], **arguments: Any) -> list[int]:
@@ -869,7 +870,7 @@ class Communicator(CollectiveMethods):
         if not calls:
             raise CommunicatorError(f"the batch on {self.name} is empty; add calls to it", group=self.name)
         self._validator.check_batch(calls)
-        return PreparedCall(self, calls, self.backend.prepare_batch(tuple(calls)))
+        return PreparedCall(self, calls, prepare_batch(self.backend, calls))
 
     def _check_own_messages(self, call: Call) -> None:
         # A message from a rank to itself needs its counterpart in the same batch. Without it, the call would block

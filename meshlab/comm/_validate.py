@@ -12,6 +12,7 @@ import numpy.typing as npt
 from meshlab.base._errors import CommunicatorError, did_you_mean
 from meshlab.comm._backend import CTA_POLICIES, PROTOCOLS, Backend, Call, CallConfig
 from meshlab.comm._catalog import Collective, Direction
+from meshlab.comm._compositions import with_compositions
 from meshlab.comm._elements import OPS, ReduceOp, find_dtype, find_op, scalar_in
 
 
@@ -29,7 +30,7 @@ class CallValidator:
     """
 
     def __init__(self, backend: Backend, group: str, world_rank: int) -> None:
-        can = backend.capabilities()
+        can = with_compositions(backend.capabilities())
         self._can = can
         self._group = group
         self._world_rank = world_rank

@@ -20,7 +20,9 @@ from meshlab.base import _markup as markup
 from meshlab.base._backends import BACKENDS, BackendFacts, check_backend, choice_text, openable_backends
 from meshlab.base._errors import CommunicatorError, EngineError, MeshError
 from meshlab.base._units import format_size
-from meshlab.comm._worlds import beside_module, process_module
+from meshlab.comm._compositions import with_compositions
+from meshlab.comm._worlds import beside_module
+from meshlab.comm._worlds import process_module
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, ranks_label, without_banner
 from meshlab.engines._verification import verify_mesh
@@ -469,7 +471,7 @@ class Engines:
                 f"the engines run {self.backend!r}{also}, not {backend!r}",
                 hint=f"start engines with backend={backend!r}",
             )
-        return beside_module(backend).capabilities()
+        return with_compositions(beside_module(backend).capabilities())
 
     # -- lifetime ------------------------------------------------------------------------------------------------------
 

@@ -118,12 +118,12 @@ class NcclBinder:
     def bind(self, call: Call) -> Launch:
         """Return a callable that enqueues a call on a stream."""
         # A partial() and not a lambda, so that C calls C without a Python frame, because this is the timed code.
-        name = call.collective.name
-        if name == "barrier":
+        row = call.collective
+        if not row.has_size:
             return self.barrier
-        if name in ("send", "recv", "send_recv"):
+        if row.peers:
             return self._bind_messages(call)
-        if name == "all_to_all_v":
+        if row.counted:
             return self._bind_by_counts(call)
         op = None if call.op is None else self._op(call)
         launch = self._bind_plain(call, op)(_pointer(call.send), _pointer(call.recv))
@@ -136,8 +136,10 @@ class NcclBinder:
         return self._bind_plain(call, None if call.op is None else self._op(call))
 
     def _bind_plain(self, call: Call, op: int | None) -> Callable[[int, int], Launch]:
-        name = call.collective.name
-        function = getattr(self._binding, {"all_to_all": "allto_all"}.get(name, name))
+        row = call.collective
+        if row.nccl is None:
+            raise CommunicatorError(f"NCCL does not support {row.name}", collective=row.name)
+        function = getattr(self._binding, row.nccl.in_bindings)
         last = [value for value in (op, call.root) if value is not None]
         arguments = [call.count, self._dtype(call), *last, self._comm]
         config = self._config

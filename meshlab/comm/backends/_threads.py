@@ -19,7 +19,7 @@ from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._agreement import mismatch_error, signature
 from meshlab.comm._backend import Backend, BlockingBackend, Call, Capabilities, Mode, Timings, measure_blocking
-from meshlab.comm._catalog import CATALOG
+from meshlab.comm._catalog import CATALOG, NATIVE
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements
 
 
@@ -465,7 +465,7 @@ class ThreadBackend(BlockingBackend):
             library=f"numpy {np.__version__}",
             path=str(np.__file__),
             where=BACKENDS["threads"].where,
-            collectives=tuple(CATALOG),
+            collectives=NATIVE,
             dtypes=tuple(name for name, dtype in DTYPES.items() if carrier(dtype) == dtype),
             ops=tuple(OPS),
             modes=("isolated", "pipelined"),
