@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.analysis._launches import student_p
+from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._errors import BenchError
 from meshlab.frames._schema import STEP, plain_key, with_step_columns
 from meshlab.frames._statistics import find_modes, spike_limit
@@ -27,8 +28,7 @@ _ORDINARY_SHARE = 0.75  # of the ranks of a group, which are assumed not to be s
 _ERROR_RATE = 0.01
 _MOST_BLOCKS, _FEWEST_BLOCKS, _BATCHES_PER_BLOCK = 12, 6, 2
 
-_SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v")
-"""The collectives that no rank can leave before all ranks have entered."""
+_SYNCHRONISING = frozenset(name for name, collective in COLLECTIVES.items() if collective.synchronises)
 
 _N_SHARED = STEP.index("group")
 """The number of leading columns of a step's key that all of its groups share."""

@@ -23,7 +23,7 @@ from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._plan import Plan
 from meshlab.plans._sampling import Sampling
-from meshlab.plans._steps import CONFIGURED, Function
+from meshlab.plans._steps import CONFIGURED, PAIRED, Function
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import check_ended, load
 
@@ -289,7 +289,7 @@ def bench_pairs(
     >>> sorted(zip(sends["src_rank"].tolist(), sends["dst_rank"].tolist()))
     [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)]
     """
-    return bench(engines, mesh, ["send", "send_recv"], axis=axis, sizes=sizes, grouping="pairs", **arguments)
+    return bench(engines, mesh, PAIRED, axis=axis, sizes=sizes, grouping="pairs", **arguments)
 
 
 def _resumed_plan(run: RunData, given: Any) -> Plan:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from meshlab.base._backends import BACKENDS
+from meshlab.base._collectives import usual_collectives_text
 from meshlab.base._errors import MeshlabError
 from meshlab.base._version import __version__
 from meshlab.cli import _acceptance as acceptance_command
@@ -398,7 +399,7 @@ def make_parser() -> argparse.ArgumentParser:
         "collectives",
         nargs="*",
         metavar="COLLECTIVE",
-        help="before the options (default: send_recv for pp, all_to_all for ep, all_reduce for other axes)",
+        help=f"before the options (default: {usual_collectives_text()})",
     )
     predict.add_argument(
         "--cluster",

@@ -14,6 +14,7 @@ from meshlab.engines._engines import Engines
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
+from meshlab.plans._steps import PAIRED
 from meshlab.topology.model._cluster import Cluster
 
 _COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
@@ -134,7 +135,7 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
         mode=_supported(["pipelined", *_named(limits, "mode")], can, "modes"),
         sampling=extent.sampling,
     )
-    pairs = Plan(["send", "send_recv"], axes, sizes=extent.pairs, grouping="pairs", sampling=extent.sampling)
+    pairs = Plan(PAIRED, axes, sizes=extent.pairs, grouping="pairs", sampling=extent.sampling)
     several = [axis for axis in axes if len(mesh[axis]) > 1]
     if not several:
         contention = Planned(None, f"no axis of {mesh} has several groups, so there is no contention to measure")

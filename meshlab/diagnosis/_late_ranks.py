@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from meshlab.base._collectives import COLLECTIVES
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._flight_recorder import FlightCall, FlightDump, FlightGroup, read_flight_dumps
 from meshlab.diagnosis.formats._torch_lines import GroupStatus, TorchLog, WorkTimeout
@@ -37,8 +38,10 @@ def rank_list(ranks: Iterable[int]) -> str:
 def plain_name(op: str) -> str:
     """Return the plain name of a collective: ALLREDUCE and _ALLGATHER_BASE become all_reduce and all_gather."""
     plain = op.lower().removeprefix("nccl:").strip("_").removesuffix("_base").removesuffix("_barrier")
-    known = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
-    return known.get(plain, plain)
+    return _COLLECTIVES.get(plain.replace("_", ""), plain)
+
+
+_COLLECTIVES = {name.replace("_", ""): name for name in COLLECTIVES}
 
 
 def _key(one: WorkTimeout | GroupStatus, names: dict[int, int]) -> str | None:

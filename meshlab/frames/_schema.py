@@ -143,7 +143,7 @@ RESULTS = _columns(
     (
         "size_bytes",
         "Int64",
-        "Message size in bytes, S of nccl-tests: the total for all_gather, reduce_scatter and all_to_all. Missing for "
+        "Message size in bytes, S of nccl-tests: the total over ranks for gather-like collectives. Missing for "
         "functions.",
     ),
     ("n_samples", "Int64", "Number of batches in the statistics."),

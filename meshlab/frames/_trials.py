@@ -37,7 +37,7 @@ _CASE_COLUMNS = (
     Column(
         "size_bytes",
         "Int64",
-        "Message size in bytes, S of nccl-tests: the total for all_gather, reduce_scatter and all_to_all.",
+        "Message size in bytes, S of nccl-tests: the total over ranks for gather-like collectives.",
     ),
 )
 

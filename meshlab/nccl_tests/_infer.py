@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from meshlab.base._collectives import COLLECTIVES, NCCL_FUNCTIONS, NCCL_TESTS, CollectiveFacts, NcclTest
 from meshlab.base._documents import LimitError
 from meshlab.nccl_tests._info import NcclFacts
 from meshlab.nccl_tests._log import (
+    HYPERCUBE,
     DeviceLine,
     Footer,
     IterationTimes,
@@ -33,19 +35,7 @@ from meshlab.nccl_tests._rows import ranks_in_size
 
 # -- the collective ----------------------------------------------------------------------------------------------------
 
-COLLECTIVE_OF_PROGRAM = {
-    "all_gather": "all_gather",
-    "all_reduce": "all_reduce",
-    "alltoall": "all_to_all",
-    "alltoallv": "all_to_all_v",
-    "broadcast": "broadcast",
-    "gather": "gather",
-    "hypercube": "hypercube",
-    "reduce": "reduce",
-    "reduce_scatter": "reduce_scatter",
-    "scatter": "scatter",
-    "sendrecv": "send_recv",
-}
+COLLECTIVE_OF_PROGRAM = {test.program: name for name, test in NCCL_TESTS.items()} | {HYPERCUBE: HYPERCUBE}
 """meshlab's name of the collective, by the name of the test program without ``_perf``."""
 
 _NAMES = "|".join(sorted(COLLECTIVE_OF_PROGRAM, key=len, reverse=True))
@@ -53,45 +43,53 @@ _NAMES = "|".join(sorted(COLLECTIVE_OF_PROGRAM, key=len, reverse=True))
 _PROGRAM = re.compile(rf"[/\s'\"]({_NAMES})_perf(?:_\w+)?(?![\w.])")
 _WRAPPER = re.compile(rf"\bnccl[-_ ]tests?\s+({_NAMES})(?!\w)")
 
-_OPERATIONS = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather",
-    "ReduceScatter": "reduce_scatter",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-}
+_OPERATIONS = {function.name: name for name, function in NCCL_FUNCTIONS.items() if name in NCCL_TESTS}
 
 _ROUNDING = 0.00501  # half a unit of the second decimal, and a little for the binary representation
 _FEW = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Signature:
     """The way in which a test fills its columns. A field is None if the test fills the column in several ways.
 
-    `old_op_column` applies to the layout before 2.13, in which a test has only the columns that it needs. alltoall has
-    the column for the operation anyway, and leaves it blank.
+    `factor` is busbw / algbw by the number of ranks. `old_op_column` applies to the layout before 2.13, in which a test
+    has only the columns that it needs. alltoall has the column for the operation anyway, and leaves it blank.
     """
 
     reduces: bool | None
     rooted: bool
     size_per_rank: bool
-    checks_in_place: bool = True
-    old_op_column: bool = False
+    checks_in_place: bool
+    old_op_column: bool
+    factor: Callable[[int], float]
 
 
+def _signature(collective: CollectiveFacts, test: NcclTest) -> _Signature:
+    return _Signature(
+        reduces=None if test.may_print_op else collective.reduces,
+        rooted=collective.rooted,
+        size_per_rank=collective.has_total_size,
+        checks_in_place=collective.in_place,
+        old_op_column=collective.reduces or test.had_op_column,
+        factor=collective.bus_factor,
+    )
+
+
+# The rates of a test with counts of its own say nothing about it.
 _SIGNATURES = {
-    "all_reduce": _Signature(True, False, False, old_op_column=True),
-    "reduce_scatter": _Signature(True, False, True, old_op_column=True),
-    "reduce": _Signature(True, True, False, old_op_column=True),
-    "broadcast": _Signature(False, True, False),
-    "gather": _Signature(False, True, True),
-    "scatter": _Signature(False, True, True),
-    "all_gather": _Signature(False, False, True),
-    "hypercube": _Signature(False, False, True),
-    "all_to_all": _Signature(False, False, True, checks_in_place=False, old_op_column=True),
-    "send_recv": _Signature(None, False, False, checks_in_place=False),
+    name: _signature(COLLECTIVES[name], test) for name, test in NCCL_TESTS.items() if not COLLECTIVES[name].counted
+} | {
+    HYPERCUBE: _Signature(
+        reduces=False,
+        rooted=False,
+        size_per_rank=True,
+        checks_in_place=True,
+        old_op_column=False,
+        factor=lambda n: 1.0,
+    )
 }
+_MANY = 1 << 30
 
 
 def find_program(line: str) -> str | None:
@@ -135,11 +133,11 @@ def infer_collective(
     named = COLLECTIVE_OF_PROGRAM.get(command or "")
     if named is None and len(operations) == 1:
         named = _OPERATIONS.get(next(iter(operations)))
-    if named == "all_to_all_v" or not evidence.has_sizes:
+    if not evidence.has_sizes or (named is not None and named not in _SIGNATURES):
         return named
     if named is not None:
-        return named if _matches(evidence, n_ranks, named, _SIGNATURES[named]) else None
-    possible = [name for name, signature in _SIGNATURES.items() if _matches(evidence, n_ranks, name, signature)]
+        return named if _matches(evidence, n_ranks, _SIGNATURES[named]) else None
+    possible = [name for name, signature in _SIGNATURES.items() if _matches(evidence, n_ranks, signature)]
     return possible[0] if len(possible) == 1 else None
 
 
@@ -208,7 +206,7 @@ def _share_of_rate(table: LogTable, rows: Sequence[int], share: float) -> bool:
     return bool(known.any() and (np.abs(ratio[known] / share - 1) < 0.02).all())
 
 
-def _matches(evidence: Evidence, n_ranks: int | None, name: str, signature: _Signature) -> bool:
+def _matches(evidence: Evidence, n_ranks: int | None, signature: _Signature) -> bool:
     """Return True if a test could have printed these rows."""
     if (
         signature.reduces not in (None, evidence.reduces)
@@ -229,10 +227,9 @@ def _matches(evidence: Evidence, n_ranks: int | None, name: str, signature: _Sig
         return True
     if evidence.is_old_rate and signature.size_per_rank and low <= 1 <= high:
         return True
-    if name == "all_reduce":
-        return high >= 1 and low < 2  # 2 (n - 1) / n
-    expected = (times - 1) / times if signature.size_per_rank and name != "hypercube" else 1.0
-    return low <= expected <= high
+    if not signature.size_per_rank:  # the number of ranks is unknown
+        return low <= signature.factor(_MANY) and high >= signature.factor(2)
+    return low <= signature.factor(times) <= high
 
 
 def _factor(table: LogTable) -> tuple[float, float]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from meshlab.base._collectives import COLLECTIVES, NCCL_TESTS
 from meshlab.base._documents import LimitError, NestingError, decode_json, mapping_or_empty, parse_json
 from meshlab.base._errors import ParseError
 from meshlab.base._numerals import whole_or_none
@@ -183,7 +184,7 @@ def _is_smaller(row: dict[str, Any], before: dict[str, Any]) -> bool:
 
 def _lines_section(rows: list[dict[str, Any]], number: int, line: int, n_broken: int) -> Section:
     """Return the section of consecutive lines of one run."""
-    name = _snake(str(rows[0].get("name", "")))
+    name = _program(str(rows[0].get("name", "")))
     n_ranks = whole_or_none(rows[0].get("ranks")) or whole_or_none(rows[0].get("gpus"))
     merged: dict[tuple[Any, ...], dict[str, Any]] = {}
     for row in rows:
@@ -228,14 +229,16 @@ def _lines_section(rows: list[dict[str, Any]], number: int, line: int, n_broken:
     )
 
 
-_SIZE_PER_RANK = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
-_JOINED = {"sendrecv": "sendrecv", "send_recv": "sendrecv", "all_to_all": "alltoall", "alltoall": "alltoall"}
+_SIZE_PER_RANK = frozenset(test.program for name, test in NCCL_TESTS.items() if COLLECTIVES[name].has_total_size)
+_PROGRAM_OF_LETTERS = {
+    text.replace("_", ""): test.program for name, test in NCCL_TESTS.items() for text in (name, test.program)
+}
 
 
-def _snake(name: str) -> str:
+def _program(name: str) -> str:
     """Return the name of a test program for the name of its collective, such as AllReduce."""
     snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
-    return _JOINED.get(snake, snake)
+    return _PROGRAM_OF_LETTERS.get(snake.replace("_", ""), snake)
 
 
 def _section(document: dict[str, Any], number: int, line: int, is_complete: bool) -> Section:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._collectives import COLLECTIVES, NCCL_TESTS
 from meshlab.base._markup import card, table
 from meshlab.base._numerals import whole
 from meshlab.base._units import format_size
@@ -589,13 +590,15 @@ def _plural(n: int, word: str) -> str:
 
 # -- frames ------------------------------------------------------------------------------------------------------------
 
-_REDUCES = frozenset(("all_reduce", "reduce", "reduce_scatter", None))
+_REDUCES = frozenset((*(name for name, collective in COLLECTIVES.items() if collective.reduces), None))
 
 _OPS = {"mulsum": "pre_mul_sum"}
 
-# The tool computes these bandwidths from something else than the size: from the bytes of the busiest rank for
-# alltoallv, and from (n - 1) / n of the size for hypercube. So the printed value is kept.
-_PRINTED_BANDWIDTH = frozenset(("all_to_all_v", "hypercube"))
+HYPERCUBE = "hypercube"
+"""The test of nccl-tests that measures no collective. It prints bandwidths of (n - 1) / n of the size."""
+
+OWN_RATES = frozenset((*(name for name, test in NCCL_TESTS.items() if test.prints_own_rates), HYPERCUBE))
+"""The tests whose bandwidths do not follow from the size and the number of ranks. The printed values are kept."""
 
 _MOST_CALLS = 1 << 53  # more is a misprint
 
@@ -617,7 +620,7 @@ def _results_frame(log: Log) -> pd.DataFrame:
     data = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     printed_algbw, printed_busbw = data.pop("printed_algbw"), data.pop("printed_busbw")
     algbw, busbw = bandwidth(data["collective"].tolist(), data["size_bytes"], data["n_ranks"], data["time_us"])
-    use_printed = np.isnan(busbw) | np.isin(data["collective"].astype(str), list(_PRINTED_BANDWIDTH))
+    use_printed = np.isnan(busbw) | np.isin(data["collective"].astype(str), list(OWN_RATES))
     data["algbw_gbs"] = np.where(np.isnan(algbw), printed_algbw, algbw)
     data["busbw_gbs"] = np.where(use_printed & (data["n_ranks"] != 1), printed_busbw, busbw)
     return _with_attrs(conform(pd.DataFrame(data), RESULTS), log)

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._units import format_size
 from meshlab.frames._schema import bandwidth
-from meshlab.nccl_tests._log import Floats, LogTable, Note, Preamble, rounding_of_rates
+from meshlab.nccl_tests._log import OWN_RATES, Floats, LogTable, Note, Preamble, rounding_of_rates
 
-_OWN_RATES = frozenset(("all_to_all_v", "hypercube"))  # busbw does not follow from algbw and the number of ranks
-_REDUCE = frozenset(("all_reduce", "reduce", "reduce_scatter"))
+_REDUCES = frozenset(name for name, collective in COLLECTIVES.items() if collective.reduces)
 _MOST_LINES = 10
 
 
@@ -55,7 +55,7 @@ def _limited(notes: Iterator[Note]) -> list[Note]:
 
 def _other_factors(table: LogTable, collective: str | None, n_ranks: int | None) -> Iterator[Note]:
     """Yield a note for each placement with a busbw that does not follow from its algbw."""
-    if collective in _OWN_RATES:
+    if collective in OWN_RATES:
         return
     algbw, busbw = table.values[..., 1], table.values[..., 2]
     room_algbw, room_busbw = rounding_of_rates(algbw), rounding_of_rates(busbw)
@@ -139,7 +139,7 @@ def _out_of_order(table: LogTable) -> Iterator[Note]:
 def _blank_operations(table: LogTable, collective: str | None) -> Iterator[Note]:
     """Yield a note for each row without an operation or a root, if most rows have one."""
     blank = np.array([not op for op in table.op])
-    if table.op_column and blank.all() and collective in _REDUCE:
+    if table.op_column and blank.all() and collective in _REDUCES:
         yield Note(None, f"{collective} reduces, but no row has an operation")
     if table.op_column and 2 * blank.sum() < len(blank):
         for row in np.flatnonzero(blank).tolist():

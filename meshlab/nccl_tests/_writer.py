@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from meshlab.base._collectives import NCCL_TESTS
 from meshlab.base._errors import BenchError
 from meshlab.comm._backend import BUFFERS, CTA_POLICIES
 from meshlab.frames._labels import axis_label
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 
 _PROGRAMS = {collective: program for program, collective in COLLECTIVE_OF_PROGRAM.items()}
+_PRINTS_OP = frozenset(name for name, test in NCCL_TESTS.items() if test.may_print_op)
 _TYPES = {dtype: name for name, dtype in reversed(DTYPE_OF_TYPE.items())}
 _OPS = {"pre_mul_sum": "mulsum"}
 # The tool's table has no column for these, so rows that differ in one of them need separate tables. Otherwise rows
@@ -133,7 +135,7 @@ def _section(rows: pd.DataFrame, gpu: str) -> Iterator[str]:
     for (size, count, dtype, op, root, _), line in _lines(rows):
         halves = {bool(row.in_place): row for row in line.itertuples()}
         yield (
-            f"{size:12d}  {count:12d}  {_TYPES[dtype]:>8}  {_operation(op, program):>6}  "
+            f"{size:12d}  {count:12d}  {_TYPES[dtype]:>8}  {_operation(op, first['collective']):>6}  "
             f"{-1 if _missing(root) else root:6d}{_half(halves.get(False))}{_half(halves.get(True))}"
         ).rstrip()
     wrong = int((rows["n_wrong"].fillna(0) > 0).sum())
@@ -202,10 +204,10 @@ def _settings(rows: pd.DataFrame, first: dict[str, Any]) -> str:
     return f"{line} graph: {int(mode == 'graph')}" + ("" if offset is None else f" unalign: {offset}")
 
 
-def _operation(op: Any, program: str) -> str:
+def _operation(op: Any, collective: str) -> str:
     if _missing(op):
         # sendrecv does not reduce, but the tool prints its default operation.
-        return "sum" if program == "sendrecv_perf" else "none"
+        return "sum" if collective in _PRINTS_OP else "none"
     return _OPS.get(op, str(op))
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._errors import BenchError
 from meshlab.base._units import format_size
 from meshlab.comm._backend import Buffers, CallConfig, Mode
@@ -35,7 +36,7 @@ GROUPINGS: dict[Grouping, str] = {
 }
 """The choices for the ranks that are active at the same time, with their descriptions."""
 
-PAIRED = ("send", "send_recv")
+PAIRED = tuple(name for name, collective in COLLECTIVES.items() if collective.is_paired)
 """The collectives that pairs support: one message, or one in each direction at the same time."""
 
 CONFIGURED = tuple(one.name for one in fields(CallConfig))

@@ -167,8 +167,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
         (
             "algbw",
             "size S / time t, in GB/s (10⁹ bytes per second). S is the buffer size of one rank, or the total over "
-            "ranks for all_gather, reduce_scatter and all_to_all, as in nccl-tests. Sizes are binary: 1 KiB is 1,024 "
-            "bytes.",
+            f"ranks for {_totals(results)}, as in nccl-tests. Sizes are binary: 1 KiB is 1,024 bytes.",
         ),
         (
             "busbw",
@@ -217,6 +216,13 @@ def _loads(results: pd.DataFrame) -> list[str]:
         label, axis, other = axis_labels(first).iloc[0], first["axis"].iloc[0], first["concurrent_axis"].iloc[0]
         found.append(f"“{label}”: measured along {axis}, while a second thread of every rank runs along {other}.")
     return found
+
+
+def _totals(results: pd.DataFrame) -> str:
+    """Return the collectives of the results whose size is a total, or an example."""
+    names = results["collective"].dropna().unique()
+    totals = [name for name in names if name in CATALOG and CATALOG[name].has_total_size] or ["all_gather"]
+    return " and ".join(filter(None, [", ".join(totals[:-1]), totals[-1]]))
 
 
 def _factors(results: pd.DataFrame) -> str:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
+from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import MeshError, MeshlabError, ParseError, TopologyError
 from meshlab.base._units import format_size, parse_size
 from meshlab.mesh._axes import nearest_axes
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.topology.model._presets import PRESETS, as_cluster
-from meshlab.topology.placement._loads import default_collective
 from meshlab.topology.readers._detect import read
 from meshlab.topology.readers._hosts import probe
 from meshlab.widgets import _edits as edits
@@ -274,11 +274,11 @@ def _message_step(design: Design, content: Content, total: int | None) -> Design
 
 def _call(design: Design, content: Content, total: int | None) -> Design:
     axis = str(content["axis"])
-    before = design.per_axis.get(axis, (default_collective(axis), design.size))
+    before = design.per_axis.get(axis, (usual_collective(axis), design.size))
     collective = str(content.get("collective") or before[0])
     size = _short_size(parse_size(str(content["value"]))) if content.get("value") else before[1]
     calls = {**design.per_axis, axis: (collective, size)}
-    if (collective, parse_size(size)) == (default_collective(axis), parse_size(design.size)):
+    if (collective, parse_size(size)) == (usual_collective(axis), parse_size(design.size)):
         del calls[axis]
     return replace(design, per_axis=MappingProxyType(calls))
 

@@ -32,6 +32,7 @@ from meshlab.engines._monitor import LoadMonitor
 from meshlab.mesh._axes import WORLD, nearest_axes
 from meshlab.mesh._mesh import DeviceMesh, as_mesh
 from meshlab.plans._plan import Plan
+from meshlab.plans._steps import PAIRED
 from meshlab.plots._lines import Line, lines_of
 from meshlab.runs._listing import list_runs, summarise_run
 from meshlab.runs._rundata import RunData
@@ -62,7 +63,6 @@ _FORM: Mapping[str, Any] = MappingProxyType(
 )
 _GROUPINGS = ("together", "together, alone", "pairs")
 _SAMPLINGS = ("quick", "default", "thorough")
-_PAIRS = ["send", "send_recv"]
 
 
 class MeasuringTraits(RunTraits):
@@ -320,7 +320,7 @@ class Measuring:
         is_pairs = form["grouping"] == "pairs"
         axis = form["axis"] or (WORLD if is_pairs else mesh.axis_names)
         plan = Plan(
-            _PAIRS if is_pairs else list(form["collectives"]),
+            list(PAIRED if is_pairs else form["collectives"]),
             axis,
             sizes=form["sizes"],
             mode=form["mode"],
@@ -657,7 +657,7 @@ class Measuring:
                 self._engines.close(cancel=True)
 
 
-_SPECIAL = ("all_to_all_v", "send", "recv", "barrier")
+_SPECIAL = frozenset(name for name, row in CATALOG.items() if row.counted or not row.is_measurable)
 """Collectives that the form does not offer: they need further arguments, or have no size."""
 
 

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from meshlab.base._backends import GPU_BACKENDS
+from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
 from meshlab.base._units import SEPARATOR, format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
-from meshlab.topology.placement._loads import COLLECTIVES, Loads, default_collective, loads
+from meshlab.topology.placement._loads import COLLECTIVES, Loads, loads
 from meshlab.topology.placement._placement import place
 from meshlab.topology.placement._scene import scene_of
 from meshlab.topology.placement._view import View
@@ -541,7 +542,7 @@ class Workbench(Picture, MeasuringTraits):
         own = self._design.per_axis.get(axis)
         if own is not None:
             return own
-        return self.collective or default_collective(axis), self._design.size
+        return self.collective or usual_collective(axis), self._design.size
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._collectives import NCCL_FUNCTIONS
 from meshlab.base._errors import BenchError
 from meshlab.base._units import format_size
 from meshlab.frames._trials import CASE, DEFAULT, option_key, option_label
@@ -19,13 +20,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_FUNCTIONS = {
-    "all_reduce": "AllReduce",
-    "all_gather": "AllGather",
-    "reduce_scatter": "ReduceScatter",
-    "broadcast": "Broadcast",
-    "reduce": "Reduce",
-}
+_FUNCTIONS = {name: function.name for name, function in NCCL_FUNCTIONS.items() if function.is_tuned}
 """NCCL's names of the collectives for which NCCL_ALGO and NCCL_PROTO can be set (ncclFuncStr in NCCL's init.cc)."""
 
 _SMALLEST = 0.01

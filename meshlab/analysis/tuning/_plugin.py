@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.analysis.tuning._choice import size_ranges, trials_by_call, usable_trials
+from meshlab.base._collectives import NCCL_FUNCTIONS
 from meshlab.base._files import write_file
 from meshlab.frames._trials import CASE, as_trials, is_default
 
@@ -18,13 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_COLLECTIVES = {
-    "all_reduce": "allreduce",
-    "all_gather": "allgather",
-    "reduce_scatter": "reducescatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-}
+_COLLECTIVES = {name: function.in_plugins for name, function in NCCL_FUNCTIONS.items() if function.is_tuned}
 """The plugin's names of collectives. It takes any other name for allreduce, so no others may be written."""
 
 _ALGORITHMS = {

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshlab.analysis.tuning._choice import SizeRange, size_ranges
+from meshlab.base._collectives import COLLECTIVES, NCCL_FUNCTIONS, CollectiveFacts
 from meshlab.base._units import format_size
 from meshlab.comm.backends._nccl_binding import selection
 from meshlab.frames._schema import plain_value
@@ -16,13 +17,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+def _nccl4py_call(collective: CollectiveFacts, method: str) -> tuple[str, str, str, str]:
+    buffers = ["sendbuf", "recvbuf"]
+    op, root = collective.reduces * ["op"], collective.rooted * ["root"]
+    # The buffer that every rank has, and the larger of two.
+    is_input = collective.sends == "count x n" or collective.only_root == "receives"
+    return (
+        method,
+        ", ".join([*buffers, *root, *(f"{name}=nccl.SUM" for name in op)]),
+        ", ".join([*buffers, *op, *root]),
+        "sendbuf" if is_input else "recvbuf",
+    )
+
+
 NCCL4PY_CALLS = {
-    "all_reduce": ("allreduce", "sendbuf, recvbuf, op=nccl.SUM", "sendbuf, recvbuf, op", "recvbuf"),
-    "all_gather": ("allgather", "sendbuf, recvbuf", "sendbuf, recvbuf", "recvbuf"),
-    "reduce_scatter": ("reduce_scatter", "sendbuf, recvbuf, op=nccl.SUM", "sendbuf, recvbuf, op", "sendbuf"),
-    "all_to_all": ("alltoall", "sendbuf, recvbuf", "sendbuf, recvbuf", "sendbuf"),
-    "broadcast": ("broadcast", "sendbuf, recvbuf, root", "sendbuf, recvbuf, root", "recvbuf"),
-    "reduce": ("reduce", "sendbuf, recvbuf, root, op=nccl.SUM", "sendbuf, recvbuf, op, root", "sendbuf"),
+    name: _nccl4py_call(COLLECTIVES[name], function.nccl4py)
+    for name, function in NCCL_FUNCTIONS.items()
+    if function.nccl4py is not None
 }
 """The methods of nccl4py's Communicator that take a configuration: name, parameters, arguments, and the buffer with the
 message size."""
@@ -130,11 +141,7 @@ def python_source(lines: Sequence[tuple[str, pd.DataFrame]], *, where: str, verd
     ranks = int(lines[0][1]["n_ranks"].iloc[0])
     uses_options = any(_options(row) for _, tuned in known for row in tuned.to_dict("records"))
     table = "\n".join(_table(name, tuned) for name, tuned in known)
-    example = {
-        "all_reduce": "all_reduce(x, x)",
-        "all_gather": "all_gather(x[own], x)  # own: the slice of this rank",
-        "reduce_scatter": "reduce_scatter(x, x[own])  # own: the slice of this rank",
-    }.get(known[0][0] if known else "", "config(collective, size_bytes, in_window=True)")
+    example = _example(known[0][0]) if known else _ANY_EXAMPLE
     head = _HEAD.format(
         ranks=ranks,
         where=_one_line(where),
@@ -155,6 +162,22 @@ def python_source(lines: Sequence[tuple[str, pd.DataFrame]], *, where: str, verd
         for name, _ in known
     )
     return head + methods + _TAIL
+
+
+_ANY_EXAMPLE = "config(collective, size_bytes, in_window=True)"
+
+
+def _example(name: str) -> str:
+    """Return a call that works in place."""
+    collective = COLLECTIVES[name]
+    if collective.rooted or not collective.in_place:
+        return _ANY_EXAMPLE
+    buffers = [
+        "x[own]" if collective.has_total_size and elements == "count" else "x"
+        for elements in (collective.sends, collective.receives)
+    ]
+    comment = "  # own: the slice of this rank" if "x[own]" in buffers else ""
+    return f"{name}({', '.join(buffers)}){comment}"
 
 
 def _one_line(text: str) -> str:

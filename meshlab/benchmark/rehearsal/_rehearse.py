@@ -31,7 +31,7 @@ from meshlab.benchmark.on_ranks._training_step import (
     release_memory,
 )
 from meshlab.benchmark.rehearsal._rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
-from meshlab.comm._catalog import find_collective
+from meshlab.comm._catalog import Collective, find_collective
 from meshlab.comm._elements import DTYPES, find_dtype
 from meshlab.engines._engines import Engines, Lease, raise_first_error
 from meshlab.engines._memory import usable_bytes
@@ -294,6 +294,11 @@ def _find_axis(call: StepCall, mesh: DeviceMesh, view: DeviceMesh | None) -> tup
     )
 
 
+def _can_be_rehearsed(row: Collective) -> bool:
+    """Return True if all ranks send and receive."""
+    return row.is_measurable and row.only_root is None
+
+
 def _check_call(engines: Engines, call: StepCall, backend: str) -> None:
     """Raise unless the backend of its axis supports a call."""
     can = engines.capabilities(backend)
@@ -308,10 +313,11 @@ def _check_call(engines: Engines, call: StepCall, backend: str) -> None:
             f"{can.backend} does not support {call.collective}, which the job uses along {'-'.join(call.axis)}",
             hint=f"replace it by one of {', '.join(can.collectives)}",
         )
-    if not row.is_measurable or row.only_root is not None:
+    if not _can_be_rehearsed(row):
+        rehearsed = [name for name in can.collectives if _can_be_rehearsed(find_collective(name))]
         raise BenchError(
             f"{call.collective} cannot be rehearsed, because not all ranks send and receive in it",
-            hint="choose one of all_reduce, all_gather, reduce_scatter, all_to_all, broadcast, send_recv",
+            hint=f"choose one of {', '.join(rehearsed)}",
         )
     dtypes = can.reduce_dtypes if row.reduces and can.reduce_dtypes is not None else can.dtypes
     dtype = find_dtype(call.dtype)

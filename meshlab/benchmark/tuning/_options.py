@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from meshlab.base._collectives import MPI_FUNCTIONS, NCCL_FUNCTIONS, NcclFunction
 from meshlab.base._errors import BenchError, did_you_mean
 from meshlab.comm._backend import CONFIGURABLE, Buffers, Capabilities
 from meshlab.comm._windows import why_not_symmetric
@@ -73,74 +74,14 @@ class TuningOption:
         return option_label(asdict(self))
 
 
-# The algorithms that NCCL has for each collective, from its table of functions, and the kernels for symmetric memory of
-# one NVLink domain. Names that contain MC use the multicast of NVSwitch. An algorithm that a group of GPUs does not
-# support is an error of the call, and becomes a row that says so.
-_ALGORITHMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "all_reduce": ("ring", "tree", "nvls", "nvlstree", "collnet_direct", "collnet_chain"),
-        "all_gather": ("ring", "pat", "nvls", "collnet_direct"),
-        "reduce_scatter": ("ring", "pat", "nvls", "collnet_direct"),
-        "broadcast": ("ring",),
-        "reduce": ("ring",),
-    }
-)
-
+# An algorithm of NCCL that a group of GPUs does not support is an error of the call, and becomes a row that says so.
 _WITH_PROTOCOLS = ("ring", "tree")
 """The algorithms that have all protocols, and can be chosen without one. The others are always simple."""
 
 _NEEDS_HOSTS = ("pat", "collnet_direct", "collnet_chain")
 """The algorithms for groups of several hosts: two of them for switches that reduce, and one for one GPU per host."""
 
-_KERNELS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "all_reduce": (
-            *("SYMK_AGxLL_R", "SYMK_AGxLLMC_R", "SYMK_RSxLD_AGxST", "SYMK_RSxLDMC_AGxSTMC"),
-            "SYMK_RSxTmaLD_AGxTmaST",
-        ),
-        "all_gather": ("SYMK_LL", "SYMK_LLMC", "SYMK_ST", "SYMK_STMC", "SYMK_TmaST", "SYMK_TmaSTMC"),
-        "reduce_scatter": ("SYMK_LL", "SYMK_LD", "SYMK_LDMC", "SYMK_TmaLD"),
-    }
-)
-
 _NEEDS_MULTICAST = ("nvls", "nvlstree")
-
-# Collectives without a reduction, which copy engines can execute.
-_COPIES = ("all_gather", "all_to_all", "gather", "scatter")
-
-# Control variables of MPICH 4 and 5: the part of their name, and the algorithms within one communicator, from the
-# descriptions that the library contains. "smp", "auto" and algorithms of other libraries are missing, because they
-# choose among the others.
-_MPICH: Mapping[str, tuple[str, tuple[str, ...]]] = MappingProxyType(
-    {
-        "all_reduce": (
-            "ALLREDUCE",
-            (
-                *("recursive_doubling", "recursive_multiplying", "reduce_scatter_allgather"),
-                *("k_reduce_scatter_allgather", "recexch", "ring", "tree", "nb"),
-            ),
-        ),
-        "all_gather": (
-            "ALLGATHER",
-            ("recursive_doubling", "ring", "brucks", "k_brucks", "recexch_doubling", "recexch_halving", "nb"),
-        ),
-        "reduce_scatter": ("REDUCE_SCATTER_BLOCK", ("recursive_halving", "recursive_doubling", "pairwise", "nb")),
-        "all_to_all": ("ALLTOALL", ("pairwise", "scattered", "brucks", "k_brucks", "nb")),
-        "broadcast": (
-            "BCAST",
-            (
-                *("binomial", "tree", "pipelined_tree", "scatter_recursive_doubling_allgather"),
-                *("scatter_ring_allgather", "nb"),
-            ),
-        ),
-        "reduce": ("REDUCE", ("binomial", "reduce_scatter_gather", "nb")),
-        "gather": ("GATHER", ("binomial", "nb")),
-        "scatter": ("SCATTER", ("binomial", "nb")),
-    }
-)
-
-_RELEASE_GATHER = ("ALLREDUCE", "BCAST", "REDUCE")
-"""The collectives of MPICH that also have an algorithm in shared memory."""
 
 # Variables of NCCL's documentation: NCCL_ALGO and NCCL_PROTO since 2.5, NCCL_MIN_CTAS and NCCL_MAX_CTAS since 2.17.
 _NCCL_SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
@@ -172,9 +113,9 @@ def chooses_per_call(capabilities: Capabilities) -> bool:
 def known_options(capabilities: Capabilities, collectives: Collection[str]) -> tuple[str, ...]:
     """Return the names to which the options of a tuning can be restricted."""
     if not _is_nccl(capabilities):
-        names = (name for one in collectives for name in _MPICH.get(one, ("", ()))[1])
+        names = (name for one in collectives if one in MPI_FUNCTIONS for name in MPI_FUNCTIONS[one].mpich)
         return tuple(dict.fromkeys((*names, "no device", "release_gather")))
-    known = [name for one in collectives for name in (*_ALGORITHMS.get(one, ()), *settings_for(capabilities, one))]
+    known = [name for one in collectives for name in (*_function(one).algorithms, *settings_for(capabilities, one))]
     return (*OPTION_NAMES, *dict.fromkeys(known))
 
 
@@ -231,10 +172,18 @@ def options_for(
     if chooses_per_call(capabilities) and collective != "send_recv":  # a message has no configuration of its own
         has_multicast = capabilities.facts.get("NVLS multicast") != "no"
         missing = {*(() if has_multicast else _NEEDS_MULTICAST), *(_NEEDS_HOSTS if n_hosts == 1 else ())}
-        found += _plain(size_bytes, [one for one in _ALGORITHMS.get(collective, ()) if one not in missing])
+        found += _plain(size_bytes, [one for one in _function(collective).algorithms if one not in missing])
         if has_windows:
             found += _symmetric(collective, size_bytes, has_multicast)
     return [option for option in dict.fromkeys(found) if only is None or _may_be(option, only)]
+
+
+def _function(collective: str) -> NcclFunction:
+    """Return the function of NCCL. Functions of a user and messages have none, and no choices."""
+    return NCCL_FUNCTIONS.get(collective, _NO_FUNCTION)
+
+
+_NO_FUNCTION = NcclFunction(name="")
 
 
 def _plain(size_bytes: int, algorithms: Sequence[str]) -> Iterator[TuningOption]:
@@ -256,11 +205,12 @@ def _plain(size_bytes: int, algorithms: Sequence[str]) -> Iterator[TuningOption]
 
 
 def _symmetric(collective: str, size_bytes: int, has_multicast: bool) -> Iterator[TuningOption]:
-    kernels = [one for one in _KERNELS.get(collective, ()) if has_multicast or "MC" not in one]
+    function = _function(collective)
+    kernels = [one for one in function.kernels if has_multicast or "MC" not in one]
     yield from (TuningOption(buffers="symmetric", algorithm=kernel) for kernel in kernels)
-    if collective in _COPIES:
+    if function.has_copy_engines:
         yield TuningOption(buffers="symmetric", cta_policy="zero")
-    if collective not in _KERNELS:
+    if not function.kernels:
         return
     yield from (TuningOption(buffers="symmetric", max_ctas=max_ctas) for max_ctas in _MAX_CTAS)
     if size_bytes >= _WIDE_BYTES:
@@ -307,13 +257,14 @@ def settings_for(
             if (name != "tree" or collective == "all_reduce")
             and (only is None or name in only or any(_SETTING_OPTION.get(one, "max_ctas") in only for one in variables))
         }
-    if collective not in _MPICH:
+    function = MPI_FUNCTIONS.get(collective)
+    if function is None or not function.mpich:
         return {}
-    part, algorithms = _MPICH[collective]
+    part = function.in_variables
     # The device has its own algorithms, which would override those of the collective.
     base = {f"MPIR_CVAR_{part}_DEVICE_COLLECTIVE": "0"}
     found = {"no device": base}
-    found |= {name: base | {f"MPIR_CVAR_{part}_INTRA_ALGORITHM": name} for name in algorithms}
-    if part in _RELEASE_GATHER:
+    found |= {name: base | {f"MPIR_CVAR_{part}_INTRA_ALGORITHM": name} for name in function.mpich}
+    if function.in_shared_memory:
         found["release_gather"] = {f"MPIR_CVAR_{part}_POSIX_INTRA_ALGORITHM": "release_gather"}
     return {name: variables for name, variables in found.items() if only is None or name in only}

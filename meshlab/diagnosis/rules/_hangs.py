@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from meshlab.base._collectives import TORCH_FUNCTIONS
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._late_ranks import (
@@ -32,7 +33,7 @@ _DESYNC = "pytorch/torch/csrc/distributed/c10d/TraceUtils.h"
 
 # Collectives whose ranks must pass equally many elements. A gather, a scatter and an all-to-all may be uneven.
 _EVEN = re.compile(
-    r"^_?(?:all_?reduce|all_?gather(?:_base|_into_tensor)?|reduce_?scatter(?:_base|_tensor)?|broadcast|reduce)", re.I
+    rf"^_?(?:{'|'.join(name.replace('_', '_?') for name, torch in TORCH_FUNCTIONS.items() if torch.is_even)})", re.I
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
+from meshlab.base._collectives import COLLECTIVES, TORCH_FUNCTIONS
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
@@ -59,7 +60,15 @@ _CAPTURE = re.compile(
     r"|operation would make the legacy stream depend on a capturing|cudaErrorStreamCapture\w+"
     r"|(?i:capturing a graph|stream capture) (?:is )?not supported by NCCL"
 )
-_CALL = re.compile(r"\bin (all_reduce|all_gather\w*|reduce_scatter\w*|broadcast|barrier|all_to_all\w*|send|recv)\b")
+# Functions in a traceback of Python. Those called reduce, gather or scatter are usually somebody else's.
+_FUNCTIONS = [
+    function
+    for name, torch in TORCH_FUNCTIONS.items()
+    if COLLECTIVES[name].only_root is None
+    for function in torch.names
+]
+_IN_FUNCTIONS = [f"in {function}" for function in _FUNCTIONS]
+_CALL = re.compile(rf"\bin ({'|'.join(_FUNCTIONS)})\b")
 
 
 @rule(
@@ -75,10 +84,7 @@ def graph_capture(paste: Paste) -> Iterator[TextFinding]:
         return
     lines = [line for line, _ in found]
     call = next(
-        (
-            match[1]
-            for _, match in other_lines(paste).matches(_CALL, "in all_", "in reduce_", "in broadcast", "in barrier")
-        ),
+        (match[1] for _, match in other_lines(paste).matches(_CALL, *_IN_FUNCTIONS)),
         "",
     )
     yield graph_capture.finding(
@@ -97,7 +103,7 @@ _DTYPE = re.compile(
     r"group: (?P<two>[\w.]+)|Unsupported (?P<three>\w+) type for NCCL (?:reduction|reduce)"
     r"|(?:expected scalar type|NCCL does not support) (?P<four>Complex\w*|BFloat16|Float8\w*)"
 )
-_METHOD = re.compile(r"\bpg\.(\w+)\(|\bin (i?recv|i?send|all_reduce|all_gather\w*|reduce_scatter\w*|broadcast)\b")
+_METHOD = re.compile(rf"\bpg\.(\w+)\(|\bin ({'|'.join(_FUNCTIONS)})\b")
 
 
 @rule(
@@ -117,9 +123,7 @@ def dtype_unsupported(paste: Paste) -> Iterator[TextFinding]:
     dtype = next(name for name in (found[0][1][key] for key in ("one", "two", "three", "four")) if name)
     methods = [
         name
-        for _, match in other_lines(paste).matches(
-            _METHOD, "pg.", "in irecv", "in isend", "in all_", "in recv", "in send"
-        )
+        for _, match in other_lines(paste).matches(_METHOD, "pg.", *_IN_FUNCTIONS)
         for name in match.groups()
         if name
     ]
