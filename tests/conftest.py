@@ -41,6 +41,7 @@ SHARED_WORKER = {
         "comm/",
         "commissioning/",
         "engines/",
+        "test_catalogue",
         "test_cli",
         "test_readme",
         "widgets/test_measuring",
