@@ -21,12 +21,13 @@ Share = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """The bytes of a call as shares of its size S, for the busiest rank in each direction.
+    """The bytes of a call as shares of its size S, for the busiest rank in each direction, over all channels.
 
     Parameters
     ----------
     sends, receives : callable
-        The share that a rank sends and the share that a rank receives, by the number of ranks.
+        The share that a rank sends and the share that a rank receives, by the number of ranks: those of the group, or
+        with NVLS those of one NVLink domain.
     """
 
     sends: Share
@@ -173,8 +174,8 @@ class CollectiveFacts:
     bus_factor : callable
         Returns busbw / algbw for n ranks, as defined in nccl-tests' PERFORMANCE.md.
     traffic : dict, optional
-        The bytes that ranks send and receive, by algorithm: ``"ring"``, ``"tree"``, ``"nvls"``, ``"pat"``, or
-        ``"messages"`` between the ranks. The bytes of other algorithms depend on the nodes of the ranks.
+        The bytes that ranks send and receive, by algorithm: ``"ring"``, ``"tree"``, ``"nvls"``, ``"nvls_tree"``,
+        ``"pat"``, or ``"p2p"`` for messages between the ranks.
     is_composed : bool, default False
         True if meshlab composes the collective of other calls, on a backend that does not have it.
     is_modelled : bool, default False
@@ -286,12 +287,6 @@ def _all_and_chunk(n: int) -> float:
     return 1 + 1 / n
 
 
-def _tree(n: int) -> float:
-    # Each half of the data goes up and down its own tree. A rank inside both directions of them sends every byte up and
-    # down. Of two ranks, each one is the root of one tree.
-    return 2.0 if n > 2 else 1.0
-
-
 def _nothing(n: int) -> float:
     return 0.0
 
@@ -318,9 +313,11 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 bus_factor=_others_twice,
                 traffic=_traffic(
                     ring=Traffic(_others_twice, _others_twice),
-                    tree=Traffic(_tree, _tree),
+                    # Up and down a chain of n ranks, whose ends differ between the channels.
+                    tree=Traffic(_others_twice, _others_twice),
                     # NVSwitch reads the whole input of a rank to reduce it, and a rank sends its reduced chunk once.
                     nvls=Traffic(_all_and_chunk, _all_and_chunk),
+                    nvls_tree=Traffic(_all_and_chunk, _all_and_chunk),
                 ),
                 is_modelled=True,
                 nccl=NcclFunction(
@@ -417,7 +414,7 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 receives="count x n",
                 synchronises=True,
                 bus_factor=_others,
-                traffic=_traffic(messages=Traffic(_others, _others)),
+                traffic=_traffic(p2p=Traffic(_others, _others)),
                 is_modelled=True,
                 axes=("ep",),
                 nccl=NcclFunction(name="AlltoAll", has_copy_engines=True, nccl4py="alltoall"),
@@ -433,7 +430,7 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 counted=True,
                 synchronises=True,
                 bus_factor=_others,  # for the bytes of the busiest rank
-                traffic=_traffic(messages=Traffic(_others, _others)),
+                traffic=_traffic(p2p=Traffic(_others, _others)),
                 like="all_to_all",
                 nccl_test=NcclTest(program="alltoallv", prints_own_rates=True),
                 mpi=MpiFunction(name="Alltoallv"),
@@ -488,7 +485,7 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 rooted=True,
                 in_place=True,
                 bus_factor=_others,
-                traffic=_traffic(messages=Traffic(_chunk, _others)),
+                traffic=_traffic(p2p=Traffic(_chunk, _others)),
                 like="all_gather",
                 nccl=NcclFunction(name="Gather", has_copy_engines=True),
                 nccl_test=NcclTest(program="gather"),
@@ -504,7 +501,7 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 rooted=True,
                 in_place=True,
                 bus_factor=_others,
-                traffic=_traffic(messages=Traffic(_others, _chunk)),
+                traffic=_traffic(p2p=Traffic(_others, _chunk)),
                 like="all_gather",
                 nccl=NcclFunction(name="Scatter", has_copy_engines=True),
                 nccl_test=NcclTest(program="scatter"),
@@ -518,7 +515,7 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 receives="nothing",
                 peers=("dest",),
                 bus_factor=_all,
-                traffic=_traffic(messages=Traffic(_all, _nothing)),
+                traffic=_traffic(p2p=Traffic(_all, _nothing)),
                 like="send_recv",
                 nccl=NcclFunction(name="Send"),
                 mpi=MpiFunction(name="Send"),
@@ -531,7 +528,7 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 receives="count",
                 peers=("source",),
                 bus_factor=_all,
-                traffic=_traffic(messages=Traffic(_nothing, _all)),
+                traffic=_traffic(p2p=Traffic(_nothing, _all)),
                 nccl=NcclFunction(name="Recv"),
                 mpi=MpiFunction(name="Recv"),
                 torch=TorchFunctions(names=("recv", "irecv")),
@@ -543,7 +540,7 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 receives="count",
                 peers=("dest", "source"),
                 bus_factor=_all,
-                traffic=_traffic(messages=Traffic(_all, _all)),
+                traffic=_traffic(p2p=Traffic(_all, _all)),
                 is_modelled=True,
                 axes=("pp",),
                 nccl_test=NcclTest(program="sendrecv", may_print_op=True),
