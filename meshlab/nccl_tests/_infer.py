@@ -66,6 +66,7 @@ class _Signature:
 
 
 def _signature(collective: CollectiveFacts, test: NcclTest) -> _Signature:
+    """Return the way in which the test of a collective fills its columns."""
     return _Signature(
         reduces=None if test.may_print_op else collective.reduces,
         rooted=collective.rooted,

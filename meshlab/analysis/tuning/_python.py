@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 
 def _nccl4py_call(collective: CollectiveFacts, method: str) -> tuple[str, str, str, str]:
+    """Return the method, its parameters, the arguments, and the buffer with the message size."""
     buffers = ["sendbuf", "recvbuf"]
     op, root = collective.reduces * ["op"], collective.rooted * ["root"]
     # The buffer that every rank has, and the larger of two.
