@@ -21,8 +21,7 @@ from meshlab.base._backends import BACKENDS, BackendFacts, check_backend, choice
 from meshlab.base._errors import CommunicatorError, EngineError, MeshError
 from meshlab.base._units import format_size
 from meshlab.comm._compositions import with_compositions
-from meshlab.comm._worlds import beside_module
-from meshlab.comm._worlds import process_module
+from meshlab.comm._worlds import beside_module, process_module
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, ranks_label, without_banner
 from meshlab.engines._verification import verify_mesh

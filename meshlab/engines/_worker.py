@@ -23,8 +23,7 @@ from meshlab.comm._agreement import Checks, checksum
 from meshlab.comm._backend import Backend, Rendezvous
 from meshlab.comm._communicator import Communicator
 from meshlab.comm._compositions import with_compositions
-from meshlab.comm._worlds import beside_module
-from meshlab.comm._worlds import process_module
+from meshlab.comm._worlds import beside_module, process_module
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._positions import CallSummary, Positions
 from meshlab.engines._reaper import RUN, shared_memory_files

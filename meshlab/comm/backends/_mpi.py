@@ -12,15 +12,17 @@ import numpy as np
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._agreement import checksum, mismatch_error, signature
-from meshlab.comm._backend import Backend
-from meshlab.comm._backend import BlockingBackend
-from meshlab.comm._backend import Call
-from meshlab.comm._backend import Capabilities
-from meshlab.comm._backend import Mode
-from meshlab.comm._backend import Rendezvous
-from meshlab.comm._backend import Timings
-from meshlab.comm._backend import check_packages
-from meshlab.comm._backend import measure_blocking
+from meshlab.comm._backend import (
+    Backend,
+    BlockingBackend,
+    Call,
+    Capabilities,
+    Mode,
+    Rendezvous,
+    Timings,
+    check_packages,
+    measure_blocking,
+)
 from meshlab.comm._catalog import NATIVE
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
 from meshlab.comm.backends._mpi_messages import MpiMessages, Receive

@@ -19,16 +19,8 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._backend import Backend
-from meshlab.comm._backend import Call
-from meshlab.comm._backend import CallConfig
-from meshlab.comm._backend import Capabilities
-from meshlab.comm._backend import Mode
-from meshlab.comm._backend import Rendezvous
-from meshlab.comm._backend import Timings
-from meshlab.comm._backend import check_packages
-from meshlab.comm._catalog import CATALOG
-from meshlab.comm._catalog import NATIVE
+from meshlab.comm._backend import Backend, Call, CallConfig, Capabilities, Mode, Rendezvous, Timings, check_packages
+from meshlab.comm._catalog import CATALOG, NATIVE
 from meshlab.comm._elements import DTYPES, OPS
 from meshlab.comm._streams import Event
 from meshlab.comm.backends._cuda_parts import explain_failure, install_command, is_mappable
