@@ -68,8 +68,6 @@ FORWARDING = {
     ("topology/model/_cluster", "Cluster.with_nodes"): "topology/_whatif",
     ("topology/model/_cluster", "Cluster.with_nvlink_domain"): "topology/_whatif",
     ("topology/model/_cluster", "Cluster.with_taper"): "topology/_whatif",
-    ("topology/placement/_placement", "Placement.describe"): "topology/placement/_loads",
-    ("topology/placement/_placement", "Placement.loads"): "topology/placement/_loads",
     ("runs/_rundata", "RunData.save"): "runs/_store",
     ("runs/_rundata", "RunData.load"): "runs/_store",
     ("runs/_rundata", "RunData.redacted"): "runs/_redact",

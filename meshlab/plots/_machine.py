@@ -14,10 +14,11 @@ from meshlab.mesh._mesh import MeshLike
 from meshlab.plots._painter import POINTS, PX, Painter, Window, rounded, text_pixels
 from meshlab.plots._style import axes_size, new_figure, reserve, set_title, wrap_words
 from meshlab.plots._theme import N_GROUPS, Theme, current_theme
+from meshlab.prediction._axis_loads import loads
 from meshlab.topology.model._cluster import Ints
 from meshlab.topology.model._presets import ClusterLike
 from meshlab.topology.placement._layout import Fit, fit, layout, look_at
-from meshlab.topology.placement._loads import MARKS, Loads, loads
+from meshlab.topology.placement._loads import MARKS, Loads
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
 
@@ -257,7 +258,8 @@ def _caption(view: View, found: Loads | None, picked: int | None) -> list[str]:
         k = link.busiest
         count = int(link.groups[k])
         lines.append(
-            f"busiest link for {found.collective} of {format_size(found.size_bytes)}: {link.label}, "
+            f"busiest link for {found.collective} of {format_size(found.size_bytes)} ({found.algorithm_words}): "
+            f"{link.label}, "
             f"{count:,} group{'s' * (count != 1)}, {format_size(float(link.bytes[k]))}, "
             f"{format_time_us(float(link.seconds[k]) * 1e6)}"
         )

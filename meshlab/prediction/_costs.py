@@ -256,8 +256,9 @@ def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settin
         gbs = gbs.copy()
         law = _switch_law(links, constants)
         gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
-        # Two domains exchange all bytes in both directions.
-        most = np.where(links.domains == 2, np.minimum(law, network), law)
+        # A domain in the middle of both trees sends the data twice, which NCCL's figures do not contain.
+        sent = np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
+        most = np.where(several, np.minimum(law, network / sent), law)
         gbs[:, NVLS_TREE, SIMPLE] = np.minimum(gbs[:, NVLS_TREE, SIMPLE], most)
     usable = allowed & (believed.gbs > 0)
     usable[links.n_ranks == 1] = False
@@ -448,7 +449,7 @@ def _message_gbs(links: GroupLinks, collective: str) -> tuple[Floats, Floats, Fl
             out, uplink = links.network_gbs / merged, links.uplink_gbs
         else:
             inner = inner * n / (ppn - 1)
-            out = links.network_gbs / ppn * n / (n - ppn)
+            out = links.exchange_gbs
             # Through an uplink, all ranks behind it send to all others.
             behind = links.uplink_ranks.astype(float)
             uplink = links.uplink_gbs / behind * n / np.maximum(n - behind, 1)

@@ -26,8 +26,6 @@ _DEVICE, _NVLINK, _HOST = (INNER_LEVELS.index(level) for level in ("device", "nv
 
 _HOP_US = 2.7  # the network hop that NCCL's figures contain (NVIDIA/nccl src/graph/tuning.cc, LL ring)
 
-_SWITCHED_LINKS = 18  # NVLinks between two GPUs that only an NVSwitch provides; bridges have at most 12
-
 
 @dataclass(frozen=True, eq=False)
 class GroupLinks:
@@ -57,6 +55,9 @@ class GroupLinks:
     network_gbs : numpy.ndarray
         float64: GB/s out of a domain while all groups run: the group's share of its NICs, at most the PCIe links of its
         devices. NaN if the group stays in one domain.
+    exchange_gbs : numpy.ndarray
+        float64: algorithm bandwidth of an all_to_all between domains in GB/s while all groups run. Every rank uses its
+        own NICs and PCIe link, and the slowest one counts. NaN if the group stays in one domain.
     groups_per_nic : numpy.ndarray
         float64: groups that share the busiest NIC.
     taper, uplink_gbs : numpy.ndarray
@@ -83,6 +84,7 @@ class GroupLinks:
     nic_gbs: Floats
     pcie_gbs: Floats
     network_gbs: Floats
+    exchange_gbs: Floats
     groups_per_nic: Floats
     taper: Floats
     uplink_gbs: Floats
@@ -283,15 +285,6 @@ class _Host:
                 hint="probe the host with ml.probe(), or use a preset such as ml.preset('dgx-h100')",
             )
         lowest = min((version[0] * 10 + version[1] for version in versions if version), default=0)
-        links = node.nvlinks[:count, :count]
-        totals = [device.nvlink_count or 0 for device in node.devices]
-        remotes = {kind for device in node.devices for kind, _, _ in device.nvlink_remotes}
-        # Through a switch every device reaches every other one with all of its links.
-        most = int(links.max(initial=0))
-        switched = "switch" in remotes or most >= _SWITCHED_LINKS or (count > 2 and 0 < most == max(totals, default=0))
-        per_link = np.divide(node.gbs[:count, :count], links, where=links > 0, out=np.full(links.shape, np.nan))
-        known = per_link[np.isfinite(per_link)]
-        total = max(int(links.sum(axis=1).max(initial=0)) if not switched else most, max(totals, default=0))
         near = node.near_nics
         used = np.flatnonzero(near.any(axis=0)).tolist()
         nic = min((node.nics[k].gbs for k in used), default=float("nan"))
@@ -303,8 +296,8 @@ class _Host:
         near_enough = bool(away.max() <= NEAR or (is_arm and lowest >= 90))
         return cls(
             compute_capability=lowest,
-            is_switched=switched,
-            device_gbs=total * float(known.max()) if known.size else float("inf"),
+            is_switched=node.has_nvswitch,
+            device_gbs=node.device_nvlink_gbs,
             nic_gbs=nic,
             pcie_gbs=float(np.nanmin([*(device.pcie_gbs for device in node.devices), np.inf])),
             has_near_nics=near_enough,
@@ -371,6 +364,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
         nic_gbs=nic_gbs,
         pcie_gbs=pcie_gbs,
         network_gbs=network,
+        exchange_gbs=_exchange_gbs(rank_map, groups, domains, per_domain, pcie_gbs),
         groups_per_nic=np.where(leaves, np.nan_to_num(crossings.groups_per_nic, nan=1.0), 1.0),
         taper=np.where(leaves, crossings.taper, 1.0),
         uplink_gbs=crossings.uplink_gbs,
@@ -379,6 +373,35 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
         has_ll128=(capability >= 70) & (is_nvlink | ~has_inner) & (~leaves | (lowest("has_near_nics") > 0)),
         cpu=lowest("cpu").astype(np.int8),
     )
+
+
+def _exchange_gbs(rank_map: RankMap, groups: Ints, domains: Ints, per_domain: Ints, pcie_gbs: Floats) -> Floats:
+    """Return `GroupLinks.exchange_gbs`."""
+    count, n = groups.shape
+    leaves = domains > 1
+    if not leaves.any():
+        return np.full(count, np.nan)
+    away = np.where(leaves, (n - per_domain) / n, 0.0)[:, None]
+    if (leaves & (domains * per_domain != n)).any():
+        # Domains differ, and a rank of the smallest one sends the most bytes out of it.
+        is_rack = rank_map.cluster.nvlink_of_node is not None
+        domain = (rank_map.domains[_NVLINK] if is_rack else rank_map.node)[groups].astype(np.int64)
+        key = np.arange(count)[:, None] * (int(domain.max()) + 1) + domain
+        _, number, together = np.unique(key, return_inverse=True, return_counts=True)
+        away = np.where(leaves[:, None], (n - together[number].reshape(groups.shape)) / n, 0.0)
+    nic_set = rank_map.nic_set[groups]
+    bytes_ = np.broadcast_to(away, groups.shape)
+    load = np.bincount(nic_set.ravel(), weights=bytes_.ravel(), minlength=len(rank_map.set_gbs))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if rank_map.overlap is None:
+            time = load / rank_map.set_gbs
+        else:
+            of_set, nic, gbs = rank_map.overlap
+            of_nic = np.bincount(nic, weights=load[of_set] * gbs / rank_map.set_gbs[of_set])[nic] / gbs
+            time = np.zeros(len(load))
+            np.maximum.at(time, of_set, of_nic)
+        slowest = np.minimum(1 / time[nic_set].max(axis=1), pcie_gbs / away.max(axis=1))
+    return np.where(leaves, slowest, np.nan)
 
 
 def _check_known(rank_map: RankMap, groups: Ints, unknown: Bools, what: str, needed: str) -> None:
@@ -400,7 +423,7 @@ def _distinct(links: GroupLinks) -> tuple[GroupLinks, Ints]:
     if np.all(columns == columns[:, :1]):
         return links.rows(slice(0, 1)), np.zeros(len(links), dtype=np.int32)
     # One float per row is several times faster to sort than rows. Irrational weights keep different rows apart.
-    key = np.sqrt([2.0, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61])[: len(columns)] @ columns
+    key = np.sqrt([2.0, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67])[: len(columns)] @ columns
     _, first, number = np.unique(key.round(6), return_index=True, return_inverse=True)
     order = np.empty(len(first), dtype=np.int32)
     order[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
@@ -545,7 +568,7 @@ class _Nested:
         leaves, has_inner = domains > 1, per_domain > 1
         one = self.host
         direct = np.minimum(self.pair_gbs * np.maximum(per_domain - 1, 1), one.device_gbs)
-        nics, node_gbs, sharing = self._shares(on_host, strides)
+        nics, node_gbs, sharing, rank_gbs = self._shares(on_host, strides)
         hosts_per_domain = hosts // domains
         nics = np.where(leaves, nics * hosts_per_domain, 0)
         nic_gbs = np.where(leaves, one.nic_gbs, np.nan)
@@ -561,6 +584,9 @@ class _Nested:
             nic_gbs=nic_gbs,
             pcie_gbs=np.full(count, one.pcie_gbs),
             network_gbs=np.where(leaves, np.minimum(node_gbs * hosts_per_domain, per_domain * one.pcie_gbs), np.nan),
+            exchange_gbs=np.where(
+                leaves, np.minimum(rank_gbs, one.pcie_gbs) * n / np.maximum(n - per_domain, 1), np.nan
+            ),
             groups_per_nic=np.where(leaves, sharing, 1.0),
             taper=np.ones(count),
             uplink_gbs=np.full(count, np.inf),
@@ -570,11 +596,11 @@ class _Nested:
             cpu=np.full(count, one.cpu, dtype=np.int8),
         )
 
-    def _shares(self, on_host: Longs, strides: Longs) -> tuple[Longs, Floats, Floats]:
-        """Return the NICs, the GB/s out of a host and the groups per NIC of the slowest group of every union."""
+    def _shares(self, on_host: Longs, strides: Longs) -> tuple[Longs, Floats, Floats, Floats]:
+        """Return the NICs, the GB/s out of a host, the groups per NIC and the GB/s of a rank of the slowest groups."""
         count, g = len(on_host), self.per_host
         if not len(self.set_nics) or not self.set_nics.any():
-            return np.zeros(count, dtype=np.int64), np.full(count, np.nan), np.ones(count)
+            return np.zeros(count, dtype=np.int64), np.full(count, np.nan), np.ones(count), np.full(count, np.nan)
         local = np.arange(g)
         position = local // np.minimum(strides, g)[:, :, None] % on_host[:, :, None]
         first = local - (position * np.where(on_host > 1, strides, 0)[:, :, None]).sum(axis=1)
@@ -584,4 +610,6 @@ class _Nested:
         share = self.set_gbs / sharing
         out = np.where(uses.any(axis=2), (uses * share[:, None]).sum(axis=2), np.inf)
         worst = uses[np.arange(count), out.argmin(axis=1)]
-        return (worst * self.set_nics).sum(axis=1), out.min(axis=1), (worst * (sharing / self.set_nics)).max(axis=1)
+        of_rank = np.where(worst, self.set_gbs / np.bincount(self.nic_set), np.inf).min(axis=1)
+        busiest = (worst * (sharing / self.set_nics)).max(axis=1)
+        return (worst * self.set_nics).sum(axis=1), out.min(axis=1), busiest, of_rank

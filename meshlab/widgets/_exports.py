@@ -97,7 +97,7 @@ def _report(workbench: Workbench) -> tuple[str, str, str]:
     verdict = ""
     if worst is not None:
         verdict = f"<p><b>The slowest axis is {escape(worst['axis'])}: it {escape(worst['placement'])}.</b></p>"
-    columns = ["axis", "ranks", "what its groups do", "collective", "GB/s per rank", "time", "basis"]
+    columns = ["axis", "ranks", "what its groups do", "collective", "busbw (GB/s)", "time", "basis"]
     body = [
         [
             row["axis"],

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.base._units import SEPARATOR, format_bandwidth, format_size, format_time_us
+from meshlab.comm._catalog import CATALOG
 from meshlab.mesh._diff import MeshDiff
 from meshlab.topology.model._presets import PRESETS
 from meshlab.topology.placement._loads import MARKS, Loads
@@ -151,7 +152,7 @@ class AxisRow:
     text : str
         What its groups do.
     gbs : float
-        GB/s that a rank sends at most.
+        Bus bandwidth in GB/s, by that time.
     seconds : float
         Predicted time or, without a prediction, the time on the slowest link.
     low, high : float
@@ -192,8 +193,9 @@ def axis_rows(
         found, price = loads_of(axis), price_of(axis)
         mark, meaning = MARKS[found.state]
         text = placement.explain(axis).removeprefix(f"{axis} ")
-        on_link = found.seconds
-        gbs = found.volume_bytes / on_link / 1e9 if on_link and math.isfinite(on_link) else math.nan
+        factor = CATALOG[found.collective].bus_factor(mesh[axis].size)
+        is_timed = price.seconds > 0 and math.isfinite(price.seconds)
+        gbs = factor * found.size_bytes / price.seconds / 1e9 if is_timed else math.nan
         rows.append(
             AxisRow(
                 axis, mesh[axis].size, found.collective, found.size_bytes, mark, meaning, found.is_conflict, text, gbs,

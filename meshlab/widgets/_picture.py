@@ -20,18 +20,11 @@ from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._markup import escape
 from meshlab.base._units import format_size, format_time_us, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.prediction._axis_loads import loads
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.placement._layout import locate
-from meshlab.topology.placement._loads import (
-    MARKS,
-    LinkFinding,
-    LinkLoad,
-    Loads,
-    default_collective,
-    find_places,
-    loads,
-)
+from meshlab.topology.placement._loads import MARKS, LinkFinding, LinkLoad, Loads, default_collective, find_places
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
 from meshlab.widgets._assets import joined_scripts, joined_styles
@@ -661,6 +654,7 @@ def _pack_loads(found: Loads) -> dict[str, Any]:
         "axis": found.axis,
         "collective": found.collective,
         "size": format_size(found.size_bytes),
+        "algorithm": found.algorithm_words,
         "mark": mark,
         "meaning": meaning,
         "limit": found.limit,

@@ -16,9 +16,11 @@ from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
 from meshlab.base._units import SEPARATOR, format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.prediction._axis_loads import loads
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
-from meshlab.topology.placement._loads import COLLECTIVES, Loads, loads
+from meshlab.topology.placement._loads import COLLECTIVES
+from meshlab.topology.placement._loads import Loads
 from meshlab.topology.placement._placement import place
 from meshlab.topology.placement._scene import scene_of
 from meshlab.topology.placement._view import View
@@ -264,7 +266,7 @@ class Workbench(Picture, MeasuringTraits):
         -------
         pandas.DataFrame
             One row per axis: ``axis``, ``size``, ``collective``, ``size_bytes``, ``placement`` (what its groups do),
-            ``gbs`` (GB/s that a rank sends at most), ``time_us`` with the interval ``time_us_lo`` and ``time_us_hi``,
+            ``gbs`` (bus bandwidth), ``time_us`` with the interval ``time_us_lo`` and ``time_us_hi``,
             ``basis`` (of the time), and ``pinned_time_us`` (of candidate A). Unknown values are missing.
         """
         with self._lock:

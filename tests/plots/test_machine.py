@@ -299,7 +299,7 @@ def test_topology_accepts_a_mesh_a_cluster_or_both() -> None:
         title(ml.plot.topology(place(mesh, cluster), axis="dp")),
         title(place(mesh, cluster).plot("dp")),
     }
-    verdict = f"● dp stays inside NVLink: NV18, 371{THIN}GB/s\n"
+    verdict = f"● dp stays inside NVLink: NV18, 371{THIN}GB/s per direction\n"
     assert both == {verdict + "dp (4 groups of 2) · 1 node · 8 × H100 80GB · NVLink domains of 8"}
     alone = {
         title(ml.plot.topology(cluster)),

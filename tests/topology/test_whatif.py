@@ -75,7 +75,7 @@ def test_nvlink_domains_of_a_different_size_change_the_links_of_tp() -> None:
     wide = DeviceMesh("dp=2, tp=16")
     assert place(wide, CLUSTER).explain("tp").startswith("tp leaves the host")
     joined = place(wide, CLUSTER.with_nvlink_domain(16))
-    assert joined.explain("tp") == f"tp stays inside NVLink across 2 hosts: NV18, 371{THIN}GB/s"
+    assert joined.explain("tp") == f"tp stays inside NVLink across 2 hosts: NV18, 371{THIN}GB/s per direction"
     split = place(MESH, CLUSTER.with_nvlink_domain(4))
     assert split.explain("tp").startswith("tp stays inside the host but leaves NVLink: its worst link is SYS")
     assert np.bincount(preset("gb200-nvl72").with_nvlink_domain(4).domain("nvlink")).tolist() == [4] * 18

@@ -38,6 +38,8 @@ _PCIE_GENERATION = {6: 3, 7: 3, 8: 4, 9: 5, 10: 5, 12: 5}  # by major compute ca
 
 _BACKENDS = ("cuda", "rocm", "cpu")
 
+_SWITCHED_LINKS = 18  # NVLinks between two GPUs that only an NVSwitch provides; bridges have at most 12
+
 _MOST_CPUS = 1 << 16  # a corrupt list such as 0-4000000000 must not fill the memory
 
 _CPU_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
@@ -339,6 +341,26 @@ class Node:
         """NVLink domain of every device. All pairs of devices in a domain have NVLink."""
         devices = len(self.devices)
         return clique_numbers(self.distance[:devices, :devices] == Distance.NVLINK)
+
+    @cached_property
+    def has_nvswitch(self) -> bool:
+        """True if NVLink goes through switches, so that a device reaches every other one with all of its NVLinks."""
+        count = len(self.devices)
+        totals = [device.nvlink_count or 0 for device in self.devices]
+        remotes = {kind for device in self.devices for kind, _, _ in device.nvlink_remotes}
+        most = int(self.nvlinks[:count, :count].max(initial=0))
+        return "switch" in remotes or most >= _SWITCHED_LINKS or (count > 2 and 0 < most == max(totals, default=0))
+
+    @cached_property
+    def device_nvlink_gbs(self) -> float:
+        """GB/s of all NVLinks of a device together in one direction, infinite if unknown."""
+        count = len(self.devices)
+        links = self.nvlinks[:count, :count]
+        per_link = np.divide(self.gbs[:count, :count], links, where=links > 0, out=np.full(links.shape, np.nan))
+        known = per_link[np.isfinite(per_link)]
+        of_pairs = int((links if self.has_nvswitch else links.sum(axis=1)).max(initial=0))
+        total = max(of_pairs, *(device.nvlink_count or 0 for device in self.devices), 0)
+        return total * float(known.max()) if known.size else float("inf")
 
     @cached_property
     def near_nics(self) -> npt.NDArray[np.bool_]:

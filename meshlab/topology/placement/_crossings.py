@@ -119,7 +119,9 @@ def cross(rank_map: RankMap, groups: Ints) -> Crossings:
     taper, taper_gbs = _taper(rank_map, members, level)
     # The minimum propagates NaN (an unknown speed) and ignores inf (no hop of this kind).
     slowest = gbs.min(axis=0) if size > 1 else np.full(count, np.inf)
-    ring = np.where(leaves, np.minimum(np.minimum(slowest, use.node_gbs), taper_gbs), slowest)
+    # If NVLink joins hosts, the ring leaves their domain through the NICs of all of them.
+    joined = np.where(domains[_NVLINK] < domains[_HOST], domains[_HOST] // domains[_NVLINK], 1)
+    ring = np.where(leaves, np.minimum(np.minimum(slowest, use.node_gbs * joined), taper_gbs), slowest)
     ring[np.isinf(ring)] = np.nan
     return Crossings(
         domains=domains,
@@ -417,11 +419,14 @@ def _taper(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> tup
 
 
 def uplink_gbs(rank_map: RankMap, level: int) -> Floats:
-    """Return the total GB/s of the NICs in every domain of a level."""
+    """Return the total GB/s of the NICs in every domain of a level. Devices share the NICs near to several of them."""
     cluster = rank_map.cluster
-    per_kind = [sum(t.nics[k].gbs for k in np.flatnonzero(t.near_nics.any(axis=0))) for t in cluster.templates]
-    width = np.diff(cluster.first_device)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        per_device = (np.array(per_kind)[cluster.kinds] / width)[cluster.node_of]
+    most = max(len(template.devices) for template in cluster.templates)
+    of_kind = np.zeros((len(cluster.templates), most))
+    for kind, template in enumerate(cluster.templates):
+        near = template.near_nics
+        part = np.array([nic.gbs for nic in template.nics], dtype=float) / np.maximum(near.sum(axis=0), 1)
+        of_kind[kind, : len(near)] = np.where(near, part, 0.0).sum(axis=1)
+    per_device = of_kind[cluster.kinds[cluster.node_of], cluster.local_of]
     total: Any = np.bincount(cluster.domains[level], weights=per_device)
     return np.asarray(total, dtype=float)

@@ -51,7 +51,7 @@ class Placement:
     >>> import meshlab as ml
     >>> placement = ml.place("pp=8, dp=96, tp=8", ml.preset("tapered-h100", nodes=768))
     >>> print(placement.explain("tp"))
-    tp stays inside NVLink: NV18, 371 GB/s
+    tp stays inside NVLink: NV18, 371 GB/s per direction
     >>> print(placement.explain("dp"))
     dp leaves the host: 8 groups share 8 NICs, one each, 48.0 GB/s per group; it crosses 48 leaf switches and
     stays inside a pod
@@ -155,6 +155,9 @@ class Placement:
     def loads(self, axis: str | Sequence[str], *, collective: str | None = None, size: int | str = "256M") -> Loads:
         """Compute groups, bytes and time of every link while all groups of an axis run one collective.
 
+        The bytes are those of the algorithm that NCCL would choose, as in `meshlab.predict`. ``.algorithm`` names it.
+        Where NCCL's choice is unknown, a ring is assumed.
+
         Parameters
         ----------
         axis : str or sequence of str
@@ -182,7 +185,7 @@ class Placement:
         >>> placement.loads("pp").table()[["link", "groups", "is_limit"]].values.tolist()[-1]
         ['pod to cluster', 768, True]
         """
-        from meshlab.topology.placement._loads import loads
+        from meshlab.prediction._axis_loads import loads
 
         return loads(self, axis, collective=collective, size=size)
 
@@ -209,12 +212,12 @@ class Placement:
         ◆ dp leaves the host: 8 groups share 8 NICs, one each, ...
         ● tp stays inside NVLink: NV18, ...
         ● no group shares a NIC, changes rails or pays an oversubscription
-        busiest links for dp, all_reduce of 256...MiB:
+        busiest links for dp, all_reduce of 256...MiB (ring):
         ▸ NIC  1 group, 256...MiB, 5.59...ms
-        busiest links for tp, all_reduce of 256...MiB:
-        ▸ NVLink, per device  1 group, 448...MiB, 1.27...ms
+        busiest links for tp, all_reduce of 256...MiB (NVLS: NVSwitch reduces):
+        ▸ NVLink, per device  1 group, 288...MiB, 814...µs
         """
-        from meshlab.topology.placement._loads import describe
+        from meshlab.prediction._axis_loads import describe
 
         return describe(self, size=size)
 
@@ -523,7 +526,8 @@ def _explain_axis(placement: Placement, axis: str) -> str:
         # The ring avoids a pair without NVLink, but an all_to_all does not.
         unlinked = ((answer.domains[_HOST] == 1) & (answer.domains[_NVLINK] > 1)).any()
         but = ", but not all pairs of its devices have NVLink" if unlinked else ""
-        return f"{name} stays inside NVLink{across}: {'NVLink' if word == 'nvlink' else word}{rate}{but}"
+        way = " per direction" if rate else ""  # a call may have more bus bandwidth, because NVSwitch reduces
+        return f"{name} stays inside NVLink{across}: {'NVLink' if word == 'nvlink' else word}{rate}{way}{but}"
     if level == _HOST:
         return f"{name} stays inside the host{_why_no_nvlink(placement, answer, worst)}: its worst link is {word}{rate}"
     return f"{name} leaves the host: {_explain_nics(placement, answer)}; {_explain_network(placement, answer)}"

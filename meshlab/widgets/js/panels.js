@@ -88,7 +88,7 @@ function fillLinks(table, loads) {
     element("td", {}, element("div", { class: "ml-track" }, bar(share, limits && loads.is_conflict))),
     element("td", { text: time })));
   refill(table,
-    element("caption", { text: `Busiest link for ${loads.axis}: ${loads.collective} of ${loads.size}` }),
+    element("caption", { text: `Busiest link for ${loads.axis}: ${loads.collective} of ${loads.size} (${loads.algorithm})` }),
     element("thead", {}, element("tr", {}, ...head.map((text) => element(text ? "th" : "td", { scope: text ? "col" : null, text })))),
     element("tbody", {}, ...rows));
 }

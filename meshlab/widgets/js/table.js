@@ -60,7 +60,7 @@ function tablePanel({ model, root, listen, shell }) {
           element("td", { class: "wb-n", text: row.gbs }), timeCell(row, isOn),
           element("td", { class: "wb-n" }, row.time, ...(row.change ? [element("span", { class: "ml-soft wb-change", text: `${row.change} to A` })] : [])));
       });
-      const heads = [["Axis", ""], ["What its groups do", ""], ["Per rank", "wb-n"], [head, "wb-time-head"], ["", ""]];
+      const heads = [["Axis", ""], ["What its groups do", ""], ["busbw", "wb-n"], [head, "wb-time-head"], ["", ""]];
       refill(table, element("thead", {}, element("tr", {}, ...heads.map(([text, name]) => element(text ? "th" : "td", { class: name || null, scope: text ? "col" : null, text })))),
         element("tbody", {}, ...body));
       const mine = fault?.where.startsWith("call:") ? fault : null;

@@ -137,7 +137,7 @@ def test_arrays_agree_with_the_reference(name: str, shape: str, seed: int, order
 @pytest.mark.parametrize(
     ("machine", "nodes", "shape", "axis", "explanation"),
     [
-        ("dgx-h100", 2, "dp=2, tp=8", "tp", "tp stays inside NVLink: NV18, 371 GB/s"),
+        ("dgx-h100", 2, "dp=2, tp=8", "tp", "tp stays inside NVLink: NV18, 371 GB/s per direction"),
         ("dgx-h100", 2, "tp=16, dp=1", "dp", "dp has one rank per group: it crosses no link"),
         (
             "dgx-h100",
@@ -162,7 +162,7 @@ def test_arrays_agree_with_the_reference(name: str, shape: str, seed: int, order
             "one leaf switch",
         ),
         ("pcie-l40s", 1, "tp=8", "tp", "tp stays inside the host: its worst link is SYS, 22.0 GB/s"),
-        ("gb200-nvl72", 18, "tp=72", "tp", "tp stays inside NVLink across 18 hosts: NV18, 722 GB/s"),
+        ("gb200-nvl72", 18, "tp=72", "tp", "tp stays inside NVLink across 18 hosts: NV18, 722 GB/s per direction"),
         (
             "aws-p5",
             2,
@@ -253,7 +253,7 @@ def test_group_is_judged_by_its_own_pairs_if_a_different_pair_lost_nvlink() -> N
         "tp stays inside the host but leaves NVLink: its worst link is NODE"
     )
     inside = place(DeviceMesh("node=2, dp=4, tp=2"), broken)
-    assert plain(inside.explain("dp")) == "dp stays inside NVLink: NV18, 371 GB/s"
+    assert plain(inside.explain("dp")) == "dp stays inside NVLink: NV18, 371 GB/s per direction"
     frame = inside.frame("tp", "dp").set_index("group")
     assert frame["span"].tolist() == ["host", *["nvlink"] * 11]
     assert frame["nvlink_hops"].tolist() == [0, *[2] * 7, *[4] * 4]
@@ -263,7 +263,7 @@ def test_group_is_judged_by_its_own_pairs_if_a_different_pair_lost_nvlink() -> N
 def test_explanation_mentions_pairs_without_nvlink_off_the_ring() -> None:
     placement = place(DeviceMesh("dp=2, tp=4"), preset("dgx-h100").without_link(0, 2))
     assert plain(placement.explain("tp")) == (
-        "tp stays inside NVLink: NV18, 371 GB/s, but not all pairs of its devices have NVLink"
+        "tp stays inside NVLink: NV18, 371 GB/s per direction, but not all pairs of its devices have NVLink"
     )
     assert placement.frame("tp")["span"].tolist() == ["host", "nvlink"]
 

@@ -1,0 +1,131 @@
+"""The loads of the links of an axis, by the algorithm that NCCL would choose for the call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from meshlab.base._errors import MeshlabError
+from meshlab.base._units import format_size, format_time_us, parse_size
+from meshlab.prediction._constants import ALGORITHMS
+from meshlab.prediction._costs import prices
+from meshlab.prediction._group_links import GroupLinks
+from meshlab.topology.placement._loads import (
+    MARKS,
+    Loads,
+    check_collective,
+    default_collective,
+    find_places,
+    link_loads,
+    plain_algorithm,
+)
+from meshlab.topology.placement._placement import Placement
+from meshlab.topology.placement._scene import Scene, scene_of
+
+
+def loads(
+    placement: Placement,
+    axis: str | Sequence[str],
+    *,
+    collective: str | None = None,
+    size: int | str = "256M",
+    scene: Scene | None = None,
+) -> Loads:
+    """Compute the load of every link while all groups of an axis run one collective, as `meshlab.predict` prices it.
+
+    Parameters
+    ----------
+    placement : Placement
+        A mesh on a cluster.
+    axis : str or sequence of str
+        An axis, several axes, or the name of a group.
+    collective : str, optional
+        all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all or send_recv. By default send_recv for pp,
+        all_to_all for ep, and all_reduce for all other axes.
+    size : int or str, default "256M"
+        Message size in bytes, as in nccl-tests.
+    scene : Scene, optional
+        The scene of the placement's cluster. By default it is computed.
+
+    Returns
+    -------
+    Loads
+        The bytes are those of the algorithm that NCCL would choose. Where that is unknown, a ring is assumed.
+
+    Raises
+    ------
+    TopologyError
+        If the collective is unknown.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> placement = ml.place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
+    >>> loads(placement, "dp").table()[["link", "groups", "gbs", "time_us"]].round(1).values.tolist()[1]
+    ['NIC', 1, 48.0, 5592.4]
+    >>> tp = loads(placement, "tp")
+    >>> tp.algorithm_words, tp.table()[["link", "bytes"]].values.tolist()[0]
+    ('NVLS: NVSwitch reduces', ['NVLink, per device', 301989888.0])
+    """
+    name = placement.mesh[axis].name
+    collective = collective or default_collective(name)
+    check_collective(collective)
+    algorithm = algorithms_of(placement, axis, collective, parse_size(size))
+    return link_loads(placement, axis, collective=collective, size=size, algorithm=algorithm, scene=scene)
+
+
+def algorithms_of(
+    placement: Placement, axis: str | Sequence[str], collective: str, size: int
+) -> str | Sequence[str] | None:
+    """Return the algorithm that NCCL would choose for the groups of an axis, or one for each group if they differ.
+
+    None if it is unknown, because the hosts have no GPUs or the bandwidth of their links is unknown.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> placement = ml.place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
+    >>> algorithms_of(placement, "tp", "all_reduce", 8), algorithms_of(placement, "tp", "all_reduce", 1 << 30)
+    ('ring', 'nvls')
+    """
+    if placement.mesh[axis].size == 1:
+        return plain_algorithm(collective)
+    try:
+        links, of_group = GroupLinks.of(placement, axis)
+        priced = prices(links, collective)
+    except MeshlabError:
+        return None
+    choice, _, _ = priced.price(np.arange(len(links)), size)
+    names = [ALGORITHMS[k] for k in priced.algorithm[choice].tolist()]
+    return names[0] if len(set(names)) == 1 else [names[k] for k in of_group.tolist()]
+
+
+def describe(placement: Placement, *, size: int | str = "256M") -> str:
+    """Return the placement as text, see `Placement.describe`."""
+    cluster, mesh = placement.cluster, placement.mesh
+    scene = scene_of(cluster)
+    axes = [loads(placement, axis, size=size, scene=scene) for axis in mesh.axis_names]
+    network = [level.name if level.taper == 1 else f"{level.name} (1:{level.taper:g})" for level in cluster.levels]
+    lines = [
+        f"machine: {cluster.title or cluster.names[0]}, {cluster.summary}"
+        + (f", network {' < '.join(network)}" if scene.network == "known" else ""),
+        f"mesh: {mesh}",
+        *(f"{MARKS[one.state][0]} {placement.explain(one.axis)}" for one in axes),
+        *(f"{found.mark} {found.text}" for found in find_places(placement, axes, scene)),
+    ]
+    for one in axes:
+        used = [link for link in one.links if link.busiest is not None]
+        if used:
+            call = f"{one.collective} of {format_size(one.size_bytes)}"
+            lines.append(f"busiest links for {one.axis}, {call} ({one.algorithm_words}):")
+        width = max((len(link.label) for link in used), default=0)
+        for link in used:
+            k = link.busiest or 0
+            count = int(link.groups[k])
+            lines.append(
+                f"{'▸' if link.name == one.limit else ' '} {link.label.ljust(width)}  "
+                f"{count:,} group{'s' * (count != 1)}, {format_size(float(link.bytes[k]))}, "
+                + (format_time_us(float(link.seconds[k]) * 1e6) if np.isfinite(link.seconds[k]) else "time unknown")
+            )
+    return "\n".join([*lines, *scene.notes])

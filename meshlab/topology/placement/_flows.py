@@ -1,0 +1,490 @@
+"""Flows: what every rank sends and receives while all groups of an axis run a collective by one of NCCL's algorithms.
+
+The model is that of `meshlab.topology.placement._crossings`. A domain is what NCCL calls a node: a host, or a rack if
+NVLink joins its hosts. Bytes that leave a domain use the NICs of all ranks that the group has there, in proportion to
+the bandwidth that each set of NICs has left for the group, because NCCL's channels leave at different ranks.
+Point-to-point messages use the sender's own NICs. For the same reason, the bytes inside an NVLink domain are averages
+over the channels. Without NVLink they are those of a single order of the ranks.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.topology.model._cluster import INNER_LEVELS, Ints
+from meshlab.topology.placement._algorithm_bytes import rank_bytes
+from meshlab.topology.placement._crossings import all_hops, shares
+from meshlab.topology.placement._rank_map import Floats, RankMap
+
+Bools = npt.NDArray[np.bool_]
+
+_NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
+
+Inside = tuple[Ints, Ints, Ints, Floats, Floats]
+"""Rank, group, level, bytes and GB/s."""
+
+Outside = tuple[Ints, Ints, Ints, Floats]
+"""Rank, group, level and bytes."""
+
+
+@dataclass(frozen=True, eq=False)
+class Flows:
+    """What ranks send and receive. Every entry is one rank of one group.
+
+    Over the network, `level` is the outermost level that the bytes reach, so they pass the uplinks of all network
+    levels below it.
+
+    Parameters
+    ----------
+    inside, inside_in : tuple of numpy.ndarray
+        Sent and received inside domains: rank, group, level, bytes, and GB/s of the link.
+    sent, received : tuple of numpy.ndarray
+        Sent and received over the network: rank, group, level, bytes.
+    climbing : numpy.ndarray
+        Groups with a hop that changes rails inside one set of leaf switches.
+    """
+
+    inside: Inside
+    inside_in: Inside
+    sent: Outside
+    received: Outside
+    climbing: Ints
+
+    @classmethod
+    def empty(cls) -> Flows:
+        """Return no flows."""
+        none, numbers = np.zeros(0, dtype=np.int32), np.zeros(0)
+        return cls(*((none, none, none, numbers, numbers),) * 2, *((none, none, none, numbers),) * 2, none)
+
+    def only(self, groups: Bools) -> Flows:
+        """Return the flows of some groups."""
+        columns = [
+            tuple(column[groups[entries[1]]] for column in entries)
+            for entries in (self.inside, self.inside_in, self.sent, self.received)
+        ]
+        return Flows(*columns, self.climbing[groups[self.climbing]])  # type: ignore[arg-type]
+
+    def joined(self, other: Flows) -> Flows:
+        """Return the flows of both."""
+        columns = [
+            tuple(np.concatenate(pair) for pair in zip(entries, others, strict=True))
+            for entries, others in (
+                (self.inside, other.inside),
+                (self.inside_in, other.inside_in),
+                (self.sent, other.sent),
+                (self.received, other.received),
+            )
+        ]
+        return Flows(*columns, np.concatenate([self.climbing, other.climbing]))  # type: ignore[arg-type]
+
+
+def flows_of(rank_map: RankMap, groups: Ints, algorithm: str, collective: str, size: float) -> Flows:
+    """Return the flows of all groups of an axis.
+
+    Parameters
+    ----------
+    rank_map : RankMap
+        The hardware position of every rank.
+    groups : numpy.ndarray
+        int32 of shape (groups, size): the ranks of every group, in order.
+    algorithm, collective : str
+        A key of `meshlab.topology.placement._algorithm_bytes.RANK_BYTES`, and one of its collectives.
+    size : float
+        Message size in bytes, as in nccl-tests.
+    """
+    n = groups.shape[1]
+    if n == 1:
+        return Flows.empty()
+    if algorithm == "p2p":
+        messages = _all_to_all if collective == "all_to_all" else _chain
+        return messages(rank_map, groups, size / n if collective == "all_to_all" else size)
+    if algorithm == "pat":
+        return _shifts(rank_map, groups, size / n, -1 if collective == "reduce_scatter" else 1)
+    visits = _Visits.of(rank_map, groups)
+    if algorithm == "ring":
+        return _ring(visits, rank_bytes(algorithm, collective, n) * size)
+    if algorithm == "tree":
+        inside = _chains(visits, size)
+        sent, climbing = _tree(visits, size)
+        return Flows(inside, inside, sent, sent, climbing)
+    inside, inside_in = _switch(visits, collective, size)
+    if algorithm == "nvls":
+        return Flows(inside, inside_in, *(Flows.empty().sent,) * 2, np.zeros(0, dtype=np.int32))
+    sent, climbing = _tree(visits, size)
+    return Flows(inside, inside_in, sent, sent, climbing)
+
+
+# -- rings, trees and switches -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class _Visits:
+    """The domains of every group in the order of its ring. A run is the ranks of one group in one domain.
+
+    `members`, `level` and `gbs` have the shape (size, groups), see `all_hops`. `ranks`, `group` and `run` are flat,
+    with the group first. The others have an entry per run.
+    """
+
+    rank_map: RankMap
+    members: Ints
+    level: npt.NDArray[np.int8]
+    gbs: Floats
+    ranks: Ints
+    group: Ints
+    run: npt.NDArray[np.intp]
+    first: npt.NDArray[np.intp]
+    length: npt.NDArray[np.intp]
+    run_group: Ints
+    out_level: Ints
+
+    @classmethod
+    def of(cls, rank_map: RankMap, groups: Ints) -> _Visits:
+        members, level, _, gbs = all_hops(rank_map, groups)
+        size, count = members.shape
+        ranks, group = members.T.ravel(), np.repeat(np.arange(count, dtype=np.int32), size)
+        is_rack = rank_map.cluster.nvlink_of_node is not None
+        domain = (rank_map.domains[_NVLINK] if is_rack else rank_map.node)[ranks]
+        starts = np.ones(size * count, dtype=bool)
+        starts[1:] = domain[1:] != domain[:-1]
+        starts[::size] = True
+        first = np.flatnonzero(starts)
+        last = np.append(first[1:], size * count) - 1
+        return cls(
+            rank_map=rank_map,
+            members=members,
+            level=level,
+            gbs=gbs,
+            ranks=ranks,
+            group=group,
+            run=np.cumsum(starts) - 1,
+            first=first,
+            length=last - first + 1,
+            run_group=group[first],
+            out_level=level.T.ravel()[last].astype(np.int32),
+        )
+
+    @functools.cached_property
+    def weight(self) -> Floats:
+        """Share of each rank in the bytes that leave its domain, in proportion to the GB/s left for its group."""
+        rank_map, run = self.rank_map, self.run
+        is_used = (self.out_level > _HOST) | (self.out_level[self.previous] > _HOST)
+        nic_set = rank_map.nic_set[self.ranks]
+        key = run.astype(np.int64) * (int(nic_set.max()) + 1) + nic_set
+        _, first, number, same = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
+        used = is_used[run[first]]
+        share, _, _ = shares(rank_map, nic_set[first][used])
+        each = share[nic_set[first]]
+        each = np.where(np.isfinite(each) & (each > 0), each, 0.0)
+        total = np.bincount(run[first], weights=each, minlength=len(is_used))
+        sets = np.bincount(run[first], minlength=len(is_used))
+        of_pair = run[first]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            part = np.where(total[of_pair] > 0, each / total[of_pair], 1 / sets[of_pair])
+        result: Floats = (part / same)[number]
+        return result
+
+    @functools.cached_property
+    def previous(self) -> npt.NDArray[np.intp]:
+        """The run before each run in the ring."""
+        previous = np.arange(len(self.first)) - 1
+        begins = np.ones(len(self.first), dtype=bool)
+        begins[1:] = self.run_group[1:] != self.run_group[:-1]
+        previous[begins] = np.append(np.flatnonzero(begins)[1:], len(self.first)) - 1
+        return previous
+
+    @functools.cached_property
+    def is_last(self) -> Bools:
+        """Whether each of `ranks` is the last one of its run."""
+        is_last = np.zeros(len(self.ranks), dtype=bool)
+        is_last[self.first + self.length - 1] = True
+        return is_last
+
+    @functools.cached_property
+    def is_linked(self) -> Bools:
+        """Whether all hops inside each run of several ranks are NVLink."""
+        others = (self.level.T.ravel() != _NVLINK) & ~self.is_last
+        return (self.length > 1) & (np.bincount(self.run[others], minlength=len(self.first)) == 0)
+
+    def nvlink_gbs(self, ranks: npt.NDArray[np.intp]) -> Floats:
+        """Return the GB/s of the NVLinks of some of `ranks` to the others of their runs."""
+        # The hop of the last rank leaves the run, so take the one that enters it.
+        gbs = self.gbs.T.ravel()[np.where(self.is_last[ranks], ranks - 1, ranks)]
+        return _of_all_links(self.rank_map, self.ranks[ranks], gbs, self.length[self.run[ranks]] - 1)
+
+
+def _of_all_links(rank_map: RankMap, ranks: Ints, pair_gbs: Floats, peers: npt.NDArray[np.integer]) -> Floats:
+    """Return the GB/s of the NVLinks of ranks to several peers. Without a switch, there are separate links to each."""
+    templates = rank_map.cluster.templates
+    is_switched = np.array([template.has_nvswitch for template in templates])
+    if is_switched.all():
+        return pair_gbs
+    most = np.array([template.device_nvlink_gbs for template in templates])
+    kind = rank_map.kind[ranks]
+    return np.where(is_switched[kind], pair_gbs, np.minimum(pair_gbs * np.maximum(peers, 1), most[kind]))
+
+
+def _ring(visits: _Visits, volume: float) -> Flows:
+    """Every rank sends `volume` bytes to the next one: over NVLink, or out of the domain where a channel leaves."""
+    members, level, run = visits.members, visits.level, visits.run
+    following = np.roll(members, -1, axis=0)
+    group = np.broadcast_to(np.arange(members.shape[1], dtype=np.int32), members.shape)
+    out_level = visits.out_level
+    in_level = out_level[visits.previous]
+    near = (level <= _HOST) & (level > 0)
+    is_averaged = visits.is_linked & (out_level > _HOST)
+    inside: list[Inside] = []
+    inside_in: list[Inside] = []
+    if is_averaged.any():
+        chosen = np.flatnonzero(is_averaged[run])
+        ranks, of_group = visits.ranks[chosen], visits.group[chosen]
+        levels = np.full(len(chosen), _NVLINK, dtype=np.int32)
+        stays = volume * (1 - visits.weight[chosen])
+        averaged = (ranks, of_group, levels, stays, visits.nvlink_gbs(chosen))
+        inside.append(averaged)
+        inside_in.append(averaged)
+        near &= ~is_averaged[run].reshape(members.shape[::-1]).T
+    if near.any() or not inside:
+        rates, levels = visits.gbs[near], level[near].astype(np.int32)
+        linked = levels == _NVLINK
+        if linked.any():
+            peers = visits.length[run].reshape(members.shape[::-1]).T[near] - 1
+            rates = np.where(linked, _of_all_links(visits.rank_map, members[near], rates, peers), rates)
+        each = np.full(len(rates), volume)
+        inside.append((members[near], group[near], levels, each, rates))
+        inside_in.append((following[near], group[near], levels, each, rates))
+
+    def flow(levels: Ints) -> Outside:
+        leaves = levels[run] > _HOST
+        if not leaves.any():
+            return Flows.empty().sent
+        return visits.ranks[leaves], visits.group[leaves], levels[run][leaves], volume * visits.weight[leaves]
+
+    climbing = _climbing(visits.rank_map, members, following, level)
+    return Flows(_stacked(inside), _stacked(inside_in), flow(out_level), flow(in_level), climbing)
+
+
+def _stacked(parts: list[Inside]) -> Inside:
+    return parts[0] if len(parts) == 1 else tuple(np.concatenate(c) for c in zip(*parts, strict=True))  # type: ignore[return-value]
+
+
+def _chains(visits: _Visits, size: float) -> Inside:
+    """Inside a domain a tree is a chain of its ranks, up which and down which all bytes go."""
+    chosen = np.flatnonzero(visits.is_linked[visits.run])
+    length = visits.length[visits.run[chosen]]
+    linked = (
+        visits.ranks[chosen], visits.group[chosen], np.full(len(chosen), _NVLINK, dtype=np.int32),
+        2 * size * (length - 1) / length, visits.nvlink_gbs(chosen),
+    )  # fmt: skip
+    hops = np.flatnonzero(~visits.is_linked[visits.run] & ~visits.is_last)
+    if not len(hops):
+        return linked
+    levels, gbs = visits.level.T.ravel()[hops].astype(np.int32), visits.gbs.T.ravel()[hops]
+    each = np.full(len(hops), size)
+    ends = [(visits.ranks[k], visits.group[hops], levels, each, gbs) for k in (hops, hops + 1)]
+    return _stacked([linked, *ends])
+
+
+def _switch(visits: _Visits, collective: str, size: float) -> tuple[Inside, Inside]:
+    """NVSwitch reduces and multicasts. Every rank of a domain reduces a part of equal size."""
+    chosen = np.flatnonzero(visits.length[visits.run] > 1)
+    ranks, group = visits.ranks[chosen], visits.group[chosen]
+    levels, gbs = np.full(len(chosen), _NVLINK, dtype=np.int32), visits.nvlink_gbs(chosen)
+    part = size / visits.length[visits.run[chosen]]
+    whole = np.full(len(chosen), float(size))
+    sent = {"all_reduce": whole + part, "all_gather": part}.get(collective, whole)
+    received = {"all_reduce": whole + part, "reduce_scatter": part}.get(collective, whole)
+    return (ranks, group, levels, sent, gbs), (ranks, group, levels, received, gbs)
+
+
+def _tree(visits: _Visits, size: float) -> tuple[Outside, Ints]:
+    """Return what ranks send over the network in a double binary tree of domains, and the groups that change rails.
+
+    They receive as much, because every edge carries half of the bytes up and down.
+    """
+    rank_map, count = visits.rank_map, visits.members.shape[1]
+    domains = np.bincount(visits.run_group, minlength=count)
+    first_run = np.cumsum(domains) - domains
+    ends = [np.zeros((2, 0), dtype=np.int64)]
+    for number in np.unique(domains[domains > 1]).tolist():
+        of_groups = first_run[domains == number]
+        ends.append((tree_edges(number)[:, :, None] + of_groups).reshape(2, -1))
+    child, parent = np.concatenate(ends, axis=1)
+    level = _run_levels(visits, child, parent)
+    parts: list[Outside] = []
+    for outer in np.unique(level).tolist():
+        chosen = level == outer
+        amount = np.bincount(np.concatenate([child[chosen], parent[chosen]]), minlength=len(visits.first)) * (size / 2)
+        at = np.flatnonzero(amount[visits.run] > 0)
+        bytes_ = amount[visits.run[at]] * visits.weight[at]
+        parts.append((visits.ranks[at], visits.group[at], np.full(len(at), outer, dtype=np.int32), bytes_))
+    climbing = np.zeros(0, dtype=np.int32)
+    levels = rank_map.cluster.levels
+    if levels and levels[0].rails > 1 and len(child):
+        unit = levels[0].of_node[rank_map.node[visits.ranks[visits.first]]]
+        changes = (unit[child] == unit[parent]) & (level > len(INNER_LEVELS))
+        climbing = np.unique(visits.run_group[child[changes]]).astype(np.int32)
+    sent = tuple(np.concatenate(columns) for columns in zip(*parts, strict=True)) if parts else Flows.empty().sent
+    return sent, climbing  # type: ignore[return-value]
+
+
+def _run_levels(visits: _Visits, one: npt.NDArray[np.intp], other: npt.NDArray[np.intp]) -> Ints:
+    """Return the innermost network level that joins two runs. On rails, one that has ranks of both on a common rail."""
+    rank_map = visits.rank_map
+    lead = visits.ranks[visits.first]
+    level = np.full(len(one), len(rank_map.domains) - 1, dtype=np.int32)
+    for index in range(len(rank_map.domains) - 2, _HOST, -1):
+        network, domain = rank_map.cluster.levels[index - len(INNER_LEVELS)], rank_map.domains[index]
+        if network.rails == 1:
+            level[domain[lead[one]] == domain[lead[other]]] = index
+            continue
+        bits = np.left_shift(np.uint64(1), (domain[visits.ranks] % network.rails % 64).astype(np.uint64))
+        rails = np.bitwise_or.reduceat(bits, visits.first)
+        unit = network.of_node[rank_map.node[lead]]
+        level[((rails[one] & rails[other]) > 0) & (unit[one] == unit[other])] = index
+    return level
+
+
+@functools.lru_cache(maxsize=32)
+def tree_edges(n: int) -> npt.NDArray[np.int64]:
+    """Return the edges of both binary trees that NCCL builds over n domains, as children and parents.
+
+    The second tree mirrors the first one or, if n is odd, shifts it by one, so that the inner domains of one tree are
+    leaves of the other (NVIDIA/nccl src/graph/trees.cc). Each tree has half of the bytes.
+
+    Examples
+    --------
+    >>> tree_edges(4).tolist()
+    [[1, 2, 3, 2, 1, 0], [2, 0, 2, 1, 3, 1]]
+    """
+    child = np.arange(1, n)
+    bit = child & -child
+    up = (child ^ bit) | (bit << 1)
+    parent = np.where(up >= n, child ^ bit, up)
+    edges = np.stack([child, parent])
+    second = n - 1 - edges if n % 2 == 0 else (edges + 1) % n
+    return np.concatenate([edges, second], axis=1)
+
+
+def _climbing(rank_map: RankMap, members: Ints, following: Ints, level: npt.NDArray[np.integer]) -> Ints:
+    """Return the groups with a hop between rails of one set of leaf switches."""
+    levels = rank_map.cluster.levels
+    if not levels or levels[0].rails == 1:
+        return np.zeros(0, dtype=np.int32)
+    leaf = levels[0].of_node
+    same = leaf[rank_map.node[members]] == leaf[rank_map.node[following]]
+    return np.flatnonzero((same & (level > len(INNER_LEVELS))).any(axis=0)).astype(np.int32)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+
+
+def _chain(rank_map: RankMap, groups: Ints, volume: float) -> Flows:
+    members = np.ascontiguousarray(groups.T)
+    source, target = members[:-1], members[1:]
+    group = np.broadcast_to(np.arange(len(groups), dtype=np.int32), source.shape)
+    level = _pair_levels(rank_map, source, target)
+    near = (level <= _HOST) & (level > 0)
+    rates = _pair_gbs(rank_map, source[near], target[near])
+    each = np.full(len(rates), volume)
+    far = level > _HOST
+    bytes_ = np.full(int(far.sum()), volume)
+    return Flows(
+        (source[near], group[near], level[near], each, rates),
+        (target[near], group[near], level[near], each, rates),
+        (source[far], group[far], level[far], bytes_),
+        (target[far], group[far], level[far], bytes_),
+        _climbing(rank_map, source, target, level.astype(np.int8)),
+    )
+
+
+def _shifts(rank_map: RankMap, groups: Ints, chunk: float, sign: int) -> Flows:
+    """Every rank sends chunks over each distance 2^k, and most of them to its neighbour (PAT)."""
+    members = np.ascontiguousarray(groups.T)
+    size = len(members)
+    group = np.broadcast_to(np.arange(len(groups), dtype=np.int32), members.shape)
+    sent: list[Outside] = []
+    received: list[Outside] = []
+    climbing = []
+    for k in range((size - 1).bit_length()):
+        # In a binomial tree over all ranks, as many edges have the length 2^k as numbers below n have the lowest bit k.
+        chunks = (size - 1 + 2**k) // 2 ** (k + 1)
+        target = np.roll(members, -sign * 2**k, axis=0)
+        level = _pair_levels(rank_map, members, target)
+        bytes_ = np.full(members.size, chunks * chunk)
+        sent.append((members.ravel(), group.ravel(), level.ravel(), bytes_))
+        received.append((target.ravel(), group.ravel(), level.ravel(), bytes_))
+        climbing.append(_climbing(rank_map, members, target, level))
+    return Flows(
+        *(Flows.empty().inside,) * 2,
+        *(tuple(np.concatenate(column) for column in zip(*parts, strict=True)) for parts in (sent, received)),
+        np.unique(np.concatenate(climbing)),
+    )  # type: ignore[call-arg]
+
+
+def _pair_levels(rank_map: RankMap, source: Ints, target: Ints) -> Ints:
+    level = np.full(source.shape, len(rank_map.domains) - 1, dtype=np.int32)
+    for index in range(len(rank_map.domains) - 2, -1, -1):
+        domain = rank_map.domains[index]
+        level[domain[source] == domain[target]] = index
+    if rank_map.patchy.any():
+        same = rank_map.node[source] == rank_map.node[target]
+        kind, i, j = rank_map.kind[source], rank_map.local[source], np.where(same, rank_map.local[target], 0)
+        level[(level == _HOST) & (rank_map.distance[kind, i, j] == 1)] = _NVLINK
+    return level
+
+
+def _pair_gbs(rank_map: RankMap, source: Ints, target: Ints) -> Floats:
+    same = rank_map.node[source] == rank_map.node[target]
+    kind, i, j = rank_map.kind[source], rank_map.local[source], np.where(same, rank_map.local[target], 0)
+    fabric = np.minimum(rank_map.nvlink_gbs[source], rank_map.nvlink_gbs[target])
+    return np.where(same, rank_map.gbs[kind, i, j], fabric)
+
+
+def _all_to_all(rank_map: RankMap, groups: Ints, each: float) -> Flows:
+    """Every rank sends `each` bytes to every other rank, over its own NICs."""
+    count, size = groups.shape
+    ranks = groups.ravel()
+    group = np.repeat(np.arange(count, dtype=np.int32), size)
+    levels = len(rank_map.domains)
+    same = [_peers(group, domain[ranks]) for domain in rank_map.domains]  # ranks of the group in the same domain
+    nvlink, host = same[_NVLINK], np.maximum(same[_NVLINK], same[_HOST])
+    # Either an NVLink domain is inside a host, or hosts are inside an NVLink domain.
+    is_wider = nvlink > same[_HOST]
+    island = np.where(is_wider, rank_map.domains[_NVLINK][ranks] + len(rank_map.cluster.names), rank_map.node[ranks])
+    # A domain of a rail contains only some devices of a host, so count the ranks that are in either of them.
+    reached = [
+        host if k <= _HOST else host + same[k] - _peers(group, island, rank_map.domains[k][ranks])
+        for k in range(levels)
+    ]
+    slowest = np.array([template.inner_gbs(nvlink=False) for template in rank_map.cluster.templates])
+    parts = [
+        (nvlink - same[0], _NVLINK, _of_all_links(rank_map, ranks, rank_map.nvlink_gbs[ranks], nvlink - same[0])),
+        (host - nvlink, _HOST, slowest[rank_map.kind[ranks]]),
+    ]
+    ins = [(ranks[n > 0], group[n > 0], np.full(int((n > 0).sum()), level, dtype=np.int32), n[n > 0] * each, g[n > 0])
+           for n, level, g in parts]  # fmt: skip
+    inside = tuple(np.concatenate(columns) for columns in zip(*ins, strict=True))
+    outs = []
+    for level in range(_HOST + 1, levels):
+        n = reached[level] - reached[level - 1]
+        far = n > 0
+        outs.append((ranks[far], group[far], np.full(int(far.sum()), level, dtype=np.int32), n[far] * each))
+    out = tuple(np.concatenate(columns) for columns in zip(*outs, strict=True)) if outs else Flows.empty().sent
+    climbing = np.zeros(0, dtype=np.int32)
+    network = rank_map.cluster.levels
+    if network and network[0].rails > 1:
+        climbing = np.unique(group[_peers(group, network[0].of_node[rank_map.node[ranks]]) > reached[_HOST + 1]])
+    return Flows(inside, inside, out, out, climbing)  # type: ignore[arg-type]
+
+
+def _peers(*columns: Ints) -> npt.NDArray[np.int64]:
+    """Return for every row how many rows have the same values."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        key = key * (int(column.max()) + 1) + column
+    _, number, many = np.unique(key, return_inverse=True, return_counts=True)
+    return many[number.ravel()]

@@ -1,0 +1,88 @@
+"""The loads of an axis are those of the predicted call: the same algorithm, and no link that needs longer than it."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshlab as ml
+from meshlab.base._errors import MeshlabError
+from meshlab.mesh._mesh import DeviceMesh
+from meshlab.prediction._axis_loads import loads
+from meshlab.prediction._costs import COLLECTIVES
+from meshlab.topology.model._presets import PRESETS
+from meshlab.topology.placement._placement import Placement, place
+
+FAULTS = ("healthy", "NIC", "device")
+
+
+@functools.cache
+def cluster_of(name: str, nodes: int, fault: str) -> ml.Cluster:
+    racks = {"nodes_per_rack": 2} if name == "gb200-nvl72" else {}
+    network = {"nodes_per_leaf": 2, "nodes_per_pod": 4, "rails": 8} if name == "tapered-h100" else {}
+    cluster = ml.preset(name, nodes=nodes, **racks, **network)
+    if fault == "NIC" and nodes > 1:
+        return cluster.without_nic(0, 1)
+    return cluster.without_device(1) if fault == "device" else cluster
+
+
+def check_axis(placement: Placement, axis: str, collective: str, size: int) -> None:
+    if placement.mesh[axis].size == 1:
+        return
+    frame = ml.predict(placement, collectives={axis: collective}, sizes=size).frame()
+    found = loads(placement, axis, collective=collective, size=size)
+    assert set(found.algorithm.split(" and ")) == set(frame["algorithm"])
+    assert not found.is_assumed
+    for link in found.links:
+        longest = float(link.seconds[np.isfinite(link.seconds)].max(initial=0.0))
+        assert longest <= frame["time_us"].max() * 1e-6 * (1 + 1e-6), (link.name, found.algorithm)
+
+
+@settings(max_examples=120, deadline=None)
+@given(data=st.data())
+def test_no_link_is_busier_than_the_predicted_call(data: st.DataObject) -> None:
+    name = data.draw(st.sampled_from(list(PRESETS)))
+    nodes = data.draw(st.sampled_from([1, 2, 3, 4, 6, 16]))
+    cluster = cluster_of(name, nodes, data.draw(st.sampled_from(FAULTS)))
+    n = cluster.n_devices
+    inner = data.draw(st.sampled_from([size for size in (1, 2, 3, 4, 7, 8, 16, n) if size <= n]))
+    middle = data.draw(st.sampled_from([size for size in (1, 2, 3, 4) if size * inner <= n]))
+    placement = place(DeviceMesh((n // inner // middle, middle, inner), ("dp", "pp", "tp")), cluster)
+    collective = data.draw(st.sampled_from(COLLECTIVES))
+    size = data.draw(st.sampled_from([8, 1 << 16, 1 << 22, 1 << 28, 1 << 33]))
+    for axis in placement.mesh.axis_names:
+        check_axis(placement, axis, collective, size)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_no_link_of_a_preset_is_busier_than_the_predicted_call(name: str) -> None:
+    for fault in FAULTS:
+        cluster = cluster_of(name, 4, fault)
+        for text in ("dp=-1, tp=4", "tp=-1", "tp=4, dp=-1"):
+            try:
+                placement = place(text, cluster)
+            except MeshlabError:  # 4 does not divide what a failure leaves
+                continue
+            for axis in placement.mesh.axis_names:
+                for collective in COLLECTIVES:
+                    check_axis(placement, axis, collective, 1 << 33)
+
+
+def test_the_bus_bandwidth_of_nvls_is_above_the_wire_and_its_bytes_are_not() -> None:
+    placement = place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
+    found = loads(placement, "tp", size="1G")
+    row = ml.predict(placement, collectives={"tp": "all_reduce"}, sizes="1G").frame().iloc[0]
+    assert (found.algorithm, row["algorithm"]) == ("nvls", "nvls")
+    assert row["busbw_gbs"] > 370.8 > found.volume_bytes / row["time_us"] / 1e3
+    assert found.algorithm_words == "NVLS: NVSwitch reduces"
+
+
+def test_without_a_cost_model_a_ring_is_assumed() -> None:
+    placement = place("dp=2, tp=2", ml.preset("dgx-h100").with_cpu_slots(4))
+    for axis in ("dp", "tp"):
+        found = loads(placement, axis, collective="all_reduce")
+        assert (found.algorithm, found.is_assumed) == ("ring", True)
