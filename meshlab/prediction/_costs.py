@@ -22,6 +22,7 @@ from meshlab.prediction._tuner import (
     NVLS,
     NVLS_TREE,
     P2P,
+    PAT,
     RING,
     SIMPLE,
     TREE,
@@ -260,6 +261,11 @@ def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settin
         sent = np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
         most = np.where(several, np.minimum(law, network / sent), law)
         gbs[:, NVLS_TREE, SIMPLE] = np.minimum(gbs[:, NVLS_TREE, SIMPLE], most)
+        for algorithm in (TREE, NVLS_TREE):
+            gbs[:, algorithm] = np.minimum(gbs[:, algorithm], links.tree_uplink_gbs[:, None])
+    elif collective in ("all_gather", "reduce_scatter"):
+        gbs = gbs.copy()
+        gbs[:, PAT] = np.minimum(gbs[:, PAT], links.pat_uplink_gbs[:, None])
     usable = allowed & (believed.gbs > 0)
     usable[links.n_ranks == 1] = False
     _check_choice(links, usable, settings)

@@ -15,7 +15,8 @@ from meshlab.prediction._constants import CPUS
 from meshlab.topology.model._cluster import INNER_LEVELS, Cluster, Ints
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._links import NEAR, Distance
-from meshlab.topology.placement._crossings import Crossings, cross
+from meshlab.topology.placement._crossings import Crossings, cross, uplink_gbs
+from meshlab.topology.placement._flows import flows_of
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._rank_map import Floats, RankMap
 
@@ -63,6 +64,9 @@ class GroupLinks:
     taper, uplink_gbs : numpy.ndarray
         float64: oversubscription of the network, 1 if there is none, and GB/s of one hop of the group's ring through it
         while all groups run, infinite if there is none.
+    tree_uplink_gbs, pat_uplink_gbs : numpy.ndarray
+        float64: algorithm bandwidth in GB/s that the oversubscribed uplinks leave to the trees of an all_reduce, and to
+        an all_gather with PAT, infinite if there is none. Both pass an uplink more often than a ring.
     uplink_ranks : numpy.ndarray
         int32: ranks of the group that send through one oversubscribed uplink, 1 if there is none.
     network_latency_us : numpy.ndarray
@@ -88,6 +92,8 @@ class GroupLinks:
     groups_per_nic: Floats
     taper: Floats
     uplink_gbs: Floats
+    tree_uplink_gbs: Floats
+    pat_uplink_gbs: Floats
     uplink_ranks: Ints
     network_latency_us: Floats
     has_ll128: npt.NDArray[np.bool_]
@@ -368,11 +374,32 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
         groups_per_nic=np.where(leaves, np.nan_to_num(crossings.groups_per_nic, nan=1.0), 1.0),
         taper=np.where(leaves, crossings.taper, 1.0),
         uplink_gbs=crossings.uplink_gbs,
+        tree_uplink_gbs=_uplinks_gbs(rank_map, groups, crossings, "tree", "all_reduce"),
+        pat_uplink_gbs=_uplinks_gbs(rank_map, groups, crossings, "pat", "all_gather"),
         uplink_ranks=uplink_ranks.astype(np.int32),
         network_latency_us=np.where(leaves, extra[crossings.worst_level], 0.0),
         has_ll128=(capability >= 70) & (is_nvlink | ~has_inner) & (~leaves | (lowest("has_near_nics") > 0)),
         cpu=lowest("cpu").astype(np.int8),
     )
+
+
+def _uplinks_gbs(rank_map: RankMap, groups: Ints, crossings: Crossings, algorithm: str, collective: str) -> Floats:
+    """Return the algorithm bandwidth that the oversubscribed uplinks leave to every group, infinite without any."""
+    count = len(groups)
+    longest = np.zeros(count)
+    is_single = bool((crossings.ranks_per_node[1] == 1).all())
+    if np.isinf(crossings.uplink_gbs).all() or (algorithm == "pat" and not is_single):
+        return np.full(count, np.inf)
+    flows = flows_of(rank_map, groups, algorithm, collective, 1.0)
+    for index, network in enumerate(rank_map.cluster.levels[1:], len(INNER_LEVELS)):
+        if network.taper == 1:
+            continue
+        time = flows.uplink_bytes(rank_map, index) * network.taper / uplink_gbs(rank_map, index)
+        for rank, group, level, _ in flows.outside:
+            leaves = level > index
+            np.maximum.at(longest, group[leaves], time[rank_map.domains[index][rank[leaves]]])
+    with np.errstate(divide="ignore"):
+        return 1 / longest
 
 
 def _exchange_gbs(rank_map: RankMap, groups: Ints, domains: Ints, per_domain: Ints, pcie_gbs: Floats) -> Floats:
@@ -423,7 +450,8 @@ def _distinct(links: GroupLinks) -> tuple[GroupLinks, Ints]:
     if np.all(columns == columns[:, :1]):
         return links.rows(slice(0, 1)), np.zeros(len(links), dtype=np.int32)
     # One float per row is several times faster to sort than rows. Irrational weights keep different rows apart.
-    key = np.sqrt([2.0, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67])[: len(columns)] @ columns
+    primes = [2.0, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37, 41, 43, 47, 53, 59, 61, 67, 71, 73]
+    key = np.sqrt(primes)[: len(columns)] @ columns
     _, first, number = np.unique(key.round(6), return_index=True, return_inverse=True)
     order = np.empty(len(first), dtype=np.int32)
     order[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
@@ -590,6 +618,8 @@ class _Nested:
             groups_per_nic=np.where(leaves, sharing, 1.0),
             taper=np.ones(count),
             uplink_gbs=np.full(count, np.inf),
+            tree_uplink_gbs=np.full(count, np.inf),
+            pat_uplink_gbs=np.full(count, np.inf),
             uplink_ranks=np.ones(count, dtype=np.int32),
             network_latency_us=np.where(leaves, self.latency_us, 0.0),
             has_ll128=(one.compute_capability >= 70) & (~leaves | one.has_near_nics),

@@ -167,7 +167,9 @@ def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> li
     pictures = []
     for axis in axes:
         figure = topology_figure(placement, None, axis=axis, group=0, width=WIDTH * 96)
-        text = f"{placement.explain(axis)}. The picture shows the links of {mesh[axis].names[0]}."
+        call = placement.loads(axis)
+        by = f" for {call.collective} ({call.algorithm_words})" if mesh[axis].size > 1 else ""
+        text = f"{placement.explain(axis)}. The picture shows the links of {mesh[axis].names[0]}{by}."
         pictures.append(ReportPicture(f"topology-{axis}", figure, text))
     return pictures
 

@@ -13,8 +13,11 @@ import meshlab as ml
 from meshlab.base._errors import MeshlabError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.prediction._axis_loads import loads
-from meshlab.prediction._costs import COLLECTIVES
+from meshlab.prediction._costs import COLLECTIVES, prices
+from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._tuner import NcclSettings
 from meshlab.topology.model._presets import PRESETS
+from meshlab.topology.placement._loads import link_loads
 from meshlab.topology.placement._placement import Placement, place
 
 FAULTS = ("healthy", "NIC", "device")
@@ -70,6 +73,38 @@ def test_no_link_of_a_preset_is_busier_than_the_predicted_call(name: str) -> Non
             for axis in placement.mesh.axis_names:
                 for collective in COLLECTIVES:
                     check_axis(placement, axis, collective, 1 << 33)
+
+
+TAPERED = [
+    {"nodes": 32, "nodes_per_leaf": 4, "nodes_per_pod": 8, "rails": 8},
+    {"nodes": 24, "nodes_per_leaf": 2, "nodes_per_pod": 6, "rails": 8},
+]
+
+
+@pytest.mark.parametrize("network", TAPERED)
+@pytest.mark.parametrize(
+    ("algorithm", "collective"),
+    [("ring", "all_reduce"), ("tree", "all_reduce"), ("nvls_tree", "all_reduce"), ("pat", "all_gather")],
+)
+def test_each_algorithm_takes_as_long_as_an_oversubscribed_exit(
+    network: dict[str, int], algorithm: str, collective: str
+) -> None:
+    """Also where NCCL would choose another one. The edges of trees and PAT leave a pod more often than a ring."""
+    cluster, compared = ml.preset("tapered-h100", **network), 0
+    chosen = NcclSettings(algorithms=(algorithm,))
+    for text in ("tp=-1", "dp=-1, tp=8", "pp=2, dp=-1, tp=4", "dp=-1, tp=16", "tp=8, dp=-1"):
+        placement = place(text, cluster)
+        for axis in placement.mesh.axis_names:
+            links, _ = GroupLinks.of(placement, axis)
+            try:
+                priced = prices(links, collective, settings=chosen)
+            except MeshlabError:  # the algorithm needs several domains, or one rank in each
+                continue
+            time = float(priced.time_us(np.arange(len(links)), 1 << 33).max()) * 1e-6
+            found = link_loads(placement, axis, collective=collective, size=1 << 33, algorithm=algorithm)
+            assert found.seconds <= time * (1 + 1e-6), (text, axis)
+            compared += 1
+    assert compared
 
 
 def test_the_bus_bandwidth_of_nvls_is_above_the_wire_and_its_bytes_are_not() -> None:

@@ -14,7 +14,7 @@ from ipywidgets.widgets.widget import _instances
 
 import meshlab as ml
 from meshlab.base._errors import MeshError, TopologyError
-from meshlab.topology.placement._loads import loads
+from meshlab.prediction._axis_loads import loads
 from meshlab.widgets._picture import Picture
 
 POD = {"nodes": 8, "nodes_per_leaf": 2, "nodes_per_pod": 4, "rails": 8}

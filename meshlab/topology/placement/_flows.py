@@ -60,6 +60,27 @@ class Flows:
         none, numbers = np.zeros(0, dtype=np.int32), np.zeros(0)
         return cls(*((none, none, none, numbers, numbers),) * 2, *((none, none, none, numbers),) * 2, none)
 
+    def uplink_bytes(self, rank_map: RankMap, index: int) -> Floats:
+        """Return the bytes on the uplink of every domain of a network level, the larger of both directions."""
+        domain = rank_map.domains[index]
+        size = int(rank_map.cluster.domains[index].max()) + 1
+        sums = []
+        for rank, _, level, bytes_ in self.outside:
+            leaves = level > index
+            sums.append(np.bincount(domain[rank[leaves]], weights=bytes_[leaves], minlength=size))
+        most: Floats = np.maximum.reduce(sums)
+        return most
+
+    @property
+    def outside(self) -> tuple[Outside, ...]:
+        """What is sent and received over the network, once if both are equal."""
+        return (self.sent,) if self.received is self.sent else (self.sent, self.received)
+
+    @property
+    def within(self) -> tuple[Inside, ...]:
+        """What is sent and received inside domains, once if both are equal."""
+        return (self.inside,) if self.inside_in is self.inside else (self.inside, self.inside_in)
+
     def only(self, groups: Bools) -> Flows:
         """Return the flows of some groups."""
         columns = [

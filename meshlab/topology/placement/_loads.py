@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,6 @@ from meshlab.topology.placement._scene import Scene, scene_of
 if TYPE_CHECKING:
     import pandas as pd
 
-
-Entries = TypeVar("Entries")
 
 _NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
 
@@ -419,7 +417,7 @@ def _inside_load(placement: Placement, flows: Flows, name: str, label: str, leve
     size = placement.cluster.n_devices
     sums, keys = [], []
     gbs = np.full(size, np.inf)
-    for rank, group, levels, bytes_, rates in _sides(flows.inside, flows.inside_in):
+    for rank, group, levels, bytes_, rates in flows.within:
         mine = levels == level
         device = devices[rank[mine]]
         sums.append(np.bincount(device, weights=bytes_[mine], minlength=size))
@@ -433,11 +431,6 @@ def _inside_load(placement: Placement, flows: Flows, name: str, label: str, leve
     gbs[np.isinf(gbs)] = np.nan
     groups = _count_groups(np.concatenate(keys), count, size)
     return LinkLoad(name, label, "device", groups, np.maximum.reduce(sums), gbs, 1.0, np.arange(size, dtype=np.int32))
-
-
-def _sides(sent: Entries, received: Entries) -> tuple[Entries, ...]:
-    """Return both directions, or one if they are equal."""
-    return (sent,) if received is sent else (sent, received)
 
 
 def _count_groups(keys: npt.NDArray[np.int64], count: int, size: int) -> Ints:
@@ -465,7 +458,7 @@ def _nic_load(rank_map: RankMap, scene: Scene, flows: Flows, count: int) -> Link
         device, nic = np.nonzero(part)
         nics = np.bincount(device, minlength=len(part))
         first_pair = np.cumsum(nics) - nics
-        for side, (rank, group, _, bytes_) in enumerate(_sides(flows.sent, flows.received)):
+        for side, (rank, group, _, bytes_) in enumerate(flows.outside):
             if len(cluster.templates) > 1:
                 mine = rank_map.kind[rank] == k
                 rank, group, bytes_ = rank[mine], group[mine], bytes_[mine]
@@ -488,7 +481,7 @@ def _uplink_load(rank_map: RankMap, scene: Scene, flows: Flows, index: int, labe
     network = cluster.levels[number]
     size = (int(network.of_node.max()) + 1) * network.rails  # some rails may have no device
     sums, keys = [], []
-    for rank, group, level, bytes_ in _sides(flows.sent, flows.received):
+    for rank, group, level, bytes_ in flows.outside:
         leaves = level > index
         link = domain[rank[leaves]]
         sums.append(np.bincount(link, weights=bytes_[leaves], minlength=size))
