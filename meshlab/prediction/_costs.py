@@ -261,8 +261,8 @@ def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settin
         sent = np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
         most = np.where(several, np.minimum(law, network / sent), law)
         gbs[:, NVLS_TREE, SIMPLE] = np.minimum(gbs[:, NVLS_TREE, SIMPLE], most)
-        for algorithm in (TREE, NVLS_TREE):
-            gbs[:, algorithm] = np.minimum(gbs[:, algorithm], links.tree_uplink_gbs[:, None])
+        on_trees = [TREE, NVLS_TREE]
+        gbs[:, on_trees] = np.minimum(gbs[:, on_trees], links.tree_uplink_gbs[:, None, None])
     elif collective in ("all_gather", "reduce_scatter"):
         gbs = gbs.copy()
         gbs[:, PAT] = np.minimum(gbs[:, PAT], links.pat_uplink_gbs[:, None])

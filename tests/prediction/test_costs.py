@@ -123,7 +123,8 @@ def test_sharp_reduces_between_nodes() -> None:
 def test_the_choice_is_nccls_belief_and_the_price_the_true_share() -> None:
     """Two groups on one NIC: NCCL chooses as if each were alone, and takes twice as long."""
     shared = links_of("dp=2, tp=8", "gcp-a3-high", 2, "dp")
-    alone = replace(shared, network_gbs=2 * shared.network_gbs, groups_per_nic=np.ones(1))
+    twice = {"network_gbs": 2 * shared.network_gbs, "exchange_gbs": 2 * shared.exchange_gbs}
+    alone = replace(shared, **twice, groups_per_nic=np.ones(1))
     for collective in COLLECTIVES:
         one, two = cost(alone, collective, SIZES), cost(shared, collective, SIZES)
         assert np.array_equal(one.algorithm, two.algorithm)

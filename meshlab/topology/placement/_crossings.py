@@ -419,14 +419,23 @@ def _taper(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> tup
 
 
 def uplink_gbs(rank_map: RankMap, level: int) -> Floats:
-    """Return the total GB/s of the NICs in every domain of a level. Devices share the NICs near to several of them."""
+    """Return the GB/s of the uplinks of every domain of a level, without oversubscription.
+
+    They are those of the NICs of the domain. A switch of a rail has uplinks for all of its ports, also for those of NICs
+    that failed, whose devices use other rails.
+    """
     cluster = rank_map.cluster
-    most = max(len(template.devices) for template in cluster.templates)
-    of_kind = np.zeros((len(cluster.templates), most))
+    has_rails = cluster.levels[level - len(INNER_LEVELS)].rails > 1
+    of_kind = np.zeros(len(cluster.templates))
     for kind, template in enumerate(cluster.templates):
-        near = template.near_nics
-        part = np.array([nic.gbs for nic in template.nics], dtype=float) / np.maximum(near.sum(axis=0), 1)
-        of_kind[kind, : len(near)] = np.where(near, part, 0.0).sum(axis=1)
-    per_device = of_kind[cluster.kinds[cluster.node_of], cluster.local_of]
-    total: Any = np.bincount(cluster.domains[level], weights=per_device)
+        used = np.flatnonzero(template.near_nics.any(axis=0)).tolist()
+        speeds = [template.nics[k].gbs for k in used]
+        devices = len(template.devices)
+        if not used or not has_rails:
+            of_kind[kind] = sum(speeds) / max(devices, 1)
+        elif len(used) > devices:
+            of_kind[kind] = max(speeds) * round(len(used) / devices)
+        else:
+            of_kind[kind] = max(speeds) / (devices // len(used))
+    total: Any = np.bincount(cluster.domains[level], weights=of_kind[cluster.kinds[cluster.node_of]])
     return np.asarray(total, dtype=float)

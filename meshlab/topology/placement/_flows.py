@@ -10,7 +10,9 @@ over the channels. Without NVLink they are those of a single order of the ranks.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +31,8 @@ Inside = tuple[Ints, Ints, Ints, Floats, Floats]
 
 Outside = tuple[Ints, Ints, Ints, Floats]
 """Rank, group, level and bytes."""
+
+Entries = TypeVar("Entries", Inside, Outside)
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,24 +87,29 @@ class Flows:
 
     def only(self, groups: Bools) -> Flows:
         """Return the flows of some groups."""
-        columns = [
-            tuple(column[groups[entries[1]]] for column in entries)
-            for entries in (self.inside, self.inside_in, self.sent, self.received)
-        ]
-        return Flows(*columns, self.climbing[groups[self.climbing]])  # type: ignore[arg-type]
+
+        def chosen(entries: Entries) -> Entries:
+            return tuple(column[groups[entries[1]]] for column in entries)  # type: ignore[return-value]
+
+        climbing = self.climbing[groups[self.climbing]]
+        return Flows(chosen(self.inside), chosen(self.inside_in), chosen(self.sent), chosen(self.received), climbing)
 
     def joined(self, other: Flows) -> Flows:
         """Return the flows of both."""
-        columns = [
-            tuple(np.concatenate(pair) for pair in zip(entries, others, strict=True))
-            for entries, others in (
-                (self.inside, other.inside),
-                (self.inside_in, other.inside_in),
-                (self.sent, other.sent),
-                (self.received, other.received),
-            )
-        ]
-        return Flows(*columns, np.concatenate([self.climbing, other.climbing]))  # type: ignore[arg-type]
+        return Flows(
+            _joined([self.inside, other.inside]),
+            _joined([self.inside_in, other.inside_in]),
+            _joined([self.sent, other.sent]),
+            _joined([self.received, other.received]),
+            np.concatenate([self.climbing, other.climbing]),
+        )
+
+
+def _joined(parts: Sequence[Entries]) -> Entries:
+    """Return the entries of all parts."""
+    if len(parts) == 1:
+        return parts[0]
+    return tuple(np.concatenate(columns) for columns in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
 def flows_of(rank_map: RankMap, groups: Ints, algorithm: str, collective: str, size: float) -> Flows:
@@ -228,7 +237,8 @@ class _Visits:
     def is_linked(self) -> Bools:
         """Whether all hops inside each run of several ranks are NVLink."""
         others = (self.level.T.ravel() != _NVLINK) & ~self.is_last
-        return (self.length > 1) & (np.bincount(self.run[others], minlength=len(self.first)) == 0)
+        is_linked: Bools = (self.length > 1) & (np.bincount(self.run[others], minlength=len(self.first)) == 0)
+        return is_linked
 
     def nvlink_gbs(self, ranks: npt.NDArray[np.intp]) -> Floats:
         """Return the GB/s of the NVLinks of some of `ranks` to the others of their runs."""
@@ -285,11 +295,7 @@ def _ring(visits: _Visits, volume: float) -> Flows:
         return visits.ranks[leaves], visits.group[leaves], levels[run][leaves], volume * visits.weight[leaves]
 
     climbing = _climbing(visits.rank_map, members, following, level)
-    return Flows(_stacked(inside), _stacked(inside_in), flow(out_level), flow(in_level), climbing)
-
-
-def _stacked(parts: list[Inside]) -> Inside:
-    return parts[0] if len(parts) == 1 else tuple(np.concatenate(c) for c in zip(*parts, strict=True))  # type: ignore[return-value]
+    return Flows(_joined(inside), _joined(inside_in), flow(out_level), flow(in_level), climbing)
 
 
 def _chains(visits: _Visits, size: float) -> Inside:
@@ -306,7 +312,7 @@ def _chains(visits: _Visits, size: float) -> Inside:
     levels, gbs = visits.level.T.ravel()[hops].astype(np.int32), visits.gbs.T.ravel()[hops]
     each = np.full(len(hops), size)
     ends = [(visits.ranks[k], visits.group[hops], levels, each, gbs) for k in (hops, hops + 1)]
-    return _stacked([linked, *ends])
+    return _joined([linked, *ends])
 
 
 def _switch(visits: _Visits, collective: str, size: float) -> tuple[Inside, Inside]:
@@ -348,8 +354,7 @@ def _tree(visits: _Visits, size: float) -> tuple[Outside, Ints]:
         unit = levels[0].of_node[rank_map.node[visits.ranks[visits.first]]]
         changes = (unit[child] == unit[parent]) & (level > len(INNER_LEVELS))
         climbing = np.unique(visits.run_group[child[changes]]).astype(np.int32)
-    sent = tuple(np.concatenate(columns) for columns in zip(*parts, strict=True)) if parts else Flows.empty().sent
-    return sent, climbing  # type: ignore[return-value]
+    return _joined(parts) if parts else Flows.empty().sent, climbing
 
 
 def _run_levels(visits: _Visits, one: npt.NDArray[np.intp], other: npt.NDArray[np.intp]) -> Ints:
@@ -439,11 +444,8 @@ def _shifts(rank_map: RankMap, groups: Ints, chunk: float, sign: int) -> Flows:
         sent.append((members.ravel(), group.ravel(), level.ravel(), bytes_))
         received.append((target.ravel(), group.ravel(), level.ravel(), bytes_))
         climbing.append(_climbing(rank_map, members, target, level))
-    return Flows(
-        *(Flows.empty().inside,) * 2,
-        *(tuple(np.concatenate(column) for column in zip(*parts, strict=True)) for parts in (sent, received)),
-        np.unique(np.concatenate(climbing)),
-    )  # type: ignore[call-arg]
+    inside = Flows.empty().inside
+    return Flows(inside, inside, _joined(sent), _joined(received), np.unique(np.concatenate(climbing)))
 
 
 def _pair_levels(rank_map: RankMap, source: Ints, target: Ints) -> Ints:
