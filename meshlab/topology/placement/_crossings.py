@@ -421,8 +421,8 @@ def _taper(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> tup
 def uplink_gbs(rank_map: RankMap, level: int) -> Floats:
     """Return the GB/s of the uplinks of every domain of a level, without oversubscription.
 
-    They are those of the NICs of the domain. A switch of a rail has uplinks for all of its ports, also for those of NICs
-    that failed, whose devices use other rails.
+    They are those of the NICs of the domain. A switch of a rail has uplinks for all of its ports, also for those of
+    failed NICs, whose devices use other rails.
     """
     cluster = rank_map.cluster
     has_rails = cluster.levels[level - len(INNER_LEVELS)].rails > 1
