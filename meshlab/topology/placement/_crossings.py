@@ -411,9 +411,10 @@ def _taper(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> tup
         # groups run at the same time, so all hops that start in the domain share the uplink.
         below = rank_map.domains[index - 1]
         source = below[members]
-        flows = np.bincount(source[crossing], minlength=int(below.max()) + 1)
+        total = uplink_gbs(rank_map, index - 1)
+        flows = np.bincount(source[crossing], minlength=len(total))
         with np.errstate(divide="ignore", invalid="ignore"):
-            each = uplink_gbs(rank_map, index - 1) / network.taper / flows
+            each = total / network.taper / flows
         gbs = np.minimum(gbs, np.where(crossing, each[source], np.inf).min(axis=0))
     return taper, gbs
 
@@ -425,7 +426,7 @@ def uplink_gbs(rank_map: RankMap, level: int) -> Floats:
     failed NICs, whose devices use other rails.
     """
     cluster = rank_map.cluster
-    has_rails = cluster.levels[level - len(INNER_LEVELS)].rails > 1
+    has_rails = level >= len(INNER_LEVELS) and cluster.levels[level - len(INNER_LEVELS)].rails > 1
     of_kind = np.zeros(len(cluster.templates))
     for kind, template in enumerate(cluster.templates):
         used = np.flatnonzero(template.near_nics.any(axis=0)).tolist()

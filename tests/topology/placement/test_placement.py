@@ -260,6 +260,11 @@ def test_group_is_judged_by_its_own_pairs_if_a_different_pair_lost_nvlink() -> N
     assert frame["nvlink_domains"].tolist() == [2, *[1] * 11]
 
 
+def test_a_mesh_may_leave_pods_of_a_tapered_network_idle() -> None:
+    placement = place("dp=2, pp=3, tp=16", preset("tapered-h100", nodes=16, nodes_per_leaf=2, nodes_per_pod=4))
+    assert placement.of("dp").taper.max() == 7
+
+
 def test_explanation_mentions_pairs_without_nvlink_off_the_ring() -> None:
     placement = place(DeviceMesh("dp=2, tp=4"), preset("dgx-h100").without_link(0, 2))
     assert plain(placement.explain("tp")) == (
