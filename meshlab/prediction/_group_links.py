@@ -409,9 +409,9 @@ def _exchange_gbs(rank_map: RankMap, groups: Ints, domains: Ints, per_domain: In
     if not leaves.any():
         return np.full(count, np.nan)
     away = np.where(leaves, (n - per_domain) / n, 0.0)[:, None]
-    if (leaves & (domains * per_domain != n)).any():
-        # Domains differ, and a rank of the smallest one sends the most bytes out of it.
-        is_rack = rank_map.cluster.nvlink_of_node is not None
+    is_rack = rank_map.cluster.nvlink_of_node is not None  # whose ranks per domain are an average
+    if is_rack or (leaves & (domains * per_domain != n)).any():
+        # Domains may differ, and a rank of the smallest one sends the most bytes out of it.
         domain = (rank_map.domains[_NVLINK] if is_rack else rank_map.node)[groups].astype(np.int64)
         key = np.arange(count)[:, None] * (int(domain.max()) + 1) + domain
         _, number, together = np.unique(key, return_inverse=True, return_counts=True)

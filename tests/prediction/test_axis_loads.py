@@ -75,6 +75,12 @@ def test_no_link_of_a_preset_is_busier_than_the_predicted_call(name: str) -> Non
                     check_axis(placement, axis, collective, 1 << 33)
 
 
+def test_racks_may_differ_in_size() -> None:
+    placement = place("dp=12", cluster_of("gb200-nvl72", 3, "healthy"))
+    for collective in COLLECTIVES:
+        check_axis(placement, "dp", collective, 1 << 28)
+
+
 TAPERED = [
     {"nodes": 32, "nodes_per_leaf": 4, "nodes_per_pod": 8, "rails": 8},
     {"nodes": 24, "nodes_per_leaf": 2, "nodes_per_pod": 6, "rails": 8},
