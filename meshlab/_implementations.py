@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from meshlab.mesh._mesh import DeviceMesh
     from meshlab.mesh.interop._recipe import Recipe
     from meshlab.prediction._calibration import Calibration
+    from meshlab.topology.placement._loads import Loads
     from meshlab.widgets._live import LiveView
 
 # -- errors ------------------------------------------------------------------------------------------------------------
@@ -259,3 +260,17 @@ def _saved_calibration() -> Callable[..., Calibration]:
     from meshlab.prediction._calibration import Calibration
 
     return Calibration.from_document
+
+
+@implements("Placement.loads")
+def _loads() -> Callable[..., Loads]:
+    from meshlab.prediction._axis_loads import loads
+
+    return loads
+
+
+@implements("Placement.describe")
+def _description() -> Callable[..., str]:
+    from meshlab.prediction._axis_loads import describe
+
+    return describe

@@ -36,12 +36,12 @@ SHARED_WORKER = {
     "ranks": (
         "analysis/test_concurrency",
         "base/test_backends",
+        "base/test_collectives",
         "benchmark/",
         "chaos/",
         "comm/",
         "commissioning/",
         "engines/",
-        "test_catalogue",
         "test_cli",
         "test_readme",
         "widgets/test_measuring",

@@ -562,6 +562,21 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
 )
 """The collectives, by name."""
 
+MODELLED = tuple(name for name, collective in COLLECTIVES.items() if collective.is_modelled)
+"""The collectives that have a model of their time and of the load of links."""
+
+ALGORITHM_WORDS: Mapping[str, str] = MappingProxyType(
+    {
+        "ring": "ring",
+        "tree": "tree",
+        "nvls": "NVLS: NVSwitch reduces",
+        "nvls_tree": "NVLSTree: NVSwitch reduces, with a tree between the domains",
+        "pat": "PAT",
+        "p2p": "messages",
+    }
+)
+"""Each algorithm of `CollectiveFacts.traffic` in words."""
+
 NCCL_FUNCTIONS: Mapping[str, NcclFunction] = MappingProxyType(
     {name: collective.nccl for name, collective in COLLECTIVES.items() if collective.nccl is not None}
 )

@@ -1,7 +1,7 @@
 """The collectives with their expected outputs.
 
-The facts are those of `meshlab.base._collectives`. The communicator checks calls against them, benchmarks take sizes and
-factors from them, and the correctness check takes the expected output from here.
+The facts are those of `meshlab.base._collectives`. The communicator checks calls against them, benchmarks take sizes
+and factors from them, and the correctness check takes the expected output from here.
 """
 
 from __future__ import annotations

@@ -9,9 +9,10 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._collectives import Direction
 from meshlab.base._errors import CommunicatorError, did_you_mean
 from meshlab.comm._backend import CTA_POLICIES, PROTOCOLS, Backend, Call, CallConfig
-from meshlab.comm._catalog import Collective, Direction
+from meshlab.comm._catalog import Collective
 from meshlab.comm._compositions import with_compositions
 from meshlab.comm._elements import OPS, ReduceOp, find_dtype, find_op, scalar_in
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import MeshlabError
 from meshlab.base._units import format_size, format_time_us, parse_size
 from meshlab.prediction._constants import ALGORITHMS
@@ -15,7 +16,6 @@ from meshlab.topology.placement._loads import (
     MARKS,
     Loads,
     check_collective,
-    default_collective,
     find_places,
     link_loads,
     plain_algorithm,
@@ -69,7 +69,7 @@ def loads(
     ('NVLS: NVSwitch reduces', ['NVLink, per device', 301989888.0])
     """
     name = placement.mesh[axis].name
-    collective = collective or default_collective(name)
+    collective = collective or usual_collective(name)
     check_collective(collective)
     algorithm = algorithms_of(placement, axis, collective, parse_size(size))
     return link_loads(placement, axis, collective=collective, size=size, algorithm=algorithm, scene=scene)

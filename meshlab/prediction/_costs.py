@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._collectives import MODELLED
 from meshlab.base._errors import MeshlabError, did_you_mean
 from meshlab.comm._catalog import CATALOG
 from meshlab.prediction._constants import CPUS, TunerConstants, constants_of, generation
@@ -36,15 +37,7 @@ from meshlab.prediction._tuner import (
 from meshlab.topology.model._cluster import Ints
 from meshlab.topology.placement._rank_map import Floats
 
-COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "all_to_all",
-    "send_recv",
-)
+COLLECTIVES = MODELLED
 """The collectives that have a cost model."""
 
 EXACT_FROM = 256 << 20

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from meshlab.base import _markup as markup
+from meshlab.base._collectives import COLLECTIVES, MODELLED, usual_collective
 from meshlab.base._errors import BenchError
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import THIN, format_bandwidth, format_size, format_time_us
@@ -20,20 +21,19 @@ from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._plan import Plan
 from meshlab.prediction._calibration import Calibrated, Calibration, Signature, as_calibration, grown, times_by_size
 from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
-from meshlab.prediction._costs import COLLECTIVES, EXACT_FROM, cost, formula_band
+from meshlab.prediction._costs import EXACT_FROM, cost, formula_band
 from meshlab.prediction._fits import Floats, Ints, ModelTimes
 from meshlab.prediction._group_links import GroupLinks
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.runs._store import as_results
 from meshlab.topology.model._presets import ClusterLike
-from meshlab.topology.placement._loads import default_collective
 from meshlab.topology.placement._placement import Placement, as_placement
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from meshlab.comm._catalog import Direction
+    from meshlab.base._collectives import Direction
     from meshlab.comm._communicator import Communicator
     from meshlab.topology.model._cluster import Cluster
 
@@ -72,8 +72,6 @@ _SPELLED = {
     "simple": "Simple",
 }
 """NCCL's spelling of its algorithms and protocols, for prose and figures."""
-
-_NEAREST = {"all_to_all_v": "all_to_all", "gather": "all_gather", "scatter": "all_gather", "send": "send_recv"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -546,7 +544,7 @@ def predict(
     if not lines:
         raise BenchError(
             "nothing is predicted, because none of the collectives has a size",
-            hint=f"choose one of {', '.join(COLLECTIVES)}",
+            hint=f"choose one of {', '.join(MODELLED)}",
         )
     if engines is not None:
         lines = [_with_estimates(line, engines, shape) for line in lines]
@@ -590,7 +588,7 @@ def _by_axis(
                 hint=f"choose another axis: {others}" if others else "choose a larger mesh",
             )
         chosen = collectives.get(name) if isinstance(collectives, Mapping) else collectives
-        yield mesh[name].name, default_collective(name) if chosen is None else chosen
+        yield mesh[name].name, usual_collective(name) if chosen is None else chosen
 
 
 class _Request(NamedTuple):
@@ -623,11 +621,11 @@ class _Request(NamedTuple):
     ) -> Iterator[PredictedLine]:
         """Yield one line per signature, from NCCL's model and its calibration."""
         groups = self.mesh[axis]
-        if collective not in COLLECTIVES:
-            near = _NEAREST.get(collective)
+        if collective not in MODELLED:
+            near = COLLECTIVES[collective].like if collective in COLLECTIVES else None
             raise BenchError(
                 f"{collective} has no cost model",
-                hint=f"choose {near}, which is the nearest" if near else f"choose one of {', '.join(COLLECTIVES)}",
+                hint=f"choose {near}, which is the nearest" if near else f"choose one of {', '.join(MODELLED)}",
             )
         all_costs = cost(links, collective, size_bytes.astype(np.int64), dtype=self.dtype, settings=self.settings)
         for row in range(len(links)):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import traitlets
 
+from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._markup import escape
 from meshlab.base._units import format_size, format_time_us, parse_size
@@ -24,7 +25,7 @@ from meshlab.prediction._axis_loads import loads
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.placement._layout import locate
-from meshlab.topology.placement._loads import MARKS, LinkFinding, LinkLoad, Loads, default_collective, find_places
+from meshlab.topology.placement._loads import MARKS, LinkFinding, LinkLoad, Loads, find_places
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
 from meshlab.widgets._assets import joined_scripts, joined_styles
@@ -471,7 +472,7 @@ class Picture(anywidget.AnyWidget):
 
     def _call_of(self, axis: str) -> tuple[str, int | str]:
         """Return the collective and the size that cause the loads of an axis."""
-        return self.collective or default_collective(axis), self.size
+        return self.collective or usual_collective(axis), self.size
 
     @property
     def _unmatched(self) -> list[str]:

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from meshlab.base._backends import GPU_BACKENDS
-from meshlab.base._collectives import usual_collective
+from meshlab.base._collectives import MODELLED, usual_collective
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
 from meshlab.base._units import SEPARATOR, format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction._axis_loads import loads
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
-from meshlab.topology.placement._loads import COLLECTIVES
 from meshlab.topology.placement._loads import Loads
 from meshlab.topology.placement._placement import place
 from meshlab.topology.placement._scene import scene_of
@@ -432,8 +431,8 @@ class Workbench(Picture, MeasuringTraits):
             if not isinstance(call, tuple | list) or len(call) != 2:
                 raise MeshError(f"per_axis[{axis!r}] must be a collective and a size, not {call!r}")
             collective, size = call
-            if collective not in COLLECTIVES:
-                raise MeshError(f"unknown collective {collective!r}; choose one of {', '.join(COLLECTIVES)}")
+            if collective not in MODELLED:
+                raise MeshError(f"unknown collective {collective!r}; choose one of {', '.join(MODELLED)}")
             parse_size(size)  # raises if it is not a size
             checked[axis] = (collective, size)
         return MappingProxyType(checked)
@@ -693,7 +692,7 @@ class Workbench(Picture, MeasuringTraits):
                 "machine": None if machine is None else panels.machine_panel(machine),
                 "mesh": panels.mesh_panel(design, found),
                 "message": format_size(parse_size(design.size)),
-                "collectives": list(COLLECTIVES),
+                "collectives": list(MODELLED),
                 "problem": self._problem,
                 "note": self._note,
                 "pinned": None if design.pinned is None else self._pack_pinned(),

@@ -276,7 +276,7 @@ def test_a_new_backend_touches_at_most_four_modules(tmp_path: Path) -> None:
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))
     insert(package / "base" / "_backends.py", '    BackendFacts(\n        name="threads",', FACTS)
     insert(
-        package / "comm" / "worlds.py",
+        package / "comm" / "_worlds.py",
         '    raise CommunicatorError(f"backend {backend!r} has no module for ranks in processes',
         IMPORT,
     )

@@ -17,8 +17,8 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._collectives import COLLECTIVES
 from meshlab.topology.model._cluster import INNER_LEVELS, Ints
-from meshlab.topology.placement._algorithm_bytes import rank_bytes
 from meshlab.topology.placement._crossings import all_hops, shares
 from meshlab.topology.placement._rank_map import Floats, RankMap
 
@@ -122,7 +122,7 @@ def flows_of(rank_map: RankMap, groups: Ints, algorithm: str, collective: str, s
     groups : numpy.ndarray
         int32 of shape (groups, size): the ranks of every group, in order.
     algorithm, collective : str
-        A key of `meshlab.topology.placement._algorithm_bytes.RANK_BYTES`, and one of its collectives.
+        A collective of `meshlab.base._collectives.COLLECTIVES`, and an algorithm of its `traffic`.
     size : float
         Message size in bytes, as in nccl-tests.
     """
@@ -136,7 +136,7 @@ def flows_of(rank_map: RankMap, groups: Ints, algorithm: str, collective: str, s
         return _shifts(rank_map, groups, size / n, -1 if collective == "reduce_scatter" else 1)
     visits = _Visits.of(rank_map, groups)
     if algorithm == "ring":
-        return _ring(visits, rank_bytes(algorithm, collective, n) * size)
+        return _ring(visits, COLLECTIVES[collective].traffic[algorithm].busiest(n) * size)
     if algorithm == "tree":
         inside = _chains(visits, size)
         sent, climbing = _tree(visits, size)

@@ -1,7 +1,7 @@
 """Loads: the groups, bytes and time of every link while all groups of an axis run one collective.
 
-The bytes are those of one algorithm, see `meshlab.topology.placement._flows`. The algorithm that NCCL would choose comes
-from `meshlab.prediction._axis_loads`. Links are full duplex, so the load of a link is the larger of the bytes sent and
+The bytes are those of one algorithm, see `meshlab.topology.placement._flows`. `meshlab.prediction._axis_loads` takes
+the algorithm that NCCL would choose. Links are full duplex, so the load of a link is the larger of the bytes sent and
 received.
 """
 
@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._collectives import ALGORITHM_WORDS, COLLECTIVES, MODELLED, usual_collective
 from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.base._units import parse_size
 from meshlab.topology.model._cluster import INNER_LEVELS, Ints
-from meshlab.topology.placement._algorithm_bytes import ALGORITHM_WORDS, RANK_BYTES, rank_bytes
 from meshlab.topology.placement._crossings import uplink_gbs
 from meshlab.topology.placement._flows import Flows, flows_of
 from meshlab.topology.placement._placement import Placement
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 
 
 _NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
-
-COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all", "send_recv")
-"""The collectives whose loads are known."""
 
 MARKS = {
     "none": ("–", "one rank per group"),
@@ -204,17 +201,6 @@ class LinkFinding(NamedTuple):
     place: str
 
 
-def default_collective(axis: str) -> str:
-    """Return the usual collective of an axis.
-
-    Examples
-    --------
-    >>> default_collective("pp"), default_collective("ep"), default_collective("dp")
-    ('send_recv', 'all_to_all', 'all_reduce')
-    """
-    return {"pp": "send_recv", "ep": "all_to_all"}.get(axis, "all_reduce")
-
-
 def plain_algorithm(collective: str) -> str:
     """Return the algorithm of a collective on any hardware: messages, or a ring.
 
@@ -223,15 +209,15 @@ def plain_algorithm(collective: str) -> str:
     >>> plain_algorithm("all_to_all"), plain_algorithm("all_reduce")
     ('p2p', 'ring')
     """
-    return "p2p" if collective in RANK_BYTES["p2p"] else "ring"
+    return "p2p" if "p2p" in COLLECTIVES[collective].traffic else "ring"
 
 
 def check_collective(collective: str) -> None:
     """Raise a `TopologyError` if the loads of a collective are unknown."""
-    if collective not in COLLECTIVES:
+    if collective not in MODELLED:
         raise TopologyError(
-            f"unknown collective {collective!r}{did_you_mean(collective, COLLECTIVES)}",
-            hint=f"choose one of {', '.join(COLLECTIVES)}",
+            f"unknown collective {collective!r}{did_you_mean(collective, MODELLED)}",
+            hint=f"choose one of {', '.join(MODELLED)}",
         )
 
 
@@ -253,11 +239,11 @@ def link_loads(
     axis : str or sequence of str
         An axis, several axes, or the name of a group.
     collective : str, optional
-        One of `COLLECTIVES`. By default send_recv for pp, all_to_all for ep, and all_reduce for all other axes.
+        One of `MODELLED`. By default send_recv for pp, all_to_all for ep, and all_reduce for all other axes.
     size : int or str, default "256M"
         Message size in bytes, as in nccl-tests.
     algorithm : str or sequence of str, optional
-        The algorithm of all groups, or of every group: a key of `RANK_BYTES` that has the collective. By default
+        The algorithm of all groups, or of every group: a key of the collective's `traffic`. By default
         messages or a ring, see `plain_algorithm`.
     scene : Scene, optional
         The scene of the placement's cluster. By default it is computed.
@@ -281,16 +267,16 @@ def link_loads(
     (448.0, 288.0)
     """
     groups = placement.mesh[axis]
-    collective = collective or default_collective(groups.name)
+    collective = collective or usual_collective(groups.name)
     check_collective(collective)
     is_assumed = algorithm is None
     names = plain_algorithm(collective) if algorithm is None else algorithm
     of_group = [names] * len(groups) if isinstance(names, str) else list(names)
     for name in dict.fromkeys(of_group):
-        if collective not in RANK_BYTES.get(name, ()):
+        if name not in COLLECTIVES[collective].traffic:
             raise TopologyError(
                 f"the algorithm {name!r} does not have the collective {collective!r}",
-                hint=f"choose one of {', '.join(key for key, bytes_ in RANK_BYTES.items() if collective in bytes_)}",
+                hint=f"choose one of {', '.join(COLLECTIVES[collective].traffic)}",
             )
     bytes_ = parse_size(size)
     scene = scene or scene_of(placement.cluster)
@@ -329,7 +315,7 @@ def _volume(placement: Placement, groups: Ints, algorithm: str, collective: str,
         return 0.0
     if algorithm.startswith("nvls"):
         n = int(np.unique(placement.rank_map.domains[_NVLINK, groups[0]], return_counts=True)[1].max())
-    return rank_bytes(algorithm, collective, n) * size
+    return COLLECTIVES[collective].traffic[algorithm].busiest(n) * size
 
 
 def find_places(placement: Placement, axes: Sequence[Loads], scene: Scene | None = None) -> tuple[LinkFinding, ...]:

@@ -185,9 +185,7 @@ class Placement:
         >>> placement.loads("pp").table()[["link", "groups", "is_limit"]].values.tolist()[-1]
         ['pod to cluster', 768, True]
         """
-        from meshlab.prediction._axis_loads import loads
-
-        return loads(self, axis, collective=collective, size=size)
+        return implementation(Placement.loads)(self, axis, collective=collective, size=size)
 
     def describe(self, *, size: int | str = "256M") -> str:
         """Return the machine, the links of every axis, what deserves attention, and the busiest links, as text.
@@ -217,9 +215,7 @@ class Placement:
         busiest links for tp, all_reduce of 256...MiB (NVLS: NVSwitch reduces):
         ▸ NVLink, per device  1 group, 288...MiB, 814...µs
         """
-        from meshlab.prediction._axis_loads import describe
-
-        return describe(self, size=size)
+        return implementation(Placement.describe)(self, size=size)
 
     def plot(
         self, axis: str | Sequence[str] | None = None, *, group: int | str | None = None, ax: Axes | None = None

@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
+from meshlab.base._collectives import COLLECTIVES, MODELLED
 from meshlab.base._errors import TopologyError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.prediction._axis_loads import loads
-from meshlab.topology.placement._algorithm_bytes import RANK_BYTES
 from meshlab.topology.placement._crossings import ring_hops
 from meshlab.topology.placement._flows import tree_edges
 from meshlab.topology.placement._layout import locate
@@ -331,8 +331,8 @@ def test_each_tree_joins_all_domains(n: int) -> None:
 
 
 def test_every_algorithm_has_flows_for_its_collectives() -> None:
-    for algorithm, collectives in RANK_BYTES.items():
-        for collective in collectives:
+    for collective in MODELLED:
+        for algorithm in COLLECTIVES[collective].traffic:
             assert bytes_of(algorithm, collective, "dp=4, tp=8", "tp" if algorithm == "nvls" else "dp", 4)
 
 

@@ -1,7 +1,7 @@
 """A collective that no library has: the changes that add it to meshlab, and a program that uses it everywhere.
 
-    python -m tests.new_collective FOLDER          copies meshlab to FOLDER, and adds the collective to the copy
-    cd FOLDER && PYTHONPATH=. python tests/new_collective.py [BACKEND …]        uses it on these backends
+    python -m tests.base.new_collective FOLDER          copies meshlab to FOLDER, and adds the collective to the copy
+    cd FOLDER && PYTHONPATH=. python tests/base/new_collective.py [BACKEND …]        uses it on these backends
 
 `rotated_gather` is an all_gather whose chunks are rotated by one rank. It is composed of messages and an all_gather.
 """
@@ -19,7 +19,7 @@ NAME = "rotated_gather"
 
 # For each module: a text of it, and the new text before it.
 ADDITIONS = {
-    "catalogue.py": (
+    "base/_collectives.py": (
         """\
             CollectiveFacts(
                 name="barrier",
