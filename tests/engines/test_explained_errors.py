@@ -13,7 +13,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._errors import EngineError
-from meshlab.cli._commands import print_error
+from meshlab.cli._output import print_error
 
 WARNING = (
     "node1:91:130 [1] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-Q7d to 33030532 bytes, "

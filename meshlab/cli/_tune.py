@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
-from meshlab.cli._commands import FAILED, INTERRUPTED, OK, REDACT_HELP, error_text, print_error
+from meshlab.cli._arguments import Command, add_backend, add_collectives, add_gpus, add_ranks, add_redact, gpus_of
+from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, print_error
 from meshlab.engines._launchers import launched_as
 
 if TYPE_CHECKING:
@@ -18,37 +19,9 @@ _SAVED = "tuning.json"
 _OTHERS = ("tuning.csv", "tuning.html", "tuning.env", "tuned.py", "nccl_tuner.conf")
 
 
-def add_tune_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``meshlab tune`` to its parser."""
-    parser.add_argument(
-        "collectives", nargs="*", default=["all_reduce"], metavar="COLLECTIVE", help="default: all_reduce"
-    )
-    parser.add_argument("--mesh", required=True, help='for example "dp=2, tp=2"; the last axis varies fastest')
-    parser.add_argument("--axis", required=True, help="the axis whose groups are measured")
-    parser.add_argument("--ranks", type=int, metavar="N", help="number of ranks, if the size of an axis is -1")
-    parser.add_argument("--sizes", help="message sizes, such as 8:1G (default: 8:1G on GPUs, 8:16M elsewhere)")
-    parser.add_argument("--dtype", default="float32", help="element type (default: %(default)s)")
-    parser.add_argument("--op", default="sum", help="reduce operation (default: %(default)s)")
-    parser.add_argument("--out-of-place", action="store_true", help="use different buffers for input and output")
-    parser.add_argument(
-        "--options",
-        metavar="NAMES",
-        help="what may vary, separated by commas, such as buffers,max_ctas (default: everything)",
-    )
-    parser.add_argument("--rounds", type=int, default=8, metavar="N", help="rounds per size (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, metavar="S", help="time limit of the search and its confirmation")
-    parser.add_argument("--no-confirm", action="store_true", help="do not measure the fastest options on new ranks")
-    parser.add_argument("--gpus", metavar="LIST", help="CUDA device indices of the ranks, such as 0,1")
-    parser.add_argument(
-        "--out", metavar="DIR", help="output folder: the tuning, its table and report, and files for programs"
-    )
-    parser.add_argument("--redact", action="store_true", help=REDACT_HELP)
-    parser.add_argument("--force", action="store_true", help="replace another tuning in the folder")
-
-
-def tune(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     """Search for the fastest options along an axis, and write the tuning."""
-    from meshlab.benchmark.tuning._search import tune as find_fastest
+    from meshlab.benchmark.tuning._search import tune
     from meshlab.engines._launch import launch
     from meshlab.mesh._mesh import DeviceMesh
 
@@ -61,13 +34,13 @@ def tune(options: argparse.Namespace) -> int:
     if folder is not None and (folder / _SAVED).exists() and not options.force:
         raise BenchError(f"the folder {folder} holds another tuning", hint="choose another folder, or pass --force")
     mesh = DeviceMesh(options.mesh, world_size=options.ranks if "-1" in options.mesh else None)
-    devices = None if options.gpus is None else integers(options.gpus)
+    devices = gpus_of(options.gpus)
     trouble: MeshlabError | KeyboardInterrupt | None = None
-    found: Tuning | None = None
+    tuning: Tuning | None = None
     with launch(mesh.world_size, backend=options.backend, devices=devices) as engines:
         print(f"{mesh.world_size} ranks, {engines.ranks[0].capabilities.library}", flush=True)
         try:
-            found = find_fastest(
+            tuning = tune(
                 engines,
                 mesh,
                 options.collectives,
@@ -82,16 +55,16 @@ def tune(options: argparse.Namespace) -> int:
                 confirm=not options.no_confirm,
             )
         except (EngineError, KeyboardInterrupt) as error:  # what was measured so far is part of the error
-            trouble, found = error, getattr(error, "measured", None)
-            if found is None:
+            trouble, tuning = error, getattr(error, "measured", None)
+            if tuning is None:
                 raise
     if trouble is not None:
         print_error("interrupted" if isinstance(trouble, KeyboardInterrupt) else error_text(trouble))
-    if found is not None and options.redact:
-        found = found.redacted()
-    print(found)
-    if folder is not None and found is not None:
-        for path in write_folder(found, folder):
+    if tuning is not None and options.redact:
+        tuning = tuning.redacted()
+    print(tuning)
+    if folder is not None and tuning is not None:
+        for path in write_folder(tuning, folder):
             print(path)
     return OK if trouble is None else INTERRUPTED if isinstance(trouble, KeyboardInterrupt) else FAILED
 
@@ -136,9 +109,40 @@ def write_folder(tuning: Tuning, folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def integers(text: str) -> list[int]:
-    """Parse the value of ``--gpus``."""
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise BenchError(f"--gpus {text!r} is not a list of integers", hint="write --gpus 0,1") from None
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_collectives(parser)
+    parser.add_argument("--mesh", required=True, help='for example "dp=2, tp=2"; the last axis varies fastest')
+    parser.add_argument("--axis", required=True, help="the axis whose groups are measured")
+    add_ranks(parser)
+    parser.add_argument("--sizes", help="message sizes, such as 8:1G (default: 8:1G on GPUs, 8:16M elsewhere)")
+    parser.add_argument("--dtype", default="float32", help="element type (default: %(default)s)")
+    parser.add_argument("--op", default="sum", help="reduce operation (default: %(default)s)")
+    parser.add_argument("--out-of-place", action="store_true", help="use different buffers for input and output")
+    parser.add_argument(
+        "--options",
+        metavar="NAMES",
+        help="what may vary, separated by commas, such as buffers,max_ctas (default: everything)",
+    )
+    parser.add_argument("--rounds", type=int, default=8, metavar="N", help="rounds per size (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, metavar="S", help="time limit of the search and its confirmation")
+    parser.add_argument("--no-confirm", action="store_true", help="do not measure the fastest options on new ranks")
+    add_gpus(parser)
+    parser.add_argument(
+        "--out", metavar="DIR", help="output folder: the tuning, its table and report, and files for programs"
+    )
+    add_redact(parser)
+    parser.add_argument("--force", action="store_true", help="replace another tuning in the folder")
+    add_backend(parser)
+
+
+TUNE = Command(
+    "tune",
+    "find the fastest option of each message size",
+    "Options of NCCL (buffers, algorithm, protocol, thread blocks) or algorithms of MPICH take turns. An option is "
+    "chosen if it is clearly faster than the default, also on new ranks. Prints the choice. With --out, also "
+    "writes it (tuning.json), its table (tuning.csv) and report (tuning.html), the best environment for all sizes "
+    "(tuning.env), and for NCCL a module for nccl4py (tuned.py) and a file for NCCL's example tuner plugin "
+    "(nccl_tuner.conf).",
+    _run,
+    _add_options,
+)
