@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.base._errors import BenchError
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import parse_sizes
 from meshlab.benchmark._run import Run, check_resumable
 from meshlab.comm._backend import CONFIGURABLE
@@ -350,7 +351,7 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
         raise BenchError(
             "two axes cannot run at the same time in isolated mode with nccl: the host waits before each call, and "
             "then the other axis would wait too",
-            hint="choose mode='graph' or 'pipelined'",
+            hint=Hint("choose {} or 'pipelined'", Argument("mode", "graph")),
         )
 
 
@@ -365,7 +366,7 @@ def _check_options(can: Capabilities, plan: Plan) -> None:
     if can.backend != "nccl" and (others := [name for name in plan.buffers if name != "plain"]):
         raise BenchError(
             f"{can.backend} has only plain buffers, not {' and '.join(others)}: only NCCL has them, on GPUs",
-            hint="omit buffers=, or launch with backend='nccl'",
+            hint=Hint("omit buffers=, or launch with {}", Argument("backend", "nccl")),
         )
     if "symmetric" in plan.buffers and (reason := why_not_symmetric(can)):
         raise BenchError(f"these engines have no symmetric buffers: {reason}", hint="omit buffers='symmetric'")
@@ -436,7 +437,8 @@ def overlap(
 
     if engines.backend != "nccl":
         raise BenchError(
-            f"overlap() needs GPU streams, but these engines run {engines.backend}", hint="launch with backend='nccl'"
+            f"overlap() needs GPU streams, but these engines run {engines.backend}",
+            hint=Hint("launch with {}", Argument("backend", "nccl")),
         )
     rows = []
     for size in parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)):

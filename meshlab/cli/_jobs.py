@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import fields
 
 from meshlab.base._errors import BenchError, MeshlabError, did_you_mean
-
-_ASSIGNMENT = re.compile(r"(?<!× )\b(\w+)(?:=| = )(?:'(\w+)'|(\w+))?")
+from meshlab.base._hints import Advice, Argument, Hint
+from meshlab.cli._output import option_text
 
 
 def job_fields(words: Sequence[str]) -> dict[str, object]:
@@ -47,22 +46,23 @@ def job_hints(*names: str) -> Iterator[None]:
 
     Examples
     --------
+    >>> arguments = Argument("tp", 4), Argument("recompute", "full"), Argument("zero", 3)
     >>> with job_hints("tp"):
-    ...     raise MeshlabError("too large", hint="use tp=4, or pass recompute='full' and zero=3")
+    ...     raise MeshlabError("too large", hint=Hint("use {}, or pass {} and {}", *arguments))
     Traceback (most recent call last):
     meshlab.errors.MeshlabError: too large; use --tp 4, or pass --set recompute=full and --set zero=3
     """
     from meshlab.prediction._job import Job
 
-    known = {field.name for field in fields(Job)}
+    of_job = {field.name for field in fields(Job)}
 
-    def option(found: re.Match[str]) -> str:
-        name, value = found[1], found[2] or found[3]
-        if name in names:
-            return f"--{name} {value or 'N'}"
-        return f"--set {name}={value or 'N'}" if name in known else found[0]
+    def words(part: Argument | Advice) -> str:
+        if isinstance(part, Argument) and part.name in of_job.union(names):
+            value = "N" if part.value is None else part.value
+            return f"--{part.name} {value}" if part.name in names else f"--set {part.name}={value}"
+        return option_text(part)
 
     try:
         yield
     except MeshlabError as error:
-        raise error.with_hint(_ASSIGNMENT.sub(option, error.hint)) from None
+        raise error.with_hint(error.hint.reworded(words) if isinstance(error.hint, Hint) else error.hint) from None

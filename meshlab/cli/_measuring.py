@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import EngineError, MeshlabError
-from meshlab.cli._output import FAILED, INTERRUPTED, OK, RESTART, error_text, print_error, print_text
+from meshlab.base._hints import NEW_RANKS, Hint
+from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, print_error, print_text
 from meshlab.cli._ranks import check_size, system_label
 
 if TYPE_CHECKING:
@@ -94,7 +95,8 @@ def _wait(run: Run, out: Path | None) -> int:
         return INTERRUPTED
     except EngineError as error:
         again = "run the command again" if out is None else f"continue with meshlab bench --resume {out}"
-        print_error(error_text(error if RESTART.search(error.hint) else error.with_hint(again), again))
+        needs_ranks = isinstance(error.hint, Hint) and NEW_RANKS in error.hint.parts
+        print_error(error_text(error if needs_ranks else error.with_hint(again), again))
         return FAILED
     except MeshlabError as error:
         print_error(error_text(error))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 from meshlab.base._errors import MeshlabError, printable
+from meshlab.base._hints import NEW_RANKS, READ_A_FILE, Advice, Argument, Hint
 from meshlab.diagnosis._quoting import visible
 
 if TYPE_CHECKING:
@@ -19,24 +19,27 @@ if TYPE_CHECKING:
 
 OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 
-# Hints of errors name arguments of Python functions, which a shell does not have. An argument within a call, as in
-# DeviceMesh("tp=-1", world_size=8), stays Python.
-_OPTIONS = {
+# The options in the place of arguments, which hints of errors name. Not every command has all of them.
+OPTIONS = {
     "anyway": "--anyway",
     "backend": "--backend",
+    "cluster": "--cluster",
+    "compute": "--compute",
     "concurrent": "--concurrent",
+    "dtype": "--dtype",
+    "experts": "--experts",
     "grouping": "--grouping",
     "in_place": "--in-place",
     "memory_gib": "--memory",
     "mesh": "--mesh",
     "mode": "--mode",
     "overwrite": "--force",
-    "redact": "--redact",
     "resume": "--resume",
+    "size_scale": "--size-scale",
+    "sizes": "--sizes",
     "world_size": "--ranks",
 }
-RESTART = re.compile(r"call engines\.restart\(\)(?: to start new ranks)?")
-_ARGUMENT = re.compile(rf"(?<!\()(?<!, )\b({'|'.join(_OPTIONS)})=('?)(\w*)\2")
+_AGAIN = "run the command again"  # the ranks end with the command
 
 
 def print_text(text: object) -> None:
@@ -49,39 +52,41 @@ def print_error(text: object, file: TextIO | None = None) -> None:
     print(visible(printable(f"meshlab: {text}")), file=file or sys.stderr)
 
 
-def error_text(error: MeshlabError, again: str = "run the command again") -> str:
-    """Return the text of an error, with options instead of Python's arguments in its hint.
-
-    Parameters
-    ----------
-    error : MeshlabError
-        The error.
-    again : str, optional
-        The advice that replaces the one to restart the engines, which end with the command.
+def error_text(error: MeshlabError, again: str = _AGAIN) -> str:
+    """Return the text of an error for the command line. `again` replaces the advice to start new ranks.
 
     Examples
     --------
     >>> from meshlab.base._errors import BenchError, EngineError
-    >>> error_text(BenchError("the folder 'out' holds a different run", hint="pass overwrite=True to replace it"))
+    >>> hint = Hint("pass {} to replace it", Argument("overwrite", True))
+    >>> error_text(BenchError("the folder 'out' holds a different run", hint=hint))
     "the folder 'out' holds a different run; pass --force to replace it"
-    >>> error_text(BenchError("dp=-1 needs the number of ranks", hint="pass world_size="))
+    >>> error_text(BenchError("dp=-1 needs the number of ranks", hint=Hint("pass {}", Argument("world_size"))))
     'dp=-1 needs the number of ranks; pass --ranks N'
-    >>> error_text(BenchError("send is one side of a message", hint="measure it with grouping='pairs'"))
-    'send is one side of a message; measure it with --grouping pairs'
-    >>> error_text(EngineError("rank 1 was killed by signal 9", hint="call engines.restart() to start new ranks"))
+    >>> error_text(EngineError("rank 1 was killed by signal 9", hint=Hint("{}", NEW_RANKS)))
     'rank 1 was killed by signal 9; run the command again'
     """
+    if isinstance(error.hint, Hint):
+        error = error.with_hint(error.hint.reworded(lambda part: option_text(part, again)))
+    return str(error)
 
-    def option(found: re.Match[str]) -> str:
-        name, _, value = found.groups()
-        if value == "True":
-            return _OPTIONS[name]
-        return (
-            f"{_OPTIONS[name]} {value}" if value else f"{_OPTIONS[name]} N" if name == "world_size" else _OPTIONS[name]
-        )
 
-    text = str(error.with_hint(_ARGUMENT.sub(option, error.hint)) if error.hint else error)
-    return RESTART.sub(again, text)
+def option_text(part: Argument | Advice, again: str = _AGAIN) -> str:
+    """Return the words for an argument or advice in a command line, or those of Python if it has none.
+
+    Examples
+    --------
+    >>> option_text(Argument("grouping", "pairs")), option_text(Argument("resume"))
+    ('--grouping pairs', '--resume')
+    """
+    if isinstance(part, Advice):
+        return {NEW_RANKS: again, READ_A_FILE: "pass a file that describes hardware"}.get(part, part.text)
+    option = OPTIONS.get(part.name)
+    if option is None:
+        return str(part)
+    if part.value is None:
+        return f"{option} N" if part.name == "world_size" else option
+    return option if part.value is True else f"{option} {part.value}"
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshlab.base._errors import BenchError, TopologyError
+from meshlab.base._errors import BenchError
 from meshlab.cli._arguments import Command, add_ranks, check_table_suffix
 from meshlab.cli._jobs import job_fields, job_hints
 from meshlab.cli._output import OK, print_text, write_table
@@ -63,11 +63,7 @@ def _cluster(name: str, nodes: int | None) -> Cluster:
     from meshlab.topology.readers._detect import read
 
     if not is_file(name):
-        try:
-            return preset(name, nodes)
-        except TopologyError as error:
-            hint = error.hint.replace("read a file with ml.topology.read()", "pass a file that describes hardware")
-            raise error.with_hint(hint) from None
+        return preset(name, nodes)
     if nodes is None:
         return as_cluster(read(Path(name)))
     raise BenchError("--nodes is the size of a preset, but --cluster is a file", hint="omit --nodes")

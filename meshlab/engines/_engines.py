@@ -18,6 +18,7 @@ import numpy as np
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import CommunicatorError, EngineError, MeshError, did_you_mean
+from meshlab.base._hints import NEW_RANKS, Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, ranks_label, without_banner
@@ -406,7 +407,7 @@ class Engines:
             similar = did_you_mean(backend, BACKENDS, synonyms=BACKEND_SYNONYMS) if backend not in BACKENDS else ""
             fix = f"create the {'mesh' if is_axis else 'group'} without {'backends' if is_axis else 'backend'}="
             if set(mesh.backends.values()) <= {backend, "gloo"} and backend in BACKENDS:
-                fix += f", or start the engines with backend={backend!r}"
+                fix = Hint("{}, or start the engines with {}", fix, Argument("backend", backend))
             raise EngineError(
                 f"{'axis' if is_axis else 'group'} {name!r} of the mesh has the backend {backend!r}{similar}, but the "
                 f"engines can open {' and '.join(map(repr, known))}",
@@ -637,7 +638,7 @@ class Engines:
     def _recovery(self) -> str:
         if self._rank_set.is_attached:
             return "restart the engines where they were started, and call attach() again"
-        return "call engines.restart() to start new ranks"
+        return Hint("{}", NEW_RANKS)
 
     def _open_group_set(
         self, mesh: DeviceMesh, axis: str | Sequence[str], backend: str, *, separate: bool = False
@@ -725,7 +726,7 @@ class Engines:
             self._break(failure.reason)
             raise EngineError(
                 failure.reason,
-                hint=f"{failure.fix}, and {self._recovery()}" if failure.fix else self._recovery(),
+                hint=Hint("{}, and {}", failure.fix, self._recovery()) if failure.fix else self._recovery(),
                 rank=failure.rank,
                 host=None if failure.rank is None else self.ranks[failure.rank].host,
                 log=failure.log,
@@ -749,7 +750,7 @@ class Engines:
         hint = "issue the same calls on every rank, or pass checks='all' to launch() for an error before the call"
         if self.backend == "nccl":  # calls may still be waiting for a rank on the GPU
             self._break(reason)
-            hint += f", and {self._recovery()}"
+            hint = Hint("{}, and {}", hint, self._recovery())
         else:
             self._close_group_sets("after a disagreement")
         raise EngineError(reason, hint=hint, rank=ranks[0], host=self.ranks[ranks[0]].host)
@@ -849,7 +850,7 @@ class Lease:
             engines.between_tasks(self)
         if mesh is None:
             if axis != WORLD:
-                raise MeshError(f"axis {axis!r} needs a mesh", hint="pass mesh=")
+                raise MeshError(f"axis {axis!r} needs a mesh", hint=Hint("pass {}", Argument("mesh")))
             mesh = DeviceMesh(all_ranks=engines.world_size)
         names, colors = [], []
         communicators: dict[str, Sequence[int]] = {}

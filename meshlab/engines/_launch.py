@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshlab.base._errors import EngineError, did_you_mean
+from meshlab.base._hints import Argument, Hint
 from meshlab.comm._agreement import CHECKS, Checks
 from meshlab.engines._engines import BACKEND_SYNONYMS, BACKENDS, Engines, check_gloo
 from meshlab.engines._rounds import RankSet
@@ -90,7 +91,7 @@ def launch(
         if env:
             raise EngineError(
                 "env is not supported by threads, which share the environment of this process",
-                hint="set os.environ, or use backend='mpi'",
+                hint=Hint("set os.environ, or use {}", Argument("backend", "mpi")),
             )
         from meshlab.engines._threads import ThreadSet
 
@@ -119,7 +120,7 @@ def _check_gpu_packages() -> None:
         verb = "is" if len(missing) == 1 else "are"
         raise EngineError(
             f"backend 'nccl' needs {' and '.join(missing)}, which {verb} not installed",
-            hint=f"run {install_command()}, or use backend='mpi'",
+            hint=Hint("run {}, or use {}", install_command(), Argument("backend", "mpi")),
         )
 
 

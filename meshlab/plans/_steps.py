@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from meshlab.base._errors import BenchError
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.comm._backend import Buffers, CallConfig, Mode
 from meshlab.comm._catalog import find_collective
@@ -298,7 +299,7 @@ def _check_concurrent(plan: Plan, mesh: DeviceMesh) -> None:
             others = ", ".join(other for other in mesh.axis_names if other != axis)
             raise BenchError(
                 f"{name} along {axis} cannot run next to {axis} itself, the only axis that is measured",
-                hint=f"choose another axis: {others}" if others else "omit concurrent=",
+                hint=f"choose another axis: {others}" if others else Hint("omit {}", Argument("concurrent")),
             )
 
 

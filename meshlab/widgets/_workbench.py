@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import traitlets
 
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import SEPARATOR, format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model._cluster import Cluster
@@ -209,7 +210,9 @@ class Workbench(Picture, MeasuringTraits):
     def _first(self, cluster: ClusterLike | None, mesh: MeshLike | None) -> tuple[Machine | None, DeviceMesh]:
         """Return the machine and the mesh of the first display."""
         if isinstance(cluster, DeviceMesh):
-            raise TopologyError("cluster must be a Cluster, not a DeviceMesh", hint="pass the mesh as mesh=")
+            raise TopologyError(
+                "cluster must be a Cluster, not a DeviceMesh", hint=Hint("pass the mesh as {}", Argument("mesh"))
+            )
         shape = None if mesh is None or isinstance(mesh, str) else as_mesh(mesh)
         if cluster is None:
             here = probe()

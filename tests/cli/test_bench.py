@@ -19,6 +19,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._errors import EngineError
+from meshlab.base._hints import NEW_RANKS, Hint
 from meshlab.benchmark import _executor as executor
 from meshlab.cli import _measuring as measuring
 from meshlab.cli._main import main
@@ -178,9 +179,7 @@ def test_a_run_that_loses_a_rank_keeps_its_rows_and_can_be_resumed(
 
     def wait(run: ml.Run, *arguments: Any) -> Any:
         original(run, *arguments)
-        raise EngineError(
-            "rank 1 was killed by signal 9", hint="call engines.restart() to start new ranks", log="the log"
-        )
+        raise EngineError("rank 1 was killed by signal 9", hint=Hint("{}", NEW_RANKS), log="the log")
 
     monkeypatch.setattr(ml.Run, "wait", wait)
     command = "bench --mesh tp=2 --sizes 1K --seconds 0.02 --backend threads"

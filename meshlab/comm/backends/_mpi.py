@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from meshlab.base._errors import CommunicatorError
+from meshlab.base._hints import Argument, Hint
 from meshlab.comm._agreement import checksum, mismatch_error, signature
 from meshlab.comm._backend import Backend, BlockingBackend, Call, Capabilities, Mode, Timings, measure_blocking
 from meshlab.comm._catalog import CATALOG
@@ -327,7 +328,8 @@ def world() -> MpiBackend:
         from mpi4py import MPI
     except ImportError as error:
         raise CommunicatorError(
-            f"cannot load MPI: {error}", hint="run pip install mpi4py mpich, or use backend='threads'"
+            f"cannot load MPI: {error}",
+            hint=Hint("run pip install mpi4py mpich, or use {}", Argument("backend", "threads")),
         ) from error
     return MpiBackend(MPI.COMM_WORLD.Dup())  # a copy, so that messages of the user's own mpi4py code do not interfere
 
