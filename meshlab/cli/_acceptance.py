@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +18,11 @@ from meshlab.cli._arguments import (
     read_thresholds,
 )
 from meshlab.cli._output import BAD_INPUT, FAILED, INTERRUPTED, OK, error_text, print_error, print_text
-from meshlab.cli._ranks import check_size, default_ranks, system_label
+from meshlab.cli._ranks import check_size, default_ranks, mesh_of, opened_engines, system_label
 from meshlab.engines._launchers import launched_as
 
 if TYPE_CHECKING:
     from meshlab.commissioning._outcome import Acceptance
-    from meshlab.mesh._mesh import DeviceMesh
     from meshlab.report._stages import StageResult
 
 
@@ -37,18 +35,19 @@ def _run(options: argparse.Namespace) -> int:
     """Check a machine, print its stages and the verdict, and write the reports."""
     from meshlab.commissioning._acceptance import acceptance
     from meshlab.commissioning._folder import check_new, read_scope
-    from meshlab.engines._launch import launch
-    from meshlab.engines._mpi_world import join
 
     process = launched_as()
     # Check all input before any process starts.
     _check_files(options)
     scope = read_scope(options.resume) if options.resume else None
     thresholds = read_thresholds(options.thresholds)
-    mesh = _mesh(options, process) if options.mesh is not None else None
+    n = options.ranks if process is None else process[1]
+    mesh = None
+    if options.mesh is not None:
+        fills_axis = "-1" in options.mesh and n is None
+        mesh = mesh_of(options.mesh, default_ranks(options.backend, _FEWEST_RANKS) if fills_axis else n)
     if options.out and options.out != options.resume:
         check_new(options.out, overwrite=options.force)
-    n = process[1] if process is not None else options.ranks
     layout = scope.mesh if scope is not None and mesh is None else mesh
     if n is None:
         n = layout.world_size if layout is not None else default_ranks(options.backend, _FEWEST_RANKS)
@@ -56,13 +55,10 @@ def _run(options: argparse.Namespace) -> int:
         raise BenchError(f"--ranks {n} must be positive", hint="pass the number of ranks to start")
     if layout is not None:
         check_size(layout, n, is_started=process is not None)
-    devices = gpus_of(options.gpus)
     out = options.out or options.resume
-    joined = join(backend=options.backend) if process is not None else None
-    if process is not None and joined is None:
-        return OK  # this process was a rank, and rank 0 has closed the engines
-    with ExitStack() as stack:
-        engines = stack.enter_context(joined or launch(n, backend=options.backend, devices=devices))
+    with opened_engines(n, options.backend, joins=process is not None, devices=gpus_of(options.gpus)) as engines:
+        if engines is None:
+            return OK
         print_text(f"{system_label(engines)}: ready")
         started_by = "a launcher has started the ranks; run meshlab doctor on this host"
         interrupted = False
@@ -106,15 +102,6 @@ def _check_files(options: argparse.Namespace) -> None:
         Report.check_suffix(name)
         if not Path(name).parent.is_dir():
             raise BenchError(f"-o {name} is in a folder that does not exist", hint="create it first")
-
-
-def _mesh(options: argparse.Namespace, process: tuple[int, int] | None) -> DeviceMesh:
-    from meshlab.mesh._mesh import DeviceMesh
-
-    n_known = options.ranks if process is None else process[1]
-    if "-1" in options.mesh and n_known is None:
-        n_known = default_ranks(options.backend, _FEWEST_RANKS)
-    return DeviceMesh(options.mesh, world_size=n_known if "-1" in options.mesh else None)
 
 
 def _print_stage(stage: StageResult) -> None:
@@ -166,9 +153,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--quick", action="store_true", help="measure fewer sizes, and less precisely")
     parser.add_argument(
-        "--out",
-        metavar="DIR",
-        help="output folder for the runs of the stages, report.html, report.md and junit.xml",
+        "--out", metavar="DIR", help="output folder for the runs of the stages, report.html, report.md and junit.xml"
     )
     parser.add_argument(
         "--resume", metavar="DIR", help="continue the acceptance in a folder, with its mesh, thresholds and extent"
@@ -190,12 +175,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 ACCEPTANCE = Command(
     "acceptance",
     "check a machine unattended, from its installation to its bandwidth",
-    "For a node that has just arrived. Checks the installation, the health of the hardware and the groups of a "
-    "mesh. Measures every pair of ranks, collectives along every axis, and contention. Compares them with the "
-    "prediction and published values of such a machine, and with thresholds. Prints a line per stage and the "
-    "verdict. A stage that cannot run is skipped with its reason, and never counted as passed. Exits with 0 if the "
-    "sweep passed and no stage failed, with 1 if a stage failed, and with 2 if nothing could be accepted. Under "
-    "mpiexec or srun the processes are the ranks.",
+    "For a node that has just arrived. Checks the installation, the health of the hardware and the groups of a mesh. "
+    "Measures every pair of ranks, collectives along every axis, and contention. Compares them with the prediction "
+    "and published values of such a machine, and with thresholds. Prints a line per stage and the verdict. A stage "
+    "that cannot run is skipped with its reason, and never counted as passed. Exits with 0 if the sweep passed and no "
+    "stage failed, with 1 if a stage failed, and with 2 if nothing could be accepted. Under mpiexec or srun the "
+    "processes are the ranks.",
     _run,
     _add_options,
 )

@@ -63,13 +63,7 @@ def _interrupted_by(number: signal.Signals) -> Iterator[None]:
 
 
 def _app_code(cluster: str | None, mesh: str | None) -> str:
-    """Return the program of the page.
-
-    Raises
-    ------
-    MeshlabError
-        If the machine or the mesh is invalid, which is better reported here than in the browser.
-    """
+    """Return the program of the page. Raise if the machine or the mesh is invalid: here, and not in the browser."""
     from meshlab.base._files import is_file
     from meshlab.topology.readers._detect import read
     from meshlab.widgets._workbench import Workbench

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from meshlab.base._errors import BenchError
 from meshlab.cli._arguments import Command, add_backend, add_collectives, add_force, add_redact, split_commas
 from meshlab.cli._measuring import measure
-from meshlab.cli._ranks import default_ranks
+from meshlab.cli._ranks import default_ranks, mesh_of
 from meshlab.engines._launchers import launched_as
 
 if TYPE_CHECKING:
@@ -25,25 +25,23 @@ def _run(options: argparse.Namespace) -> int:
     from meshlab.runs._store import check_ended
 
     process = launched_as()
+    n = options.ranks if process is None else process[1]
     if options.resume:
         check_ended(options.resume)
     earlier = Run.load(options.resume) if options.resume else None
     if earlier is not None:
         mesh, plan = earlier.mesh, earlier.plan
-    elif options.mesh is not None:
-        n_known = options.ranks if process is None else process[1]
-        mesh = DeviceMesh(options.mesh, world_size=n_known if "-1" in options.mesh else None)
-        plan = _plan(options, mesh)
-    elif options.here and process is None:
-        raise BenchError(
-            "--here needs a mesh, because the launcher is unknown and with it the number of ranks",
-            hint="pass --mesh 'dp=2, tp=2'",
-        )
     else:
-        n_known = options.ranks if process is None else process[1]
-        mesh = DeviceMesh(all_ranks=default_ranks(options.backend) if n_known is None else n_known)
+        if options.mesh is not None:
+            mesh = mesh_of(options.mesh, n)
+        elif options.here and process is None:
+            raise BenchError(
+                "--here needs a mesh, because the launcher is unknown and with it the number of ranks",
+                hint="pass --mesh 'dp=2, tp=2'",
+            )
+        else:
+            mesh = DeviceMesh(all_ranks=default_ranks(options.backend) if n is None else n)
         plan = _plan(options, mesh)
-    n = process[1] if process is not None else options.ranks
     return measure(
         mesh,
         mesh.world_size if n is None else n,
@@ -111,9 +109,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", default="float32", help="element types, separated by commas (default: %(default)s)")
     parser.add_argument("--op", default="sum", help="reduce operations, separated by commas (default: %(default)s)")
     parser.add_argument(
-        "--mode",
-        default="pipelined",
-        help="isolated, pipelined or graph, separated by commas (default: %(default)s)",
+        "--mode", default="pipelined", help="isolated, pipelined or graph, separated by commas (default: %(default)s)"
     )
     parser.add_argument(
         "--grouping",
@@ -163,8 +159,7 @@ BENCH = Command(
     "benchmark collectives along the axes of a mesh",
     "By default all groups of an axis run at the same time. Prints a table. With --out, also writes the frames "
     "(Parquet and CSV), a report and its figures. The rows are written after every step, so that --resume can "
-    "continue a run that failed or was killed. Under mpiexec or srun it starts no ranks: the processes are the "
-    "ranks.",
+    "continue a run that failed or was killed. Under mpiexec or srun it starts no ranks: the processes are the ranks.",
     _run,
     _add_options,
 )

@@ -33,26 +33,9 @@ def print_comparison(
     redact: bool = False,
     file: TextIO | None = None,
 ) -> int:
-    """Compare two files or two lists of files, and print the comparison.
+    """Compare two files or two lists of files, print the comparison, and return the exit code.
 
-    Parameters
-    ----------
-    before, after : path or list of paths
-        Folders of runs, frames that meshlab wrote (Parquet, CSV, JSON), or logs of nccl-tests (text or JSON).
-    threshold : float, default 0.05
-        Smallest relative slowdown that counts as a regression.
-    anyway : bool, default False
-        If True, compare across different GPUs, numbers of ranks, dtypes, modes and other differences.
-    redact : bool, default False
-        If True, print hashes instead of names, addresses and secrets.
-    file : text file, optional
-        The file for the output. By default the comparison goes to standard output, and errors to standard error.
-
-    Returns
-    -------
-    int
-        An exit code: 0 without regressions, 1 with rows that are slower or wrong, 2 if nothing can be compared. Slower
-        rows do not count if ranks shared cores.
+    Errors go to standard error, unless a file takes the output.
     """
     from meshlab.analysis._comparison import compare
 
@@ -116,11 +99,11 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 COMPARE = Command(
     "compare",
     "compare two runs row by row",
-    "Accepts folders of runs, results as Parquet, CSV or JSON, and logs of nccl-tests. Lists the differences of "
-    "the two systems first, and rejects runs that are not comparable. Only the variation between launches shows "
-    "whether a difference is real, so measure with 'bench --launches 3', or pass several logs with --before and "
-    "--after. Exits with 1 if a row clearly became slower than the threshold or its results are wrong, and with 2 "
-    "if nothing can be compared. Slower rows do not count if ranks shared cores.",
+    "Accepts folders of runs, results as Parquet, CSV or JSON, and logs of nccl-tests. Lists the differences of the "
+    "two systems first, and rejects runs that are not comparable. Only the variation between launches shows whether a "
+    "difference is real, so measure with 'bench --launches 3', or pass several logs with --before and --after. Exits "
+    "with 1 if a row clearly became slower than the threshold or its results are wrong, and with 2 if nothing can be "
+    "compared. Slower rows do not count if ranks shared cores.",
     _run,
     _add_options,
 )

@@ -51,8 +51,8 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 DEMO = Command(
     "demo",
     "run all steps once, from a mesh to a report",
-    "Starts ranks as processes, verifies the groups of a mesh, benchmarks four collectives along each axis, "
-    "prints a table, and writes a report with its figures and frames.",
+    "Starts ranks as processes, verifies the groups of a mesh, benchmarks four collectives along each axis, prints a "
+    "table, and writes a report with its figures and frames.",
     _run,
     _add_options,
 )

@@ -20,7 +20,7 @@ def _run(options: argparse.Namespace) -> int:
 DOCTOR = Command(
     "doctor",
     "check the installation, and suggest fixes",
-    "Checks Python, the packages, the MPI library and its mpiexec, shared memory, and the parts for GPUs. "
-    "Exits with 1 if a required part is broken.",
+    "Checks Python, the packages, the MPI library and its mpiexec, shared memory, and the parts for GPUs. Exits with "
+    "1 if a required part is broken.",
     _run,
 )

@@ -62,9 +62,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 EXPLAIN = Command(
     "explain",
     "explain a log or any other pasted text",
-    "Recognises logs of NCCL, PyTorch, nccl-tests and launchers, reports of hangs, and the output of tools for "
-    "GPUs and NICs, also several of them in one text. Prints what is wrong, what to do, the lines that show it, "
-    "and what only looks wrong. Starts nothing, and executes nothing. Exits with 1 if the text shows an error.",
+    "Recognises logs of NCCL, PyTorch, nccl-tests and launchers, reports of hangs, and the output of tools for GPUs "
+    "and NICs, also several of them in one text. Prints what is wrong, what to do, the lines that show it, and what "
+    "only looks wrong. Starts nothing, and executes nothing. Exits with 1 if the text shows an error.",
     _run,
     _add_options,
 )

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import EngineError, MeshlabError
 from meshlab.base._hints import NEW_RANKS, Hint
 from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, print_error, print_text
-from meshlab.cli._ranks import check_size, system_label
+from meshlab.cli._ranks import check_size, opened_engines, system_label
 
 if TYPE_CHECKING:
     from meshlab.benchmark._run import Run
@@ -40,8 +39,6 @@ def measure(
     from meshlab.base._folders import check_writable
     from meshlab.base._units import format_seconds
     from meshlab.benchmark._bench import bench
-    from meshlab.engines._launch import launch
-    from meshlab.engines._mpi_world import join
     from meshlab.runs._store import check_free
 
     # Check all input before any process starts.
@@ -51,14 +48,10 @@ def measure(
         check_free(out, None if resume is None else resume.run_id, overwrite=force)
         check_writable(out)
     began = time.monotonic()
-    joined = join(backend=backend) if joins else None
-    if joins and joined is None:
-        return OK  # this process was a rank, and rank 0 has closed the engines
-    with ExitStack() as stack:
-        if joined is not None:  # entered first, because the other processes wait until it is closed
-            stack.enter_context(joined)
+    with opened_engines(n, backend, joins=joins) as engines:
+        if engines is None:
+            return OK
         is_written = True
-        engines = joined or stack.enter_context(launch(n, backend=backend))
         print_text(f"{system_label(engines)}: ready in {format_seconds(time.monotonic() - began)}")
         groups = engines.verify(mesh)
         print_text(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")

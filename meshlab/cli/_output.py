@@ -98,15 +98,22 @@ def plain_warnings() -> Iterator[None]:
         yield
 
 
+def write_csv(path: Path, frame: pd.DataFrame) -> None:
+    """Write a frame as CSV in which no spreadsheet finds a formula."""
+    from meshlab.base._files import write_file
+    from meshlab.frames._files import without_formulas
+
+    write_file(path, without_formulas(frame).to_csv(index=False).encode())
+
+
 def write_table(path: Path, frame: pd.DataFrame, draw: Callable[[], Figure], *, label: str = "") -> None:
     """Write a frame as CSV or its figure, depending on the suffix of the path, and print the path."""
     from meshlab.base._files import write_file
-    from meshlab.frames._files import without_formulas
     from meshlab.plots._style import figure_png, figure_svg
 
     if path.suffix == ".csv":
-        data = without_formulas(frame).to_csv(index=False).encode()
+        write_csv(path, frame)
     else:
-        data = figure_png(draw()) if path.suffix == ".png" else figure_svg(draw(), label=label).encode()
-    write_file(path, data)
+        figure = draw()
+        write_file(path, figure_png(figure) if path.suffix == ".png" else figure_svg(figure, label=label).encode())
     print_text(f"\n{path}")

@@ -1,7 +1,9 @@
-"""The ranks of a command: their number, their label, and the check of a mesh."""
+"""The ranks of a command: their number and mesh, their start, and their label."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import MeshError
@@ -20,6 +22,29 @@ def default_ranks(backend: str, fewest: int = _FEWEST_RANKS) -> int:
 
     n_gpus = count_gpus() if backend in ("auto", "nccl") else 0
     return n_gpus or min(max(usable_cores(), fewest), _MOST_RANKS)
+
+
+def mesh_of(text: str, n: int | None) -> DeviceMesh:
+    """Return the mesh of an option. The number of ranks only fills a size of -1, because other checks compare it."""
+    from meshlab.mesh._mesh import DeviceMesh
+
+    return DeviceMesh(text, world_size=n if "-1" in text else None)
+
+
+@contextmanager
+def opened_engines(
+    n: int, backend: str, *, joins: bool, devices: Sequence[int] | None = None
+) -> Iterator[Engines | None]:
+    """Start ranks, or join those of a launcher: then None in each process that was a rank until the engines closed."""
+    from meshlab.engines._launch import launch
+    from meshlab.engines._mpi_world import join
+
+    engines = join(backend=backend) if joins else launch(n, backend=backend, devices=devices)
+    if engines is None:
+        yield None
+        return
+    with engines:
+        yield engines
 
 
 def check_size(mesh: DeviceMesh, n: int, *, is_started: bool) -> None:

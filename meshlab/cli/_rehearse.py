@@ -8,8 +8,8 @@ from pathlib import Path
 from meshlab.base._errors import BenchError, EngineError, MeshError
 from meshlab.cli._arguments import Command, add_backend, add_ranks
 from meshlab.cli._jobs import job_fields, job_hints
-from meshlab.cli._output import FAILED, OK, print_error, print_text
-from meshlab.cli._ranks import system_label
+from meshlab.cli._output import FAILED, OK, error_text, print_error, print_text, write_csv
+from meshlab.cli._ranks import mesh_of, opened_engines, system_label
 from meshlab.engines._launchers import launched_as
 
 
@@ -17,9 +17,6 @@ def _run(options: argparse.Namespace) -> int:
     """Rehearse the communication of a training step on one or several layouts."""
     from meshlab.benchmark.rehearsal._rehearse import rehearse
     from meshlab.engines._engines import check_mesh_size
-    from meshlab.engines._launch import launch
-    from meshlab.engines._mpi_world import join
-    from meshlab.mesh._mesh import DeviceMesh
     from meshlab.prediction._job import Job
 
     if options.out and Path(options.out).suffix != ".csv":
@@ -28,7 +25,7 @@ def _run(options: argparse.Namespace) -> int:
         raise BenchError(f"--out {options.out} is in a folder that does not exist", hint="create it first")
     process = launched_as()
     n = options.ranks if process is None else process[1]
-    meshes = [DeviceMesh(text, world_size=n if "-1" in text else None) for text in options.mesh]
+    meshes = [mesh_of(text, n) for text in options.mesh]
     if n is None:
         n = meshes[0].world_size
         if any(mesh.world_size != n for mesh in meshes):
@@ -41,10 +38,9 @@ def _run(options: argparse.Namespace) -> int:
         job = Job.preset(options.job, **changes)
         for mesh in meshes:  # before any process starts
             job.step(mesh, options.experts)
-    joined = None if process is None else join(backend=options.backend)
-    if process is not None and joined is None:
-        return OK  # this process was a rank
-    with joined or launch(n, backend=options.backend) as engines:
+    with opened_engines(n, options.backend, joins=process is not None) as engines:
+        if engines is None:
+            return OK
         print_text(f"{system_label(engines)}: {job.title}")
         try:
             rehearsal = rehearse(
@@ -60,16 +56,13 @@ def _run(options: argparse.Namespace) -> int:
                 steps=options.steps,
             )
         except EngineError as error:
-            print_error(error)
+            print_error(error_text(error))
             if error.measured is not None:
                 print_text(error.measured)
             return FAILED
     print_text(rehearsal)
     if options.out:
-        from meshlab.base._files import write_file
-        from meshlab.frames._files import without_formulas
-
-        write_file(Path(options.out), without_formulas(rehearsal.frame()).to_csv(index=False).encode())
+        write_csv(Path(options.out), rehearsal.frame())
         print_text(f"frame: {options.out}")
     return FAILED if (rehearsal.frame()["n_wrong"].fillna(0) > 0).any() else OK
 
@@ -113,9 +106,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 REHEARSE = Command(
     "rehearse",
     "rehearse the communication of a training step",
-    "Runs the collectives of a training job with its volumes and in its order, with matrix products between them "
-    "on GPUs and waits otherwise, and prints the exposed and hidden time of each axis. Several meshes take turns "
-    "and are compared. Long steps are cut down to a few layers and micro-batches, and extrapolated.",
+    "Runs the collectives of a training job with its volumes and in its order, with matrix products between them on "
+    "GPUs and waits otherwise, and prints the exposed and hidden time of each axis. Several meshes take turns and are "
+    "compared. Long steps are cut down to a few layers and micro-batches, and extrapolated.",
     _run,
     _add_options,
 )

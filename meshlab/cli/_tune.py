@@ -1,4 +1,4 @@
-"""The command ``meshlab tune``: it searches for the fastest options, and writes what programs can use of them."""
+"""The command ``meshlab tune``: find the fastest options, and write files for programs that use them."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
 from meshlab.cli._arguments import Command, add_backend, add_collectives, add_gpus, add_ranks, add_redact, gpus_of
 from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, print_error
+from meshlab.cli._ranks import mesh_of
 from meshlab.engines._launchers import launched_as
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ def _run(options: argparse.Namespace) -> int:
     """Search for the fastest options along an axis, and write the tuning."""
     from meshlab.benchmark.tuning._search import tune
     from meshlab.engines._launch import launch
-    from meshlab.mesh._mesh import DeviceMesh
 
     if launched_as() is not None:
         raise BenchError(
@@ -33,7 +33,7 @@ def _run(options: argparse.Namespace) -> int:
     folder = Path(options.out) if options.out else None
     if folder is not None and (folder / _SAVED).exists() and not options.force:
         raise BenchError(f"the folder {folder} holds another tuning", hint="choose another folder, or pass --force")
-    mesh = DeviceMesh(options.mesh, world_size=options.ranks if "-1" in options.mesh else None)
+    mesh = mesh_of(options.mesh, options.ranks)
     devices = gpus_of(options.gpus)
     trouble: MeshlabError | KeyboardInterrupt | None = None
     tuning: Tuning | None = None
@@ -70,20 +70,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def write_folder(tuning: Tuning, folder: Path) -> list[Path]:
-    """Write a tuning with everything that programs can use of it, completely or not at all.
-
-    Parameters
-    ----------
-    tuning : Tuning
-        The tuning.
-    folder : pathlib.Path
-        The folder. Other files in it are kept.
-
-    Returns
-    -------
-    list of pathlib.Path
-        The files.
-    """
+    """Write a tuning with everything that programs can use of it, completely or not at all. Return the files."""
     from meshlab.base._folders import staged_folder
     from meshlab.frames._files import without_formulas
     from meshlab.report._report import Report
@@ -139,8 +126,8 @@ TUNE = Command(
     "tune",
     "find the fastest option of each message size",
     "Options of NCCL (buffers, algorithm, protocol, thread blocks) or algorithms of MPICH take turns. An option is "
-    "chosen if it is clearly faster than the default, also on new ranks. Prints the choice. With --out, also "
-    "writes it (tuning.json), its table (tuning.csv) and report (tuning.html), the best environment for all sizes "
+    "chosen if it is clearly faster than the default, also on new ranks. Prints the choice. With --out, also writes "
+    "it (tuning.json), its table (tuning.csv) and report (tuning.html), the best environment for all sizes "
     "(tuning.env), and for NCCL a module for nccl4py (tuned.py) and a file for NCCL's example tuner plugin "
     "(nccl_tuner.conf).",
     _run,
