@@ -18,6 +18,7 @@ from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._files import is_folder
 from meshlab.base._forwarding import implementation
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._markup import card, escape, table
 from meshlab.base._units import format_size, format_time_us
 from meshlab.frames._labels import GPU_SOURCES, pair_label
@@ -647,7 +648,7 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     if blocking and not anyway:
         raise BenchError(
             f"not comparable: {'; '.join(blocking)}",
-            hint="pass anyway=True to compare the rows by the columns that both sides share",
+            hint=Hint("pass {} to compare the rows by the columns that both sides share", Argument("anyway", True)),
         )
     keys = matching_keys(*sides, anyway=anyway)
     if not anyway:
@@ -701,8 +702,11 @@ def _check_repeats(side: Side, keys: Sequence[str]) -> None:
         raise BenchError(
             f"{side.label} has {side.results['run_id'].nunique()} runs whose times differ by a factor of up to "
             f"{max(spreads):.1f}, so they do not repeat one measurement",
-            hint="compare two of its sections, as in compare(log.sections[0], log.sections[1]), or pass anyway=True "
-            "to take them as repeats",
+            hint=Hint(
+                "compare two of its sections, as in compare(log.sections[0], log.sections[1]), or pass {} to take them "
+                "as repeats",
+                Argument("anyway", True),
+            ),
         )
 
 

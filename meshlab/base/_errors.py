@@ -43,7 +43,8 @@ class MeshlabError(Exception):
     message : str
         The problem: what was given, and what was expected.
     hint : str, optional
-        The fix, as an imperative. By default the message is complete without one.
+        The fix, as an imperative. A `Hint` names arguments that a command line shows as options. By default the message
+        is complete without one.
 
     Attributes
     ----------
@@ -52,7 +53,7 @@ class MeshlabError(Exception):
 
     Examples
     --------
-    The hint names the fix in Python. A command line replaces it with its own option:
+    The hint names the fix in Python. An interface that is not Python replaces it:
 
     >>> error = BenchError("the folder 'out' holds a different run", hint="pass overwrite=True to replace it")
     >>> print(error)
@@ -312,9 +313,10 @@ def _shortened(text: str) -> str:
     if len(text) <= _LONGEST_VALUE:
         return text
     # The start is enough, because the result is not longer. Looking for values in all of it may take long.
-    text = _LONG_VALUE.sub(lambda match: f"{match[0][:_LONGEST_VALUE]}…{match[0][0]}", text[: 8 * _LONGEST_MESSAGE])
-    text = _LONG_WORD.sub(lambda match: f"{match[0][:_LONGEST_VALUE]}…", text)
-    return text if len(text) <= _LONGEST_MESSAGE else f"{text[: _LONGEST_MESSAGE - 1]}…"
+    cut = _LONG_VALUE.sub(lambda match: f"{match[0][:_LONGEST_VALUE]}…{match[0][0]}", text[: 8 * _LONGEST_MESSAGE])
+    cut = _LONG_WORD.sub(lambda match: f"{match[0][:_LONGEST_VALUE]}…", cut)
+    cut = cut if len(cut) <= _LONGEST_MESSAGE else f"{cut[: _LONGEST_MESSAGE - 1]}…"
+    return text if cut == text else cut  # a `Hint` that is short enough stays one
 
 
 def _plain(name: str) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend
 from meshlab.base._errors import BenchError
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import parse_sizes
 from meshlab.benchmark._run import Run, check_resumable
 from meshlab.comm._backend import CONFIGURABLE
@@ -351,7 +352,7 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
         raise BenchError(
             f"two axes cannot run at the same time in isolated mode with {can.backend}: the host waits before each "
             "call, and then the other axis would wait too",
-            hint="choose mode='graph' or 'pipelined'",
+            hint=Hint("choose {} or 'pipelined'", Argument("mode", "graph")),
         )
 
 
@@ -363,7 +364,7 @@ def _check_options(can: Capabilities, plan: Plan) -> None:
         raise BenchError(
             f"{can.backend} has only {' and '.join(facts.buffers)} buffers, not {' and '.join(others)}: only "
             f"{having.where} has them, on GPUs",
-            hint=f"omit buffers=, or launch with backend={having.name!r}",
+            hint=Hint("omit buffers=, or launch with {}", Argument("backend", having.name)),
         )
     if "symmetric" in plan.buffers and (reason := why_not_symmetric(can)):
         raise BenchError(f"these engines have no symmetric buffers: {reason}", hint="omit buffers='symmetric'")
@@ -437,7 +438,7 @@ def overlap(
     if engines.backend not in GPU_BACKENDS:
         raise BenchError(
             f"overlap() needs GPU streams, but these engines run {engines.backend}",
-            hint=f"launch with backend={automatic_backend(has_gpus=True)!r}",
+            hint=Hint("launch with {}", Argument("backend", automatic_backend(has_gpus=True))),
         )
     rows = []
     for size in parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)):

@@ -12,6 +12,7 @@ from meshlab.analysis._comparison import Comparison, compare
 from meshlab.base import _markup as markup
 from meshlab.base._backends import BACKENDS, automatic_backend
 from meshlab.base._errors import BenchError, CommunicatorError, EngineError, MeshlabError
+from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._bench import bench
 from meshlab.benchmark._run import Run, progress_bar
 from meshlab.engines._launch import count_gpus, launch
@@ -186,11 +187,16 @@ def _check_read(settings: Mapping[str, Mapping[str, str]], backend: str) -> None
     if unread:
         names = ", ".join(dict.fromkeys(unread))
         others = [other for other, known in READS.items() if other != backend and unread[0].startswith(known)]
-        hint = f"pass backend={others[0]!r}, or remove" if others else "remove"
+        remove = Hint("pass {}, or remove", Argument("backend", others[0])) if others else "remove"
         raise BenchError(
             f"{backend} does not read {names}, so the settings would not differ",
-            hint=f"{hint} {'it' if len(set(unread)) == 1 else 'them'}; {backend} reads variables that start with "
-            f"{', '.join((prefixes or ())[:4])} and others in meshlab.benchmark.READS",
+            hint=Hint(
+                "{} {}; {} reads variables that start with {} and others in meshlab.benchmark.READS",
+                remove,
+                "it" if len(set(unread)) == 1 else "them",
+                backend,
+                ", ".join((prefixes or ())[:4]),
+            ),
         )
 
 

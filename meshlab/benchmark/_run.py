@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from meshlab.base._errors import BenchError
 from meshlab.base._forwarding import implementation
+from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._estimate import Estimate, Pace, seconds_per_step
 from meshlab.benchmark._executor import Executor
 from meshlab.engines._engines import Engines, Lease
@@ -520,7 +521,7 @@ def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan
         if before != now:
             raise BenchError(
                 f"cannot resume with a different {what}: the saved run has {before!r}, this one {now!r}",
-                hint="start a new run without resume=",
+                hint=Hint("start a new run without {}", Argument("resume")),
             )
 
 

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import argparse
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from meshlab.base._errors import BenchError, MeshError, MeshlabError
-from meshlab.cli._commands import (
-    BAD_INPUT,
-    FAILED,
-    INTERRUPTED,
-    OK,
-    REDACT_HELP,
+from meshlab.base._errors import BenchError, MeshlabError
+from meshlab.cli._arguments import (
+    Command,
+    add_backend,
+    add_force,
+    add_gpus,
+    add_redact,
     cluster_of,
-    default_ranks,
-    error_text,
-    print_error,
-    print_text,
-    system_label,
+    gpus_of,
+    read_thresholds,
 )
-from meshlab.cli._report import read_thresholds
-from meshlab.cli._tuning import integers
+from meshlab.cli._output import BAD_INPUT, FAILED, INTERRUPTED, OK, error_text, print_error, print_text
+from meshlab.cli._ranks import check_size, default_ranks, mesh_of, opened_engines, system_label
 from meshlab.engines._launchers import launched_as
 
 if TYPE_CHECKING:
     from meshlab.commissioning._outcome import Acceptance
-    from meshlab.mesh._mesh import DeviceMesh
     from meshlab.report._stages import StageResult
 
 
@@ -36,83 +31,39 @@ _REPORTS = ("report.html", "report.md", "junit.xml")
 _SIGNS = {"passed": "✓", "failed": "✕", "skipped": "–"}
 
 
-def add_acceptance_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``meshlab acceptance`` to its parser."""
-    parser.add_argument(
-        "--mesh",
-        help='for example "node=2, local=8" (default: the nodes, or the sockets of one node, and the ranks in each of '
-        "them; or else all ranks on one axis)",
-    )
-    parser.add_argument(
-        "--ranks", type=int, metavar="N", help="number of ranks (default: all GPUs; without GPUs one per core, 4 to 8)"
-    )
-    parser.add_argument("--gpus", metavar="LIST", help="CUDA device indices of the ranks, such as 0,1")
-    parser.add_argument(
-        "--thresholds",
-        metavar="FILE|NAME",
-        help="the limits, as TOML, or the name of a preset such as dgx-h100 (default: those of such a machine, if any)",
-    )
-    parser.add_argument(
-        "--cluster", metavar="NAME|FILE", help="a preset, or a description of the machine (default: it is probed)"
-    )
-    parser.add_argument("--quick", action="store_true", help="measure fewer sizes, and less precisely")
-    parser.add_argument(
-        "--out",
-        metavar="DIR",
-        help="output folder for the runs of the stages, report.html, report.md and junit.xml",
-    )
-    parser.add_argument(
-        "--resume", metavar="DIR", help="continue the acceptance in a folder, with its mesh, thresholds and extent"
-    )
-    parser.add_argument(
-        "-o",
-        dest="files",
-        action="append",
-        default=[],
-        metavar="FILE",
-        help="write a report: .html, .md, .pdf, .xml (JUnit), or the results as .csv, .json or .parquet; repeat it for "
-        "several",
-    )
-    parser.add_argument(
-        "--redact", action="store_true", help=f"{REDACT_HELP}; the runs are then written only at the end"
-    )
-
-
-def acceptance(options: argparse.Namespace) -> int:
+def _run(options: argparse.Namespace) -> int:
     """Check a machine, print its stages and the verdict, and write the reports."""
     from meshlab.commissioning._acceptance import acceptance
     from meshlab.commissioning._folder import check_new, read_scope
-    from meshlab.engines._launch import launch
-    from meshlab.engines._mpi_world import join
 
     process = launched_as()
     # Check all input before any process starts.
     _check_files(options)
     scope = read_scope(options.resume) if options.resume else None
     thresholds = read_thresholds(options.thresholds)
-    mesh = _mesh(options, process) if options.mesh is not None else None
+    n = options.ranks if process is None else process[1]
+    mesh = None
+    if options.mesh is not None:
+        fills_axis = "-1" in options.mesh and n is None
+        mesh = mesh_of(options.mesh, default_ranks(options.backend, _FEWEST_RANKS) if fills_axis else n)
     if options.out and options.out != options.resume:
         check_new(options.out, overwrite=options.force)
-    n = process[1] if process is not None else options.ranks
     layout = scope.mesh if scope is not None and mesh is None else mesh
     if n is None:
         n = layout.world_size if layout is not None else default_ranks(options.backend, _FEWEST_RANKS)
     if n < 1:
         raise BenchError(f"--ranks {n} must be positive", hint="pass the number of ranks to start")
     if layout is not None:
-        _check_size(layout, n, started=process is not None)
-    devices = None if options.gpus is None else integers(options.gpus)
+        check_size(layout, n, is_started=process is not None)
     out = options.out or options.resume
-    joined = join(backend=options.backend) if process is not None else None
-    if process is not None and joined is None:
-        return OK  # this process was a rank, and rank 0 has closed the engines
-    with ExitStack() as stack:
-        engines = stack.enter_context(joined or launch(n, backend=options.backend, devices=devices))
+    with opened_engines(n, options.backend, joins=process is not None, devices=gpus_of(options.gpus)) as engines:
+        if engines is None:
+            return OK
         print_text(f"{system_label(engines)}: ready")
         started_by = "a launcher has started the ranks; run meshlab doctor on this host"
         interrupted = False
         try:
-            found = acceptance(
+            result = acceptance(
                 engines,
                 mesh,
                 thresholds=thresholds,
@@ -129,12 +80,12 @@ def acceptance(options: argparse.Namespace) -> int:
             measured: Acceptance | None = getattr(error, "measured", None)
             if measured is None:
                 raise
-            found, interrupted = measured, True
-    print_text(f"\n{found.verdict}")
-    is_written = _write(found, None if out is None else Path(out), options)
+            result, interrupted = measured, True
+    print_text(f"\n{result.verdict}")
+    is_written = _write(result, None if out is None else Path(out), options)
     if interrupted:
         return INTERRUPTED
-    code = {"passed": OK, "failed": FAILED, "not carried out": BAD_INPUT}[found.outcome]
+    code = {"passed": OK, "failed": FAILED, "not carried out": BAD_INPUT}[result.outcome]
     return code if is_written else code or FAILED
 
 
@@ -153,46 +104,25 @@ def _check_files(options: argparse.Namespace) -> None:
             raise BenchError(f"-o {name} is in a folder that does not exist", hint="create it first")
 
 
-def _mesh(options: argparse.Namespace, process: tuple[int, int] | None) -> DeviceMesh:
-    from meshlab.mesh._mesh import DeviceMesh
-
-    n_known = options.ranks if process is None else process[1]
-    if "-1" in options.mesh and n_known is None:
-        n_known = default_ranks(options.backend, _FEWEST_RANKS)
-    return DeviceMesh(options.mesh, world_size=n_known if "-1" in options.mesh else None)
-
-
-def _check_size(mesh: DeviceMesh, n: int, *, started: bool) -> None:
-    from meshlab.engines._engines import check_mesh_size
-
-    try:
-        check_mesh_size(mesh, n)
-    except MeshError as error:
-        size = mesh.world_size
-        raise error.with_hint(
-            f"start {size} processes" if started else f"pass --ranks {size}, or omit --ranks"
-        ) from None
-
-
 def _print_stage(stage: StageResult) -> None:
     """Print a stage when it has ended: stages are minutes apart."""
     skipped = "skipped: " if stage.outcome == "skipped" else ""
     print_text(f"{_SIGNS[stage.outcome]} {stage.name:<13} {skipped}{' '.join(stage.sentences)}")
 
 
-def _write(found: Acceptance, folder: Path | None, options: argparse.Namespace) -> bool:
+def _write(result: Acceptance, folder: Path | None, options: argparse.Namespace) -> bool:
     """Write the runs that are not written yet, and the reports. Return whether all of them could be written."""
     paths = [Path(name) for name in options.files]
     try:
         if folder is not None and options.redact:
             from meshlab.commissioning._folder import Scope, begin
 
-            begin(folder, Scope.new(found.mesh, options.quick, found.thresholds))
-            for name, run in found.runs.items():
+            begin(folder, Scope.new(result.mesh, options.quick, result.thresholds))
+            for name, run in result.runs.items():
                 run.save(folder / name, redact=True)
         if folder is not None:
             paths += [folder / name for name in _REPORTS]
-        report = found.report(redact=options.redact) if paths else None
+        report = result.report(redact=options.redact) if paths else None
         for path in paths:
             assert report is not None
             report.save(path)
@@ -201,3 +131,56 @@ def _write(found: Acceptance, folder: Path | None, options: argparse.Namespace) 
         print_error(error_text(error))
         return False
     return True
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--mesh",
+        help='for example "node=2, local=8" (default: the nodes, or the sockets of one node, and the ranks in each of '
+        "them; or else all ranks on one axis)",
+    )
+    parser.add_argument(
+        "--ranks", type=int, metavar="N", help="number of ranks (default: all GPUs; without GPUs one per core, 4 to 8)"
+    )
+    add_gpus(parser)
+    parser.add_argument(
+        "--thresholds",
+        metavar="FILE|NAME",
+        help="the limits, as TOML, or the name of a preset such as dgx-h100 (default: those of such a machine, if any)",
+    )
+    parser.add_argument(
+        "--cluster", metavar="NAME|FILE", help="a preset, or a description of the machine (default: it is probed)"
+    )
+    parser.add_argument("--quick", action="store_true", help="measure fewer sizes, and less precisely")
+    parser.add_argument(
+        "--out", metavar="DIR", help="output folder for the runs of the stages, report.html, report.md and junit.xml"
+    )
+    parser.add_argument(
+        "--resume", metavar="DIR", help="continue the acceptance in a folder, with its mesh, thresholds and extent"
+    )
+    parser.add_argument(
+        "-o",
+        dest="files",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="write a report: .html, .md, .pdf, .xml (JUnit), or the results as .csv, .json or .parquet; repeat it for "
+        "several",
+    )
+    add_redact(parser, "; the runs are then written only at the end")
+    add_force(parser)
+    add_backend(parser)
+
+
+ACCEPTANCE = Command(
+    "acceptance",
+    "check a machine unattended, from its installation to its bandwidth",
+    "For a node that has just arrived. Checks the installation, the health of the hardware and the groups of a mesh. "
+    "Measures every pair of ranks, collectives along every axis, and contention. Compares them with the prediction "
+    "and published values of such a machine, and with thresholds. Prints a line per stage and the verdict. A stage "
+    "that cannot run is skipped with its reason, and never counted as passed. Exits with 0 if the sweep passed and no "
+    "stage failed, with 1 if a stage failed, and with 2 if nothing could be accepted. Under mpiexec or srun the "
+    "processes are the ranks.",
+    _run,
+    _add_options,
+)

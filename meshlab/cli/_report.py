@@ -9,17 +9,78 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._errors import BenchError
-from meshlab.cli._commands import FAILED, OK, REDACT_HELP, cluster_of, plain_warnings, print_text
+from meshlab.cli._arguments import Command, add_redact, cluster_of, read_thresholds
+from meshlab.cli._output import FAILED, OK, plain_warnings, print_text
 
 if TYPE_CHECKING:
-    from meshlab.analysis._thresholds import Thresholds
     from meshlab.mesh._mesh import DeviceMesh
     from meshlab.runs._rundata import RunData
     from meshlab.topology.model._cluster import Cluster
 
 
-def add_report_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``meshlab report``."""
+def _run(options: argparse.Namespace) -> int:
+    """Write the report of saved runs. Return 1 if a result is wrong, slow, below a threshold or missing."""
+    from meshlab.base._files import is_file
+    from meshlab.mesh._describe import wrapped
+    from meshlab.report._report import Report
+    from meshlab.runs._rundata import RunData
+
+    first = options.runs[0]
+    if not options.out and not (len(options.runs) == 1 and not is_file(first)):
+        raise BenchError("report needs a file to write", hint="pass --out report.html")
+    files = [Path(name) for name in options.out or [Path(first) / "report.html"]]
+    for file in files:
+        Report.check_suffix(file)
+    with plain_warnings():
+        runs = [_source(name) for name in options.runs]
+        baseline = [_source(name) for name in options.baseline or []]
+        loaded = [run for run in runs if isinstance(run, RunData)]
+        report = Report(
+            runs[0] if len(runs) == 1 else runs,
+            mesh=options.mesh or _common_mesh(loaded),
+            cluster=cluster_of(options.cluster) if options.cluster else this_host(loaded if loaded == runs else []),
+            baseline=baseline[0] if len(baseline) == 1 else baseline or None,
+            thresholds=read_thresholds(options.thresholds),
+            title=options.title,
+            redact=options.redact,
+        )
+    for file in files:
+        report.save(file, pictures=options.pictures and file.suffix == ".md")
+    print_text(wrapped(str(report), shutil.get_terminal_size().columns))
+    print_text("\n" + "\n".join(map(str, files)))
+    return OK if report.is_passed else FAILED
+
+
+def _source(name: str) -> Any:
+    """Return the run in a folder. Other files are read by the report."""
+    from meshlab.base._files import is_file
+    from meshlab.benchmark._run import Run
+
+    return Path(name) if is_file(name) else Run.load(name)
+
+
+def _common_mesh(runs: Sequence[RunData]) -> DeviceMesh | None:
+    """Return the mesh of all runs, or None if they have different ones."""
+    meshes = {run.mesh.fingerprint: run.mesh for run in runs}
+    return next(iter(meshes.values())) if len(meshes) == 1 else None
+
+
+def this_host(runs: Sequence[RunData]) -> Cluster | None:
+    """Return the hardware of this host if all runs were measured on its GPUs alone."""
+    import platform
+
+    from meshlab.frames._labels import CPU_SOURCES
+    from meshlab.topology.readers._hosts import probe
+
+    if not runs or any(set(run.hosts) != {platform.node()} or run.source in CPU_SOURCES for run in runs):
+        return None
+    host = probe()
+    # Virtual machines often have the same name as others.
+    machines = {run.environment.get("Host", {}).get("machine", host.summary) for run in runs}
+    return host if host.n_devices and machines == {host.summary} else None
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "runs",
         nargs="+",
@@ -54,77 +115,14 @@ def add_report_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mesh", help="the measured mesh, if the runs do not contain it")
     parser.add_argument("--title", help="the headline")
     parser.add_argument("--pictures", action="store_true", help="write the figures of a .md report as PNG files")
-    parser.add_argument("--redact", action="store_true", help=REDACT_HELP)
+    add_redact(parser)
 
 
-def report(options: argparse.Namespace) -> int:
-    """Write the report of saved runs. Return 1 if a result is wrong, slow, below a threshold or missing."""
-    from meshlab.base._files import is_file
-    from meshlab.mesh._describe import wrapped
-    from meshlab.report._report import Report
-    from meshlab.runs._rundata import RunData
-
-    first = options.runs[0]
-    if not options.out and not (len(options.runs) == 1 and not is_file(first)):
-        raise BenchError("report needs a file to write", hint="pass --out report.html")
-    files = [Path(name) for name in options.out or [Path(first) / "report.html"]]
-    for file in files:
-        Report.check_suffix(file)
-    with plain_warnings():
-        runs = [_source(name) for name in options.runs]
-        baseline = [_source(name) for name in options.baseline or []]
-        known = [run for run in runs if isinstance(run, RunData)]
-        made = Report(
-            runs[0] if len(runs) == 1 else runs,
-            mesh=options.mesh or _common_mesh(known),
-            cluster=cluster_of(options.cluster) if options.cluster else this_host(known if known == runs else []),
-            baseline=baseline[0] if len(baseline) == 1 else baseline or None,
-            thresholds=read_thresholds(options.thresholds),
-            title=options.title,
-            redact=options.redact,
-        )
-    for file in files:
-        made.save(file, pictures=options.pictures and file.suffix == ".md")
-    print_text(wrapped(str(made), shutil.get_terminal_size().columns))
-    print_text("\n" + "\n".join(map(str, files)))
-    return OK if made.is_passed else FAILED
-
-
-def _source(name: str) -> Any:
-    """Return the run in a folder. Other files are read by the report."""
-    from meshlab.base._files import is_file
-    from meshlab.benchmark._run import Run
-
-    return Path(name) if is_file(name) else Run.load(name)
-
-
-def read_thresholds(name: str | None) -> Thresholds | None:
-    """Return the thresholds in a file, or those with a name. None if no name is given."""
-    from meshlab.analysis._thresholds import Thresholds
-    from meshlab.base._files import is_file
-
-    if name is None:
-        return None
-    # Other names than those of files are passed on, because the error then lists the presets.
-    return Thresholds.read(Path(name) if name not in Thresholds.presets() and is_file(name) else name)
-
-
-def _common_mesh(runs: Sequence[RunData]) -> DeviceMesh | None:
-    """Return the mesh of all runs, or None if they have different ones."""
-    meshes = {run.mesh.fingerprint: run.mesh for run in runs}
-    return next(iter(meshes.values())) if len(meshes) == 1 else None
-
-
-def this_host(runs: Sequence[RunData]) -> Cluster | None:
-    """Return the hardware of this host if all runs were measured on its GPUs alone."""
-    import platform
-
-    from meshlab.frames._labels import CPU_SOURCES
-    from meshlab.topology.readers._hosts import probe
-
-    if not runs or any(set(run.hosts) != {platform.node()} or run.source in CPU_SOURCES for run in runs):
-        return None
-    found = probe()
-    # Virtual machines often have the same name as others.
-    machines = {run.environment.get("Host", {}).get("machine", found.summary) for run in runs}
-    return found if found.n_devices and machines == {found.summary} else None
+REPORT = Command(
+    "report",
+    "write the report of saved runs, and check them",
+    "Says whether the results are correct, as fast as they should be, above the limits of --thresholds, and not "
+    "slower than those of --baseline. Exits with 1 if not, or if the run did not finish.",
+    _run,
+    _add_options,
+)

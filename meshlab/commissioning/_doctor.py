@@ -99,7 +99,7 @@ def _package(name: str, *, optional: str = "", extra: str = "", note: str = "") 
 def _mpi() -> Check:
     # In a separate process, because loading an MPI library may hang or abort.
     code = (
-        "from meshlab.comm.backends import mpi; c = mpi.world().capabilities(); "
+        "from meshlab.comm.backends import _mpi as mpi; c = mpi.world().capabilities(); "
         "print(c.library, '·', 'mpi4py', c.facts['mpi4py'], 'at', c.path)"
     )
     command = [sys.executable, "-c", code]

@@ -15,6 +15,7 @@ from meshlab.base._documents import read_own_json
 from meshlab.base._errors import BenchError, ParseError
 from meshlab.base._files import write_file
 from meshlab.base._folders import check_writable
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._typed_values import typed_fields
 from meshlab.benchmark._run import Run
 from meshlab.mesh._mesh import DeviceMesh
@@ -75,7 +76,11 @@ def check_new(folder: str | Path, *, overwrite: bool = False) -> None:
     if (folder / _POINTER).exists() and not overwrite:
         raise BenchError(
             f"the folder {folder} holds another acceptance",
-            hint="continue it with resume=, choose another folder, or pass overwrite=True to replace it",
+            hint=Hint(
+                "continue it with {}, choose another folder, or pass {} to replace it",
+                Argument("resume"),
+                Argument("overwrite", True),
+            ),
         )
     check_free(folder, None)
     for name in _FOLDERS:

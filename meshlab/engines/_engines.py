@@ -19,6 +19,7 @@ import numpy as np
 from meshlab.base import _markup as markup
 from meshlab.base._backends import BACKENDS, BackendFacts, check_backend, choice_text, openable_backends
 from meshlab.base._errors import CommunicatorError, EngineError, MeshError
+from meshlab.base._hints import NEW_RANKS, Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.comm._compositions import with_compositions
 from meshlab.comm._worlds import beside_module, process_module
@@ -406,7 +407,7 @@ class Engines:
             is_axis = name in mesh.axis_names
             fix = f"create the {'mesh' if is_axis else 'group'} without {'backends' if is_axis else 'backend'}="
             if backend in BACKENDS and set(mesh.backends.values()) <= set(openable_backends(backend)):
-                fix += f", or start the engines with backend={backend!r}"
+                fix = Hint("{}, or start the engines with {}", fix, Argument("backend", backend))
             raise EngineError(
                 f"{'axis' if is_axis else 'group'} {name!r} of the mesh has the backend {backend!r}, but the engines "
                 f"can open {choice_text(openable, 'and')}",
@@ -468,7 +469,7 @@ class Engines:
             also = f" and can open {choice_text(openable, 'and')}" if len(openable) > 1 else ""
             raise EngineError(
                 f"the engines run {self.backend!r}{also}, not {backend!r}",
-                hint=f"start engines with backend={backend!r}",
+                hint=Hint("start engines with {}", Argument("backend", backend)),
             )
         return with_compositions(beside_module(backend).capabilities())
 
@@ -660,7 +661,7 @@ class Engines:
     def _recovery(self) -> str:
         if self._rank_set.is_attached:
             return "restart the engines where they were started, and call attach() again"
-        return "call engines.restart() to start new ranks"
+        return Hint("{}", NEW_RANKS)
 
     def _open_group_set(
         self, mesh: DeviceMesh, axis: str | Sequence[str], backend: str, *, separate: bool = False
@@ -749,7 +750,7 @@ class Engines:
             self._break(failure.reason)
             raise EngineError(
                 failure.reason,
-                hint=f"{failure.fix}, and {self._recovery()}" if failure.fix else self._recovery(),
+                hint=Hint("{}, and {}", failure.fix, self._recovery()) if failure.fix else self._recovery(),
                 rank=failure.rank,
                 host=None if failure.rank is None else self.ranks[failure.rank].host,
                 log=failure.log,
@@ -773,7 +774,7 @@ class Engines:
         hint = "issue the same calls on every rank, or pass checks='all' to launch() for an error before the call"
         if self._facts.enqueues:  # calls may still be waiting for a rank on the GPU
             self._break(reason)
-            hint += f", and {self._recovery()}"
+            hint = Hint("{}, and {}", hint, self._recovery())
         else:
             self._close_group_sets("after a disagreement")
         raise EngineError(reason, hint=hint, rank=ranks[0], host=self.ranks[ranks[0]].host)
@@ -873,7 +874,7 @@ class Lease:
             engines.between_tasks(self)
         if mesh is None:
             if axis != WORLD:
-                raise MeshError(f"axis {axis!r} needs a mesh", hint="pass mesh=")
+                raise MeshError(f"axis {axis!r} needs a mesh", hint=Hint("pass {}", Argument("mesh")))
             mesh = DeviceMesh(all_ranks=engines.world_size)
         names, colors = [], []
         communicators: dict[str, Sequence[int]] = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend, check_backend
 from meshlab.base._errors import EngineError, did_you_mean
+from meshlab.base._hints import Argument, Hint
 from meshlab.comm._agreement import CHECKS, Checks
 from meshlab.engines._engines import Engines, check_packages_of
 from meshlab.engines._rounds import RankSet
@@ -89,7 +90,7 @@ def launch(
         if env:
             raise EngineError(
                 f"env is not supported by {backend}, which share the environment of this process",
-                hint="set os.environ, or use backend='mpi'",
+                hint=Hint("set os.environ, or use {}", Argument("backend", "mpi")),
             )
         from meshlab.engines._threads import ThreadSet
 

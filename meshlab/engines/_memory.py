@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._errors import EngineError
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def check_host_memory(n: int) -> None:
         raise EngineError(
             f"{n:,} rank{'s' * (n != 1)} need{'s' * (n == 1)} about {format_size(n * _RANK_BYTES)} of memory "
             f"({format_size(_RANK_BYTES)} per process), but this host has {format_size(free)} free",
-            hint=f"{fix}, or use backend='threads'",
+            hint=Hint("{}, or use {}", fix, Argument("backend", "threads")),
         )
 
 

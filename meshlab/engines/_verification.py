@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._errors import CommunicatorError
+from meshlab.base._hints import NEW_RANKS, Hint
 from meshlab.engines._rounds import Reply
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._groups import Group
@@ -57,7 +58,7 @@ def _check_member(group: Group, reply: Reply) -> None:
         raise CommunicatorError(
             f"group {group.name}: expected ranks {list(group.ranks)}, but rank {reply.rank} is grouped with "
             f"{list(seen)} (rank-coded sum {total})",
-            hint="call engines.restart(), and report a bug if it happens again",
+            hint=Hint("{}, and report a bug if it happens again", NEW_RANKS),
             group=group.name,
             rank=reply.rank,
         )

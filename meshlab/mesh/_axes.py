@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import MeshError, ParseError
+from meshlab.base._hints import Argument, Hint
 
 Ranks = npt.NDArray[np.int32]
 """Global ranks as int32."""
@@ -263,7 +264,8 @@ def fill_axes(pairs: Sequence[tuple[str, int]], world_size: int | None) -> tuple
     if unknown:
         if world_size is None:
             raise MeshError(
-                f"{unknown[0]}=-1 is filled from the number of ranks, which is unknown", hint="pass world_size="
+                f"{unknown[0]}=-1 is filled from the number of ranks, which is unknown",
+                hint=Hint("pass {}", Argument("world_size")),
             )
         if world_size % fixed:
             known = _product(*zip(*((n, s) for n, s in zip(names, sizes, strict=True) if s != -1), strict=True))
@@ -314,17 +316,17 @@ def _suggestions(names: Sequence[str], sizes: Sequence[int], world_size: int) ->
     copies = world_size // fixed
     if copies == 0:
         return text
-    if -1 in sizes:
-        used = copies * fixed
-        text += f" · or world_size={used}"
-    elif copies > 1 and not set(_DATA_AXES) & set(names):
-        used = copies * fixed
-        text += f" · or an additional axis dp={copies}" + (f" with world_size={used}" if used < world_size else "")
+    adds_axis = -1 not in sizes and copies > 1 and not set(_DATA_AXES) & set(names)
+    n_used = copies * fixed if -1 in sizes or adds_axis else fixed
+    size = Argument("world_size", n_used)
+    if adds_axis:
+        text = Hint(
+            "{} · or an additional axis dp={}{}", text, copies, Hint(" with {}", size) if n_used < world_size else ""
+        )
     else:
-        used = fixed
-        text += f" · or world_size={used}"
-    if used < world_size:
-        text += f", which leaves {format_ranks(range(used, world_size))} idle"
+        text = Hint("{} · or {}", text, size)
+    if n_used < world_size:
+        text = Hint("{}, which leaves {} idle", text, format_ranks(range(n_used, world_size)))
     return text
 
 
@@ -511,8 +513,10 @@ def place_ranks(
     world = given.size if world_size is None else check_world_size(world_size)
     outside = flat[(flat < 0) | (flat >= world)]
     if outside.size:
-        fix = "" if world_size is not None or outside[0] < 0 else f", or pass world_size={int(flat.max()) + 1}"
-        raise MeshError(f"rank {outside[0]} does not exist", hint=f"use ranks from 0 to {world - 1}{fix}")
+        hint = f"use ranks from 0 to {world - 1}"
+        if world_size is None and outside[0] >= 0:
+            hint = Hint("{}, or pass {}", hint, Argument("world_size", int(flat.max()) + 1))
+        raise MeshError(f"rank {outside[0]} does not exist", hint=hint)
     counts = np.bincount(flat, minlength=world)
     if counts.max() > 1:
         repeated = int(counts.argmax())

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshlab.base._errors import BenchError, did_you_mean, printable
 from meshlab.base._forwarding import implementation
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size, parse_sizes
 from meshlab.comm._backend import BUFFERS, MODES, Buffers, CallConfig, Mode
 from meshlab.comm._catalog import CATALOG, find_collective
@@ -234,13 +235,13 @@ class Plan:
         if self.concurrent and ("together" not in self.grouping or self.functions):
             raise BenchError(
                 "functions and the groupings alone and pairs cannot run next to a concurrent axis",
-                hint="measure them in a separate run, without concurrent=",
+                hint=Hint("measure them in a separate run, without {}", Argument("concurrent")),
             )
         for name in (*self.collective, *(name for _, name in self.concurrent)) if self.concurrent else ():
             if not find_collective(name).has_size:
                 raise BenchError(
                     f"{name} moves no data, so it cannot run next to a concurrent axis",
-                    hint="measure it in a separate run, without concurrent=",
+                    hint=Hint("measure it in a separate run, without {}", Argument("concurrent")),
                 )
 
     def _check_options(self) -> None:
@@ -284,10 +285,15 @@ class Plan:
         if row.peers and not row.is_measurable:
             raise BenchError(
                 f"{name} is one side of a message",
-                hint="measure send_recv, which sends around a ring, or send with grouping='pairs'",
+                hint=Hint(
+                    "measure send_recv, which sends around a ring, or send with {}", Argument("grouping", "pairs")
+                ),
             )
         if not row.in_place and False not in self.in_place:
-            raise BenchError(f"{name} cannot work in place", hint="measure it out of place, without in_place=True")
+            raise BenchError(
+                f"{name} cannot work in place",
+                hint=Hint("measure it out of place, without {}", Argument("in_place", True)),
+            )
         if self.grouping == ("pairs",) and name not in PAIRED:
             raise BenchError(
                 f"pairs of ranks support {' and '.join(PAIRED)}, not {name}",

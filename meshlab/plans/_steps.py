@@ -12,6 +12,7 @@ import numpy as np
 
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._errors import BenchError
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.comm._backend import Buffers, CallConfig, Mode
 from meshlab.comm._catalog import find_collective
@@ -299,7 +300,7 @@ def _check_concurrent(plan: Plan, mesh: DeviceMesh) -> None:
             others = ", ".join(other for other in mesh.axis_names if other != axis)
             raise BenchError(
                 f"{name} along {axis} cannot run next to {axis} itself, the only axis that is measured",
-                hint=f"choose another axis: {others}" if others else "omit concurrent=",
+                hint=f"choose another axis: {others}" if others else Hint("omit {}", Argument("concurrent")),
             )
 
 

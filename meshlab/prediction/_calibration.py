@@ -15,6 +15,7 @@ from meshlab.base import _markup as markup
 from meshlab.base._errors import BenchError
 from meshlab.base._files import is_folder
 from meshlab.base._forwarding import implementation
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._typed_values import typed_value
 from meshlab.base._units import format_size, format_time_us
 from meshlab.comm._backend import MODES
@@ -179,7 +180,9 @@ class Calibrated:
     def own_shape(self, size_bytes: Floats) -> ModelTimes:
         """Return the shape of a calibration without a cluster."""
         if self.latency_us is None or self.gbs is None:
-            raise BenchError("this calibration scales NCCL's model, which needs a cluster", hint="pass cluster=")
+            raise BenchError(
+                "this calibration scales NCCL's model, which needs a cluster", hint=Hint("pass {}", Argument("cluster"))
+            )
         return hockney(size_bytes, self.latency_us, self.gbs)
 
 
@@ -453,7 +456,7 @@ def calibrate(
     if not fits:
         raise BenchError(
             f"cannot calibrate: {'; '.join(left_out)}",
-            hint="measure each collective at 8 sizes or more, such as sizes='1K:64M'",
+            hint=Hint("measure each collective at 8 sizes or more, such as {}", Argument("sizes", "1K:64M")),
         )
     types = first["dtype"].dropna()
     calibration = Calibration(
@@ -519,7 +522,9 @@ def _check(parts: Sequence[_Part]) -> None:
     if not parts or not any(len(part.results) for part in parts):
         raise BenchError(
             "cannot calibrate: no measured rows with all groups of an axis together are left",
-            hint="pass results with sizes, and check mode=, in_place= and dtype=",
+            hint=Hint(
+                "pass results with sizes, and check {}, {} and {}", *map(Argument, ("mode", "in_place", "dtype"))
+            ),
         )
     for part in parts:
         wrong = part.results[is_wrong(part.results)]
@@ -543,7 +548,7 @@ def _check(parts: Sequence[_Part]) -> None:
             fix = (
                 "pass the results of one of them"
                 if name == "source"
-                else f"choose one, such as {name}={next(iter(values))!r}"
+                else Hint("choose one, such as {}", Argument(name, next(iter(values))))
             )
             raise BenchError(f"cannot calibrate: the rows mix the {word} {', '.join(names)}", hint=fix)
     for option in dict.fromkeys(name for part in parts for name in differing_options(part.results)):
@@ -596,7 +601,7 @@ def _placed(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement
         if len(sizes) != 1 or n_groups > 1 or len(axes) > 1:
             raise BenchError(
                 "cannot calibrate with a cluster: the results do not show which ranks form a group",
-                hint="pass mesh=, or the run itself, or one log per number of ranks",
+                hint=Hint("pass {}, or the run itself, or one log per number of ranks", Argument("mesh")),
             )
         own = DeviceMesh([(str(axes[0]) if len(axes) else _ALL_RANKS, int(sizes[0]))])
     assert own is not None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from meshlab.base._errors import MeshError
+from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._mesh import MeshLike, as_mesh
 from meshlab.prediction._costs import formula_band, prices
 from meshlab.prediction._group_links import GroupLinks
@@ -76,7 +77,8 @@ def price(
         placement = next((one for one in placements if set(axis) <= set(one.mesh.axis_names)), None)
         if placement is None:
             raise MeshError(
-                f"no mesh has the axes {', '.join(axis)} of a call", hint="pass experts=, the expert layout of the step"
+                f"no mesh has the axes {', '.join(axis)} of a call",
+                hint=Hint("pass {}, the expert layout of the step", Argument("experts")),
             )
         links, _ = GroupLinks.of(placement, "-".join(axis))
         priced = prices(links, collective, dtype=dtype, settings=settings or NcclSettings())

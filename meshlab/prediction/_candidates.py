@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import MeshError, TopologyError
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN
 from meshlab.mesh._axes import as_integer
 from meshlab.prediction._job import Job
@@ -67,7 +68,9 @@ class WeakestDevice:
         if memory_gib is None:
             sizes = [device.memory_bytes for device in devices]
             if not all(sizes) or not sizes:
-                raise TopologyError("the memory of some devices is unknown", hint="pass memory_gib=, such as 80")
+                raise TopologyError(
+                    "the memory of some devices is unknown", hint=Hint("pass {}, such as 80", Argument("memory_gib"))
+                )
             memory_gib = min(size for size in sizes if size) / 2**30
         if peak is None:
             peaks = {device.name: peak_tflops(device.name) for device in devices}
@@ -75,10 +78,12 @@ class WeakestDevice:
             if unknown or not peaks:
                 raise TopologyError(
                     f"the peak of {unknown[0]!r} is unknown" if unknown else "the cluster has no devices",
-                    hint="pass peak= in TFLOP/s, such as 989 for an H100 in bfloat16",
+                    hint=Hint("pass {} in TFLOP/s, such as 989 for an H100 in bfloat16", Argument("peak")),
                 )
             if job.dtype not in _SPEEDUP:
-                raise MeshError(f"the peak for {job.dtype} is unknown", hint="pass peak= in TFLOP/s")
+                raise MeshError(
+                    f"the peak for {job.dtype} is unknown", hint=Hint("pass {} in TFLOP/s", Argument("peak"))
+                )
             # GPUs before Ada multiply 8-bit floats as 16-bit ones.
             has_8_bits = all((device.compute_capability or (0, 0)) >= (8, 9) for device in devices)
             peak = min(peaks.values()) * (_SPEEDUP[job.dtype] if has_8_bits else min(_SPEEDUP[job.dtype], 1.0))
@@ -96,10 +101,10 @@ def allowed_degrees(name: str, values: list[int] | None, ranks: int) -> set[int]
         return None
     found = {one for one in values if ranks % one == 0}
     if not found:
-        nearest = sorted(_divisors(ranks), key=lambda d: abs(math.log(d) - math.log(values[0])))[:2]
+        nearest = sorted(sorted(_divisors(ranks), key=lambda d: abs(math.log(d) - math.log(values[0])))[:2])
         raise MeshError(
             f"{name}={', '.join(map(str, values))} does not divide {ranks:,} ranks",
-            hint=f"use {name}={' or '.join(map(str, sorted(nearest)))}",
+            hint=Hint("use {}{}", Argument(name, nearest[0]), "".join(f" or {degree}" for degree in nearest[1:])),
         )
     return found
 
@@ -198,8 +203,8 @@ class DroppedLayouts:
             other = self.job.replace(**change)
             needed = float(np.sum(memory_of(other, one)))
             if needed <= self.memory:
-                words = " and ".join(f"{name}={value!r}" for name, value in change.items())
-                return f"pass {words} ({_gib(needed)})"
+                words = [Argument(name, value) for name, value in change.items()]
+                return Hint(f"pass {' and '.join(['{}'] * len(words))} ({_gib(needed)})", *words)
         share = self.memory / self.needed[i]
         return f"use devices with {1 / share:.1f} times the memory, or more ranks"
 
@@ -244,8 +249,9 @@ def nothing_fits(job: Job, ranks: int, dropped: DroppedLayouts, fewer: int | Non
     if i is None:
         reasons = [(count, *dropped.reason(index)) for count, index in dropped.groups()]
         count, _, reason, fix = max(reasons)
-        more = f", or world_size={fewer}" if fewer else ""
-        return MeshError(f"{what}: {reason} ({count:,} of {total:,} layouts)", hint=fix + more)
+        if fewer:
+            fix = Hint("{}, or {}", fix, Argument("world_size", fewer))
+        return MeshError(f"{what}: {reason} ({count:,} of {total:,} layouts)", hint=fix)
     _, reason, fix = dropped.reason(i)
     return MeshError(f"{what}: the nearest is {mesh_text(dropped.degrees, i, AXES)}, which {reason}", hint=fix)
 

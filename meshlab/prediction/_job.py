@@ -17,6 +17,7 @@ import numpy as np
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import MeshError, did_you_mean
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN
 from meshlab.comm._elements import find_dtype
 from meshlab.mesh._axes import as_integer, short
@@ -330,18 +331,21 @@ class Job:
         elif self.heads % self.kv_heads:
             raise MeshError(
                 f"{self.heads} heads are not a multiple of kv_heads={self.kv_heads}",
-                hint=f"use kv_heads={nearest_divisor(self.heads, self.kv_heads)}",
+                hint=Hint("use {}", Argument("kv_heads", nearest_divisor(self.heads, self.kv_heads))),
             )
         if self.head_size is None:
             if self.latent is None and self.hidden % self.heads:
                 nearest = nearest_divisor(self.hidden, self.heads)
                 raise MeshError(
                     f"hidden={self.hidden} is not a multiple of {self.heads} heads",
-                    hint=f"pass head_size=, or use heads={nearest}",
+                    hint=Hint("pass {}, or use {}", Argument("head_size"), Argument("heads", nearest)),
                 )
             set_field(self, "head_size", self.hidden // self.heads)
         if self.experts and self.top_k > self.experts:
-            raise MeshError(f"top_k={self.top_k} exceeds the {self.experts} experts", hint=f"use top_k={self.experts}")
+            raise MeshError(
+                f"top_k={self.top_k} exceeds the {self.experts} experts",
+                hint=Hint("use {}", Argument("top_k", self.experts)),
+            )
         if self.dense_layers > self.layers:
             raise MeshError(
                 f"dense_layers={self.dense_layers} exceeds the {self.layers} layers", hint="pass fewer dense_layers"

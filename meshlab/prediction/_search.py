@@ -516,7 +516,7 @@ class Layouts:
 
         d = self._dropped
         found = [(1, i) for i in np.flatnonzero(d.kind >= 0).tolist()] if every else list(d.groups())
-        rows = [(count, self._dropped_text(i), *d.reason(i)) for count, i in found]
+        rows = [(count, self._dropped_text(i), *map(str, d.reason(i))) for count, i in found]
         frame = pd.DataFrame(rows, columns=["layouts", "example", "kind", "reason", "fix"])
         return frame[["kind", "layouts", "example", "reason", "fix"]]
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._hints import Argument, Hint
 from meshlab.comm._elements import find_dtype
 
 if TYPE_CHECKING:
@@ -105,10 +106,16 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
     def layers_fix(i: int) -> str:
         v = int(d.chunks[i])
         if most < stages[i]:
-            return f"use pp={max(most // v, 1)} or fewer"
+            return Hint("use {} or fewer", Argument("pp", max(most // v, 1)))
         below = job.layers // int(stages[i]) * int(stages[i])
         nearest = nearest_divisor(job.layers // v if job.layers % v == 0 else job.layers, int(d.pp[i]))
-        return f"use pp={nearest}, layers={below} or {below + stages[i]}, or uneven_stages=True"
+        return Hint(
+            "use {}, {} or {}, or {}",
+            Argument("pp", nearest),
+            Argument("layers", below),
+            below + stages[i],
+            Argument("uneven_stages", True),
+        )
 
     yield Problem(
         "layers",
@@ -121,25 +128,29 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
     ulysses = job.context == "all_to_all"
     heads = d.tp * (d.cp if ulysses else 1)
     names = "tp × cp" if ulysses else "tp"
+
+    def degrees_fix(degree: int) -> str:
+        return f"use {names} = {degree}" if ulysses else _use("tp", degree, " = ")
+
     yield Problem(
         "heads",
         job.heads % heads != 0,
         lambda i: f"{job.heads} heads are not divisible by {names} = {heads[i]}",
-        lambda i: f"use {names} = {nearest_divisor(job.heads, int(heads[i]))}",
+        lambda i: degrees_fix(nearest_divisor(job.heads, int(heads[i]))),
     )
     kv = job.heads if job.latent is not None else int(job.kv_heads or 1)
     yield Problem(
         "kv_heads",
         (kv % heads != 0) & (heads % kv != 0),
         lambda i: f"neither of kv_heads={kv} and {names} = {heads[i]} divides the other",
-        lambda i: f"use {names} = {nearest_divisor(kv, int(heads[i]))}",
+        lambda i: degrees_fix(nearest_divisor(kv, int(heads[i]))),
     )
     inner = int(job.ffn_hidden or 1)
     yield Problem(
         "ffn_hidden",
         (inner % d.tp != 0) & (job.moe_layers < job.layers),
         lambda i: f"ffn_hidden={inner:,} is not divisible by tp={d.tp[i]}",
-        lambda i: f"use ffn_hidden={_multiple(inner, int(d.tp[i]))}",
+        lambda i: _use("ffn_hidden", _multiple(inner, int(d.tp[i]))),
     )
     # Each rank of cp has two parts, one from each half of the sequence, to balance causal attention.
     parts = np.where(d.cp > 1, 2 * d.cp, 1) * (d.tp if job.sequence_parallel else 1)
@@ -150,7 +161,7 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
             f"{job.sequence:,} tokens do not divide into {parts[i]:,} parts for "
             + _product(("cp", d.cp[i]), ("tp", d.tp[i] if job.sequence_parallel else 1))
         ),
-        lambda i: f"use sequence={_multiple(job.sequence, int(parts[i]))}",
+        lambda i: _use("sequence", _multiple(job.sequence, int(parts[i]))),
     )
     batch = job.micro_batch * d.dp
     yield Problem(
@@ -160,30 +171,40 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
             f"a global batch of {job.global_batch:,} is not divisible by micro_batch × dp = "
             f"{job.micro_batch} × {d.dp[i]}"
         ),
-        lambda i: f"use global_batch={_multiple(job.global_batch, int(batch[i]))}",
+        lambda i: _use("global_batch", _multiple(job.global_batch, int(batch[i]))),
     )
     m = d.micro_batches(job)
     yield Problem(
         "interleave",
         (m % d.pp != 0) & (d.chunks > 1),
         lambda i: f"{m[i]} micro-batches are not a multiple of pp={d.pp[i]}, as interleave={d.chunks[i]} requires",
-        lambda i: f"use global_batch={_multiple(job.global_batch, int(batch[i] * d.pp[i]))}, or interleave=1",
+        lambda i: Hint(
+            "use {}, or {}",
+            Argument("global_batch", _multiple(job.global_batch, int(batch[i] * d.pp[i]))),
+            Argument("interleave", 1),
+        ),
     )
     if not job.experts:
-        yield Problem("experts", d.ep > 1, lambda i: f"ep={d.ep[i]}, but the job has no experts", lambda i: "use ep=1")
+        yield Problem(
+            "experts", d.ep > 1, lambda i: f"ep={d.ep[i]}, but the job has no experts", lambda i: _use("ep", 1)
+        )
         return
     yield Problem(
         "experts",
         job.experts % d.ep != 0,
         lambda i: f"{job.experts} experts are not divisible by ep={d.ep[i]}",
-        lambda i: f"use ep={nearest_divisor(job.experts, int(d.ep[i]))}",
+        lambda i: _use("ep", nearest_divisor(job.experts, int(d.ep[i]))),
     )
     yield Problem(
         "sequence_parallel",
         (d.tp > 1) & (not job.sequence_parallel),
         lambda i: f"experts with tp={d.tp[i]} need sequence parallelism, so that every tp rank sends its own tokens",
-        lambda i: "pass sequence_parallel=True, or use tp=1",
+        lambda i: Hint("pass {}, or use {}", Argument("sequence_parallel", True), Argument("tp", 1)),
     )
+
+
+def _use(name: str, value: int, equals: str = "=") -> Hint:
+    return Hint("use {}", Argument(name, value, equals))
 
 
 def _product(*factors: tuple[str, Any]) -> str:

@@ -21,6 +21,7 @@ from meshlab.base._documents import parse_own_json, read_own_json
 from meshlab.base._errors import BenchError, ParseError, explained_text
 from meshlab.base._files import LARGEST_TEXT, is_folder, open_file, read_file, text_of
 from meshlab.base._folders import digest_of, locate, read_recorded, staged_folder
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._typed_values import typed_fields
 from meshlab.frames._files import (
     frame_from_csv,
@@ -295,7 +296,9 @@ def check_free(folder: str | Path, run_id: str | None, *, overwrite: bool = Fals
     if other is not None and other != run_id and not overwrite:
         raise BenchError(
             f"the folder {folder} holds a different run{other and f', {other}'}",
-            hint="choose another folder, or pass overwrite=True to replace that run and its report",
+            hint=Hint(
+                "choose another folder, or pass {} to replace that run and its report", Argument("overwrite", True)
+            ),
         )
     check_ended(folder)
 

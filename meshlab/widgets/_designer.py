@@ -9,6 +9,7 @@ import numpy as np
 import traitlets
 
 from meshlab.base._errors import MeshError, TopologyError
+from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
@@ -61,7 +62,9 @@ class Designer(Workbench):
 
     def _first(self, cluster: ClusterLike | None, mesh: MeshLike | None) -> tuple[Machine | None, DeviceMesh]:
         if isinstance(cluster, DeviceMesh):
-            raise TopologyError("cluster must be a Cluster, not a DeviceMesh", hint="pass the mesh as mesh=")
+            raise TopologyError(
+                "cluster must be a Cluster, not a DeviceMesh", hint=Hint("pass the mesh as {}", Argument("mesh"))
+            )
         machine = None if cluster is None else Machine.of(as_cluster(cluster))
         if machine is not None and not machine.cluster.n_devices:
             machine = None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ipywidgets
 import numpy as np
@@ -14,6 +15,7 @@ import traitlets
 
 from meshlab.base._errors import BenchError, EngineError
 from meshlab.base._units import SEPARATOR, format_seconds, format_size, format_time_us
+from meshlab.benchmark._run import Run
 from meshlab.frames._labels import LABELLED, axis_label
 from meshlab.plans._options import OPTIONS, option_texts
 from meshlab.plots._growing import GrowingLines
@@ -25,7 +27,7 @@ from meshlab.widgets._details import details_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.benchmark._run import Run
+    from meshlab.engines._engines import Engines
     from meshlab.runs._rundata import Columns, RunData
 
 
@@ -43,6 +45,39 @@ _DOING = ("running", "stopping after this step", "ending the ranks")
 # Only a few are kept, because each has a frame.
 _last: dict[tuple[str, str], tuple[Mapping[Key, Line], pd.DataFrame]] = {}
 _last_lock = threading.Lock()
+
+
+class Controls(Protocol):
+    """The side of a run that can still change. `Run` has it, and `SAVED` is that of other runs."""
+
+    @property
+    def cancel_level(self) -> int: ...
+
+    @property
+    def is_pausing(self) -> bool: ...
+
+    @property
+    def is_estimated(self) -> bool: ...
+
+    @property
+    def estimate(self) -> object: ...
+
+    @property
+    def engines(self) -> Engines | None: ...
+
+
+@dataclass(frozen=True)
+class _Saved:
+    """The controls of a run without engines, such as one that was read from a folder."""
+
+    cancel_level: int = 0
+    is_pausing: bool = False
+    is_estimated: bool = False
+    estimate: object = None
+    engines: Engines | None = None
+
+
+SAVED: Controls = _Saved()
 
 
 class RunTraits(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets is untyped
@@ -88,7 +123,7 @@ class RunFollower:
         predicted: Mapping[str, Line] = _NO_LINES,
         references: Mapping[str, float] = MappingProxyType({}),
     ) -> None:
-        if not hasattr(run, "subscribe"):
+        if not isinstance(run, Run):
             raise BenchError(f"run must be a live Run, not {type(run).__name__}", hint="display a saved run as it is")
         self._run: Run | None = run
         self._view = view
@@ -268,10 +303,10 @@ def run_state(run: RunData) -> dict[str, Any]:
     >>> state["state"], state["headline"].split(" · ")[:2], state["share"]
     ('done', ['done', '2 of 2 steps'], 1.0)
     """
-    now, level = run.progress, getattr(run, "cancel_level", 0)
-    is_pausing = bool(getattr(run, "is_pausing", False))
+    controls: Controls = run if isinstance(run, Run) else SAVED
+    now, level = run.progress, controls.cancel_level
     if run.state == "running":
-        doing = "pausing after this step" if is_pausing and not level else _DOING[level]
+        doing = "pausing after this step" if controls.is_pausing and not level else _DOING[level]
         headline = f"{doing} · step {min(now.done + 1, now.total)} of {now.total}"
     else:
         headline = f"{run.state} · {now.done} of {now.total} steps"
@@ -279,11 +314,11 @@ def run_state(run: RunData) -> dict[str, Any]:
     if not run.has_ended:
         if now.done:
             times.append(f"about {format_seconds(now.left_s)} left")
-        elif getattr(run, "is_estimated", False):
-            times.append(str(run.estimate))  # type: ignore[attr-defined]
+        elif controls.is_estimated:
+            times.append(str(controls.estimate))
         else:
             times.append("estimating")
-    error = run.error
+    error, engines = run.error, controls.engines
     return {
         "id": run.run_id,
         "state": run.state,
@@ -291,10 +326,10 @@ def run_state(run: RunData) -> dict[str, Any]:
         "step": now.step,
         "share": now.done / max(now.total, 1),
         "level": level,
-        "is_pausing": is_pausing,
+        "is_pausing": controls.is_pausing,
         "has_ended": run.has_ended,
         "error": "" if error is None else str(error).splitlines()[0],
-        "can_restart": isinstance(error, EngineError) and run.engines.state == "broken",  # type: ignore[attr-defined]
+        "can_restart": isinstance(error, EngineError) and engines is not None and engines.state == "broken",
         "alert": run.alert,
         "note": run.environment.get("Run", {}).get("note", ""),
     }

@@ -21,7 +21,7 @@ import traitlets
 
 from meshlab.analysis._comparison import compare
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend
-from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError
+from meshlab.base._errors import BenchError, CommunicatorError, EngineError, MeshError, MeshlabError
 from meshlab.base._units import format_bandwidth
 from meshlab.benchmark._bench import bench, check_fit
 from meshlab.benchmark._run import Run
@@ -412,7 +412,8 @@ class Measuring:
         dead = _dead_ranks(engines) if state == "ready" else set()
         calls = engines.calls() if state == "busy" else []
         word = {"ready": "idle", "busy": "busy", "broken": "stopped", "closed": "closed"}[state]
-        culprit = getattr(getattr(self._run, "error", None), "rank", None) if state == "broken" else None
+        error = None if self._run is None else self._run.error
+        culprit = error.rank if state == "broken" and isinstance(error, EngineError | CommunicatorError) else None
         ranks = [
             [
                 info.rank,

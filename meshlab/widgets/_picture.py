@@ -18,6 +18,7 @@ import traitlets
 
 from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import MeshError, TopologyError
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._markup import escape
 from meshlab.base._units import format_size, format_time_us, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
@@ -196,7 +197,9 @@ class Picture(anywidget.AnyWidget):
         super().__init__(height=height)
         with self._lock:
             if isinstance(mesh, Cluster):
-                raise TopologyError("mesh must be a DeviceMesh, not a Cluster", hint="pass the machine as cluster=")
+                raise TopologyError(
+                    "mesh must be a DeviceMesh, not a Cluster", hint=Hint("pass the machine as {}", Argument("cluster"))
+                )
             self.cluster, self.mesh = cluster, mesh
             self.size, self.collective = size, collective
             self.axis = axis or ""
@@ -316,7 +319,9 @@ class Picture(anywidget.AnyWidget):
     @traitlets.validate("cluster")
     def _check_cluster(self, proposal: Any) -> Cluster | None:
         if isinstance(proposal["value"], DeviceMesh):
-            raise TopologyError("cluster must be a Cluster, not a DeviceMesh", hint="pass the mesh as mesh=")
+            raise TopologyError(
+                "cluster must be a Cluster, not a DeviceMesh", hint=Hint("pass the mesh as {}", Argument("mesh"))
+            )
         if proposal["value"] is None and self.mesh is None and self._made is not None:
             raise TopologyError("no mesh and no cluster given", hint="pass a mesh, a cluster, or both")
         return None if proposal["value"] is None else as_cluster(proposal["value"])

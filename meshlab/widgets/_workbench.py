@@ -14,6 +14,7 @@ import traitlets
 from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._collectives import MODELLED, usual_collective
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import SEPARATOR, format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction._axis_loads import loads
@@ -212,7 +213,9 @@ class Workbench(Picture, MeasuringTraits):
     def _first(self, cluster: ClusterLike | None, mesh: MeshLike | None) -> tuple[Machine | None, DeviceMesh]:
         """Return the machine and the mesh of the first display."""
         if isinstance(cluster, DeviceMesh):
-            raise TopologyError("cluster must be a Cluster, not a DeviceMesh", hint="pass the mesh as mesh=")
+            raise TopologyError(
+                "cluster must be a Cluster, not a DeviceMesh", hint=Hint("pass the mesh as {}", Argument("mesh"))
+            )
         shape = None if mesh is None or isinstance(mesh, str) else as_mesh(mesh)
         if cluster is None:
             here = probe()

@@ -13,7 +13,7 @@ import meshlab as ml
 from meshlab.analysis._comparison import compare
 from meshlab.analysis._launches import student_p, student_quantile
 from meshlab.base._errors import BenchError
-from meshlab.cli._commands import print_comparison
+from meshlab.cli._compare import print_comparison
 from meshlab.frames._files import frame_to_csv, frame_to_json, frame_to_parquet
 from meshlab.frames._schema import RESULTS, conform
 

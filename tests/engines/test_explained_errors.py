@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from meshlab.cli._commands import error_text
 
 import meshlab as ml
 from meshlab.base._errors import BenchError, EngineError, brief_explanation, explained_text
-from meshlab.cli._commands import error_text, print_error
+from meshlab.cli._output import print_error
 
 WARNING = (
     "node1:91:130 [1] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-Q7d to 33030532 bytes, "

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import meshlab as ml
+from meshlab.base._errors import BenchError, EngineError
 from meshlab.plans._sampling import Sampling
 from meshlab.plots._lines import lines_of
 from meshlab.widgets import _following as following
@@ -172,6 +173,25 @@ def test_the_last_button_ends_the_ranks(thread_engines: ml.Engines) -> None:
     wait_until(view.follower.is_over.is_set)
     assert run.state == "cancelled"
     assert thread_engines.state == "broken"
+
+
+@pytest.mark.parametrize("state", ["failed", "running"])
+def test_a_run_without_engines_has_a_state_but_no_live_view(state: str) -> None:
+    run = ml.runs.RunData(
+        ml.Plan("all_reduce", "tp", sizes="1K"),
+        MESH,
+        run_id="a",
+        source="mpi",
+        where="2 ranks",
+        state=state,
+        error=EngineError("rank 1 died", rank=1),
+    )
+    shown = following.run_state(run)
+    assert (shown["state"], shown["error"]) == (state, "rank 1 died")
+    assert (shown["level"], shown["is_pausing"], shown["can_restart"]) == (0, False, False)
+    assert shown["headline"].endswith("estimating") == (state == "running")
+    with pytest.raises(BenchError, match="run must be a live Run, not RunData; display a saved run as it is"):
+        LiveView(run)
 
 
 def test_the_previous_run_is_grey(thread_engines: ml.Engines) -> None:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError, MeshError, MeshlabError, did_you_mean
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
@@ -180,11 +181,13 @@ def rehearse(
         raise BenchError(f"unknown compute {compute!r}; choose one of auto, products, wait")
     if compute == "products" and engines.backend not in GPU_BACKENDS:
         raise BenchError(
-            f"compute='products' needs GPUs, but these engines run {engines.backend}", hint="pass compute='wait'"
+            f"compute='products' needs GPUs, but these engines run {engines.backend}",
+            hint=Hint("pass {}", Argument("compute", "wait")),
         )
     if cluster is not None and engines.backend not in GPU_BACKENDS:
         raise BenchError(
-            f"predictions are made for NCCL, but these engines run {engines.backend}", hint="omit cluster="
+            f"predictions are made for NCCL, but these engines run {engines.backend}",
+            hint=Hint("omit {}", Argument("cluster")),
         )
     meshes = _listed(mesh, 1)
     views = _listed(experts, len(meshes))
@@ -522,7 +525,9 @@ class _Session:
         probes = [reply.value for reply in replies]
         self._why_wait = next((probe.no_products for probe in probes if probe.no_products), "")
         if self._compute == "products" and self._why_wait:
-            raise BenchError(f"cannot multiply matrices: {self._why_wait}", hint="or pass compute='wait'")
+            raise BenchError(
+                f"cannot multiply matrices: {self._why_wait}", hint=Hint("or pass {}", Argument("compute", "wait"))
+            )
         if self._compute == "wait":
             self._why_wait = ""
         elif not self._why_wait:
@@ -589,7 +594,7 @@ class _Session:
                 raise BenchError(
                     f"the messages of a step take {format_size(needed)} per rank, but {format_size(max(memory, 0))} "
                     "may be used",
-                    hint=f"pass size_scale={fits:g}",
+                    hint=Hint("pass {}", Argument("size_scale", float(f"{fits:g}"))),
                 )
             size_scale /= 2
         raise BenchError(f"the ranks have no memory for messages: {format_size(max(memory, 0))} may be used")

@@ -16,6 +16,7 @@ from meshlab.analysis.tuning._choice import best_options, usable_trials
 from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError
+from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.benchmark._bench import check_fit
 from meshlab.benchmark._executor import describe_sharing
@@ -238,7 +239,10 @@ def _mode(engines: Engines, mode: str | None) -> str:
             hint=f"choose {'graph or pipelined' if is_gpu else 'pipelined'}",
         )
     if mode == "graph" and not is_gpu:
-        raise BenchError(f"{engines.backend} cannot capture calls into graphs, which need GPUs", hint="omit mode=")
+        raise BenchError(
+            f"{engines.backend} cannot capture calls into graphs, which need GPUs",
+            hint=Hint("omit {}", Argument("mode")),
+        )
     return mode
 
 
@@ -259,7 +263,7 @@ def _steps(
     if sizes is None:
         sizes = _SIZES_ON_GPUS if engines.backend in GPU_BACKENDS else _SIZES_ON_HOST
     elif not isinstance(sizes, int) and not sizes:
-        raise BenchError("sizes is empty", hint="pass a range such as '8:1G', or omit sizes=")
+        raise BenchError("sizes is empty", hint=Hint("pass a range such as '8:1G', or omit {}", Argument("sizes")))
     found: list[Step] = []
     for name in dict.fromkeys(names):
         row = find_collective(name)

@@ -11,6 +11,7 @@ import numpy as np
 
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
+from meshlab.base._hints import Argument, Hint
 from meshlab.comm._agreement import checksum, mismatch_error, signature
 from meshlab.comm._backend import (
     Backend,
@@ -27,7 +28,7 @@ from meshlab.comm._catalog import NATIVE
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
 from meshlab.comm.backends._mpi_messages import MpiMessages, Receive
 
-_INSTALL = "run pip install mpi4py mpich, or use backend='threads'"
+_INSTALL = Hint("run pip install mpi4py mpich, or use {}", Argument("backend", "threads"))
 
 # The MPI standard does not require half precision, so unsigned integers of the same size move the data.
 _HANDLES = {

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from meshlab.base._errors import CommunicatorError
+from meshlab.base._hints import Argument, Hint
 from meshlab.comm._backend import Backend, Call, CallConfig, Capabilities, Mode, Rendezvous, Timings, check_packages
 from meshlab.comm._catalog import CATALOG, NATIVE
 from meshlab.comm._elements import DTYPES, OPS
@@ -46,7 +47,7 @@ _WINDOW_ALIGNMENT, _COLL_SYMMETRIC = 4096, 1
 
 def check_installed() -> None:
     """Raise a `CommunicatorError` unless CuPy and nccl4py are installed. Does not import them."""
-    check_packages("nccl", f"run {install_command()}, or use backend='mpi'")
+    check_packages("nccl", Hint("run {}, or use {}", install_command(), Argument("backend", "mpi")))
 
 
 def unique_id() -> bytes:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.base._errors import MeshError, ParseError
+from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._axes import MAX_RANKS
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._parsing import Devices, Function, find_calls
@@ -135,7 +136,7 @@ def _filled(devices: Any, world_size: int | None) -> Any:
     if min(sizes, default=0) < -1 or 0 in sizes or fixed > MAX_RANKS or not known:
         raise ParseError(
             f"shape {devices.shape} does not determine the number of devices",
-            hint="write every size, or pass world_size=",
+            hint=Hint("write every size, or pass {}", Argument("world_size")),
         )
     if -1 in sizes and world_size is not None:
         if world_size % fixed:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.base._errors import MeshError, ParseError
+from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._axes import MAX_RANKS, short
 from meshlab.mesh.interop._settings import WORLD_SETTING, SettingTable
 
@@ -396,5 +397,7 @@ def _started_ranks(flags: Mapping[str, Sequence[str]]) -> int | None:
 def require_world_size(world_size: int | None, framework: str) -> int:
     """Return the world size, or raise a `MeshError` if it is missing."""
     if world_size is None:
-        raise MeshError(f"{framework}'s flags do not contain the number of ranks", hint="pass world_size=")
+        raise MeshError(
+            f"{framework}'s flags do not contain the number of ranks", hint=Hint("pass {}", Argument("world_size"))
+        )
     return world_size

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.base._errors import MeshError, ParseError
+from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._axes import MAX_RANKS, short
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._parsing import assignments_in, called, calls_in, find_calls, parse_source
@@ -191,7 +192,7 @@ def _ranks_of_strides(mesh: DeviceMesh, strides: tuple[Any, ...], world_size: in
     raise MeshError(
         f"the strides {strides} of {mesh} do not contain the sizes inside a flattened axis, and "
         f"{len(found) or 'no'} layouts match",
-        hint="pass world_size=, or paste the mesh before it was flattened",
+        hint=Hint("pass {}, or paste the mesh before it was flattened", Argument("world_size")),
     )
 
 

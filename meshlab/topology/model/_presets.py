@@ -9,6 +9,7 @@ from types import MappingProxyType
 import numpy as np
 
 from meshlab.base._errors import TopologyError, did_you_mean
+from meshlab.base._hints import READ_A_FILE, Hint
 from meshlab.mesh._axes import short
 from meshlab.topology.model._cluster import HOP_US, MOST_NODES, MOST_RAILS, Cluster, Level, check_taper, regular_levels
 from meshlab.topology.model._hardware import Nic, Node, Numa, count_cpus
@@ -403,7 +404,7 @@ def find_preset(name: str) -> Preset:
         shown = repr(name)
         raise TopologyError(
             f"unknown preset {shown if len(shown) <= 60 else f'{shown[:60]}…'}{did_you_mean(name, PRESETS)}",
-            hint=f"choose one of {', '.join(PRESETS)}, or read a file with ml.topology.read()",
+            hint=Hint("choose one of {}, or {}", ", ".join(PRESETS), READ_A_FILE),
         )
     return PRESETS[name]
 

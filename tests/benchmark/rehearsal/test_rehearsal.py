@@ -16,8 +16,8 @@ from meshlab.base._errors import BenchError, EngineError, MeshError
 from meshlab.benchmark.on_ranks import _timing as timing
 from meshlab.benchmark.on_ranks import _training_step as training_step
 from meshlab.benchmark.on_ranks._training_step import Variant
+from meshlab.benchmark.rehearsal import _rehearse as rehearsing
 from meshlab.benchmark.rehearsal._rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
-from meshlab.benchmark.rehearsal._rehearsal import _rehearse as rehearsing
 from meshlab.prediction._job import StepCall
 
 MESH = "dp=2, tp=2"

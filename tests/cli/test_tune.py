@@ -10,9 +10,9 @@ import pytest
 import meshlab as ml
 from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._errors import EngineError
-from meshlab.cli import _commands as commands
-from meshlab.cli import _tuning as tuning_command
+from meshlab.cli import _tune as tune_command
 from meshlab.cli._main import main
+from meshlab.cli._output import BAD_INPUT, FAILED, INTERRUPTED, OK
 from tests.analysis.trial_maker import SYSTEM, a_tuning, both, usual_rows
 
 MPI = {"backend": "mpi", "library": "MPICH 5.0.2", "where": "2 ranks · MPI on this CPU", "hosts": "laptop"}
@@ -21,7 +21,7 @@ ARGUMENTS = ["tune", "--mesh", "tp=2", "--axis", "tp", "--backend", "threads"]
 
 def test_a_folder_gets_everything_that_programs_use(tmp_path: Path) -> None:
     tuning = a_tuning(usual_rows())
-    files = tuning_command.write_folder(tuning, tmp_path / "tuned")
+    files = tune_command.write_folder(tuning, tmp_path / "tuned")
     names = ["tuning.json", "tuning.csv", "tuning.html", "tuning.env", "tuned.py", "nccl_tuner.conf"]
     assert [path.name for path in files] == names
     assert sorted(names) == sorted(path.name for path in (tmp_path / "tuned").iterdir())
@@ -34,15 +34,15 @@ def test_a_folder_gets_everything_that_programs_use(tmp_path: Path) -> None:
 def test_a_folder_of_mpi_has_its_variables(tmp_path: Path) -> None:
     rows = [*both({}, 1024, 6.0, 6.0), *both({"setting": "ring"}, 1024, 4.0, 4.0)]
     tuning = a_tuning(rows, settings={"ring": {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "ring"}}, system=MPI)
-    files = tuning_command.write_folder(tuning, tmp_path)
+    files = tune_command.write_folder(tuning, tmp_path)
     assert [path.name for path in files] == ["tuning.json", "tuning.csv", "tuning.html", "tuning.env"]
     assert "export MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM=ring" in files[3].read_text()
 
 
 def test_a_folder_has_no_files_of_an_earlier_tuning(tmp_path: Path) -> None:
-    tuning_command.write_folder(a_tuning(usual_rows()), tmp_path)
+    tune_command.write_folder(a_tuning(usual_rows()), tmp_path)
     (tmp_path / "mine.py").write_text("mine")
-    files = tuning_command.write_folder(a_tuning([*both({}, 1024, 6.0, 6.0)], system=MPI), tmp_path)
+    files = tune_command.write_folder(a_tuning([*both({}, 1024, 6.0, 6.0)], system=MPI), tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {*(path.name for path in files), "mine.py"}
     assert not (tmp_path / "tuned.py").exists()
 
@@ -59,16 +59,16 @@ def test_tuning_prints_the_choice_and_writes_the_folder(
 
     monkeypatch.setattr("meshlab.benchmark.tuning._search.tune", search)
     more = ["all_reduce", "broadcast", "--sizes", "1K:8K", "--seconds", "60", "--no-confirm", "--redact"]
-    assert main([*ARGUMENTS, *more, "--out", str(tmp_path / "tuned")]) == commands.OK
+    assert main([*ARGUMENTS, *more, "--out", str(tmp_path / "tuned")]) == OK
     out = capsys.readouterr().out
     assert "all_reduce: 22\N{THIN SPACE}% less time than NCCL's default" in out
     assert str(tmp_path / "tuned" / "tuning.json") in out
     assert "gpu-7" not in (tmp_path / "tuned" / "tuning.json").read_text()
     assert asked["collectives"] == ["all_reduce", "broadcast"]
     assert (asked["sizes"], asked["budget_s"], asked["confirm"], asked["mesh"]) == ("1K:8K", 60.0, False, "tp=2")
-    assert main([*ARGUMENTS, "--out", str(tmp_path / "tuned")]) == commands.BAD_INPUT
+    assert main([*ARGUMENTS, "--out", str(tmp_path / "tuned")]) == BAD_INPUT
     assert "holds another tuning; choose another folder, or pass --force" in capsys.readouterr().err
-    assert main([*ARGUMENTS, "--out", str(tmp_path / "tuned"), "--force"]) == commands.OK
+    assert main([*ARGUMENTS, "--out", str(tmp_path / "tuned"), "--force"]) == OK
 
 
 @pytest.mark.parametrize("kind", ["rank", "interrupt"])
@@ -82,7 +82,7 @@ def test_what_was_measured_before_a_failure_is_kept(
 
     monkeypatch.setattr("meshlab.benchmark.tuning._search.tune", search)
     code = main([*ARGUMENTS, "--out", str(tmp_path / "tuned")])
-    assert code == (commands.FAILED if kind == "rank" else commands.INTERRUPTED)
+    assert code == (FAILED if kind == "rank" else INTERRUPTED)
     err = capsys.readouterr().err
     assert ("rank 1 died" if kind == "rank" else "interrupted") in err
     assert Tuning.load(tmp_path / "tuned" / "tuning.json").collectives == ("all_reduce",)
@@ -96,5 +96,5 @@ def test_what_was_measured_before_a_failure_is_kept(
     ],
 )
 def test_bad_input_is_reported(capsys: pytest.CaptureFixture[str], arguments: list[str], message: str) -> None:
-    assert main([*ARGUMENTS, *arguments]) == commands.BAD_INPUT
+    assert main([*ARGUMENTS, *arguments]) == BAD_INPUT
     assert message in capsys.readouterr().err

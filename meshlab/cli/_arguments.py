@@ -1,0 +1,115 @@
+"""The shape of a command, and the arguments that several commands share."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshlab.base._backends import BACKENDS
+from meshlab.base._errors import BenchError
+
+if TYPE_CHECKING:
+    from meshlab.analysis._thresholds import Thresholds
+    from meshlab.topology.model._cluster import Cluster
+
+TABLE_SUFFIXES = (".csv", ".png", ".svg")
+
+
+def _add_nothing(parser: argparse.ArgumentParser) -> None:
+    """Leave the parser without arguments."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the command line.
+
+    `summary` is its line in the list of commands, and `details` follows in its own help. `run` returns the exit code.
+    """
+
+    name: str
+    summary: str
+    details: str
+    run: Callable[[argparse.Namespace], int]
+    add_options: Callable[[argparse.ArgumentParser], None] = _add_nothing
+
+
+def add_force(parser: argparse.ArgumentParser) -> None:
+    """Add ``--force``."""
+    parser.add_argument("--force", action="store_true", help="replace a different run in the folder, and its report")
+
+
+def add_backend(parser: argparse.ArgumentParser) -> None:
+    """Add ``--backend``."""
+    parser.add_argument(
+        "--backend",
+        choices=["auto", *BACKENDS],
+        default="auto",
+        help=f"{'; '.join(f'{name}: {facts.role}' for name, facts in BACKENDS.items())} (default: %(default)s)",
+    )
+
+
+def add_redact(parser: argparse.ArgumentParser, note: str = "") -> None:
+    """Add ``--redact``. The note states when the files are written."""
+    text = "write hashes instead of the names of hosts and users, addresses, serial numbers and secrets"
+    parser.add_argument("--redact", action="store_true", help=text + note)
+
+
+def add_ranks(parser: argparse.ArgumentParser, text: str = "number of ranks, if the size of an axis is -1") -> None:
+    """Add ``--ranks``."""
+    parser.add_argument("--ranks", type=int, metavar="N", help=text)
+
+
+def add_collectives(parser: argparse.ArgumentParser) -> None:
+    """Add the collectives to measure, as words without an option."""
+    parser.add_argument(
+        "collectives", nargs="*", default=["all_reduce"], metavar="COLLECTIVE", help="default: all_reduce"
+    )
+
+
+def add_gpus(parser: argparse.ArgumentParser) -> None:
+    """Add ``--gpus``, for `gpus_of`."""
+    parser.add_argument("--gpus", metavar="LIST", help="CUDA device indices of the ranks, such as 0,1")
+
+
+def gpus_of(text: str | None) -> list[int] | None:
+    """Parse the value of ``--gpus``."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise BenchError(f"--gpus {text!r} is not a list of integers", hint="write --gpus 0,1") from None
+
+
+def split_commas(words: Sequence[str]) -> list[str]:
+    """Return the parts of words that commas separate."""
+    return [part.strip() for word in words for part in word.split(",") if part.strip()]
+
+
+def check_table_suffix(out: str | None) -> None:
+    """Raise if a table or a figure cannot be written under this name."""
+    if out and Path(out).suffix not in TABLE_SUFFIXES:
+        raise BenchError(f"--out {out} must end in one of {', '.join(TABLE_SUFFIXES)}")
+
+
+def cluster_of(name: str | None) -> Cluster | str | None:
+    """Return a cluster from the path of a file. The name of a preset is returned unchanged."""
+    from meshlab.base._files import is_file
+    from meshlab.topology.model._presets import as_cluster
+    from meshlab.topology.readers._detect import read
+
+    return as_cluster(read(Path(name))) if name is not None and is_file(name) else name
+
+
+def read_thresholds(name: str | None) -> Thresholds | None:
+    """Return the thresholds in a file, or those with a name. None if no name is given."""
+    from meshlab.analysis._thresholds import Thresholds
+    from meshlab.base._files import is_file
+
+    if name is None:
+        return None
+    # Other names than those of files are passed on, because the error then lists the presets.
+    return Thresholds.read(Path(name) if name not in Thresholds.presets() and is_file(name) else name)

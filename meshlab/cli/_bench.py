@@ -1,0 +1,165 @@
+"""The command ``meshlab bench``: measure collectives along the axes of a mesh."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshlab.base._errors import BenchError
+from meshlab.cli._arguments import Command, add_backend, add_collectives, add_force, add_redact, split_commas
+from meshlab.cli._measuring import measure
+from meshlab.cli._ranks import default_ranks, mesh_of
+from meshlab.engines._launchers import launched_as
+
+if TYPE_CHECKING:
+    from meshlab.mesh._mesh import DeviceMesh
+    from meshlab.plans._plan import Plan
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Measure collectives along the axes of a mesh."""
+    from meshlab.benchmark._run import Run
+    from meshlab.mesh._mesh import DeviceMesh
+    from meshlab.runs._store import check_ended
+
+    process = launched_as()
+    n = options.ranks if process is None else process[1]
+    if options.resume:
+        check_ended(options.resume)
+    earlier = Run.load(options.resume) if options.resume else None
+    if earlier is not None:
+        mesh, plan = earlier.mesh, earlier.plan
+    else:
+        if options.mesh is not None:
+            mesh = mesh_of(options.mesh, n)
+        elif options.here and process is None:
+            raise BenchError(
+                "--here needs a mesh, because the launcher is unknown and with it the number of ranks",
+                hint="pass --mesh 'dp=2, tp=2'",
+            )
+        else:
+            mesh = DeviceMesh(all_ranks=default_ranks(options.backend) if n is None else n)
+        plan = _plan(options, mesh)
+    return measure(
+        mesh,
+        mesh.world_size if n is None else n,
+        plan,
+        options.backend,
+        Path(options.out or options.resume) if options.out or options.resume else None,
+        joins=options.here or process is not None,
+        resume=earlier,
+        redact=options.redact,
+        force=options.force,
+    )
+
+
+def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
+    from meshlab.plans._plan import Plan
+    from meshlab.plans._sampling import Sampling
+
+    if options.seconds is not None and options.seconds <= 0:
+        raise BenchError(
+            f"--seconds {options.seconds:g} must be positive", hint="pass the maximum time of a step in seconds"
+        )
+    sampling = Sampling.named(options.sampling)
+    if options.seconds is not None:
+        sampling = replace(sampling, max_s=options.seconds)
+    concurrent = {}
+    for text in options.concurrent:
+        axis, equals, collective = (part.strip() for part in text.partition("="))
+        if not equals:
+            raise BenchError(f"--concurrent {text} has no collective", hint=f"write --concurrent {text}=reduce_scatter")
+        concurrent[axis] = collective
+    return Plan(
+        split_commas(options.collectives),
+        split_commas(options.axis or mesh.axis_names),
+        sizes=options.sizes,
+        dtype=options.dtype,
+        op=options.op,
+        mode=options.mode,
+        in_place=options.in_place,
+        grouping=options.grouping,
+        concurrent=concurrent,
+        launches=options.launches,
+        shuffle=options.shuffle,
+        seed=options.seed,
+        sampling=sampling,
+    )
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    add_collectives(parser)
+    parser.add_argument(
+        "--mesh",
+        help='for example "dp=2, tp=2"; the last axis varies fastest (default: all GPUs on one axis; without GPUs '
+        "one rank per core, from 2 to 8; under a launcher its processes)",
+    )
+    parser.add_argument("--ranks", type=int, metavar="N", help="number of ranks to start (default: that of the mesh)")
+    parser.add_argument(
+        "--axis",
+        action="append",
+        metavar="AXIS",
+        help="axes, separated by commas; dp-tp for groups that span both axes (default: all axes)",
+    )
+    parser.add_argument(
+        "--sizes", default="1K:16M", help='message sizes: 1K:16M, 8:1G*4 or "1K, 1M" (default: %(default)s)'
+    )
+    parser.add_argument("--dtype", default="float32", help="element types, separated by commas (default: %(default)s)")
+    parser.add_argument("--op", default="sum", help="reduce operations, separated by commas (default: %(default)s)")
+    parser.add_argument(
+        "--mode", default="pipelined", help="isolated, pipelined or graph, separated by commas (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--grouping",
+        default="together",
+        help="together (all groups of an axis), alone (one group at a time) or pairs (of ranks, with send or "
+        "send_recv), separated by commas (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--concurrent",
+        action="append",
+        default=[],
+        metavar="AXIS=COLLECTIVE",
+        help="a collective that runs on another axis at the same time",
+    )
+    # Former names of --grouping and --concurrent.
+    parser.add_argument("--groups", dest="grouping", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    parser.add_argument(
+        "--beside", dest="concurrent", action="append", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
+    parser.add_argument("--launches", type=int, default=1, metavar="N", help="repeat N times, on new ranks each time")
+    parser.add_argument("--shuffle", action="store_true", help="run the steps in random order")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random order (default: %(default)s)")
+    parser.add_argument("--resume", metavar="DIR", help="resume the run in a folder, with its plan and mesh")
+    add_redact(parser, "; the rows are then written only at the end")
+    parser.add_argument(
+        "--here", action="store_true", help="make this process a rank if the launcher is not recognised"
+    )
+    parser.add_argument("--in-place", action="store_true", help="use the same buffer for input and output")
+    parser.add_argument(
+        "--sampling",
+        default="default",
+        choices=("quick", "default", "thorough"),
+        help="how precise, and so how long (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--seconds", type=float, metavar="S", help="maximum time per step, in seconds (default: that of the sampling)"
+    )
+    parser.add_argument(
+        "--out", metavar="DIR", help="output folder for the run and its report (default: that of --resume, if any)"
+    )
+    add_force(parser)
+    add_backend(parser)
+
+
+BENCH = Command(
+    "bench",
+    "benchmark collectives along the axes of a mesh",
+    "By default all groups of an axis run at the same time. Prints a table. With --out, also writes the frames "
+    "(Parquet and CSV), a report and its figures. The rows are written after every step, so that --resume can "
+    "continue a run that failed or was killed. Under mpiexec or srun it starts no ranks: the processes are the ranks.",
+    _run,
+    _add_options,
+)

@@ -1,0 +1,144 @@
+"""The measurement of a plan on new or joined ranks, from the check of its mesh to its report."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from meshlab.base._errors import EngineError, MeshlabError
+from meshlab.base._hints import NEW_RANKS, Hint
+from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, print_error, print_text
+from meshlab.cli._ranks import check_size, opened_engines, system_label
+
+if TYPE_CHECKING:
+    from meshlab.benchmark._run import Run
+    from meshlab.engines._engines import Engines
+    from meshlab.mesh._mesh import DeviceMesh
+    from meshlab.plans._plan import Plan
+    from meshlab.runs._rundata import RunData
+    from meshlab.topology.model._cluster import Cluster
+
+_PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
+
+
+def measure(
+    mesh: DeviceMesh,
+    n: int,
+    plan: Plan,
+    backend: str,
+    out: Path | None,
+    *,
+    joins: bool = False,
+    resume: RunData | None = None,
+    redact: bool = False,
+    force: bool = False,
+) -> int:
+    """Start ranks or become one, verify the mesh, measure, print the results, and write them to a folder."""
+    from meshlab.base._folders import check_writable
+    from meshlab.base._units import format_seconds
+    from meshlab.benchmark._bench import bench
+    from meshlab.runs._store import check_free
+
+    # Check all input before any process starts.
+    check_size(mesh, n, is_started=joins)
+    plan.steps(mesh)
+    if out is not None:
+        check_free(out, None if resume is None else resume.run_id, overwrite=force)
+        check_writable(out)
+    began = time.monotonic()
+    with opened_engines(n, backend, joins=joins) as engines:
+        if engines is None:
+            return OK
+        is_written = True
+        print_text(f"{system_label(engines)}: ready in {format_seconds(time.monotonic() - began)}")
+        groups = engines.verify(mesh)
+        print_text(f"{len(groups)} group{'s' * (len(groups) != 1)} verified: each contains exactly the expected ranks")
+        machine = _machine_of(engines) if out is not None else None
+        # The rows of a redacted run are written at the end, because the names in them are known only then.
+        run = bench(engines, mesh, plan, resume=resume, out=None if redact else out, overwrite=force)
+        code = _wait(run, out)
+        written = run.redacted() if redact else run
+        if out is not None:
+            if redact:
+                written.save(out, overwrite=force)
+            elif run.out_problem:
+                print_error(run.out_problem)
+            is_written = _write_report(written, out, machine, redact=redact) and not run.out_problem
+    # After the files are in place: a reader such as `head` may close the pipe, which ends the command here.
+    print_text(f"\n{written.table()}\n")
+    if written.alert:
+        print_error(written.alert)
+    if out is not None:
+        print_text(f"report: {out / 'report.html'}" if is_written else f"run: {out}")
+    return code if is_written else code or FAILED
+
+
+def _wait(run: Run, out: Path | None) -> int:
+    """Print the estimate of a run, wait for it, and return the exit code.
+
+    The rows of a run that was interrupted or failed are kept.
+    """
+    try:
+        print_text(run.estimate)
+        results = run.wait()
+    except KeyboardInterrupt:
+        _stop(run)
+        return INTERRUPTED
+    except EngineError as error:
+        again = "run the command again" if out is None else f"continue with meshlab bench --resume {out}"
+        needs_ranks = isinstance(error.hint, Hint) and NEW_RANKS in error.hint.parts
+        print_error(error_text(error if needs_ranks else error.with_hint(again), again))
+        return FAILED
+    except MeshlabError as error:
+        print_error(error_text(error))
+        return FAILED
+    return OK if results["status"].isin(["ok", "skipped"]).all() else FAILED
+
+
+def _stop(run: Run) -> None:
+    """Stop a run after its step, or at the next interrupt immediately. The rows measured so far are kept.
+
+    A third interrupt is ignored, because the rows still have to be written.
+    """
+    try:
+        print_error(
+            "interrupted; stopping after this step, and keeping the rows; press Ctrl-C again to end the ranks now"
+        )
+        run.cancel()
+        with contextlib.suppress(MeshlabError):
+            run.wait()
+    except KeyboardInterrupt:
+        print_error("ending the ranks; the rows measured so far are kept")
+        with contextlib.suppress(MeshlabError, KeyboardInterrupt):
+            run.cancel(now=True)
+            run.wait(_PATIENCE_S)
+
+
+def _machine_of(engines: Engines) -> Cluster | None:
+    """Return the GPUs of the ranks and their links, or None if there are none or they cannot be read."""
+    from meshlab.frames._labels import CPU_SOURCES
+    from meshlab.topology.readers._hosts import probe
+
+    if engines.backend in CPU_SOURCES:
+        return None
+    try:
+        return probe(engines)
+    except MeshlabError as error:
+        print_error(f"the report does not show the machine: {error_text(error)}")
+        return None
+
+
+def _write_report(run: RunData, folder: Path, machine: Cluster | None, *, redact: bool) -> bool:
+    """Write the report of a saved run, and return whether it could be drawn. The run is kept in any case."""
+    from meshlab.report._report import Report
+
+    try:
+        report = Report(run, cluster=machine, redact=redact)
+        report.save(folder / "report.html")
+        report.save(folder / "report.md", pictures=True)
+    except (Exception, KeyboardInterrupt) as error:
+        print_error(f"the run is saved, but its report could not be drawn: {type(error).__name__}: {error}")
+        return False
+    return True

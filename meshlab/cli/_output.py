@@ -1,0 +1,119 @@
+"""Output: what commands print and write, and their exit codes."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from meshlab.base._errors import MeshlabError, explained_text, printable
+from meshlab.base._hints import NEW_RANKS, READ_A_FILE, Advice, Argument, Hint
+from meshlab.diagnosis._quoting import visible
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+OK, FAILED, BAD_INPUT, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+
+# The options in the place of arguments, which hints of errors name. Not every command has all of them.
+OPTIONS = {
+    "anyway": "--anyway",
+    "backend": "--backend",
+    "cluster": "--cluster",
+    "compute": "--compute",
+    "concurrent": "--concurrent",
+    "dtype": "--dtype",
+    "experts": "--experts",
+    "grouping": "--grouping",
+    "in_place": "--in-place",
+    "memory_gib": "--memory",
+    "mesh": "--mesh",
+    "mode": "--mode",
+    "overwrite": "--force",
+    "resume": "--resume",
+    "size_scale": "--size-scale",
+    "sizes": "--sizes",
+    "world_size": "--ranks",
+}
+_AGAIN = "run the command again"  # the ranks end with the command
+
+
+def print_text(text: object) -> None:
+    """Print immediately, because some lines are minutes apart. Text that was read cannot control the terminal."""
+    print(visible(printable(str(text))), flush=True)
+
+
+def print_error(text: object, file: TextIO | None = None) -> None:
+    """Print a message, by default to standard error."""
+    print(visible(printable(f"meshlab: {text}")), file=file or sys.stderr)
+
+
+def error_text(error: MeshlabError, again: str = _AGAIN) -> str:
+    """Return the text of an error for the command line. `again` replaces the advice to start new ranks.
+
+    Examples
+    --------
+    >>> from meshlab.base._errors import BenchError, EngineError
+    >>> hint = Hint("pass {} to replace it", Argument("overwrite", True))
+    >>> error_text(BenchError("the folder 'out' holds a different run", hint=hint))
+    "the folder 'out' holds a different run; pass --force to replace it"
+    >>> error_text(BenchError("dp=-1 needs the number of ranks", hint=Hint("pass {}", Argument("world_size"))))
+    'dp=-1 needs the number of ranks; pass --ranks N'
+    >>> error_text(EngineError("rank 1 was killed by signal 9", hint=Hint("{}", NEW_RANKS)))
+    'rank 1 was killed by signal 9; run the command again'
+    """
+    if isinstance(error.hint, Hint):
+        error = error.with_hint(error.hint.reworded(lambda part: option_text(part, again)))
+    return explained_text(error)
+
+
+def option_text(part: Argument | Advice, again: str = _AGAIN) -> str:
+    """Return the words for an argument or advice in a command line, or those of Python if it has none.
+
+    Examples
+    --------
+    >>> option_text(Argument("grouping", "pairs")), option_text(Argument("resume"))
+    ('--grouping pairs', '--resume')
+    """
+    if isinstance(part, Advice):
+        return {NEW_RANKS: again, READ_A_FILE: "pass a file that describes hardware"}.get(part, part.text)
+    option = OPTIONS.get(part.name)
+    if option is None:
+        return str(part)
+    if part.value is None:
+        return f"{option} N" if part.name == "world_size" else option
+    return option if part.value is True else f"{option} {part.value}"
+
+
+@contextmanager
+def plain_warnings() -> Iterator[None]:
+    """Print warnings as single lines, without the position in the source."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
+        warnings.showwarning = lambda message, *_, **__: print_error(message)
+        yield
+
+
+def write_csv(path: Path, frame: pd.DataFrame) -> None:
+    """Write a frame as CSV in which no spreadsheet finds a formula."""
+    from meshlab.base._files import write_file
+    from meshlab.frames._files import without_formulas
+
+    write_file(path, without_formulas(frame).to_csv(index=False).encode())
+
+
+def write_table(path: Path, frame: pd.DataFrame, draw: Callable[[], Figure], *, label: str = "") -> None:
+    """Write a frame as CSV or its figure, depending on the suffix of the path, and print the path."""
+    from meshlab.base._files import write_file
+    from meshlab.plots._style import figure_png, figure_svg
+
+    if path.suffix == ".csv":
+        write_csv(path, frame)
+    else:
+        figure = draw()
+        write_file(path, figure_png(figure) if path.suffix == ".png" else figure_svg(figure, label=label).encode())
+    print_text(f"\n{path}")

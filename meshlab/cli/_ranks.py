@@ -1,0 +1,66 @@
+"""The ranks of a command: their number and mesh, their start, and their label."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from meshlab.base._backends import GPU_BACKENDS
+from meshlab.base._errors import MeshError
+
+if TYPE_CHECKING:
+    from meshlab.engines._engines import Engines
+    from meshlab.mesh._mesh import DeviceMesh
+
+_FEWEST_RANKS, _MOST_RANKS = 2, 8  # without a mesh and without GPUs
+
+
+def default_ranks(backend: str, fewest: int = _FEWEST_RANKS) -> int:
+    """Return the number of ranks of a benchmark without a mesh: all GPUs, or else one per core within limits."""
+    from meshlab.benchmark.on_ranks._environment import usable_cores
+    from meshlab.engines._launch import count_gpus
+
+    n_gpus = count_gpus() if backend in ("auto", *GPU_BACKENDS) else 0
+    return n_gpus or min(max(usable_cores(), fewest), _MOST_RANKS)
+
+
+def mesh_of(text: str, n: int | None) -> DeviceMesh:
+    """Return the mesh of an option. The number of ranks only fills a size of -1, because other checks compare it."""
+    from meshlab.mesh._mesh import DeviceMesh
+
+    return DeviceMesh(text, world_size=n if "-1" in text else None)
+
+
+@contextmanager
+def opened_engines(
+    n: int, backend: str, *, joins: bool, devices: Sequence[int] | None = None
+) -> Iterator[Engines | None]:
+    """Start ranks, or join those of a launcher: then None in each process that was a rank until the engines closed."""
+    from meshlab.engines._launch import launch
+    from meshlab.engines._mpi_world import join
+
+    engines = join(backend=backend) if joins else launch(n, backend=backend, devices=devices)
+    if engines is None:
+        yield None
+        return
+    with engines:
+        yield engines
+
+
+def check_size(mesh: DeviceMesh, n: int, *, is_started: bool) -> None:
+    """Raise if a mesh does not have `n` ranks, with the fix for ranks that a launcher has started or not."""
+    from meshlab.engines._engines import check_mesh_size
+
+    try:
+        check_mesh_size(mesh, n)
+    except MeshError as error:
+        size = mesh.world_size
+        fix = f"start {size} processes" if is_started else f"pass --ranks {size}, or omit --ranks"
+        raise error.with_hint(fix) from None
+
+
+def system_label(engines: Engines) -> str:
+    """Return the label of the measured system, with the library unless the label already has it."""
+    library = engines.ranks[0].capabilities.library
+    return engines.where if library in engines.where else f"{engines.where}, {library}"

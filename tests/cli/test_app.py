@@ -1,0 +1,37 @@
+"""The command ``meshlab app``, called in this process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from meshlab.cli import _app as app
+from meshlab.cli._main import main
+
+
+def test_app_needs_voila(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert main(["app"]) == 2
+    assert "Voilà is not installed; run pip install '.[app]'" in capsys.readouterr().err
+
+
+def test_app_rejects_an_unknown_machine_before_it_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    assert main(["app", "--cluster", "dgx-h1000"]) == 2
+    assert "dgx-h1000" in capsys.readouterr().err
+
+
+def test_the_page_of_the_app_is_a_program_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "topo.txt").write_text("\tGPU0\tGPU1\nGPU0\t X \tNV18\nGPU1\tNV18\t X \n")
+    for cluster, mesh in ((None, None), ("dgx-h100", "dp=1, tp=8"), ("topo.txt", "tp=2")):
+        code = app._app_code(cluster, mesh)
+        *lines, last = code.splitlines()
+        scope: dict[str, Any] = {}
+        exec("\n".join(lines), scope)
+        assert eval(last, scope).mesh.world_size == {None: 32, "dgx-h100": 8, "topo.txt": 2}[cluster]
+        assert Path.cwd() == tmp_path
