@@ -22,9 +22,8 @@ def watchdog(rank: int, seq: int, op: str = "ALLREDUCE", size: int = 64, group_r
     within = rank if group_rank is None else group_rank
     return (
         f"[rank{rank}]:[E515 18:36:47.341 ProcessGroupNCCL.cpp:632] [Rank {within}] Watchdog caught collective "
-        "operation "
-        f"timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) ran for "
-        "600086 milliseconds before timing out."
+        f"operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) "
+        "ran for 600086 milliseconds before timing out."
     )
 
 
@@ -43,9 +42,8 @@ def dumped(rank: int, enqueued: int, completed: int) -> str:
     """What a rank prints when another one timed out."""
     return (
         f"[rank{rank}]:[E515 18:36:49.1 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
-        "Received a "
-        "dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last "
-        f"enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}."
+        "Received a dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug "
+        f"info. Last enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}."
     )
 
 
@@ -191,11 +189,10 @@ def detail(rank: int, op: str, shape: str, other: int, other_op: str, other_shap
     """The message of TORCH_DISTRIBUTED_DEBUG=DETAIL from PyTorch 2.0 on."""
     tail = "TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))"
     return (
-        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is running "
-        "collective: "
-        f"CollectiveFingerPrint(SequenceNumber={seq}, OpType={op}, TensorShape=[{shape}], {tail}), but Rank {other} is "
-        f"running collective: CollectiveFingerPrint(SequenceNumber={seq}, OpType={other_op}, "
-        f"TensorShape=[{other_shape}], "
+        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. "
+        f"Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber={seq}, OpType={op}, "
+        f"TensorShape=[{shape}], {tail}), but Rank {other} is running collective: "
+        f"CollectiveFingerPrint(SequenceNumber={seq}, OpType={other_op}, TensorShape=[{other_shape}], "
         f"{tail}).Collectives differ in the following aspects: ..."
     )
 

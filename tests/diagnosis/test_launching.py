@@ -69,10 +69,8 @@ def test_one_job_over_two_hosts_is_no_copy() -> None:
 LAUNCHERS = {
     "PMIx": (
         "slurmstepd: error:  mpi/pmix_v3: pmixp_coll_ring_reset_if_to: node-a [0]: pmixp_coll_ring.c:742: 0x14: "
-        "collective "
-        "timeout seq=0\nslurmstepd: error:  mpi/pmix_v3: pmixp_coll_ring_log: node-a [0]: pmixp_coll_ring.c:769: "
-        "neighbor "
-        "id: next 1:node-b, prev 1:node-b",
+        "collective timeout seq=0\nslurmstepd: error:  mpi/pmix_v3: pmixp_coll_ring_log: node-a [0]: "
+        "pmixp_coll_ring.c:769: neighbor id: next 1:node-b, prev 1:node-b",
         "slurmstepd on node-a waiting for node-b",
     ),
     "ORTE": ("ORTE was unable to reliably start one or more daemons.", "line 1"),

@@ -10,16 +10,14 @@ from meshlab.diagnosis.rules._rendezvous import RENDEZVOUS_RULES
 
 FAMILY = (
     "[W socket.cpp:558] [c10d] The IPv{} network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
-    "Name or "
-    "service not known)."
+    "Name or service not known)."
 )
 NO_ADDRESS = (
     "[E socket.cpp:610] [c10d] The client socket has failed to connect to any network address of (head-0, 29500)."
 )
 TIMED_OUT = (
     "[E616 02:08:15.931416442 socket.cpp:1023] [c10d] The client socket has timed out after 600000ms while trying to "
-    "connect "
-    "to ({}, 50437)."
+    "connect to ({}, 50437)."
 )
 FALLBACK = (
     "[rank9]:[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
@@ -31,8 +29,7 @@ MESH = (
 )
 REFUSED = (
     "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] timed "
-    "out "
-    "connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:14215"
+    "out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:14215"
 )
 
 

@@ -71,9 +71,9 @@ STATUSES = {
     ),
     "a dump signal": (
         "[rank3]:[E1128 05:55:17.997 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 3] Received a dump "
-        "signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last "
-        "enqueued "
-        "NCCL work: 60, last completed NCCL work: 60.This is most likely caused by incorrect usages of collectives",
+        "signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. "
+        "Last enqueued NCCL work: 60, last completed NCCL work: 60.This is most likely caused by incorrect usages of "
+        "collectives",
         (3, "0", "default_pg", 3, True, 60, 60, None),
     ),
 }
@@ -147,9 +147,8 @@ def test_a_report_that_every_rank_prints_is_read_once() -> None:
 def test_ranks_that_never_joined_are_read() -> None:
     text = (
         "\t - [0] Timeout at collective: BROADCAST, #1\n"
-        "\t - To our best knowledge, ranks [4, 5] are the lagging ranks that caused this timeout. They never joined "
-        "any "
-        "collectives"
+        "\t - To our best knowledge, ranks [4, 5] are the lagging ranks that caused this timeout. "
+        "They never joined any collectives"
     )
     (report,) = read_torch_log(Paste(text)).desync
     assert (report.absent, report.last) == ((4, 5), None)

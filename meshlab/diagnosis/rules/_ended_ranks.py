@@ -89,9 +89,8 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
             "error",
             "a worker of Ray" + (f" on {', '.join(hosts)}" if hosts else ""),
             "Ray lost the process of a worker: it crashed, or was killed, usually because memory of the host ran out.",
-            "Read the worker's own file under /tmp/ray/session_latest/logs (worker-*.err), and run dmesg -T | grep "
-            "-i -E "
-            "'killed process|oom' on its host.",
+            "Read the worker's own file under /tmp/ray/session_latest/logs (worker-*.err), and run dmesg -T | grep -i "
+            "-E 'killed process|oom' on its host.",
             lost,
         )
     if not crashed and not any(one.signal == 9 for one in ends) and not log.timeouts:

@@ -75,8 +75,7 @@ def gpu_off_bus(paste: Paste) -> Iterator[TextFinding]:
             f"{when[0].upper()}{when[1:]}. The text does not show whether power, heat, the slot or the GPU is at "
             "fault.",
             "Drain the host and power it off completely (a reboot is not always enough). If it happens again, "
-            "reseat or "
-            "replace the card, and check power and riser. nvidia-bug-report.sh collects the evidence.",
+            "reseat or replace the card, and check power and riser. nvidia-bug-report.sh collects the evidence.",
             loss.lines,
         )
 
@@ -112,9 +111,8 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _nvlink_subject(items, named),
             why,
-            "Run nvidia-smi nvlink -s and nvidia-smi nvlink -e on that host, and read "
-            "/var/log/fabricmanager.log. Reset "
-            "the GPUs or reboot. If the same GPU or link fails again, report the node.",
+            "Run nvidia-smi nvlink -s and nvidia-smi nvlink -e on that host, and read /var/log/fabricmanager.log. "
+            "Reset the GPUs or reboot. If the same GPU or link fails again, report the node.",
             lines,
         )
     if switches:
@@ -122,8 +120,8 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _names((_gpu(item) for item in switches), "NVSwitch"),
             "The driver logged fatal NVSwitch errors: SXid "
-            f"{', '.join(str(c) for c in sorted({s.code for s in switches}))}. "
-            "GPUs that use this switch hang or get Xid 45.",
+            f"{', '.join(str(c) for c in sorted({s.code for s in switches}))}. GPUs that use this switch hang or get "
+            "Xid 45.",
             "Read /var/log/fabricmanager.log, reset all GPUs of the host together or reboot it, and report the node if "
             "it happens again.",
             _lines(switches),
@@ -315,9 +313,8 @@ def application_fault(paste: Paste) -> Iterator[TextFinding]:
             _names(map(_gpu, items)),
             f"The driver logged {kinds}{whose}. Usually the program or a library is at fault, not the GPU; NCCL of the "
             "other ranks then waits for this one.",
-            "Run the program under compute-sanitizer, or with CUDA_LAUNCH_BLOCKING=1 to find the kernel. If only "
-            "one GPU "
-            "fails with different programs, test it with dcgmi diag -r 3.",
+            "Run the program under compute-sanitizer, or with CUDA_LAUNCH_BLOCKING=1 to find the kernel. "
+            "If only one GPU fails with different programs, test it with dcgmi diag -r 3.",
             _lines(items),
         )
 
@@ -364,8 +361,7 @@ def other_xid(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             _names(map(_gpu, others)),
             f"The driver logged Xid {', '.join(str(code) for code in sorted({item.code for item in others}))}, "
-            "for which "
-            "meshlab has no rule.",
+            "for which meshlab has no rule.",
             f"Look the number up in {_CATALOG}.",
             _lines(others),
         )
@@ -396,10 +392,9 @@ def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _queried_gpus(items),
             why,
-            "Check the fabric manager (systemctl status nvidia-fabricmanager, /var/log/fabricmanager.log) or, in "
-            "a rack "
-            "with NVLink switches, NMX and nvidia-imex. Take the node out until it reports State Completed and Status "
-            "Success.",
+            "Check the fabric manager (systemctl status nvidia-fabricmanager, /var/log/fabricmanager.log) or, "
+            "in a rack with NVLink switches, NMX and nvidia-imex. Take the node out until it reports State Completed "
+            "and Status Success.",
             [item.line for item in items],
         )
     if values and not _fabric_problems(values):
@@ -441,9 +436,8 @@ def _registered(values: Sequence[QueriedValue]) -> Iterator[TextFinding]:
         yield fabric_unhealthy.finding(
             "warning",
             _queried_gpus(in_rack),
-            "The GPU registered with the fabric, but its cluster UUID is zero. In an NVL72 rack this means that "
-            "it is in "
-            "no NVLink domain of several hosts.",
+            "The GPU registered with the fabric, but its cluster UUID is zero. In an NVL72 rack this means that it is "
+            "in no NVLink domain of several hosts.",
             "Check NMX and the NVLink switches of the rack, and nvidia-imex.",
             [item.line for item in in_rack],
         )
@@ -551,9 +545,8 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             f"GPU{gpu} ({mine[0].product})" + (f" of {host}" if host else ""),
             f"{active} of {len(mine)} NVLinks are active, and {compared}: link{'s' * (len(dead) > 1)} "
-            f"{', '.join(map(str, dead))} {'are' if len(dead) > 1 else 'is'} inactive. In a virtual machine with "
-            "a part "
-            "of the GPUs this is by design.",
+            f"{', '.join(map(str, dead))} {'are' if len(dead) > 1 else 'is'} inactive. In a virtual machine with a "
+            "part of the GPUs this is by design.",
             "Compare with nvidia-smi topo -m, and look for errors with nvidia-smi nvlink -e. A reset of the GPU may "
             "restore failed links.",
             [link.line for link in mine if link.gbs is None],
@@ -591,9 +584,9 @@ def nvlink_error_counters(paste: Paste) -> Iterator[TextFinding]:
         yield nvlink_error_counters.finding(
             "warning",
             f"GPU{gpu}" + (f" of {host}" if host else ""),
-            f"The counters of NVLink errors since the driver was loaded are not zero: {shown}"
-            f"{' and more' * (len(mine) > 4)}. Corrected errors cost bandwidth; the text does not show when they "
-            "happened.",
+            "The counters of NVLink errors since the driver was loaded are not zero: "
+            f"{shown}{' and more' * (len(mine) > 4)}. Corrected errors cost bandwidth; the text does not show when "
+            "they happened.",
             "Run nvidia-smi nvlink -e again after a job. If a counter grows, reset the GPU or have its link checked.",
             [item.line for item in mine],
         )

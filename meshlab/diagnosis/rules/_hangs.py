@@ -106,9 +106,8 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
             "error",
             f"{rank_list(report.absent)}{where}",
             what + (" (This report numbers collectives differently from SeqNum.)" if log.timeouts else ""),
-            f"Get the stack of {rank_list(report.absent)} during the hang (py-spy dump --pid PID). Such a rank "
-            "computes, "
-            "waits for I/O, handles an exception, or took another branch than the other ranks.",
+            f"Get the stack of {rank_list(report.absent)} during the hang (py-spy dump --pid PID). "
+            "Such a rank computes, waits for I/O, handles an exception, or took another branch than the other ranks.",
             report.lines,
         )
     if not named:
@@ -201,8 +200,7 @@ def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
             f"{rank_list(roots)} had enqueued in this group is {'none' if last < 1 else last}. A rank that is stuck "
             "inside the call itself looks the same, because PyTorch counts a collective after NCCL has taken it.",
             f"Get the stack of {rank_list(roots)} during the hang (py-spy dump --pid PID). Such a rank computes, "
-            "waits for "
-            "I/O, or took another branch than the other ranks.",
+            "waits for I/O, or took another branch than the other ranks.",
             [first.line, *(one.line for one in late)],
         )
 
@@ -345,8 +343,7 @@ def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
                 "error",
                 f"{rank_list(late)} and those that wait in {plain_name(call.op)} {seq} of {group.desc}",
                 f"{plain_name(call.op)} {seq} of {group.desc} waits for {rank_list(late)}, which wait in a call of "
-                "another "
-                f"group, so the ranks wait for each other.{note}",
+                f"another group, so the ranks wait for each other.{note}",
                 "Use the process groups in the same order on all ranks.",
                 [call.line],
             )
@@ -410,8 +407,8 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
             values = Counter(getattr(one, what) for one in prints if getattr(one, what) is not None)
             if len(values) > 1:
                 shown = " against ".join(
-                    f"rank {one.rank} ({'[' if what == 'shape' else ''}{getattr(one, what)}"
-                    f"{']' if what == 'shape' else ''})"
+                    f"rank {one.rank} "
+                    f"({'[' if what == 'shape' else ''}{getattr(one, what)}{']' if what == 'shape' else ''})"
                     for one in prints
                     if getattr(one, what) is not None
                 )
@@ -587,8 +584,8 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             is_plausible = len(ranks) > 2 and max(ranks) < MAX_RANKS
             absent = sorted(set(range(max(ranks) + 1)) - set(ranks)) if is_plausible else []
             rest = (
-                f" Their lines agree, so the cause is outside them: in ranks that are not in the text "
-                f"(below {max(ranks)}: {rank_list(absent)}), in the network, or on a GPU."
+                " Their lines agree, so the cause is outside them: in ranks that are not in the text (below "
+                f"{max(ranks)}: {rank_list(absent)}), in the network, or on a GPU."
                 if absent and len(absent) <= 16
                 else " Their lines agree, so the cause is outside them: in a rank that is not in the text, in the "
                 "network, or on a GPU."
@@ -626,9 +623,8 @@ def _stuck_in_dumps(paste: Paste) -> Iterator[TextFinding]:
             yield nccl_timeout.finding(
                 "error",
                 f"{rank_list(group.ranks)}, {op} {seq} of {group.desc}",
-                f"All ranks of {group.desc} called {op} {seq}, and it timed out, so no rank is missing. The cause is "
-                "on "
-                "a GPU, in the network, or in a size or type that the dumps do not contain.",
+                f"All ranks of {group.desc} called {op} {seq}, and it timed out, so no rank is missing. "
+                "The cause is on a GPU, in the network, or in a size or type that the dumps do not contain.",
                 "Look at the kernel messages (dmesg) of all hosts for Xid, and at NCCL's warnings (NCCL_DEBUG=WARN).",
                 [call.line for call in waiting.values()],
             )

@@ -176,8 +176,7 @@ def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
                 f"{node.ends[i]} and {node.ends[j]}{more}" + _of(names),
                 f"The GPUs have NVLink between them, but the driver reports {node.p2p[i][j]} for peer access.",
                 "Check the fabric manager and dmesg for NVLink errors, and that no MIG mode, virtual machine or "
-                "registry "
-                "key of the driver disables peer access. Then reset both GPUs.",
+                "registry key of the driver disables peer access. Then reset both GPUs.",
                 [paste.line(number) for number in matrix_numbers(paste)],
             )
 
@@ -200,10 +199,9 @@ def p2p_matrix(paste: Paste) -> Iterator[TextFinding]:
         yield p2p_matrix.finding(
             "warning" if {"CNS", "TNS", "DR"} & set(words) else "info",
             where,
-            f"The driver reports {meanings} for {len(pairs)} pair{'s' * (len(pairs) > 1)}, so data goes through "
-            "the memory of "
-            "the host. For consumer GPUs this is by design. If the matrix is that of topo -p2p n, it only means that "
-            "there is no NVLink.",
+            f"The driver reports {meanings} for {len(pairs)} pair{'s' * (len(pairs) > 1)}, so data goes through the "
+            "memory of the host. For consumer GPUs this is by design. If the matrix is that of topo -p2p n, "
+            "it only means that there is no NVLink.",
             ""
             if words == ["GNS"]
             else "Check the settings of the driver, MIG and the IOMMU if peer access is expected.",
@@ -369,12 +367,10 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
             yield small_limits.finding(
                 "warning",
                 f"locked memory{where}",
-                f"Processes may lock only {item.value >> 10:,} KiB. RDMA needs more; without InfiniBand or RoCE "
-                "it does "
-                "not matter.",
+                f"Processes may lock only {item.value >> 10:,} KiB. RDMA needs more; without InfiniBand or RoCE it "
+                "does not matter.",
                 "Set memlock to unlimited in /etc/security/limits.conf, in the unit of the launcher "
-                "(LimitMEMLOCK=infinity) "
-                "or with docker run --ulimit memlock=-1.",
+                "(LimitMEMLOCK=infinity) or with docker run --ulimit memlock=-1.",
                 [item.line],
             )
         elif item.name == "files" and item.value is not None and item.value < _FILES:
@@ -389,9 +385,8 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
             yield small_limits.finding(
                 "warning",
                 f"/dev/shm{where}",
-                f"/dev/shm has {item.value >> 20:,} MiB. NCCL needs up to 9 MiB per pair of ranks and channel of "
-                "a host "
-                "that it connects through shared memory, and data loaders need it too.",
+                f"/dev/shm has {item.value >> 20:,} MiB. NCCL needs up to 9 MiB per pair of ranks and channel of a "
+                "host that it connects through shared memory, and data loaders need it too.",
                 "Start the container with --shm-size=8g or --ipc=host; in Kubernetes mount an emptyDir with medium: "
                 "Memory on /dev/shm.",
                 [item.line],

@@ -93,9 +93,8 @@ def virtual_interface(paste: Paste) -> Iterator[TextFinding]:
         yield virtual_interface.finding(
             "warning",
             f"{hosts}, interface {used[0].interface}".lstrip(", "),
-            f"NCCL chose {used[0].interface} ({used[0].address}) to talk to the other processes. Interfaces of "
-            f"this kind "
-            "are usually not reachable from other hosts.",
+            f"NCCL chose {used[0].interface} ({used[0].address}) to talk to the other processes. "
+            "Interfaces of this kind are usually not reachable from other hosts.",
             "Set NCCL_SOCKET_IFNAME to the interface that leads to the other hosts, on every rank.",
             [item.line for item in used],
         )
@@ -138,9 +137,8 @@ def interface_not_found(paste: Paste) -> Iterator[TextFinding]:
         "error",
         affected(paste, lines),
         why,
-        "Compare NCCL_SOCKET_IFNAME with the output of ip -brief address on each host. Where names differ "
-        "between hosts, "
-        "list them all (NCCL_SOCKET_IFNAME=eth0,eno1), give the common beginning, or set the variable in "
+        "Compare NCCL_SOCKET_IFNAME with the output of ip -brief address on each host. Where names differ between "
+        "hosts, list them all (NCCL_SOCKET_IFNAME=eth0,eno1), give the common beginning, or set the variable in "
         "/etc/nccl.conf.",
         [*lines, *(item.line for item in names)],
     )
@@ -206,10 +204,9 @@ def connection_failed(paste: Paste) -> Iterator[TextFinding]:
         first = next((peer.partition("<")[0] for _, peer in found if peer), "ADDRESS")
         port = next((peer.partition("<")[2].rstrip(">") for _, peer in found if peer), "PORT")
         do = (
-            f"Test the path from that host: nc -vz {first} {port} while the job waits, or any free port with nc "
-            f"-l on the "
-            "other side. Open the ports between the hosts (to test this, stop the firewall: systemctl stop firewalld, "
-            "ufw disable), and set NCCL_SOCKET_IFNAME to an interface that all hosts reach."
+            f"Test the path from that host: nc -vz {first} {port} while the job waits, or any free port with nc -l on "
+            "the other side. Open the ports between the hosts (to test this, stop the firewall: systemctl stop "
+            "firewalld, ufw disable), and set NCCL_SOCKET_IFNAME to an interface that all hosts reach."
         )
         yield connection_failed.finding("error", f"{affected(paste, lines)}{to}".strip(), why, do, lines)
 
@@ -303,9 +300,8 @@ def foreign_connection(paste: Paste) -> Iterator[TextFinding]:
         yield foreign_connection.finding(
             "warning",
             affected(paste, [line for line, _ in found]),
-            "A connection arrived that does not belong to this communicator: from a process of another job or "
-            "of an older "
-            "start, from a port scanner, or from a rank with another version of NCCL.",
+            "A connection arrived that does not belong to this communicator: from a process of another job or of an "
+            "older start, from a port scanner, or from a rank with another version of NCCL.",
             "End old processes on every host, use the same NCCL everywhere, and keep scanners away from these ports.",
             [line for line, _ in found],
         )

@@ -71,9 +71,8 @@ def transfer_size_mismatch(paste: Paste) -> Iterator[TextFinding]:
         "error",
         f"{affected(paste, lines)}{against}".strip(),
         why,
-        "Compare the NCCL_* variables and the versions of NCCL of both hosts first, then the order and the "
-        "sizes of the "
-        "calls with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL on all ranks.",
+        "Compare the NCCL_* variables and the versions of NCCL of both hosts first, then the order and the sizes of "
+        "the calls with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL on all ranks.",
         lines,
     )
 
@@ -86,12 +85,10 @@ def bootstrap_truncated(paste: Paste) -> Iterator[TextFinding]:
         yield bootstrap_truncated.finding(
             "error",
             affected(paste, lines),
-            "During the setup a rank received more data than it expected. The ranks use different versions of "
-            "NCCL, or they "
-            "are in different calls (one creates a communicator that another does not).",
+            "During the setup a rank received more data than it expected. The ranks use different versions of NCCL, "
+            "or they are in different calls (one creates a communicator that another does not).",
             "Compare the versions (NCCL_DEBUG=VERSION) on all ranks, and check that all ranks create the same "
-            "communicators "
-            "in the same order.",
+            "communicators in the same order.",
             lines,
         )
 
@@ -117,12 +114,10 @@ def earlier_cuda_error(paste: Paste) -> Iterator[TextFinding]:
         yield earlier_cuda_error.finding(
             "error",
             affected(paste, [item for item, _ in found]),
-            f"CUDA reports '{found[0][1]['text']}'. Such errors come from a kernel that ran earlier on this "
-            f"GPU, usually one "
-            "of the program; NCCL is only the next to call CUDA.",
-            "Run this rank with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer to find the kernel, and check dmesg "
-            "| grep -i xid "
-            "on its host.",
+            f"CUDA reports '{found[0][1]['text']}'. Such errors come from a kernel that ran earlier on this GPU, "
+            "usually one of the program; NCCL is only the next to call CUDA.",
+            "Run this rank with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer to find the kernel, and check dmesg | grep "
+            "-i xid on its host.",
             [item.line for item, _ in found],
         )
 
@@ -193,12 +188,10 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     yield peer_ended.finding(
         "error",
         f"a process on {text_list(others[:6])}, noticed by {affected(paste, [item for item, _ in found])}",
-        f"A process on {text_list(others[:6])} closed its connection: it ended or aborted first. These lines "
-        f"only notice it, "
-        "and do not show why.",
-        "Read the log of the ranks on that host: the first warning or traceback in time is the cause. Look "
-        "there for exit "
-        "codes, dmesg | grep -i -E 'killed process|xid', and the limits of the job.",
+        f"A process on {text_list(others[:6])} closed its connection: it ended or aborted first. "
+        "These lines only notice it, and do not show why.",
+        "Read the log of the ranks on that host: the first warning or traceback in time is the cause. "
+        "Look there for exit codes, dmesg | grep -i -E 'killed process|xid', and the limits of the job.",
         [item.line for item, _ in found],
     )
 
@@ -233,12 +226,10 @@ def variables_differ(paste: Paste) -> Iterator[TextFinding]:
             yield variables_differ.finding(
                 "warning",
                 f"{name}: {', '.join(parts)}",
-                f"{name} differs between ranks. Ranks that choose different algorithms, sizes or transports can "
-                f"hang or stop "
-                "with a mismatch.",
+                f"{name} differs between ranks. Ranks that choose different algorithms, sizes or transports can hang "
+                "or stop with a mismatch.",
                 f"Give {name} the same value on every rank (mpirun -x, srun --export, the environment of the "
-                f"container, "
-                "/etc/nccl.conf, ~/.nccl.conf).",
+                "container, /etc/nccl.conf, ~/.nccl.conf).",
                 [line for found in by_value.values() for _, line in found],
             )
 
@@ -259,9 +250,8 @@ def init_incomplete(paste: Paste) -> Iterator[TextFinding]:
             yield init_incomplete.finding(
                 "info",
                 f"{number_list((rank for rank, _ in stuck), 'rank')} of communicator {comm}",
-                "These ranks began the setup of the communicator and do not print its end, while other ranks "
-                "do. They are "
-                "stuck there, or their lines are missing in the text.",
+                "These ranks began the setup of the communicator and do not print its end, while other ranks do. "
+                "They are stuck there, or their lines are missing in the text.",
                 "Look at the last lines of these ranks, and get their stacks (py-spy dump --native).",
                 [line for _, line in stuck],
             )
@@ -282,9 +272,8 @@ def ranks_not_shown(paste: Paste) -> Iterator[TextFinding]:
             yield ranks_not_shown.finding(
                 "info",
                 f"{number_list(missing, 'rank')} of communicator {comm}",
-                "No rank finished the setup of this communicator, and the text has no lines of these ranks. If "
-                "their logs are "
-                "complete, they never began it, and all others wait for them.",
+                "No rank finished the setup of this communicator, and the text has no lines of these ranks. "
+                "If their logs are complete, they never began it, and all others wait for them.",
                 "Look whether these ranks are running, and at their last lines.",
                 [line for _, _, _, line in ranks],
             )
@@ -306,9 +295,8 @@ def iommu_not_passthrough(paste: Paste) -> Iterator[TextFinding]:
         yield iommu_not_passthrough.finding(
             "warning",
             f"{text_list(hosts_of(paste, [line.number for line in lines])[:8])}{version}".strip(),
-            "RCCL does not find iommu=pt in the command line of the kernel. Without passthrough, P2P between "
-            "GPUs may fail or "
-            "hang. This is only a hint: where passthrough is the default of the kernel, the message is wrong.",
+            "RCCL does not find iommu=pt in the command line of the kernel. Without passthrough, P2P between GPUs may "
+            "fail or hang. This is only a hint: where passthrough is the default of the kernel, the message is wrong.",
             'Check dmesg | grep "Default domain type": if it is not Passthrough, add iommu=pt to the kernel '
             "command line and "
             "reboot.",
@@ -339,8 +327,7 @@ def fine_grain_pcie(paste: Paste) -> Iterator[TextFinding]:
             "info",
             text_list(hosts_of(paste, [line.number for line in lines])[:8]),
             "RCCL does not find HSA_FORCE_FINE_GRAIN_PCIE=1, which P2P over PCIe needs on AMD GPUs without XGMI "
-            "between "
-            "them. It is a hint, not an error.",
+            "between them. It is a hint, not an error.",
             "If the GPUs are connected by PCIe only, set HSA_FORCE_FINE_GRAIN_PCIE=1.",
             lines,
         )

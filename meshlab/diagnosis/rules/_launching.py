@@ -51,8 +51,8 @@ def _copies(paste: Paste, start: TestStart) -> TextFinding:
     known = [one for one in plugins if re.fullmatch(r"(?:pmi\w*|pmix\w*|openmpi|cray_shasta|none)", one)]
     if known:
         do = (
-            f"Start with the PMI type that the MPI library of the program was built for. This Slurm offers "
-            f"{', '.join(known)}"
+            "Start with the PMI type that the MPI library of the program was built for. "
+            f"This Slurm offers {', '.join(known)}"
             + ("" if any("pmix" in one for one in known) else " and no pmix, which Open MPI needs")
             + ". Check also that nccl-tests was built with MPI=1."
         )

@@ -24,9 +24,8 @@ _SHM = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshootin
 _SHMUTILS = "NCCL src/misc/shmutils.cc (2.4 to 2.30)"
 
 _ENLARGE = (
-    "Give the container more shared memory: docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir "
-    "with medium: "
-    "Memory mounted at /dev/shm. Check with df -h /dev/shm, and remove stale files (rm /dev/shm/nccl-*) if no "
+    "Give the container more shared memory: docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with "
+    "medium: Memory mounted at /dev/shm. Check with df -h /dev/shm, and remove stale files (rm /dev/shm/nccl-*) if no "
     "job runs."
 )
 
@@ -96,9 +95,8 @@ def shm_too_small(paste: Paste) -> Iterator[TextFinding]:
         yield shm_too_small.finding(
             "error",
             f"{who}, /dev/shm".lstrip(", "),
-            "A bus error while NCCL connects its ranks is what a full /dev/shm usually looks like: the segment "
-            "could be "
-            "created, but not filled. The text does not show how full it was.",
+            "A bus error while NCCL connects its ranks is what a full /dev/shm usually looks like: the segment could "
+            "be created, but not filled. The text does not show how full it was.",
             _ENLARGE,
             crashed,
         )
@@ -154,14 +152,11 @@ def cumem_host_asymmetric(paste: Paste) -> Iterator[TextFinding]:
         yield cumem_host_asymmetric.finding(
             "error",
             affected(paste, odd),
-            "A rank tried to attach to a shared memory segment without a valid name or size. So it read "
-            "something that is "
-            "not a file of /dev/shm: its peer shares host memory through CUDA (cuMem), and this rank does not. "
-            "/dev/shm "
-            "itself is not full.",
-            "Set NCCL_CUMEM_HOST_ENABLE=0 on all ranks. The reason is usually that CUDA cannot allocate host "
-            "memory on some "
-            "NUMA nodes: compare numactl -H and the CPU set of the container for each rank.",
+            "A rank tried to attach to a shared memory segment without a valid name or size. So it read something that "
+            "is not a file of /dev/shm: its peer shares host memory through CUDA (cuMem), and this rank does not. "
+            "/dev/shm itself is not full.",
+            "Set NCCL_CUMEM_HOST_ENABLE=0 on all ranks. The reason is usually that CUDA cannot allocate host memory on "
+            "some NUMA nodes: compare numactl -H and the CPU set of the container for each rank.",
             [*odd, *(item.line for item in fell_back)],
         )
         return
@@ -172,9 +167,8 @@ def cumem_host_asymmetric(paste: Paste) -> Iterator[TextFinding]:
         yield cumem_host_asymmetric.finding(
             "warning",
             affected(paste, fell_back),
-            "Some ranks of this host fall back to /dev/shm because CUDA's host allocations do not work for "
-            "them, and others "
-            "do not report it. Ranks that share memory in different ways cannot connect.",
+            "Some ranks of this host fall back to /dev/shm because CUDA's host allocations do not work for them, "
+            "and others do not report it. Ranks that share memory in different ways cannot connect.",
             "Set NCCL_CUMEM_HOST_ENABLE=0 on all ranks, and compare numactl -H and the CPU set of each rank.",
             [item.line for item in fell_back],
         )
@@ -197,15 +191,12 @@ def shm_not_shared(paste: Paste) -> Iterator[TextFinding]:
         yield shm_not_shared.finding(
             "error",
             f"{affected(paste, lines)}, /dev/shm".lstrip(", "),
-            "A rank could not attach to the shared memory segment of another rank on its host, because the file "
-            "is not "
-            "there: the ranks are in containers with separate /dev/shm, the file was removed, or its owner had "
-            "already "
+            "A rank could not attach to the shared memory segment of another rank on its host, because the file is not "
+            "there: the ranks are in containers with separate /dev/shm, the file was removed, or its owner had already "
             "failed.",
-            "Look for the first warning of the other ranks on this host. For containers on one host, share it "
-            "(docker "
-            "--ipc=host or --ipc=container:NAME), or give each container its own host name so that NCCL uses "
-            "the network.",
+            "Look for the first warning of the other ranks on this host. For containers on one host, share it (docker "
+            "--ipc=host or --ipc=container:NAME), or give each container its own host name so that NCCL uses the "
+            "network.",
             lines,
         )
 
@@ -231,9 +222,8 @@ def cumem_host_no_p2p(paste: Paste) -> Iterator[TextFinding]:
         yield cumem_host_no_p2p.finding(
             "error",
             affected(paste, found),
-            "The shared memory transport failed in CUDA's host allocations (cuMem), on GPUs that cannot reach "
-            "each other "
-            "directly. This is a fault of that way to share memory on such GPUs, and not of /dev/shm.",
+            "The shared memory transport failed in CUDA's host allocations (cuMem), on GPUs that cannot reach each "
+            "other directly. This is a fault of that way to share memory on such GPUs, and not of /dev/shm.",
             "Set NCCL_CUMEM_HOST_ENABLE=0, or use a newer NCCL and driver.",
             [item.line for item in found],
         )
@@ -257,12 +247,10 @@ def cumem_host_failed(paste: Paste) -> Iterator[TextFinding]:
         yield cumem_host_failed.finding(
             "error",
             affected(paste, [item for item, _ in found]),
-            f"The shared memory transport failed in a call of CUDA ({match['text']}). It shares host memory "
-            f"between the "
-            "processes of a host, and the call is refused here.",
-            "Try NCCL_CUMEM_HOST_ENABLE=0, which uses /dev/shm instead (it must be large enough). If that "
-            "helps, update the "
-            "driver, and check the NUMA nodes and the permissions of the container.",
+            f"The shared memory transport failed in a call of CUDA ({match['text']}). It shares host memory between "
+            "the processes of a host, and the call is refused here.",
+            "Try NCCL_CUMEM_HOST_ENABLE=0, which uses /dev/shm instead (it must be large enough). "
+            "If that helps, update the driver, and check the NUMA nodes and the permissions of the container.",
             [item.line for item, _ in found],
         )
 

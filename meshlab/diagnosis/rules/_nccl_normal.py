@@ -55,9 +55,8 @@ def plugin_not_found(paste: Paste) -> Iterator[TextFinding]:
         yield plugin_not_found.finding(
             "normal",
             text_list(hosts_of(paste, symbols[:_MOST])[:8]),
-            "NCCL tries the interfaces of a plugin from the newest to the oldest. A symbol that is not found "
-            "only means that "
-            "the plugin has another one.",
+            "NCCL tries the interfaces of a plugin from the newest to the oldest. A symbol that is not found only "
+            "means that the plugin has another one.",
             lines=symbols[:_MOST],
         )
 
@@ -70,9 +69,8 @@ def nvls_not_available(paste: Paste) -> Iterator[TextFinding]:
         yield nvls_not_available.finding(
             "normal",
             affected(paste, lines[:_MOST]),
-            "NVLink SHARP needs Hopper or newer with NVSwitches of the third generation or newer. Without it "
-            "there are 0 NVLS "
-            "channels, and NCCL uses rings and trees.",
+            "NVLink SHARP needs Hopper or newer with NVSwitches of the third generation or newer. "
+            "Without it there are 0 NVLS channels, and NCCL uses rings and trees.",
             lines=lines[:_MOST],
         )
 
@@ -87,9 +85,8 @@ def pattern_without_channels(paste: Paste) -> Iterator[TextFinding]:
         yield pattern_without_channels.finding(
             "normal",
             text_list(list(dict.fromkeys(item.host for item in found if item.host))[:8]),
-            f"A pattern with 0 channels only says that {kinds} cannot be used here. Rings (pattern 4) and trees "
-            f"(1 and 2) are "
-            "what counts.",
+            f"A pattern with 0 channels only says that {kinds} cannot be used here. Rings (pattern 4) and trees (1 and "
+            "2) are what counts.",
             lines=[item.line for item in found[:_MOST]],
         )
 
@@ -102,9 +99,8 @@ def p2p_not_used(paste: Paste) -> Iterator[TextFinding]:
         yield p2p_not_used.finding(
             "normal",
             affected(paste, lines[:_MOST]),
-            "NCCL tests P2P for each pair of GPUs. If it is not possible, data goes through shared memory: "
-            "slower, and "
-            "correct.",
+            "NCCL tests P2P for each pair of GPUs. If it is not possible, data goes through shared memory: slower, "
+            "and correct.",
             lines=lines[:_MOST],
         )
 
@@ -127,9 +123,8 @@ def not_readable(paste: Paste) -> Iterator[TextFinding]:
         yield not_readable.finding(
             "normal",
             text_list(hosts_of(paste, lines[:_MOST])[:8]),
-            "In virtual machines and containers some files of /sys are missing, and older libraries lack "
-            "optional functions. "
-            "NCCL continues without them; it may then know less about speeds and distances.",
+            "In virtual machines and containers some files of /sys are missing, and older libraries lack optional "
+            "functions. NCCL continues without them; it may then know less about speeds and distances.",
             lines=lines[:_MOST],
         )
 
@@ -159,9 +154,8 @@ def device_number_odd(paste: Paste) -> Iterator[TextFinding]:
         yield device_number_odd.finding(
             "normal",
             text_list(hosts_of(paste, found)[:8]),
-            "The number in brackets is the CUDA device of the thread, not the rank. Before a thread has a "
-            "device it is -1 or "
-            "arbitrary.",
+            "The number in brackets is the CUDA device of the thread, not the rank. Before a thread has a device it is "
+            "-1 or arbitrary.",
             lines=found,
         )
 
@@ -257,9 +251,8 @@ def nccl_healthy(paste: Paste) -> Iterator[TextFinding]:
         "info",
         affected(paste, lines[:_MOST]) or text_list(paste.once(read_hosts)[:8]),
         f"{sentence} Nothing in these lines of NCCL is wrong.",
-        "If the job hangs anyway, it does so after these lines: collect a flight recorder dump or "
-        "ncclras, and the "
-        "lines of all ranks."
+        "If the job hangs anyway, it does so after these lines: collect a flight recorder dump or ncclras, "
+        "and the lines of all ranks."
         if connected and not complete
         else "",
         lines[:_MOST],

@@ -137,10 +137,8 @@ def efa_missing(paste: Paste) -> Iterator[TextFinding]:
         affected(paste, lines),
         f"The OFI plugin {what}, so it sees no EFA device. Warnings of NET/OFI that follow come from this choice.",
         "Run fi_info -p efa where the ranks run. In a container pass the devices through "
-        "(--device=/dev/infiniband/uverbs0 "
-        "and so on, or the EFA device plugin of Kubernetes), install the EFA installer's libfabric, and use an "
-        "instance "
-        "type with EFA.",
+        "(--device=/dev/infiniband/uverbs0 and so on, or the EFA device plugin of Kubernetes), install the EFA "
+        "installer's libfabric, and use an instance type with EFA.",
         lines,
     )
 
@@ -160,12 +158,10 @@ def ib_disable_without_effect(paste: Paste) -> Iterator[TextFinding]:
         yield ib_disable_without_effect.finding(
             "warning",
             f"{hosts}, plugin {name}".lstrip(", "),
-            f"NCCL_IB_DISABLE=1 turns off only the InfiniBand code of NCCL itself. Here the external plugin "
-            f"{name} carries "
-            "the traffic anyway.",
+            f"NCCL_IB_DISABLE=1 turns off only the InfiniBand code of NCCL itself. Here the external plugin {name} "
+            "carries the traffic anyway.",
             "To use TCP, set NCCL_NET=Socket, or NCCL_NET_PLUGIN=none together with NCCL_IB_DISABLE=1. "
-            "Otherwise remove "
-            "NCCL_IB_DISABLE.",
+            "Otherwise remove NCCL_IB_DISABLE.",
             [*disabled, *(item.line for item in used)],
         )
 
@@ -186,12 +182,10 @@ def net_plugin_too_old(paste: Paste) -> Iterator[TextFinding]:
         yield net_plugin_too_old.finding(
             "info",
             f"{text_list(hosts_of(paste, [line.number for line in lines])[:8])}, libnccl-net.so".lstrip(", "),
-            "A libnccl-net.so was found that offers only interfaces that this version of NCCL no longer "
-            "supports, so NCCL "
-            "uses its own network code instead.",
-            "Update the plugin to the version for this NCCL (HPC-X, AWS, Google and others publish it), or "
-            "remove it from "
-            "the library path.",
+            "A libnccl-net.so was found that offers only interfaces that this version of NCCL no longer supports, "
+            "so NCCL uses its own network code instead.",
+            "Update the plugin to the version for this NCCL (HPC-X, AWS, Google and others publish it), or remove it "
+            "from the library path.",
             lines,
         )
 
@@ -240,9 +234,8 @@ def _plugins_differ(paste: Paste, found: dict[str, tuple[str, int]]) -> TextFind
     return net_plugin_differs.finding(
         "error",
         "; ".join(parts),
-        "The hosts do not use the same network code. Ranks that speak different protocols cannot connect, and "
-        "the job "
-        "hangs or fails at its first connection.",
+        "The hosts do not use the same network code. Ranks that speak different protocols cannot connect, "
+        "and the job hangs or fails at its first connection.",
         "Make the library path the same on all hosts: either libnccl-net.so is found on each (LD_LIBRARY_PATH, "
         "NCCL_NET_PLUGIN) or on none (NCCL_NET_PLUGIN=none), and give NCCL_NET the same value everywhere.",
         [line for _, line in found.values()],
@@ -275,8 +268,7 @@ def nic_sets_differ(paste: Paste) -> Iterator[TextFinding]:
             ranks or affected(paste, lines),
             f"The ranks see {span} network devices, so they cannot build the same channels.",
             "Make the same NICs usable on every rank: compare ibv_devinfo, NCCL_IB_HCA and the devices of the "
-            "containers. "
-            "Do not set NCCL_IGNORE_NET_MISMATCH=1: the channels on the additional NICs then wait forever.",
+            "containers. Do not set NCCL_IGNORE_NET_MISMATCH=1: the channels on the additional NICs then wait forever.",
             lines,
         )
         return
@@ -335,12 +327,10 @@ def _nics_differ(paste: Paste, found: dict[str, tuple[str, int]], more: list[int
     return nic_sets_differ.finding(
         "error" if more else "warning",
         "; ".join(parts) or affected(paste, more or ()),
-        "Ranks of one job do not use the same set of NICs. A channel over a NIC that the other side does not "
-        "have waits "
-        "for a peer that never answers, or falls back to a slower path.",
-        "Make the same NICs usable on every host (ibv_devinfo, the devices of the containers), or name the "
-        "common ones in "
-        "NCCL_IB_HCA on all hosts.",
+        "Ranks of one job do not use the same set of NICs. A channel over a NIC that the other side does not have "
+        "waits for a peer that never answers, or falls back to a slower path.",
+        "Make the same NICs usable on every host (ibv_devinfo, the devices of the containers), or name the common ones "
+        "in NCCL_IB_HCA on all hosts.",
         [*(line for _, line in found.values()), *(more or ())],
     )
 
@@ -359,11 +349,9 @@ def ib_device_unusable(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             f"{affected(paste, [line for line, _ in found])}, {devices}".lstrip(", "),
             f"The RDMA device {devices} is visible, but this process may not open it. NCCL continues without it, "
-            f"so this rank "
-            "may have fewer NICs than others.",
-            "Pass the character devices (/dev/infiniband/uverbs*) of all NICs into the container, or leave the "
-            "device out "
-            "with NCCL_IB_HCA on every host.",
+            "so this rank may have fewer NICs than others.",
+            "Pass the character devices (/dev/infiniband/uverbs*) of all NICs into the container, or leave the device "
+            "out with NCCL_IB_HCA on every host.",
             [line for line, _ in found],
         )
 
@@ -402,8 +390,7 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
         f"{hosts}, {text_list(names)}".lstrip(", "),
         why,
         "Compare with ibv_devinfo or ibstat where the ranks run: each port should be Active. Check NCCL_IB_HCA, "
-        "and in a "
-        "container the devices that are passed through.",
+        "and in a container the devices that are passed through.",
         [*(found[1] for found in single.values()), *limited],
     )
 
@@ -449,11 +436,9 @@ def gdr_disabled(paste: Paste) -> Iterator[TextFinding]:
         why,
         "Remove the variable."
         if off
-        else "Load the module on each host (modprobe nvidia-peermem; lsmod | grep "
-        "peermem), "
-        "or use the open GPU driver with DMA-BUF on Linux 5.12 or newer. NCCL before 2.23 does not recognise "
-        "every name of "
-        "the module, so update NCCL if it is loaded already. In a container, /sys/module must be visible.",
+        else "Load the module on each host (modprobe nvidia-peermem; lsmod | grep peermem), or use the open GPU driver "
+        "with DMA-BUF on Linux 5.12 or newer. NCCL before 2.23 does not recognise every name of the module, "
+        "so update NCCL if it is loaded already. In a container, /sys/module must be visible.",
         [*(line for line, _ in disabled), *off],
     )
 
@@ -473,9 +458,8 @@ def gdr_not_used(paste: Paste) -> Iterator[TextFinding]:
     yield gdr_not_used.finding(
         "info",
         f"{hosts}, channels over {text_list(names[:8])}".lstrip(", "),
-        "The channels over the network carry no GDRDMA mark, so data goes through the memory of the host. NCCL "
-        "does that "
-        "if GPU Direct RDMA is not available, and also if the NIC is far from the GPU.",
+        "The channels over the network carry no GDRDMA mark, so data goes through the memory of the host. "
+        "NCCL does that if GPU Direct RDMA is not available, and also if the NIC is far from the GPU.",
         'Look for lines with "GPU Direct RDMA" (NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH), check lsmod | grep peermem, and '
         "compare the NIC of each GPU in nvidia-smi topo -m.",
         [use.line for use in uses],
@@ -521,11 +505,9 @@ def slow_network(paste: Paste) -> Iterator[TextFinding]:
         "warning",
         f"{hosts}{nets}".lstrip(", "),
         why,
-        "Compare with the real speed: cat /sys/class/net/*/speed, ibstat. If the NICs are faster, NCCL does not "
-        "see it (as "
-        "with virtual interfaces): use the RDMA devices, or give the speed in a file for NCCL_TOPO_FILE. "
-        "Otherwise the "
-        "network itself is the limit.",
+        "Compare with the real speed: cat /sys/class/net/*/speed, ibstat. If the NICs are faster, NCCL does not see it "
+        "(as with virtual interfaces): use the RDMA devices, or give the speed in a file for NCCL_TOPO_FILE. "
+        "Otherwise the network itself is the limit.",
         [*(found.line for found in slow), *unknown[:3]],
     )
 

@@ -71,13 +71,11 @@ def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
         yield nvlink_p2p_broken.finding(
             "error",
             _gpus_of(gpus, hosts),
-            "NCCL sees NVLink between these GPUs, but the driver does not allow P2P between them. NCCL takes "
-            "this for a "
-            "fault of the hardware.",
-            "On this host: nvidia-smi topo -p2p r, nvidia-smi nvlink -s, dmesg | grep -i xid, and on NVSwitch "
-            "systems "
-            "systemctl status nvidia-fabricmanager. Reset the GPUs or reboot. NCCL_IGNORE_DISABLED_P2P=1 only "
-            "hides it.",
+            "NCCL sees NVLink between these GPUs, but the driver does not allow P2P between them. "
+            "NCCL takes this for a fault of the hardware.",
+            "On this host: nvidia-smi topo -p2p r, nvidia-smi nvlink -s, dmesg | grep -i xid, and on NVSwitch systems "
+            "systemctl status nvidia-fabricmanager. Reset the GPUs or reboot. NCCL_IGNORE_DISABLED_P2P=1 only hides "
+            "it.",
             lines,
         )
 
@@ -90,12 +88,10 @@ def p2p_not_supported(paste: Paste) -> Iterator[TextFinding]:
         yield p2p_not_supported.finding(
             "info",
             _gpus_of(gpus, hosts),
-            "The driver does not allow P2P between these GPUs, which have no NVLink. This is usual for GeForce "
-            "cards, and in "
-            "many virtual machines. NCCL uses shared memory instead: slower, and correct.",
-            "No action is needed. Give the container enough /dev/shm. This line is not the cause of a crash "
-            "further down: look "
-            "for the first warning.",
+            "The driver does not allow P2P between these GPUs, which have no NVLink. This is usual for GeForce cards, "
+            "and in many virtual machines. NCCL uses shared memory instead: slower, and correct.",
+            "No action is needed. Give the container enough /dev/shm. This line is not the cause of a crash further "
+            "down: look for the first warning.",
             lines,
         )
 
@@ -115,9 +111,8 @@ def p2p_limited(paste: Paste) -> Iterator[TextFinding]:
         yield p2p_limited.finding(
             "info",
             text_list(hosts[:8]),
-            f"{first.name}={first.value} forbids direct copies between GPUs, also over NVLink. Data within a "
-            f"host goes "
-            "through shared memory or the network.",
+            f"{first.name}={first.value} forbids direct copies between GPUs, also over NVLink. "
+            "Data within a host goes through shared memory or the network.",
             f"Remove {first.name}, unless it was set to find the cause of an error.",
             [item.line for item in found],
         )
@@ -146,12 +141,10 @@ def p2p_import(paste: Paste) -> Iterator[TextFinding]:
         yield p2p_import.finding(
             "error",
             f"{affected(paste, found)} and its peer on the same host",
-            "NCCL set up P2P with a GPU that does not exist in this process (CUDA error 101, invalid device "
-            "ordinal). That "
-            "happens between containers on one host that each see only their own GPU.",
+            "NCCL set up P2P with a GPU that does not exist in this process (CUDA error 101, invalid device ordinal). "
+            "That happens between containers on one host that each see only their own GPU.",
             "Let each container see all GPUs of the host that belong to the job, or put these ranks into one "
-            "container. "
-            "NCCL_P2P_DISABLE=1 works around it, or NCCL_CUMEM_ENABLE=0 with some versions.",
+            "container. NCCL_P2P_DISABLE=1 works around it, or NCCL_CUMEM_ENABLE=0 with some versions.",
             [item.line for item in found],
         )
 
@@ -167,12 +160,12 @@ def p2p_failed(paste: Paste) -> Iterator[TextFinding]:
         yield p2p_failed.finding(
             "error",
             affected(paste, [item for item, _ in found]),
-            f"The connection between two GPUs of this host failed in CUDA ({found[0][1]}). The text alone does "
-            f"not show "
-            "whether the driver, the permissions of a container or the hardware is the reason.",
-            "Try NCCL_P2P_DISABLE=1, then NCCL_CUMEM_ENABLE=0: what helps shows which part fails. Check "
-            "nvidia-smi topo -p2p r "
-            "and dmesg | grep -i xid on this host, and that all ranks of a host share IPC and PID namespaces.",
+            f"The connection between two GPUs of this host failed in CUDA ({found[0][1]}). "
+            "The text alone does not show whether the driver, the permissions of a container or the hardware is the "
+            "reason.",
+            "Try NCCL_P2P_DISABLE=1, then NCCL_CUMEM_ENABLE=0: what helps shows which part fails. "
+            "Check nvidia-smi topo -p2p r and dmesg | grep -i xid on this host, and that all ranks of a host share IPC "
+            "and PID namespaces.",
             [item.line for item, _ in found],
         )
 
@@ -186,8 +179,7 @@ def too_many_peers(paste: Paste) -> Iterator[TextFinding]:
             "error",
             affected(paste, lines),
             "CUDA allows P2P with at most 8 peers of one GPU in a process, unless an NVSwitch connects them. "
-            "This process "
-            "uses more GPUs.",
+            "This process uses more GPUs.",
             "Use one process per GPU, or fewer GPUs per process, or NCCL_P2P_DISABLE=1 as a test.",
             lines,
         )
@@ -215,14 +207,11 @@ def nvls_fabric(paste: Paste) -> Iterator[TextFinding]:
         yield nvls_fabric.finding(
             "error",
             who if who != NOT_NAMED else f"the host of {NOT_NAMED}",
-            "Setting up multicast memory for NVLink SHARP (NVLS) failed: the NVSwitches or the fabric manager "
-            "of this host are "
-            "in a bad state, or a container lacks what they need.",
+            "Setting up multicast memory for NVLink SHARP (NVLS) failed: the NVSwitches or the fabric manager of this "
+            "host are in a bad state, or a container lacks what they need.",
             "On this host: systemctl status nvidia-fabricmanager, nvidia-smi -q (Fabric: Completed, Success), "
-            "dmesg for Xid "
-            "and SXid. Restart the fabric manager and reset the GPUs, or reboot. Until then NCCL_NVLS_ENABLE=0 "
-            "runs with less "
-            "bandwidth.",
+            "dmesg for Xid and SXid. Restart the fabric manager and reset the GPUs, or reboot. "
+            "Until then NCCL_NVLS_ENABLE=0 runs with less bandwidth.",
             lines,
         )
 
@@ -243,12 +232,10 @@ def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
         yield fabric_not_ready.finding(
             "error",
             affected(paste, lines),
-            "CUDA error 802 (system not yet initialized): on machines with NVSwitch, CUDA cannot be used until "
-            "the fabric "
-            "manager has set up the switches.",
-            "Start the fabric manager in the version of the driver: systemctl enable --now "
-            "nvidia-fabricmanager; look at its "
-            "log (/var/log/fabricmanager.log).",
+            "CUDA error 802 (system not yet initialized): on machines with NVSwitch, CUDA cannot be used until the "
+            "fabric manager has set up the switches.",
+            "Start the fabric manager in the version of the driver: systemctl enable --now nvidia-fabricmanager; "
+            "look at its log (/var/log/fabricmanager.log).",
             lines,
         )
     # The fields are those of nvmlGpuFabricInfo_t: 1 is not started, 2 is in progress.
@@ -260,9 +247,8 @@ def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
             f"{text_list(hosts_of(paste, [line.number for line, _ in waiting])[:6])}, GPU {text_list(gpus[:8])}".lstrip(
                 ", "
             ),
-            "The registration of these GPUs with the NVLink fabric is not complete, so NVLink SHARP and NVLink "
-            "between hosts "
-            "are not available to them.",
+            "The registration of these GPUs with the NVLink fabric is not complete, so NVLink SHARP and NVLink between "
+            "hosts are not available to them.",
             "Look at the fabric manager of this host (systemctl status nvidia-fabricmanager) and nvidia-smi -q "
             "(Fabric).",
             [line for line, _ in waiting],
@@ -285,10 +271,9 @@ def imex_not_working(paste: Paste) -> Iterator[TextFinding]:
             affected(paste, lines),
             "The GPUs belong to an NVLink domain of several hosts, but memory cannot be shared through it: the "
             + ("IMEX channel is missing in this process." if channel else "IMEX service does not connect these hosts."),
-            "Check that nvidia-imex runs on every host with the same nodes_config.cfg (nvidia-imex-ctl -N), and "
-            "that the "
-            "container has a channel (ls /dev/nvidia-caps-imex-channels). NCCL_MNNVL_ENABLE=0 uses the network "
-            "instead.",
+            "Check that nvidia-imex runs on every host with the same nodes_config.cfg (nvidia-imex-ctl -N), "
+            "and that the container has a channel (ls /dev/nvidia-caps-imex-channels). NCCL_MNNVL_ENABLE=0 uses the "
+            "network instead.",
             lines,
         )
 
@@ -307,9 +292,8 @@ _DUPLICATE = re.compile(r"Duplicate GPU detected : rank (\d+) and rank (\d+) bot
 def duplicate_gpu(paste: Paste) -> Iterator[TextFinding]:
     """NCCL reports ranks with the same GPU, in the old or the new wording."""
     do = (
-        "Start at most as many ranks per host as it has GPUs, and select the GPU by the local rank before the "
-        "first call: "
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), or CUDA_VISIBLE_DEVICES for each rank."
+        "Start at most as many ranks per host as it has GPUs, and select the GPU by the local rank before the first "
+        "call: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), or CUDA_VISIBLE_DEVICES for each rank."
     )
     by_gpu: dict[tuple[str | None, str], tuple[set[int], list[int]]] = defaultdict(lambda: (set(), []))
     for line, match in paste.matches(_DUPLICATE, "Duplicate GPU detected"):
@@ -321,9 +305,8 @@ def duplicate_gpu(paste: Paste) -> Iterator[TextFinding]:
         yield duplicate_gpu.finding(
             "error",
             f"{number_list(ranks, 'rank')} (GPU {gpu}{f' of {host}' if host else ''})",
-            f"{number_list(ranks, 'rank').capitalize()} use the same GPU, {gpu}. There are more ranks than GPUs "
-            f"on this host, "
-            "or every process takes its default device.",
+            f"{number_list(ranks, 'rank').capitalize()} use the same GPU, {gpu}. There are more ranks than GPUs on "
+            "this host, or every process takes its default device.",
             do,
             lines,
         )
@@ -365,8 +348,8 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """NCCL says so, or processes of one job print different versions."""
     do = (
         "Make all ranks use the same library: see which libnccl.so.2 each process loads (NCCL_DEBUG=VERSION, ldd, "
-        "grep nccl /proc/PID/maps): the wheel of pip, the package of the system, or one from "
-        "LD_LIBRARY_PATH or LD_PRELOAD."
+        "grep nccl /proc/PID/maps): the wheel of pip, the package of the system, or one from LD_LIBRARY_PATH or "
+        "LD_PRELOAD."
     )
     hosts = {item.version.partition("+")[0]: item.host for item in paste.once(read_versions) if item.host}
     found = paste.matches(_MISMATCH, "Mismatched NCCL version detected")
@@ -437,9 +420,8 @@ def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
             yield driver_too_old_for_nccl.finding(
                 "warning",
                 affected(paste, [line]),
-                f"The driver supports CUDA {have_major}.{whole(match[1]) % 1000 // 10}, and this NCCL was built "
-                f"for CUDA "
-                f"{need_text}, a newer major version.",
+                f"The driver supports CUDA {have_major}.{whole(match[1]) % 1000 // 10}, and this NCCL was built for "
+                f"CUDA {need_text}, a newer major version.",
                 f"Update the driver of this host to one for CUDA {need_major}, or use an NCCL built for CUDA "
                 f"{have_major}.",
                 [line.number, builds[0].line],
@@ -482,12 +464,10 @@ def vgpu_unsupported(paste: Paste) -> Iterator[TextFinding]:
         yield vgpu_unsupported.finding(
             "error",
             affected(paste, found),
-            "CUDA does not support a function that NCCL needs while it starts, most often memory pools. This is "
-            "usual for "
-            "virtual GPUs without unified memory, and for drivers that are too old.",
+            "CUDA does not support a function that NCCL needs while it starts, most often memory pools. "
+            "This is usual for virtual GPUs without unified memory, and for drivers that are too old.",
             "For a vGPU, turn on unified memory for it in the hypervisor (enable_uvm=1), or pass the whole GPU "
-            "through. "
-            "Otherwise update the driver.",
+            "through. Otherwise update the driver.",
             [item.line for item in found],
         )
 

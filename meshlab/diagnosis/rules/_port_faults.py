@@ -53,9 +53,9 @@ def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
             states[0].name,
             f"The state of the port changes between calls: {seen}. This fits a cable, a transceiver or a switch port "
             "that fails.",
-            f"Take the host, or {states[0].device} with NCCL_IB_HCA=^{states[0].device}, out of the job. Check "
-            "the cable, and "
-            "compare the counters of the port (symbol errors, link downed) with those of another host.",
+            f"Take the host, or {states[0].device} with NCCL_IB_HCA=^{states[0].device}, out of the job. "
+            "Check the cable, and compare the counters of the port (symbol errors, link downed) with those of another "
+            "host.",
             _all_lines(states),
         )
     for (host, interface), changes in _changes(paste).items():

@@ -97,13 +97,10 @@ def local_protection_error(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _where(paste, found),
             "Status 4 is a local protection error: the NIC may not read or write the memory of this operation. "
-            "With GPU "
-            "Direct RDMA, and most of all in virtual machines, this comes from an IOMMU or ACS in the path "
-            "between NIC and "
-            "GPU, or from ATS that is off.",
-            "Prove it with NCCL_NET_GDR_LEVEL=LOC (no GPU Direct RDMA). If that runs: turn off ACS on the "
-            "bridges, or set "
-            "up ATS for the devices that are passed through, and check nvidia-peermem and the topology file of "
+            "With GPU Direct RDMA, and most of all in virtual machines, this comes from an IOMMU or ACS in the path "
+            "between NIC and GPU, or from ATS that is off.",
+            "Prove it with NCCL_NET_GDR_LEVEL=LOC (no GPU Direct RDMA). If that runs: turn off ACS on the bridges, "
+            "or set up ATS for the devices that are passed through, and check nvidia-peermem and the topology file of "
             "the VM.",
             [item.line for item in found],
         )
@@ -141,11 +138,9 @@ def remote_invalid_request(paste: Paste) -> Iterator[TextFinding]:
         "error",
         "; ".join(parts),
         why,
-        "Look at the log of the peer at the same time. Check that all ranks use the same NCCL version, the same "
-        "NCCL_* "
-        "variables and the same network plugin, then NCCL_NET_GDR_LEVEL=LOC to exclude GPU Direct RDMA, and the "
-        "firmware "
-        "of the NICs.",
+        "Look at the log of the peer at the same time. Check that all ranks use the same NCCL version, the same NCCL_* "
+        "variables and the same network plugin, then NCCL_NET_GDR_LEVEL=LOC to exclude GPU Direct RDMA, "
+        "and the firmware of the NICs.",
         [*(item.line for item in found), *(line for line, _ in events)],
     )
 
@@ -179,9 +174,8 @@ def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
     )
     if _is_running(paste):
         why += (
-            "Communication worked before, so a link went down, the network dropped packets for too long, or the "
-            "process or "
-            "host of the peer is gone."
+            "Communication worked before, so a link went down, the network dropped packets for too long, "
+            "or the process or host of the peer is gone."
         )
     else:
         why += "If it happens at the first communication, the two NICs cannot talk to each other"
@@ -192,13 +186,11 @@ def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
         why += " The local GID is a link-local address, which is not routed."
     do = (
         "Compare show_gids on both hosts and set NCCL_IB_GID_INDEX to the RoCE v2 entry with the IPv4 address, "
-        "then prove "
-        "the path with ib_write_bw -d DEVICE -x INDEX between these two hosts."
+        "then prove the path with ib_write_bw -d DEVICE -x INDEX between these two hosts."
         if roce
-        else "Prove the path with ib_write_bw -d DEVICE between these two hosts, and check ibstat, "
-        "ibqueryerrors and the log "
-        "of the switch. On RoCE, compare show_gids and set NCCL_IB_GID_INDEX to the RoCE v2 entry with the IPv4 "
-        "address."
+        else "Prove the path with ib_write_bw -d DEVICE between these two hosts, and check ibstat, ibqueryerrors and "
+        "the log of the switch. On RoCE, compare show_gids and set NCCL_IB_GID_INDEX to the RoCE v2 entry with the "
+        "IPv4 address."
     )
     if _is_running(paste):
         do = (
@@ -217,8 +209,7 @@ def receiver_not_ready(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _where(paste, found),
             "Status 13: the peer had no receive request ready for too long. Its process hangs or is very slow, "
-            "or the ranks "
-            "do not agree on what they send.",
+            "or the ranks do not agree on what they send.",
             "Look at the peer: is the process alive, what is its stack (py-spy dump, gdb), does its host swap?",
             [item.line for item in found],
         )
@@ -325,8 +316,7 @@ def rails_not_connected(paste: Paste) -> Iterator[TextFinding]:
         "Set NCCL_IB_GID_INDEX to the RoCE v2 entry with an IPv4 address (show_gids)."
         if link_local and not apart
         else "Set NCCL_CROSS_NIC=0, so that NICs connect only within their rail, or route between the rails. "
-        "Check with "
-        "ping -I INTERFACE ADDRESS and show_gids that each pair of NICs can talk."
+        "Check with ping -I INTERFACE ADDRESS and show_gids that each pair of NICs can talk."
     )
     yield rails_not_connected.finding("error", _pair_where(paste, found), why, do, [item.line for item in found])
 
@@ -344,12 +334,10 @@ def roce_no_route(paste: Paste) -> Iterator[TextFinding]:
         yield roce_no_route.finding(
             "error",
             f"{_pair_where(paste, found)}, RoCE",
-            "The queue pair could not be connected: the address of the peer's NIC is in a network to which this "
-            "NIC has no "
-            "route. Closed connections and failed receives that follow are its consequences.",
-            "Give all RoCE NICs addresses that reach each other (ip route, show_gids), or leave the wrong ones "
-            "out with "
-            "NCCL_IB_HCA: NICs for storage and management are the usual ones.",
+            "The queue pair could not be connected: the address of the peer's NIC is in a network to which this NIC "
+            "has no route. Closed connections and failed receives that follow are its consequences.",
+            "Give all RoCE NICs addresses that reach each other (ip route, show_gids), or leave the wrong ones out "
+            "with NCCL_IB_HCA: NICs for storage and management are the usual ones.",
             [item.line for item in found],
         )
 
@@ -367,12 +355,10 @@ def device_not_in_container(paste: Paste) -> Iterator[TextFinding]:
         yield device_not_in_container.finding(
             "error",
             _pair_where(paste, found),
-            "The RDMA device is visible, but its network interface is not in this network namespace, so its "
-            "address cannot "
-            "be used. This is typical of SR-IOV functions and containers.",
-            "Name in NCCL_IB_HCA only the devices that show_gids lists inside the container, or run with the "
-            "network of the "
-            "host.",
+            "The RDMA device is visible, but its network interface is not in this network namespace, so its address "
+            "cannot be used. This is typical of SR-IOV functions and containers.",
+            "Name in NCCL_IB_HCA only the devices that show_gids lists inside the container, or run with the network "
+            "of the host.",
             [item.line for item in found],
         )
 
@@ -395,9 +381,8 @@ def gid_index_invalid(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _pair_where(paste, found),
             f"{why} Unequal MTUs and different link layers are other reasons.",
-            "Remove NCCL_IB_GID_INDEX: NCCL 2.21 and newer find the index themselves (-1). Otherwise set the "
-            "index of the "
-            "RoCE v2 entry that show_gids lists on every host.",
+            "Remove NCCL_IB_GID_INDEX: NCCL 2.21 and newer find the index themselves (-1). Otherwise set the index of "
+            "the RoCE v2 entry that show_gids lists on every host.",
             [*(item.line for item in found), *(item.line for item in forced)],
         )
 
@@ -454,9 +439,8 @@ def port_error(paste: Paste) -> Iterator[TextFinding]:
         "error",
         ", ".join(part for part in (hosts, text_list(ports[:6])) if part),
         why,
-        "Check the link on these hosts: ibstat, mlxlink -d DEVICE, ibqueryerrors, dmesg | grep -i link. Until "
-        "it is repaired, "
-        "leave the NIC or the host out (NCCL_IB_HCA).",
+        "Check the link on these hosts: ibstat, mlxlink -d DEVICE, ibqueryerrors, dmesg | grep -i link. "
+        "Until it is repaired, leave the NIC or the host out (NCCL_IB_HCA).",
         [line for line, _, _ in [*found, *again]],
     )
 
@@ -474,9 +458,8 @@ def async_error(paste: Paste) -> Iterator[TextFinding]:
             "error",
             affected(paste, [line for line, _, _ in found]),
             f"The NIC reports: {found[0][2].strip()}. After that it does not work for this process any more.",
-            "Look at dmesg of this host (mlx5_core, PCIe errors), the firmware of the NIC and its slot. Take "
-            "the host out if "
-            "it happens again.",
+            "Look at dmesg of this host (mlx5_core, PCIe errors), the firmware of the NIC and its slot. "
+            "Take the host out if it happens again.",
             [line for line, _, _ in found],
         )
 
@@ -493,9 +476,8 @@ def gid_table_changed(paste: Paste) -> Iterator[TextFinding]:
         yield gid_table_changed.finding(
             "warning",
             affected(paste, lines),
-            "The addresses (GIDs) of a RoCE NIC changed while the job was running. Connections that use an old "
-            "address fail "
-            "or get slow.",
+            "The addresses (GIDs) of a RoCE NIC changed while the job was running. Connections that use an old address "
+            "fail or get slow.",
             "Find what changes the addresses of the interface (DHCP, NetworkManager, a restart of a container "
             "network).",
             lines,
@@ -530,8 +512,7 @@ def memlock_too_small(paste: Paste) -> Iterator[TextFinding]:
             "info",
             affected(paste, calls),
             "Memory could not be registered with the NIC, although the limit that the text shows is unlimited. "
-            "The limit of "
-            "the ranks may still be another one, or the NIC has no more resources.",
+            "The limit of the ranks may still be another one, or the NIC has no more resources.",
             "Print ulimit -l in the ranks themselves, and look at dmesg for messages of the NIC's driver.",
             [*calls, *(line for line, _ in limits)],
         )
@@ -543,11 +524,9 @@ def memlock_too_small(paste: Paste) -> Iterator[TextFinding]:
         f"{affected(paste, [*calls, *said])}{limit}".strip(),
         "Registering memory with the NIC failed: a process may lock "
         + (f"only {small} kB." if small else "too little memory, as far as the error shows."),
-        "Set memlock to unlimited in /etc/security/limits.conf and for the daemon that starts the ranks "
-        "(slurmd, sshd: "
-        "LimitMEMLOCK=infinity), in Docker --ulimit memlock=-1 --cap-add=IPC_LOCK. Log in again, and check "
-        "ulimit -l inside "
-        "mpirun or srun.",
+        "Set memlock to unlimited in /etc/security/limits.conf and for the daemon that starts the ranks (slurmd, "
+        "sshd: LimitMEMLOCK=infinity), in Docker --ulimit memlock=-1 --cap-add=IPC_LOCK. "
+        "Log in again, and check ulimit -l inside mpirun or srun.",
         [*calls, *said, *(line for line, _ in limits)],
     )
 
@@ -585,14 +564,11 @@ def gdr_registration_failed(paste: Paste) -> Iterator[TextFinding]:
         yield gdr_registration_failed.finding(
             "error",
             affected(paste, [line for line, _ in found]),
-            f"{found[0][1]['call']} failed ({found[0][1]['text'].strip()}): the NIC could not register a "
-            f"buffer, usually one "
-            "in the memory of a GPU. The kernel module that makes this possible does not fit the driver, or "
-            "DMA-BUF is not "
-            "supported for this NIC.",
-            "Prove it with NCCL_NET_GDR_LEVEL=LOC. Then reinstall nvidia-peermem after the RDMA drivers, or use "
-            "the open GPU "
-            "driver with DMA-BUF; NCCL_DMABUF_ENABLE=0 chooses nvidia-peermem.",
+            f"{found[0][1]['call']} failed ({found[0][1]['text'].strip()}): the NIC could not register a buffer, "
+            "usually one in the memory of a GPU. The kernel module that makes this possible does not fit the driver, "
+            "or DMA-BUF is not supported for this NIC.",
+            "Prove it with NCCL_NET_GDR_LEVEL=LOC. Then reinstall nvidia-peermem after the RDMA drivers, "
+            "or use the open GPU driver with DMA-BUF; NCCL_DMABUF_ENABLE=0 chooses nvidia-peermem.",
             [line for line, _ in found],
         )
 

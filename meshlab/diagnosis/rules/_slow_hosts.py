@@ -49,9 +49,8 @@ def slow_node(paste: Paste) -> Iterator[TextFinding]:
         yield slow_node.finding(
             "warning",
             name,
-            f"{_how_many(len(ones), name)} "
-            f"{'reaches' if len(ones) == 1 else 'reach'} {shown}, while its partners ({', '.join(partners)}) reach up "
-            f"to {fast:g} with other hosts.",
+            f"{_how_many(len(ones), name)} {'reaches' if len(ones) == 1 else 'reach'} {shown}, while its partners "
+            f"({', '.join(partners)}) reach up to {fast:g} with other hosts.",
             f"Compare {name} with a good host: NCCL_TOPO_DUMP_FILE on a rank there, rate and width of NICs and PCIe "
             "(ibstat, lspci -vv), and GPU Direct RDMA on every NIC.",
             [one.line for one in ones],
