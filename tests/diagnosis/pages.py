@@ -100,8 +100,8 @@ def rules_page() -> str:
     """The page of all rules: a table, and a section for each of them."""
     blocks = [
         "# The rules of `ml.explain`",
-        "`ml.explain(text)` applies these rules to a pasted text. Each of them is a function with a name, a source and "
-        "a test, and `ml.diagnosis.RULES` is their table. This page is written by `python -m tests.diagnosis.pages`.",
+        "`ml.explain(text)` applies these rules to a pasted text. Each of them has a name, a source and a test, and "
+        "`ml.diagnosis.RULES` is their table. This page is written by `python -m tests.diagnosis.pages`.",
         "\n".join(
             ["| severity | meaning |", "|---|---|", *(f"| {level} | {meaning} |" for level, meaning in LEVELS.items())]
         ),

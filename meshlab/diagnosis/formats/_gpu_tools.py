@@ -1,6 +1,4 @@
-"""Output of ``nvidia-smi``: the table of GPUs, ``nvlink``, ``topo`` and the sections of ``-q`` about memory and "
-"fabric.
-"""
+"""Output of ``nvidia-smi``: the table of GPUs, ``nvlink``, ``topo``, and ``-q`` about memory and the fabric."""
 
 from __future__ import annotations
 

@@ -130,9 +130,7 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
 
 @rule("nvlink-warning", "An NVLink recovered from an error", source=_CATALOG)
 def nvlink_warning(paste: Paste) -> Iterator[TextFinding]:
-    """Looks for Xid 144 to 150 that are marked nonfatal, without an error that stopped a process, and nonfatal "
-    "SXids.
-    """
+    """Looks for nonfatal SXids, and for Xid 144 to 150 that are marked nonfatal, if no error stopped a process."""
     log = paste.once(read_kernel_log)
     errors, named = paste.once(_nvlink_items)
     failed = {(item.host, item.bus_id) for item in (*errors, *named)}  # their nonfatal errors belong to the same event

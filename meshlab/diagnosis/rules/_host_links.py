@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._findings import Level, Rule, TextFinding, line_numbers, rule
+from meshlab.diagnosis._findings import Level, TextFinding, line_numbers, rule
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._gpu_tools import matrix_numbers, read_nvlinks
 from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links
 from meshlab.diagnosis.formats._machine_text import health_of, machine_of, matrix_of, tree_of
+from meshlab.diagnosis.rules._line_rules import LineRule, matching, rules_of
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._links import NEAR, UNKNOWN, Distance
@@ -393,24 +394,6 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-@rule("peermem-unused", "The module nvidia_peermem has no users", source="lsmod(8)")
-def peermem_unused(paste: Paste) -> Iterator[TextFinding]:
-    """Looks for nvidia_peermem in the output of lsmod. Its use count does not show whether GPUDirect RDMA works."""
-    lines = [
-        line
-        for line in paste.find("nvidia_peermem", "nv_peer_mem")
-        if re.match(r"\s*(?:nvidia_peermem|nv_peer_mem)\s+\d+\s+0\b", line.text)
-    ]
-    if lines:
-        yield peermem_unused.finding(
-            "normal",
-            "nvidia_peermem",
-            "The module is loaded. A use count of 0 is normal, because other modules call it without holding it.",
-            "",
-            lines,
-        )
-
-
 def _kinds(machine: Cluster) -> Iterator[tuple[Node, list[str]]]:
     """Iterate over hosts that differ, each with the names of all hosts that equal it."""
     for kind, node in enumerate(machine.templates):
@@ -457,7 +440,10 @@ def _shown(paste: Paste, names: list[str]) -> list[PasteLine]:
     return chosen or rows or paste.find("=== System : max", "INFO GPU/")[:8]
 
 
-LINK_RULES: tuple[Rule, ...] = (
+_UNUSED_MODULE = re.compile(r"^\s*(?:nvidia_peermem|nv_peer_mem)\s+\d+\s+0\b")
+
+LINK_RULES = rules_of(
+    __name__,
     host_health,
     nic_far_from_gpu,
     no_nvlink,
@@ -467,6 +453,16 @@ LINK_RULES: tuple[Rule, ...] = (
     pcie_width,
     small_limits,
     healthy_matrix,
-    peermem_unused,
+    LineRule(
+        code="peermem-unused",
+        title="The module nvidia_peermem has no users",
+        looks_for="Looks for nvidia_peermem in the output of lsmod. Its use count does not show whether GPUDirect RDMA "
+        "works.",
+        find=matching(_UNUSED_MODULE, "nvidia_peermem", "nv_peer_mem"),
+        level="normal",
+        subject="nvidia_peermem",
+        why="The module is loaded. A use count of 0 is normal, because other modules call it without holding it.",
+        source="lsmod(8)",
+    ),
 )
 """Rules for the links inside a host."""

@@ -19,6 +19,7 @@ from meshlab.diagnosis.formats._nccl_lines import (
     read_variables,
     text_list,
 )
+from meshlab.diagnosis.rules._line_rules import LineRule, having, matching, rules_of
 
 _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _TROUBLESHOOTING = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -232,44 +233,8 @@ def _address_hint(addresses: set[str]) -> str:
     return ""
 
 
-@rule(
-    "hostname-unresolved",
-    "A host name cannot be resolved",
-    source=(f"{_ENV}#nccl-comm-id", "NCCL src/misc/socket.cc"),
-)
-def address_info_failed(paste: Paste) -> Iterator[TextFinding]:
-    """NCCL could not turn the host in ``NCCL_COMM_ID`` into an address."""
-    lines = paste.find("Net : error encountered when getting address info")
-    if lines:
-        yield address_info_failed.finding(
-            "error",
-            affected(paste, lines),
-            "The name of the host in NCCL_COMM_ID cannot be turned into an address on this host.",
-            "Give NCCL_COMM_ID an IP address (NCCL_COMM_ID=10.0.0.1:23456), or add the name to DNS or /etc/hosts.",
-            lines,
-        )
-
-
 _COUNTS = re.compile(r"mismatch in (?:rank count|info) from procs")
-
-
-@rule(
-    "world-size-mismatch",
-    "Processes with different numbers of ranks try to form one communicator",
-    source="NCCL src/bootstrap.cc",
-)
-def world_size_mismatch(paste: Paste) -> Iterator[TextFinding]:
-    """The root of the bootstrap received different numbers of ranks."""
-    lines = [line for line, _ in paste.matches(_COUNTS, "mismatch in ")]
-    if lines:
-        yield world_size_mismatch.finding(
-            "error",
-            affected(paste, lines),
-            "Processes with the same unique id gave different numbers of ranks: their world sizes differ, or processes "
-            "of an older start are still alive and use the same address.",
-            "Start all processes with the same world size, and end the processes of earlier runs on every host first.",
-            lines,
-        )
+_FOREIGN = re.compile(r"wrong (magic|type) \w+ != \w+")
 
 
 @rule("duplicate-rank", "Two processes have the same rank", source="NCCL src/bootstrap.cc")
@@ -288,32 +253,41 @@ def duplicate_rank(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-@rule(
-    "foreign-connection",
-    "A process that is not part of the communicator connected",
-    source="NCCL src/misc/socket.cc",
-)
-def foreign_connection(paste: Paste) -> Iterator[TextFinding]:
-    """A connection has the wrong magic number or the wrong type."""
-    found = paste.matches(re.compile(r"wrong (magic|type) \w+ != \w+"), "wrong magic", "wrong type")
-    if found:
-        yield foreign_connection.finding(
-            "warning",
-            affected(paste, [line for line, _ in found]),
-            "A connection arrived that does not belong to this communicator: from a process of another job or of an "
-            "older start, from a port scanner, or from a rank with another version of NCCL.",
-            "End old processes on every host, use the same NCCL everywhere, and keep scanners away from these ports.",
-            [line for line, _ in found],
-        )
-
-
-INTERFACE_RULES = (
+INTERFACE_RULES = rules_of(
+    __name__,
     loopback_interface,
     virtual_interface,
     interface_not_found,
     connection_failed,
-    address_info_failed,
-    world_size_mismatch,
+    LineRule(
+        code="hostname-unresolved",
+        title="A host name cannot be resolved",
+        looks_for="NCCL could not turn the host in ``NCCL_COMM_ID`` into an address.",
+        find=having("Net : error encountered when getting address info"),
+        why="The name of the host in NCCL_COMM_ID cannot be turned into an address on this host.",
+        do="Give NCCL_COMM_ID an IP address (NCCL_COMM_ID=10.0.0.1:23456), or add the name to DNS or /etc/hosts.",
+        source=(f"{_ENV}#nccl-comm-id", "NCCL src/misc/socket.cc"),
+    ),
+    LineRule(
+        code="world-size-mismatch",
+        title="Processes with different numbers of ranks try to form one communicator",
+        looks_for="The root of the bootstrap received different numbers of ranks.",
+        find=matching(_COUNTS, "mismatch in "),
+        why="Processes with the same unique id gave different numbers of ranks: their world sizes differ, or processes "
+        "of an older start are still alive and use the same address.",
+        do="Start all processes with the same world size, and end the processes of earlier runs on every host first.",
+        source="NCCL src/bootstrap.cc",
+    ),
     duplicate_rank,
-    foreign_connection,
+    LineRule(
+        code="foreign-connection",
+        title="A process that is not part of the communicator connected",
+        looks_for="A connection has the wrong magic number or the wrong type.",
+        find=matching(_FOREIGN, "wrong magic", "wrong type"),
+        level="warning",
+        why="A connection arrived that does not belong to this communicator: from a process of another job or of an "
+        "older start, from a port scanner, or from a rank with another version of NCCL.",
+        do="End old processes on every host, use the same NCCL everywhere, and keep scanners away from these ports.",
+        source="NCCL src/misc/socket.cc",
+    ),
 )

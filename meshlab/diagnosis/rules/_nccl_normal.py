@@ -26,6 +26,7 @@ from meshlab.diagnosis.formats._nccl_lines import (
     text_list,
 )
 from meshlab.diagnosis.rules._jobs import is_echo_text, read_echoes
+from meshlab.diagnosis.rules._line_rules import LineRule, having, rules_of
 
 _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _MOST = 200  # lines of one kind that are named
@@ -61,20 +62,6 @@ def plugin_not_found(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-@rule("nvls-not-available", "NVLink SHARP is not available", source=f"{_ENV}#nccl-nvls-enable")
-def nvls_not_available(paste: Paste) -> Iterator[TextFinding]:
-    """NVLS is not available, or has no channels."""
-    lines = paste.numbers("NVLS multicast support is not available", ", 0 nvls channels")
-    if lines:
-        yield nvls_not_available.finding(
-            "normal",
-            affected(paste, lines[:_MOST]),
-            "NVLink SHARP needs Hopper or newer with NVSwitches of the third generation or newer. "
-            "Without it there are 0 NVLS channels, and NCCL uses rings and trees.",
-            lines=lines[:_MOST],
-        )
-
-
 @rule("pattern-without-channels", "A pattern is not possible on this machine", source="NCCL src/graph/search.cc")
 def pattern_without_channels(paste: Paste) -> Iterator[TextFinding]:
     """The search found no channels for CollNet or NVLS."""
@@ -88,44 +75,6 @@ def pattern_without_channels(paste: Paste) -> Iterator[TextFinding]:
             f"A pattern with 0 channels only says that {kinds} cannot be used here. Rings (pattern 4) and trees (1 and "
             "2) are what counts.",
             lines=[item.line for item in found[:_MOST]],
-        )
-
-
-@rule("p2p-not-used-for-pair", "NCCL does not use P2P for a pair of GPUs", source="NCCL src/transport/p2p.cc")
-def p2p_not_used(paste: Paste) -> Iterator[TextFinding]:
-    """NCCL notes that it cannot enable P2P between two GPUs."""
-    lines = paste.numbers("Could not enable P2P between dev")
-    if lines:
-        yield p2p_not_used.finding(
-            "normal",
-            affected(paste, lines[:_MOST]),
-            "NCCL tests P2P for each pair of GPUs. If it is not possible, data goes through shared memory: slower, "
-            "and correct.",
-            lines=lines[:_MOST],
-        )
-
-
-@rule(
-    "not-readable", "Details of the machine cannot be read", source="NCCL src/graph/xml.cc, src/transport/net_socket.cc"
-)
-def not_readable(paste: Paste) -> Iterator[TextFinding]:
-    """NCCL cannot read a file below ``/sys``, or does not find an optional symbol."""
-    lines = paste.numbers(
-        "Topology detection : could not read",
-        "Could not find real path of",
-        "dlvsym failed on",
-        "is not a PCI device (virtio)",
-        "Affinity for GPU",
-        "Failed to open mlx5dv symbols",
-        "Failed to open libmlx5",
-    )
-    if lines:
-        yield not_readable.finding(
-            "normal",
-            text_list(hosts_of(paste, lines[:_MOST])[:8]),
-            "In virtual machines and containers some files of /sys are missing, and older libraries lack optional "
-            "functions. NCCL continues without them; it may then know less about speeds and distances.",
-            lines=lines[:_MOST],
         )
 
 
@@ -203,9 +152,8 @@ def nccl_echo(paste: Paste) -> Iterator[TextFinding]:
         yield nccl_echo.finding(
             "normal",
             affected(paste, lines[:_MOST]),
-            "These lines pass an error on. The cause is in the first warning before them; the last line of all, "
-            "such as "
-            '"internal error" or "unhandled system error", does not show it.',
+            "These lines pass an error on. The cause is in the first warning before them; the last line of all, such "
+            'as "internal error" or "unhandled system error", does not show it.',
             lines=lines[:_MOST],
         )
 
@@ -355,14 +303,57 @@ def _unknown_last_error(paste: Paste) -> PasteLine | None:
     return None
 
 
-NCCL_NORMAL_RULES = (
+NCCL_NORMAL_RULES = rules_of(
+    __name__,
     nccl_healthy,
     unknown_warning,
     plugin_not_found,
-    nvls_not_available,
+    LineRule(
+        code="nvls-not-available",
+        title="NVLink SHARP is not available",
+        looks_for="NVLS is not available, or has no channels.",
+        find=having("NVLS multicast support is not available", ", 0 nvls channels"),
+        level="normal",
+        why=(
+            "NVLink SHARP needs Hopper or newer with NVSwitches of the third generation or newer. "
+            "Without it there are 0 NVLS channels, and NCCL uses rings and trees."
+        ),
+        source=f"{_ENV}#nccl-nvls-enable",
+    ),
     pattern_without_channels,
-    p2p_not_used,
-    not_readable,
+    LineRule(
+        code="p2p-not-used-for-pair",
+        title="NCCL does not use P2P for a pair of GPUs",
+        looks_for="NCCL notes that it cannot enable P2P between two GPUs.",
+        find=having("Could not enable P2P between dev"),
+        level="normal",
+        why=(
+            "NCCL tests P2P for each pair of GPUs. If it is not possible, data goes through shared memory: slower, "
+            "and correct."
+        ),
+        source="NCCL src/transport/p2p.cc",
+    ),
+    LineRule(
+        code="not-readable",
+        title="Details of the machine cannot be read",
+        looks_for="NCCL cannot read a file below ``/sys``, or does not find an optional symbol.",
+        find=having(
+            "Topology detection : could not read",
+            "Could not find real path of",
+            "dlvsym failed on",
+            "is not a PCI device (virtio)",
+            "Affinity for GPU",
+            "Failed to open mlx5dv symbols",
+            "Failed to open libmlx5",
+        ),
+        level="normal",
+        subject="{hosts}",
+        why=(
+            "In virtual machines and containers some files of /sys are missing, and older libraries lack optional "
+            "functions. NCCL continues without them; it may then know less about speeds and distances."
+        ),
+        source="NCCL src/graph/xml.cc, src/transport/net_socket.cc",
+    ),
     no_rdma_device,
     device_number_odd,
     connect_retried,

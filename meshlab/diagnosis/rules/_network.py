@@ -51,9 +51,7 @@ def _set_lines(paste: Paste, *names: str) -> list[int]:
     source=(f"{_TROUBLESHOOTING}#networking-issues", "NCCL src/plugin/net.cc, src/transport/net_ib.cc"),
 )
 def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
-    """``Using network Socket``, or the line of the Socket transport, although the job may need InfiniBand, "
-    "RoCE or EFA.
-    """
+    """``Using network Socket``, or a line of the TCP transport, although the job may need InfiniBand, RoCE or EFA."""
     used = [item.line for item in paste.once(read_networks) if item.name == "Socket"]
     others = [item for item in paste.once(read_networks) if item.name != "Socket"]
     if not used and not others:  # before 2.7

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import TextFinding, rule
@@ -12,7 +13,6 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._nccl_lines import (
     CUDA_FAILURE,
     NOT_NAMED,
-    NcclMessage,
     affected,
     hosts_of,
     is_one_host,
@@ -22,11 +22,19 @@ from meshlab.diagnosis.formats._nccl_lines import (
     pci_address,
     read_communicators,
     read_cuda_failures,
-    read_hosts,
-    read_variables,
     read_versions,
     text_list,
     warnings_with,
+)
+from meshlab.diagnosis.rules._line_rules import (
+    LineRule,
+    Lines,
+    cuda_failures,
+    having,
+    hosts_of_variables,
+    rules_of,
+    variable_is,
+    warnings_matching,
 )
 from meshlab.nccl_tests._info import version_from_code
 
@@ -42,147 +50,36 @@ _P2P_FAILURE = re.compile(
 )
 
 
-def _disabled_pairs(paste: Paste, nvlink: bool) -> tuple[list[int], set[int], set[str | None]]:
-    lines: list[int] = []
-    gpus: set[int] = set()
-    hosts: set[str | None] = set()
-    for line, match in paste.matches(_DISABLED, "P2P is disabled between "):
-        if bool(match["nvlink"]) == nvlink:
-            lines.append(line.number)
-            gpus.update((whole(match[2]), whole(match[3])))
-            hosts.add(message_of(line).host)
-    return lines, gpus, hosts
+def _disabled_pairs(paste: Paste, *, nvlink: bool) -> Lines:
+    """Find the lines about GPUs without P2P that NVLink connects, or does not."""
+    matches = paste.matches(_DISABLED, "P2P is disabled between ")
+    return Lines([line.number for line, match in matches if bool(match["nvlink"]) == nvlink])
 
 
-def _gpus_of(gpus: set[int], hosts: set[str | None]) -> str:
-    names = sorted(host for host in hosts if host)
-    return f"{number_list(gpus, 'GPU')} of {text_list(names[:6])}" if names else number_list(gpus, "GPU")
+def _connected_gpus(paste: Paste, numbers: Sequence[int]) -> str:
+    pairs = (match for number in numbers if (match := _DISABLED.search(paste.line(number).text)))
+    gpus = number_list((whole(gpu) for match in pairs for gpu in match.group(2, 3)), "GPU")
+    names = sorted(hosts_of(paste, numbers))
+    return f"{gpus} of {text_list(names[:6])}" if names else gpus
 
 
-@rule(
-    "nvlink-p2p-broken",
-    "GPUs with NVLink cannot use P2P",
-    source=(_PATHS, "https://github.com/NVIDIA/nccl/issues/2329"),
-)
-def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
-    """NCCL warns that P2P is disabled between GPUs that NVLink connects."""
-    lines, gpus, hosts = _disabled_pairs(paste, nvlink=True)
-    if lines:
-        yield nvlink_p2p_broken.finding(
-            "error",
-            _gpus_of(gpus, hosts),
-            "NCCL sees NVLink between these GPUs, but the driver does not allow P2P between them. "
-            "NCCL takes this for a fault of the hardware.",
-            "On this host: nvidia-smi topo -p2p r, nvidia-smi nvlink -s, dmesg | grep -i xid, and on NVSwitch systems "
-            "systemctl status nvidia-fabricmanager. Reset the GPUs or reboot. NCCL_IGNORE_DISABLED_P2P=1 only hides "
-            "it.",
-            lines,
-        )
-
-
-@rule("p2p-not-supported", "These GPUs have no P2P", source=(_PATHS, "https://github.com/NVIDIA/nccl-tests/issues/287"))
-def p2p_not_supported(paste: Paste) -> Iterator[TextFinding]:
-    """NCCL notes that P2P is disabled between GPUs that are connected by PCIe only."""
-    lines, gpus, hosts = _disabled_pairs(paste, nvlink=False)
-    if lines:
-        yield p2p_not_supported.finding(
-            "info",
-            _gpus_of(gpus, hosts),
-            "The driver does not allow P2P between these GPUs, which have no NVLink. This is usual for GeForce cards, "
-            "and in many virtual machines. NCCL uses shared memory instead: slower, and correct.",
-            "No action is needed. Give the container enough /dev/shm. This line is not the cause of a crash further "
-            "down: look for the first warning.",
-            lines,
-        )
-
-
-@rule("p2p-limited-by-env", "A variable limits P2P", source=(f"{_ENV}#nccl-p2p-disable", f"{_ENV}#nccl-p2p-level"))
-def p2p_limited(paste: Paste) -> Iterator[TextFinding]:
-    """``NCCL_P2P_DISABLE=1`` is set, or ``NCCL_P2P_LEVEL`` forbids P2P."""
-    found = [
-        item
-        for item in paste.once(read_variables)
-        if (item.name == "NCCL_P2P_DISABLE" and item.value == "1")
-        or (item.name == "NCCL_P2P_LEVEL" and item.value in ("LOC", "0"))
-    ]
-    if found:
-        hosts = list(dict.fromkeys(item.host for item in found if item.host)) or list(paste.once(read_hosts))
-        first = found[0]
-        yield p2p_limited.finding(
-            "info",
-            text_list(hosts[:8]),
-            f"{first.name}={first.value} forbids direct copies between GPUs, also over NVLink. "
-            "Data within a host goes through shared memory or the network.",
-            f"Remove {first.name}, unless it was set to find the cause of an error.",
-            [item.line for item in found],
-        )
-
-
-def _p2p_failures(paste: Paste) -> list[tuple[NcclMessage, str]]:
-    """Return the warnings of the P2P transport about CUDA, with the text of the error."""
-    found = []
+def _p2p_failures(paste: Paste) -> Iterator[tuple[int, str]]:
+    """Yield the lines of the P2P transport's warnings about CUDA, with the text of the error."""
     for item in warnings_with(paste, "Cuda failure ", "open CUDA IPC handle", "failed to peer with device"):
         match = CUDA_FAILURE.search(item.text) or _P2P_FAILURE.search(item.text)
         if match and "p2p.cc" in (item.source or ""):
-            found.append((item, match["text"].strip()))
-    return found
+            yield item.line, match["text"].strip()
 
 
-@rule(
-    "p2p-import-across-containers",
-    "The memory of a GPU in another container cannot be imported",
-    source=("https://github.com/NVIDIA/nccl/issues/1647", "NCCL src/transport/p2p.cc"),
-    causes=("rank-died",),
-)
-def p2p_import(paste: Paste) -> Iterator[TextFinding]:
-    """The P2P transport fails because a device does not exist in this process."""
-    found = [item for item, text in _p2p_failures(paste) if "invalid device ordinal" in text]
-    if found:
-        yield p2p_import.finding(
-            "error",
-            f"{affected(paste, found)} and its peer on the same host",
-            "NCCL set up P2P with a GPU that does not exist in this process (CUDA error 101, invalid device ordinal). "
-            "That happens between containers on one host that each see only their own GPU.",
-            "Let each container see all GPUs of the host that belong to the job, or put these ranks into one "
-            "container. NCCL_P2P_DISABLE=1 works around it, or NCCL_CUMEM_ENABLE=0 with some versions.",
-            [item.line for item in found],
-        )
+def _failed_imports(paste: Paste) -> Lines:
+    return Lines([number for number, text in _p2p_failures(paste) if "invalid device ordinal" in text])
 
 
-@rule(
-    "p2p-failed", "P2P between GPUs could not be set up", source=f"{_TROUBLESHOOTING}#gpu-direct", causes=("rank-died",)
-)
-def p2p_failed(paste: Paste) -> Iterator[TextFinding]:
-    """The P2P transport fails with another error of CUDA."""
-    known = ("invalid device ordinal", "out of memory", "peer mapping resources")
-    found = [(item, text) for item, text in _p2p_failures(paste) if not any(word in text for word in known)]
-    if found:
-        yield p2p_failed.finding(
-            "error",
-            affected(paste, [item for item, _ in found]),
-            f"The connection between two GPUs of this host failed in CUDA ({found[0][1]}). "
-            "The text alone does not show whether the driver, the permissions of a container or the hardware is the "
-            "reason.",
-            "Try NCCL_P2P_DISABLE=1, then NCCL_CUMEM_ENABLE=0: what helps shows which part fails. "
-            "Check nvidia-smi topo -p2p r and dmesg | grep -i xid on this host, and that all ranks of a host share IPC "
-            "and PID namespaces.",
-            [item.line for item, _ in found],
-        )
-
-
-@rule("too-many-peers", "A GPU has too many P2P peers", source="https://github.com/NVIDIA/nccl/issues/1874")
-def too_many_peers(paste: Paste) -> Iterator[TextFinding]:
-    """CUDA reports that the resources for mapping peers are exhausted."""
-    lines = paste.find("peer mapping resources exhausted")
-    if lines:
-        yield too_many_peers.finding(
-            "error",
-            affected(paste, lines),
-            "CUDA allows P2P with at most 8 peers of one GPU in a process, unless an NVSwitch connects them. "
-            "This process uses more GPUs.",
-            "Use one process per GPU, or fewer GPUs per process, or NCCL_P2P_DISABLE=1 as a test.",
-            lines,
-        )
+def _other_p2p_failures(paste: Paste) -> Lines:
+    """Find the failures that no other rule explains, and the text of the first."""
+    explained = ("invalid device ordinal", "out of memory", "peer mapping resources")
+    texts = {number: text for number, text in _p2p_failures(paste) if not any(word in text for word in explained)}
+    return Lines(list(texts), {"text": next(iter(texts.values()), "")})
 
 
 # -- NVLS and the fabric -----------------------------------------------------------------------------------------------
@@ -428,63 +325,111 @@ def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-@rule("unsupported-arch", "NCCL has no code for this GPU", source="https://github.com/NVIDIA/nccl/issues/1372")
-def no_code_for_gpu(paste: Paste) -> Iterator[TextFinding]:
-    """A kernel of NCCL is missing in its library."""
-    found = [
-        item
-        for item, match in paste.once(read_cuda_failures)
-        if re.search("named symbol not found|invalid device function", match["text"])
-    ]
-    if found:
-        yield no_code_for_gpu.finding(
-            "error",
-            affected(paste, found),
-            "The library of NCCL has no kernel for this generation of GPUs: it was built for others.",
-            "Use an official build, or build NCCL with NVCC_GENCODE for this GPU, for example "
-            'make src.build NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90".',
-            [item.line for item in found],
-        )
+_MISSING_KERNEL = re.compile("named symbol not found|invalid device function")
+_NOT_SUPPORTED = re.compile("Cuda failure (?:801 )?'operation not supported")
 
-
-@rule(
-    "vgpu-unsupported",
-    "The virtual GPU lacks a function that NCCL needs",
-    source="https://github.com/NVIDIA/nccl/issues/2101",
-)
-def vgpu_unsupported(paste: Paste) -> Iterator[TextFinding]:
-    """The initialisation of NCCL fails because CUDA does not support an operation."""
-    found = [
-        item
-        for item in warnings_with(paste, "Cuda failure ")
-        if re.search("^(?:src/)?init.cc", item.source or "")
-        and re.search("Cuda failure (?:801 )?'operation not supported", item.text)
-    ]
-    if found:
-        yield vgpu_unsupported.finding(
-            "error",
-            affected(paste, found),
-            "CUDA does not support a function that NCCL needs while it starts, most often memory pools. "
-            "This is usual for virtual GPUs without unified memory, and for drivers that are too old.",
-            "For a vGPU, turn on unified memory for it in the hypervisor (enable_uvm=1), or pass the whole GPU "
-            "through. Otherwise update the driver.",
-            [item.line for item in found],
-        )
-
-
-PEER_RULES = (
-    nvlink_p2p_broken,
+PEER_RULES = rules_of(
+    __name__,
+    LineRule(
+        code="nvlink-p2p-broken",
+        title="GPUs with NVLink cannot use P2P",
+        looks_for="NCCL warns that P2P is disabled between GPUs that NVLink connects.",
+        find=partial(_disabled_pairs, nvlink=True),
+        subject=_connected_gpus,
+        why="NCCL sees NVLink between these GPUs, but the driver does not allow P2P between them. "
+        "NCCL takes this for a fault of the hardware.",
+        do="On this host: nvidia-smi topo -p2p r, nvidia-smi nvlink -s, dmesg | grep -i xid, and on NVSwitch systems "
+        "systemctl status nvidia-fabricmanager. Reset the GPUs or reboot. NCCL_IGNORE_DISABLED_P2P=1 only hides "
+        "it.",
+        source=(_PATHS, "https://github.com/NVIDIA/nccl/issues/2329"),
+    ),
     duplicate_gpu,
     version_mismatch,
     driver_too_old_for_nccl,
-    no_code_for_gpu,
-    vgpu_unsupported,
+    LineRule(
+        code="unsupported-arch",
+        title="NCCL has no code for this GPU",
+        looks_for="A kernel of NCCL is missing in its library.",
+        find=cuda_failures(_MISSING_KERNEL),
+        why="The library of NCCL has no kernel for this generation of GPUs: it was built for others.",
+        do="Use an official build, or build NCCL with NVCC_GENCODE for this GPU, for example "
+        'make src.build NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90".',
+        source="https://github.com/NVIDIA/nccl/issues/1372",
+    ),
+    LineRule(
+        code="vgpu-unsupported",
+        title="The virtual GPU lacks a function that NCCL needs",
+        looks_for="The initialisation of NCCL fails because CUDA does not support an operation.",
+        find=warnings_matching(_NOT_SUPPORTED, "Cuda failure ", r"^(?:src/)?init\.cc"),
+        why="CUDA does not support a function that NCCL needs while it starts, most often memory pools. "
+        "This is usual for virtual GPUs without unified memory, and for drivers that are too old.",
+        do="For a vGPU, turn on unified memory for it in the hypervisor (enable_uvm=1), or pass the whole GPU "
+        "through. Otherwise update the driver.",
+        source="https://github.com/NVIDIA/nccl/issues/2101",
+    ),
     imex_not_working,
     fabric_not_ready,
     nvls_fabric,
-    p2p_import,
-    too_many_peers,
-    p2p_failed,
-    p2p_not_supported,
-    p2p_limited,
+    LineRule(
+        code="p2p-import-across-containers",
+        title="The memory of a GPU in another container cannot be imported",
+        looks_for="The P2P transport fails because a device does not exist in this process.",
+        find=_failed_imports,
+        subject="{affected} and its peer on the same host",
+        why="NCCL set up P2P with a GPU that does not exist in this process (CUDA error 101, invalid device ordinal). "
+        "That happens between containers on one host that each see only their own GPU.",
+        do="Let each container see all GPUs of the host that belong to the job, or put these ranks into one "
+        "container. NCCL_P2P_DISABLE=1 works around it, or NCCL_CUMEM_ENABLE=0 with some versions.",
+        source=("https://github.com/NVIDIA/nccl/issues/1647", "NCCL src/transport/p2p.cc"),
+        causes=("rank-died",),
+    ),
+    LineRule(
+        code="too-many-peers",
+        title="A GPU has too many P2P peers",
+        looks_for="CUDA reports that the resources for mapping peers are exhausted.",
+        find=having("peer mapping resources exhausted"),
+        why="CUDA allows P2P with at most 8 peers of one GPU in a process, unless an NVSwitch connects them. "
+        "This process uses more GPUs.",
+        do="Use one process per GPU, or fewer GPUs per process, or NCCL_P2P_DISABLE=1 as a test.",
+        source="https://github.com/NVIDIA/nccl/issues/1874",
+    ),
+    LineRule(
+        code="p2p-failed",
+        title="P2P between GPUs could not be set up",
+        looks_for="The P2P transport fails with another error of CUDA.",
+        find=_other_p2p_failures,
+        why="The connection between two GPUs of this host failed in CUDA ({text}). "
+        "The text alone does not show whether the driver, the permissions of a container or the hardware is the "
+        "reason.",
+        do="Try NCCL_P2P_DISABLE=1, then NCCL_CUMEM_ENABLE=0: what helps shows which part fails. "
+        "Check nvidia-smi topo -p2p r and dmesg | grep -i xid on this host, and that all ranks of a host share IPC "
+        "and PID namespaces.",
+        source=f"{_TROUBLESHOOTING}#gpu-direct",
+        causes=("rank-died",),
+    ),
+    LineRule(
+        code="p2p-not-supported",
+        title="These GPUs have no P2P",
+        looks_for="NCCL notes that P2P is disabled between GPUs that are connected by PCIe only.",
+        find=partial(_disabled_pairs, nvlink=False),
+        level="info",
+        subject=_connected_gpus,
+        why="The driver does not allow P2P between these GPUs, which have no NVLink. This is usual for GeForce cards, "
+        "and in many virtual machines. NCCL uses shared memory instead: slower, and correct.",
+        do="No action is needed. Give the container enough /dev/shm. This line is not the cause of a crash further "
+        "down: look for the first warning.",
+        source=(_PATHS, "https://github.com/NVIDIA/nccl-tests/issues/287"),
+    ),
+    LineRule(
+        code="p2p-limited-by-env",
+        title="A variable limits P2P",
+        looks_for="``NCCL_P2P_DISABLE=1`` is set, or ``NCCL_P2P_LEVEL`` forbids P2P.",
+        find=variable_is(NCCL_P2P_DISABLE=("1",), NCCL_P2P_LEVEL=("LOC", "0")),
+        level="info",
+        subject=hosts_of_variables,
+        why="{name}={value} forbids direct copies between GPUs, also over NVLink. "
+        "Data within a host goes through shared memory or the network.",
+        do="Remove {name}, unless it was set to find the cause of an error.",
+        source=(f"{_ENV}#nccl-p2p-disable", f"{_ENV}#nccl-p2p-level"),
+    ),
 )

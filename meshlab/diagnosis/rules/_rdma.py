@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._nccl_lines import affected, hosts_of, message_of, read_ports, read_variables, text_list
+from meshlab.diagnosis.rules._line_rules import Find, LineRule, Lines, having, matching, rules_of
 
 _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _TROUBLESHOOTING = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -56,6 +57,14 @@ def _with_status(paste: Paste, *status: int) -> list[_Completion]:
     return [item for item in paste.once(_completions) if item.status in status]
 
 
+def _completions_with(status: int) -> Find:
+    return lambda paste: Lines([item.line.number for item in _with_status(paste, status)])
+
+
+def _completion_ends(paste: Paste, numbers: Sequence[int]) -> str:
+    return _where(paste, [item for item in paste.once(_completions) if item.line.number in numbers])
+
+
 def _where(paste: Paste, found: list[_Completion]) -> str:
     """Name the ranks, the NICs and the peers of completions."""
     lines = [item.line for item in found]
@@ -81,29 +90,6 @@ def _layer(paste: Paste, hosts: tuple[str, ...]) -> str | None:
 def _is_running(paste: Paste) -> bool:
     """Return True if the text shows that communication worked before."""
     return bool(paste.numbers("Init COMPLETE", "Connected all trees", "# Out of bounds", "iter ", "epoch"))
-
-
-@rule(
-    "gdr-protection-error",
-    "A NIC may not access the memory that it was given",
-    source=(_VERBS, f"{_TROUBLESHOOTING}#gpu-direct", _NET_IB),
-    causes=("ib-retry-exceeded", "ib-flushed", "ib-async-error", "rank-died"),
-)
-def local_protection_error(paste: Paste) -> Iterator[TextFinding]:
-    """A completion has status 4 (``IBV_WC_LOC_PROT_ERR``)."""
-    found = _with_status(paste, 4)
-    if found:
-        yield local_protection_error.finding(
-            "error",
-            _where(paste, found),
-            "Status 4 is a local protection error: the NIC may not read or write the memory of this operation. "
-            "With GPU Direct RDMA, and most of all in virtual machines, this comes from an IOMMU or ACS in the path "
-            "between NIC and GPU, or from ATS that is off.",
-            "Prove it with NCCL_NET_GDR_LEVEL=LOC (no GPU Direct RDMA). If that runs: turn off ACS on the bridges, "
-            "or set up ATS for the devices that are passed through, and check nvidia-peermem and the topology file of "
-            "the VM.",
-            [item.line for item in found],
-        )
 
 
 _WORK_QUEUE = re.compile(r"(local access violation|invalid request local) work queue error")
@@ -200,21 +186,6 @@ def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
     yield retry_exceeded.finding("error", _where(paste, found), why, do, [item.line for item in found])
 
 
-@rule("ib-receiver-not-ready", "A peer does not post receives", source=(_VERBS, _NET_IB))
-def receiver_not_ready(paste: Paste) -> Iterator[TextFinding]:
-    """A completion has status 13 (``IBV_WC_RNR_RETRY_EXC_ERR``)."""
-    found = _with_status(paste, 13)
-    if found:
-        yield receiver_not_ready.finding(
-            "error",
-            _where(paste, found),
-            "Status 13: the peer had no receive request ready for too long. Its process hangs or is very slow, "
-            "or the ranks do not agree on what they send.",
-            "Look at the peer: is the process alive, what is its stack (py-spy dump, gdb), does its host swap?",
-            [item.line for item in found],
-        )
-
-
 @rule("ib-flushed", "Requests were flushed after another error", source=(_VERBS, _NET_IB))
 def flushed(paste: Paste) -> Iterator[TextFinding]:
     """A completion has status 5 (``IBV_WC_WR_FLUSH_ERR``)."""
@@ -269,6 +240,18 @@ def _failed_for(paste: Paste, *words: str) -> list[_QueuePair]:
     return [item for item in paste.once(_queue_pairs) if any(word in item.reason for word in words)]
 
 
+def _modify_failed(*words: str) -> Find:
+    return lambda paste: Lines([item.line.number for item in _failed_for(paste, *words)])
+
+
+def _pair_ends(paste: Paste, numbers: Sequence[int]) -> str:
+    return _pair_where(paste, [item for item in paste.once(_queue_pairs) if item.line.number in numbers])
+
+
+def _roce_ends(paste: Paste, numbers: Sequence[int]) -> str:
+    return f"{_pair_ends(paste, numbers)}, RoCE"
+
+
 def _ipv4(gid: str | None) -> ipaddress.IPv4Address | None:
     """Return the IPv4 address of a RoCE GID."""
     try:
@@ -321,48 +304,6 @@ def rails_not_connected(paste: Paste) -> Iterator[TextFinding]:
     yield rails_not_connected.finding("error", _pair_where(paste, found), why, do, [item.line for item in found])
 
 
-@rule(
-    "roce-no-route",
-    "A NIC has no route to the NIC of its peer",
-    source=(_MODIFY, f"{_ENV}#nccl-ib-hca"),
-    causes=("rank-died", "net-unreachable"),
-)
-def roce_no_route(paste: Paste) -> Iterator[TextFinding]:
-    """``ibv_modify_qp`` failed because the network or the host is unreachable."""
-    found = _failed_for(paste, "unreachable", "No route")
-    if found:
-        yield roce_no_route.finding(
-            "error",
-            f"{_pair_where(paste, found)}, RoCE",
-            "The queue pair could not be connected: the address of the peer's NIC is in a network to which this NIC "
-            "has no route. Closed connections and failed receives that follow are its consequences.",
-            "Give all RoCE NICs addresses that reach each other (ip route, show_gids), or leave the wrong ones out "
-            "with NCCL_IB_HCA: NICs for storage and management are the usual ones.",
-            [item.line for item in found],
-        )
-
-
-@rule(
-    "ib-device-not-in-container",
-    "An RDMA device is visible, but its network interface is not",
-    source=(_MODIFY, "https://github.com/NVIDIA/nccl/issues/925"),
-    causes=("rank-died", "net-unreachable", "single-nic"),
-)
-def device_not_in_container(paste: Paste) -> Iterator[TextFinding]:
-    """``ibv_modify_qp`` failed because the device does not exist."""
-    found = _failed_for(paste, "No such device")
-    if found:
-        yield device_not_in_container.finding(
-            "error",
-            _pair_where(paste, found),
-            "The RDMA device is visible, but its network interface is not in this network namespace, so its address "
-            "cannot be used. This is typical of SR-IOV functions and containers.",
-            "Name in NCCL_IB_HCA only the devices that show_gids lists inside the container, or run with the network "
-            "of the host.",
-            [item.line for item in found],
-        )
-
-
 @rule("gid-index-invalid", "A RoCE address index does not exist", source=(_MODIFY, f"{_ENV}#nccl-ib-gid-index"))
 def gid_index_invalid(paste: Paste) -> Iterator[TextFinding]:
     """``ibv_modify_qp`` failed because of an invalid argument."""
@@ -388,21 +329,6 @@ def gid_index_invalid(paste: Paste) -> Iterator[TextFinding]:
 
 
 _MIXED_LAYERS = re.compile(r"Attempted to (?:connect|merge) incompatible devices|device is incompatible with the local")
-
-
-@rule("link-layers-mixed", "InfiniBand and Ethernet NICs are mixed", source=(f"{_ENV}#nccl-ib-hca", _NET_IB))
-def link_layers_mixed(paste: Paste) -> Iterator[TextFinding]:
-    """NCCL tried to connect a NIC of one link layer with a NIC of another."""
-    lines = [line for line, _ in paste.matches(_MIXED_LAYERS, "incompatible")]
-    if lines:
-        yield link_layers_mixed.finding(
-            "error",
-            affected(paste, lines),
-            "NCCL tried to connect an InfiniBand port with an Ethernet (RoCE) port.",
-            "Select NICs of one link layer on all hosts with NCCL_IB_HCA (ibv_devinfo names the link layer of "
-            "each port).",
-            lines,
-        )
 
 
 # -- events ------------------------------------------------------------------------------------------------------------
@@ -445,43 +371,9 @@ def port_error(paste: Paste) -> Iterator[TextFinding]:
     )
 
 
-@rule(
-    "ib-async-error",
-    "A NIC reports an error",
-    source=(_NET_IB, "https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html"),
-)
-def async_error(paste: Paste) -> Iterator[TextFinding]:
-    """The NIC reports a fatal event other than a port error or an access violation."""
-    found = _events(paste, "catastrophic", "device fatal", "CQ error", "path migration")
-    if found:
-        yield async_error.finding(
-            "error",
-            affected(paste, [line for line, _, _ in found]),
-            f"The NIC reports: {found[0][2].strip()}. After that it does not work for this process any more.",
-            "Look at dmesg of this host (mlx5_core, PCIe errors), the firmware of the NIC and its slot. "
-            "Take the host out if it happens again.",
-            [line for line, _, _ in found],
-        )
-
-
-@rule(
-    "gid-table-changed",
-    "The addresses of a NIC changed during the job",
-    source="https://github.com/NVIDIA/nccl/issues/1819",
-)
-def gid_table_changed(paste: Paste) -> Iterator[TextFinding]:
-    """The NIC reports that its GID table changed."""
-    lines = paste.find("GID table change")
-    if lines:
-        yield gid_table_changed.finding(
-            "warning",
-            affected(paste, lines),
-            "The addresses (GIDs) of a RoCE NIC changed while the job was running. Connections that use an old address "
-            "fail or get slow.",
-            "Find what changes the addresses of the interface (DHCP, NetworkManager, a restart of a container "
-            "network).",
-            lines,
-        )
+def _fatal_events(paste: Paste) -> Lines:
+    events = _events(paste, "catastrophic", "device fatal", "CQ error", "path migration")
+    return Lines([line.number for line, _, _ in events], {"event": events[0][2].strip()} if events else {})
 
 
 # -- memory ------------------------------------------------------------------------------------------------------------
@@ -547,46 +439,119 @@ def _memlock_limits(paste: Paste) -> list[tuple[PasteLine, str]]:
     return found
 
 
-@rule(
-    "gdr-registration-failed",
-    "Memory of a GPU cannot be registered with the NIC",
-    source=(f"{_TROUBLESHOOTING}#gpu-to-nic-communication", _NET_IB),
-    causes=("rank-died",),
-)
-def gdr_registration_failed(paste: Paste) -> Iterator[TextFinding]:
-    """``ibv_reg_mr`` failed with another error than missing memory."""
-    found = [
-        (line, match)
-        for line, match in paste.matches(_REGISTER, "Call to ibv_reg_")
-        if re.search("Bad address|Invalid argument|Operation not permitted|not supported", match["text"])
-    ]
-    if found:
-        yield gdr_registration_failed.finding(
-            "error",
-            affected(paste, [line for line, _ in found]),
-            f"{found[0][1]['call']} failed ({found[0][1]['text'].strip()}): the NIC could not register a buffer, "
-            "usually one in the memory of a GPU. The kernel module that makes this possible does not fit the driver, "
-            "or DMA-BUF is not supported for this NIC.",
-            "Prove it with NCCL_NET_GDR_LEVEL=LOC. Then reinstall nvidia-peermem after the RDMA drivers, "
-            "or use the open GPU driver with DMA-BUF; NCCL_DMABUF_ENABLE=0 chooses nvidia-peermem.",
-            [line for line, _ in found],
-        )
+_REJECTED = re.compile("Bad address|Invalid argument|Operation not permitted|not supported")
 
 
-RDMA_RULES = (
-    local_protection_error,
+def _failed_registrations(paste: Paste) -> Lines:
+    calls = paste.matches(_REGISTER, "Call to ibv_reg_")
+    failures = [(line.number, match) for line, match in calls if _REJECTED.search(match["text"])]
+    values = {name: failures[0][1][name].strip() for name in ("call", "text")} if failures else {}
+    return Lines([number for number, _ in failures], values)
+
+
+RDMA_RULES = rules_of(
+    __name__,
+    LineRule(
+        code="gdr-protection-error",
+        title="A NIC may not access the memory that it was given",
+        looks_for="A completion has status 4 (``IBV_WC_LOC_PROT_ERR``).",
+        find=_completions_with(4),
+        subject=_completion_ends,
+        why="Status 4 is a local protection error: the NIC may not read or write the memory of this operation. "
+        "With GPU Direct RDMA, and most of all in virtual machines, this comes from an IOMMU or ACS in the path "
+        "between NIC and GPU, or from ATS that is off.",
+        do="Prove it with NCCL_NET_GDR_LEVEL=LOC (no GPU Direct RDMA). If that runs: turn off ACS on the bridges, "
+        "or set up ATS for the devices that are passed through, and check nvidia-peermem and the topology file of "
+        "the VM.",
+        source=(_VERBS, f"{_TROUBLESHOOTING}#gpu-direct", _NET_IB),
+        causes=("ib-retry-exceeded", "ib-flushed", "ib-async-error", "rank-died"),
+    ),
     remote_invalid_request,
     port_error,
-    async_error,
+    LineRule(
+        code="ib-async-error",
+        title="A NIC reports an error",
+        looks_for="The NIC reports a fatal event other than a port error or an access violation.",
+        find=_fatal_events,
+        why="The NIC reports: {event}. After that it does not work for this process any more.",
+        do="Look at dmesg of this host (mlx5_core, PCIe errors), the firmware of the NIC and its slot. "
+        "Take the host out if it happens again.",
+        source=(_NET_IB, "https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html"),
+    ),
     retry_exceeded,
-    receiver_not_ready,
+    LineRule(
+        code="ib-receiver-not-ready",
+        title="A peer does not post receives",
+        looks_for="A completion has status 13 (``IBV_WC_RNR_RETRY_EXC_ERR``).",
+        find=_completions_with(13),
+        subject=_completion_ends,
+        why="Status 13: the peer had no receive request ready for too long. Its process hangs or is very slow, "
+        "or the ranks do not agree on what they send.",
+        do="Look at the peer: is the process alive, what is its stack (py-spy dump, gdb), does its host swap?",
+        source=(_VERBS, _NET_IB),
+    ),
     flushed,
     rails_not_connected,
-    roce_no_route,
-    device_not_in_container,
+    LineRule(
+        code="roce-no-route",
+        title="A NIC has no route to the NIC of its peer",
+        looks_for="``ibv_modify_qp`` failed because the network or the host is unreachable.",
+        find=_modify_failed("unreachable", "No route"),
+        subject=_roce_ends,
+        why="The queue pair could not be connected: the address of the peer's NIC is in a network to which this NIC "
+        "has no route. Closed connections and failed receives that follow are its consequences.",
+        do="Give all RoCE NICs addresses that reach each other (ip route, show_gids), or leave the wrong ones out "
+        "with NCCL_IB_HCA: NICs for storage and management are the usual ones.",
+        source=(_MODIFY, f"{_ENV}#nccl-ib-hca"),
+        causes=("rank-died", "net-unreachable"),
+    ),
+    LineRule(
+        code="ib-device-not-in-container",
+        title="An RDMA device is visible, but its network interface is not",
+        looks_for="``ibv_modify_qp`` failed because the device does not exist.",
+        find=_modify_failed("No such device"),
+        subject=_pair_ends,
+        why="The RDMA device is visible, but its network interface is not in this network namespace, so its address "
+        "cannot be used. This is typical of SR-IOV functions and containers.",
+        do="Name in NCCL_IB_HCA only the devices that show_gids lists inside the container, or run with the network "
+        "of the host.",
+        source=(_MODIFY, "https://github.com/NVIDIA/nccl/issues/925"),
+        causes=("rank-died", "net-unreachable", "single-nic"),
+    ),
     gid_index_invalid,
-    link_layers_mixed,
+    LineRule(
+        code="link-layers-mixed",
+        title="InfiniBand and Ethernet NICs are mixed",
+        looks_for="NCCL tried to connect a NIC of one link layer with a NIC of another.",
+        find=matching(_MIXED_LAYERS, "incompatible"),
+        why="NCCL tried to connect an InfiniBand port with an Ethernet (RoCE) port.",
+        do="Select NICs of one link layer on all hosts with NCCL_IB_HCA (ibv_devinfo names the link layer of "
+        "each port).",
+        source=(f"{_ENV}#nccl-ib-hca", _NET_IB),
+    ),
     memlock_too_small,
-    gdr_registration_failed,
-    gid_table_changed,
+    LineRule(
+        code="gdr-registration-failed",
+        title="Memory of a GPU cannot be registered with the NIC",
+        looks_for="``ibv_reg_mr`` failed with another error than missing memory.",
+        find=_failed_registrations,
+        why="{call} failed ({text}): the NIC could not register a buffer, usually one in the memory of a GPU. "
+        "The kernel module that makes this possible does not fit the driver, or DMA-BUF is not supported for this "
+        "NIC.",
+        do="Prove it with NCCL_NET_GDR_LEVEL=LOC. Then reinstall nvidia-peermem after the RDMA drivers, "
+        "or use the open GPU driver with DMA-BUF; NCCL_DMABUF_ENABLE=0 chooses nvidia-peermem.",
+        source=(f"{_TROUBLESHOOTING}#gpu-to-nic-communication", _NET_IB),
+        causes=("rank-died",),
+    ),
+    LineRule(
+        code="gid-table-changed",
+        title="The addresses of a NIC changed during the job",
+        looks_for="The NIC reports that its GID table changed.",
+        find=having("GID table change"),
+        level="warning",
+        why="The addresses (GIDs) of a RoCE NIC changed while the job was running. Connections that use an old address "
+        "fail or get slow.",
+        do="Find what changes the addresses of the interface (DHCP, NetworkManager, a restart of a container network).",
+        source="https://github.com/NVIDIA/nccl/issues/1819",
+    ),
 )

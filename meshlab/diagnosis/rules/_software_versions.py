@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._nccl_tests_starts import read_test_starts
+from meshlab.diagnosis.rules._line_rules import LineRule, others_matching, rules_of
 
 _ARCHITECTURES = (
     (r"GeForce RTX 50\d\d|RTX PRO \d000 Blackwell", "sm_120", "12.0"),
@@ -155,32 +156,9 @@ def driver_too_old(paste: Paste) -> Iterator[TextFinding]:
 
 
 _LIBRARY = re.compile(
-    r"Driver/library version mismatch|system has unsupported display driver / cuda driver combination"
-    r"|forward compatibility was attempted on non supported HW"
+    r"(?P<message>Driver/library version mismatch|system has unsupported display driver / cuda driver combination"
+    r"|forward compatibility was attempted on non supported HW)"
 )
-
-
-@rule(
-    "driver-library-mismatch",
-    "The library of the driver does not belong to the loaded driver",
-    source="CUDA Runtime API, cudaErrorSystemDriverMismatch and cudaErrorCompatNotSupportedOnDevice",
-    causes=("worker-exited", "rank-died"),
-)
-def driver_library_mismatch(paste: Paste) -> Iterator[TextFinding]:
-    """Look for a libcuda that does not fit the kernel module: after an update, or in a container."""
-    found = other_lines(paste).matches(
-        _LIBRARY, "Driver/library", "unsupported display driver", "forward compatibility"
-    )
-    if found:
-        lines = [line for line, _ in found]
-        yield driver_library_mismatch.finding(
-            "error",
-            _where(paste, lines) or "the host that prints it",
-            f"{found[0][1][0]}: the library of the driver and the loaded kernel module have different versions.",
-            "Reboot the host, or reload the module, after an update of the driver. In a container, remove cuda-compat "
-            "or use an image whose CUDA the driver supports.",
-            lines,
-        )
 
 
 _IN_NCCL = re.compile(
@@ -259,9 +237,25 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
     )
 
 
-SOFTWARE_VERSION_RULES: tuple[Rule, ...] = (
+def _where_printed(paste: Paste, numbers: Sequence[int]) -> str:
+    return _where(paste, [paste.line(number) for number in numbers]) or "the host that prints it"
+
+
+SOFTWARE_VERSION_RULES = rules_of(
+    __name__,
     driver_too_old,
-    driver_library_mismatch,
+    LineRule(
+        code="driver-library-mismatch",
+        title="The library of the driver does not belong to the loaded driver",
+        looks_for="Look for a libcuda that does not fit the kernel module: after an update, or in a container.",
+        find=others_matching(_LIBRARY, "Driver/library", "unsupported display driver", "forward compatibility"),
+        subject=_where_printed,
+        why="{message}: the library of the driver and the loaded kernel module have different versions.",
+        do="Reboot the host, or reload the module, after an update of the driver. In a container, remove cuda-compat "
+        "or use an image whose CUDA the driver supports.",
+        source="CUDA Runtime API, cudaErrorSystemDriverMismatch and cudaErrorCompatNotSupportedOnDevice",
+        causes=("worker-exited", "rank-died"),
+    ),
     nccl_too_old_for_gpu,
     unsupported_arch,
 )
