@@ -31,7 +31,7 @@ def visible(text: str) -> str:
     >>> print(visible("a\x1b[31mb\0c"), visible("gpu\u202e0x"))
     a␛[31mb␀c gpu\u202e0x
     """
-    return _UNSEEN.sub(lambda found: _name(found[0]), text)
+    return _UNSEEN.sub(lambda match: _name(match[0]), text)
 
 
 def _name(sign: str) -> str:
@@ -74,9 +74,9 @@ def markdown_text(text: str) -> str:
     &lt;b&gt;\*set\* NCCL_IB_HCA=^mlx5_0, ask @&#8203;someone
     """
     text = " ".join(visible(text).split())
-    text = _SPECIAL.sub(lambda found: "".join(f"\\{sign}" for sign in found[0]), text)
+    text = _SPECIAL.sub(lambda match: "".join(f"\\{sign}" for sign in match[0]), text)
     text = re.sub(r"^(\d+)([.)])", r"\1\\\2", text)
-    text = re.sub("[&<>]", lambda found: _ENTITIES[found[0]], text)
+    text = re.sub("[&<>]", lambda match: _ENTITIES[match[0]], text)
     return _REFERENCE.sub(r"\1&#8203;", text)
 
 

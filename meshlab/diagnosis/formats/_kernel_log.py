@@ -145,8 +145,8 @@ def read_kernel_log(paste: Paste) -> KernelLog:
     """Read the lines of the kernel log in a paste."""
     for what in ("NVRM: Xid", "SXid ("):
         check_number(paste, len(paste.numbers(what)), "kernel messages of the driver")
-    found = (_xid_at(paste, number) for number in paste.numbers("NVRM: Xid"))
-    xids = [item for item in found if item is not None]
+    candidates = (_xid_at(paste, number) for number in paste.numbers("NVRM: Xid"))
+    xids = [item for item in candidates if item is not None]
     sxids = [
         SXid(line, host_of(line), short_bus(match[1]), whole(match[2]), match[3] or "", *_link_facts(match[3] or ""))
         for line, match in paste.matches(_SXID, "SXid (")
@@ -225,11 +225,11 @@ def _bus_losses(paste: Paste, xids: list[Xid]) -> list[BusLoss]:
             continue
         line = paste.line(number)
         lines = [paste.line(near) for near in range(max(1, number - 3), number + 1)]
-        own = _GPU.search(line.raw)
-        if own is None and "NVRM" not in line.raw and "nvidia" not in line.raw.lower() and "GPU" not in line.raw:
+        gpu = _GPU.search(line.raw)
+        if gpu is None and "NVRM" not in line.raw and "nvidia" not in line.raw.lower() and "GPU" not in line.raw:
             continue  # a sentence about it, not a message of the driver
-        if own is not None:
-            add([line], short_bus(own[1]), None)
+        if gpu is not None:
+            add([line], short_bus(gpu[1]), None)
             continue
         named = next(
             (k for k in range(len(lines) - 2, -1, -1) if "NVRM" in lines[k].raw and _GPU.search(lines[k].raw)), None

@@ -71,8 +71,8 @@ class PortState:
 
 def read_ports(paste: Paste) -> tuple[PortState, ...]:
     """Read the states of all ports in a paste, in the order of the lines."""
-    found = [*_rdma_link(paste), *_blocks(paste)]
-    return tuple(sorted(found, key=lambda state: state.lines[0].number))
+    states = [*_rdma_link(paste), *_blocks(paste)]
+    return tuple(sorted(states, key=lambda state: state.lines[0].number))
 
 
 def port_frame(ports: tuple[PortState, ...]) -> pd.DataFrame:

@@ -296,7 +296,7 @@ def read_torch_log(paste: Paste) -> TorchLog:
 
 def ranks_of(text: str) -> tuple[int, ...]:
     """Return the numbers in a list such as ``"0, 1, 2"``."""
-    return tuple(whole(one) for one in re.findall(r"\d+", text))
+    return tuple(whole(digits) for digits in re.findall(r"\d+", text))
 
 
 def _group(match: re.Match[str]) -> GroupName:
@@ -319,7 +319,7 @@ def _statuses(paste: Paste) -> Iterator[GroupStatus]:
             group,
             whole(match["enqueued"]),
             whole(match["completed"]),
-            next((whole(one) for one in at.groups() if one), None) if at else None,
+            next((whole(digits) for digits in at.groups() if digits), None) if at else None,
         )
         key = (status.rank, group, status.enqueued, status.completed, status.at)
         if key not in seen:
@@ -328,7 +328,7 @@ def _statuses(paste: Paste) -> Iterator[GroupStatus]:
 
 
 def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkTimeout]:
-    found: dict[tuple[object, ...], WorkTimeout] = {}
+    timeouts: dict[tuple[object, ...], WorkTimeout] = {}
     for line, match in find_all(paste, _TIMEOUT, "Watchdog caught collective", "timed out in blocking wait"):
         named = match.groupdict()
         value = {name: named[name] if named.get(name) is not None else named.get(f"b_{name}") for name in _FIELDS}
@@ -340,7 +340,8 @@ def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkT
         group = _group(before[-1]) if before and match.start() - before[-1].end() < 120 else None
         if group is None:
             group = next(
-                (one.group for one in statuses if one.rank == rank and seq is not None and one.at == seq), None
+                (status.group for status in statuses if status.rank == rank and seq is not None and status.at == seq),
+                None,
             )
         timeout = WorkTimeout(
             line,
@@ -355,10 +356,10 @@ def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkT
             group,
         )
         key = (rank, timeout.op, seq, timeout.elements_in)
-        known = found.setdefault(key, timeout)
-        if known.group is None and group is not None:
-            found[key] = replace(known, group=group)
-    yield from found.values()
+        earlier = timeouts.setdefault(key, timeout)
+        if earlier.group is None and group is not None:
+            timeouts[key] = replace(earlier, group=group)
+    yield from timeouts.values()
 
 
 _FIELDS = ("seq", "op", "numel_in", "numel_out", "limit", "ran")
@@ -414,13 +415,13 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
     for number in other_lines(paste).numbers("is running collective:", "is running inconsistent collective:"):
         line = paste.line(number)
         # Terminals wrap these long messages, so the following lines belong to it until another one starts.
-        more = [paste.line(one).text for one in range(number + 1, min(number + 4, len(paste) + 1))]
-        own = len(line.raw)
+        more = [paste.line(following).text for following in range(number + 1, min(number + 4, len(paste) + 1))]
+        length = len(line.raw)
         for match in _FINGER_PRINT.finditer("\n".join([line.raw, *more])):
-            if match.start() >= own:
+            if match.start() >= length:
                 continue
             shape, dtype = match["shape"], match["dtype"]
-            one = FingerPrint(
+            fingerprint = FingerPrint(
                 line,
                 whole(match["rank"]),
                 match["op"] or match["bare"],
@@ -428,10 +429,10 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
                 None if shape is None else " ".join(shape.split()),
                 None if dtype is None else dtype.strip(),
             )
-            key = (one.rank, one.op, one.seq, one.shape)
+            key = (fingerprint.rank, fingerprint.op, fingerprint.seq, fingerprint.shape)
             if key not in seen:
                 seen.add(key)
-                yield one
+                yield fingerprint
 
 
 def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
@@ -449,8 +450,8 @@ def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
             field = _ANALYSED_FIELD.search(other)
             if field:
                 fields.setdefault(field[1], field[2].strip())
-            elif seq is None and (found := re.search(r"sequence number: (\d+)|[Cc]ollective (\d+) at entry", other)):
-                seq = whole(found[1] or found[2])
+            elif seq is None and (entry := re.search(r"sequence number: (\d+)|[Cc]ollective (\d+) at entry", other)):
+                seq = whole(entry[1] or entry[2])
         group, op = fields.get("group info", ""), fields.get("collective", "").removeprefix("nccl:")
         for match in _ANALYSED.finditer(line.raw):
             if match["missing"] is not None:
@@ -467,10 +468,10 @@ def _find(paste: Paste) -> list[int]:
 def _see(paste: Paste) -> Seen:
     log = paste.once(read_torch_log)
     facts: dict[str, str] = {}
-    stuck = {f"{one.op.lstrip('_').lower()}" for one in log.timeouts}
+    stuck = {f"{timeout.op.lstrip('_').lower()}" for timeout in log.timeouts}
     if stuck:
         facts["timed out"] = ", ".join(sorted(stuck))
-    groups = {str(one.group) for one in log.statuses}
+    groups = {str(status.group) for status in log.statuses}
     if groups:
         facts["process groups"] = ", ".join(sorted(groups))
     frames: dict[str, Callable[[], pd.DataFrame]] = {}
@@ -485,32 +486,32 @@ def _calls(log: TorchLog) -> pd.DataFrame:
 
     rows = [
         {
-            "rank": one.rank,
-            "group": None if one.group is None else str(one.group),
-            "sequence": one.seq,
-            "collective": one.op,
-            "elements_in": one.elements_in,
-            "elements_out": one.elements_out,
+            "rank": timeout.rank,
+            "group": None if timeout.group is None else str(timeout.group),
+            "sequence": timeout.seq,
+            "collective": timeout.op,
+            "elements_in": timeout.elements_in,
+            "elements_out": timeout.elements_out,
             "state": "timed out",
-            "line": one.line.number,
+            "line": timeout.line.number,
         }
-        for one in log.timeouts
+        for timeout in log.timeouts
     ]
-    timed_out = {one.rank for one in log.timeouts}
-    latest = {(one.rank, str(one.group)): one for one in log.statuses}
+    timed_out = {timeout.rank for timeout in log.timeouts}
+    latest = {(status.rank, str(status.group)): status for status in log.statuses}
     rows += [
         {
-            "rank": one.rank,
-            "group": str(one.group),
-            "sequence": one.enqueued,
+            "rank": status.rank,
+            "group": str(status.group),
+            "sequence": status.enqueued,
             "collective": None,
             "elements_in": None,
             "elements_out": None,
-            "state": "completed" if one.enqueued == one.completed else "enqueued",
-            "line": one.line.number,
+            "state": "completed" if status.enqueued == status.completed else "enqueued",
+            "line": status.line.number,
         }
-        for one in latest.values()
-        if one.rank not in timed_out
+        for status in latest.values()
+        if status.rank not in timed_out
     ]
     frame = pd.DataFrame(rows)
     numbers = ["rank", "sequence", "elements_in", "elements_out", "line"]

@@ -78,7 +78,7 @@ def host_health(paste: Paste) -> Iterator[TextFinding]:
         do = f"{item.fix[0].upper()}{item.fix[1:]}."
         why = f"{item.message[0].upper()}{item.message[1:]}."
         level = "info" if item.code in _BY_DESIGN else _LEVELS[item.severity]
-        yield TextFinding(code, subject, level, why, do, line_numbers(_shown(paste, names)))
+        yield TextFinding(code, subject, level, why, do, line_numbers(_matrix_rows(paste, names)))
 
 
 @rule("nic-far-from-gpu", "No NIC is near a GPU", source=(_SMI, _HEALTH))
@@ -95,20 +95,20 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
         away = node.distance[:count, count:]
         # The rows of the NICs alone do not tell which of their columns are GPUs.
         is_known = [UNKNOWN not in node.words[i][count:] for i in range(count)]
-        shown = [i for i in range(count) if away[i].min() > NEAR and is_known[i]]
-        if not shown:
+        far = [i for i in range(count) if away[i].min() > NEAR and is_known[i]]
+        if not far:
             continue
         described = [
             f"{node.ends[i]} (nearest NIC {node.nics[int(away[i].argmin())].name} at "
             f"{Distance(int(away[i].min())).name})"
-            for i in shown
+            for i in far
         ]
         near = [
             f"{node.ends[i]} with {node.nics[int(away[i].argmin())].name}"
             for i in range(count)
             if away[i].min() <= NEAR
         ]
-        why = f"{', '.join(described[:8])} reach{'es' if len(shown) == 1 else ''} every NIC only through the CPU. "
+        why = f"{', '.join(described[:8])} reach{'es' if len(far) == 1 else ''} every NIC only through the CPU. "
         why += f"Behind one PCIe switch are {', '.join(near[:8])}."
         do = "Check for a missing or inactive NIC with ibstat and lspci. "
         if any(_ONE_GPU.search(line.text) for line in paste.find("-g 1", "CUDA_VISIBLE_DEVICES=")):
@@ -121,7 +121,7 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
             f"{', '.join(described[:8])}{_of(names)}",
             why,
             do,
-            _shown(paste, [node.ends[i] for i in shown]),
+            _matrix_rows(paste, [node.ends[i] for i in far]),
         )
 
 
@@ -136,11 +136,11 @@ def no_nvlink(paste: Paste) -> Iterator[TextFinding]:
     for node, names in _kinds(machine):
         count = len(node.devices)
         inner = node.distance[:count, :count]
-        known = node.nvlink_known and node.complete and not (inner == Distance.UNKNOWN).any()
-        if count < 2 or not known or (inner == Distance.NVLINK).any() or names[0] in reported:
+        is_complete = node.nvlink_known and node.complete and not (inner == Distance.UNKNOWN).any()
+        if count < 2 or not is_complete or (inner == Distance.NVLINK).any() or names[0] in reported:
             continue
         where = f"{node.ends[0]}-{node.ends[count - 1]}" + _of(names)
-        lines = _shown(paste, [])
+        lines = _matrix_rows(paste, [])
         if names[0] in faults:
             item = faults[names[0]]
             why, do = f"{item.message[0].upper()}{item.message[1:]}.", f"{item.fix[0].upper()}{item.fix[1:]}."
@@ -269,7 +269,9 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
             f"{node.ends[0]}-{node.ends[count - 1]}" if len(ends) == count else ", ".join(_end(node, i) for i in ends)
         )
         where += _of(names)
-        yield TextFinding("nothing-wrong", where, "info", " ".join(sentences), do, line_numbers(_shown(paste, [])))
+        yield TextFinding(
+            "nothing-wrong", where, "info", " ".join(sentences), do, line_numbers(_matrix_rows(paste, []))
+        )
 
 
 @rule("acs-iommu-p2p", "ACS redirects PCIe peer-to-peer transfers", source=_ACS, causes=("nccl-timeout",))
@@ -397,7 +399,9 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
 def _kinds(machine: Cluster) -> Iterator[tuple[Node, list[str]]]:
     """Iterate over hosts that differ, each with the names of all hosts that equal it."""
     for kind, node in enumerate(machine.templates):
-        names = [name for name, one in zip(machine.names, machine.kinds.tolist(), strict=True) if one == kind]
+        names = [
+            name for name, host_kind in zip(machine.names, machine.kinds.tolist(), strict=True) if host_kind == kind
+        ]
         if names:
             yield node, names
 
@@ -406,8 +410,8 @@ def _of(names: list[str]) -> str:
     """Return the end of a subject that names hosts. A matrix without the name of its host needs none."""
     if names == ["node0"]:
         return ""
-    shown = ", ".join(names[:4])
-    return f" of {shown}" if len(names) <= 4 else f" of {shown} and {len(names) - 4} more"
+    first = ", ".join(names[:4])
+    return f" of {first}" if len(names) <= 4 else f" of {first} and {len(names) - 4} more"
 
 
 def _blocked(node: Node) -> list[tuple[int, int]]:
@@ -433,7 +437,7 @@ def _short(bus: str) -> str:
     return f"{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
 
 
-def _shown(paste: Paste, names: list[str]) -> list[PasteLine]:
+def _matrix_rows(paste: Paste, names: list[str]) -> list[PasteLine]:
     """Return the rows of the matrix, or the heads of the trees, that show a finding about some GPUs."""
     rows = [paste.line(number) for number in matrix_numbers(paste)]
     chosen = [line for line in rows if any(re.match(rf"[\s|]*{name}\b", line.text) for name in names)]

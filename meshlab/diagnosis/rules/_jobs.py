@@ -48,19 +48,19 @@ _SIZES = re.compile(
 )
 def transfer_size_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """The network transport received more or less than the other side announced."""
-    found = paste.matches(
+    matches = paste.matches(
         _SIZES, "collective mismatch error", "message truncated : receiving", "posted incorrect receive"
     )
     old = paste.find("Mismatched collective detected", "may be caused by a collective mismatch")
-    if not found and not old:
+    if not matches and not old:
         return
-    lines = [*(line for line, _ in found), *old]
-    peers = list(dict.fromkeys(match["peer"].partition("<")[0] for _, match in found if match["peer"]))
+    lines = [*(line for line, _ in matches), *old]
+    peers = list(dict.fromkeys(match["peer"].partition("<")[0] for _, match in matches if match["peer"]))
     why = "Two ranks of the same step do not agree on the size of a transfer"
-    if found and found[0][1]["local"]:
-        why += f": {found[0][1]['local']} bytes here, {found[0][1]['remote']} bytes on the other side"
-    elif found and found[0][1]["received"]:
-        why += f": {found[0][1]['received']} bytes arrived instead of {found[0][1]['wanted']}"
+    if matches and matches[0][1]["local"]:
+        why += f": {matches[0][1]['local']} bytes here, {matches[0][1]['remote']} bytes on the other side"
+    elif matches and matches[0][1]["received"]:
+        why += f": {matches[0][1]['received']} bytes arrived instead of {matches[0][1]['wanted']}"
     why += ". They call different collectives, or with different counts, or run with different settings of NCCL."
     against = f" against peer {text_list(peers[:4])}" if peers else ""
     around = dict.fromkeys(match[1] for line in old if (match := _AROUND.search(line.text)))
@@ -142,20 +142,20 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     warnings = [item for item in paste.once(read_warnings) if item.line not in harmless]
     if not warnings or not all(item.line in echoes for item in warnings) or paste.numbers(*_OTHER_CAUSES):
         return
-    found = [(item, match) for item in warnings if (match := _PEER.search(item.text))]
-    if not found:
+    closed = [(item, match) for item in warnings if (match := _PEER.search(item.text))]
+    if not closed:
         return
-    peers = list(dict.fromkeys(match["peer"] for _, match in found))
-    own = set(hosts_of(paste, [item.line for item in warnings]))
-    others = [peer for peer in peers if peer not in own] or peers
+    peers = list(dict.fromkeys(match["peer"] for _, match in closed))
+    own_hosts = set(hosts_of(paste, [item.line for item in warnings]))
+    others = [peer for peer in peers if peer not in own_hosts] or peers
     yield peer_ended.finding(
         "error",
-        f"a process on {text_list(others[:6])}, noticed by {affected(paste, [item for item, _ in found])}",
+        f"a process on {text_list(others[:6])}, noticed by {affected(paste, [item for item, _ in closed])}",
         f"A process on {text_list(others[:6])} closed its connection: it ended or aborted first. "
         "These lines only notice it, and do not show why.",
         "Read the log of the ranks on that host: the first warning or traceback in time is the cause. "
         "Look there for exit codes, dmesg | grep -i -E 'killed process|xid', and the limits of the job.",
-        [item.line for item, _ in found],
+        [item.line for item, _ in closed],
     )
 
 
@@ -183,8 +183,8 @@ def variables_differ(paste: Paste) -> Iterator[TextFinding]:
     for name, by_value in values.items():
         if len(by_value) > 1:
             parts = [
-                f"{value!r} on {text_list(list(dict.fromkeys(host for host, _ in found if host))[:4])}"
-                for value, found in by_value.items()
+                f"{value!r} on {text_list(list(dict.fromkeys(host for host, _ in places if host))[:4])}"
+                for value, places in by_value.items()
             ]
             yield variables_differ.finding(
                 "warning",
@@ -193,7 +193,7 @@ def variables_differ(paste: Paste) -> Iterator[TextFinding]:
                 "or stop with a mismatch.",
                 f"Give {name} the same value on every rank (mpirun -x, srun --export, the environment of the "
                 "container, /etc/nccl.conf, ~/.nccl.conf).",
-                [line for found in by_value.values() for _, line in found],
+                [line for places in by_value.values() for _, line in places],
             )
 
 

@@ -58,18 +58,18 @@ _NO_SPACE = "No space left on device"
 )
 def shm_too_small(paste: Paste) -> Iterator[TextFinding]:
     """A segment in ``/dev/shm`` could not be created or filled, or a bus error ended a process while NCCL connected."""
-    found: list[tuple[PasteLine, int]] = []
+    segments: list[tuple[PasteLine, int]] = []
     failed = paste.matches(_EXTEND, "failed to extend ") + paste.matches(_CREATE, "Error while creating shared memory")
     for line, match in failed:
         error = (match["error"] or "").strip()
         if not error or error.startswith((_NO_SPACE, "Success", "Cannot allocate", "Disk quota")):
-            found.append((line, whole(match["size"])))
-    lines = [line for line, _ in found]
+            segments.append((line, whole(match["size"])))
+    lines = [line for line, _ in segments]
     calls = paste.find("posix_fallocate failed", "Call to fallocate failed", "insufficient shared memory (shm)")
     lines += [line for line in calls if "shm" in line.text or _NO_SPACE in line.text]
     lines += [line for line in paste.find("/dev/shm") if _NO_SPACE in line.text]
     if lines:
-        size = max((number for _, number in found), default=0)
+        size = max((number for _, number in segments), default=0)
         what = f" A segment of {size / 1e6:.1f} MB could not be made." if size else ""
         yield shm_too_small.finding(
             "error",

@@ -65,16 +65,16 @@ def plugin_not_found(paste: Paste) -> Iterator[TextFinding]:
 @rule("pattern-without-channels", "A pattern is not possible on this machine", source="NCCL src/graph/search.cc")
 def pattern_without_channels(paste: Paste) -> Iterator[TextFinding]:
     """The search found no channels for CollNet or NVLS."""
-    found = [item for item in paste.once(read_patterns) if item.n_channels == 0 and item.pattern in (3, 5, 6)]
-    if found:
+    unused = [item for item in paste.once(read_patterns) if item.n_channels == 0 and item.pattern in (3, 5, 6)]
+    if unused:
         names = {3: "CollNet trees", 5: "NVLS", 6: "direct CollNet"}
-        kinds = text_list([names[pattern] for pattern in sorted({item.pattern for item in found})])
+        kinds = text_list([names[pattern] for pattern in sorted({item.pattern for item in unused})])
         yield pattern_without_channels.finding(
             "normal",
-            text_list(list(dict.fromkeys(item.host for item in found if item.host))[:8]),
+            text_list(list(dict.fromkeys(item.host for item in unused if item.host))[:8]),
             f"A pattern with 0 channels only says that {kinds} cannot be used here. Rings (pattern 4) and trees (1 and "
             "2) are what counts.",
-            lines=[item.line for item in found[:_MOST]],
+            lines=[item.line for item in unused[:_MOST]],
         )
 
 
@@ -94,18 +94,18 @@ def no_rdma_device(paste: Paste) -> Iterator[TextFinding]:
 @rule("device-number-odd", "A thread without a device", source="NCCL src/debug.cc")
 def device_number_odd(paste: Paste) -> Iterator[TextFinding]:
     """The number in brackets is -1 or very large."""
-    found = [
+    threads = [
         number
         for number in paste.numbers(" [-1] NCCL", "] NCCL INFO Bootstrap", "] NCCL INFO cudaDriverVersion")[:_MOST]
         if (match := re.search(r"\d \[(-?\d+)\] NCCL", paste.line(number).text)) and not 0 <= whole(match[1]) < 128
     ]
-    if found:
+    if threads:
         yield device_number_odd.finding(
             "normal",
-            text_list(hosts_of(paste, found)[:8]),
+            text_list(hosts_of(paste, threads)[:8]),
             "The number in brackets is the CUDA device of the thread, not the rank. Before a thread has a device it is "
             "-1 or arbitrary.",
-            lines=found,
+            lines=threads,
         )
 
 
@@ -178,8 +178,8 @@ def nccl_healthy(paste: Paste) -> Iterator[TextFinding]:
     fast = [item for item in paste.once(read_networks) if item.name != "Socket"]
     paths = [item for item in messages(paste, "/LOC)", "/NVL)") if re.match(r"(?:GPU|NET)/\S+ :", item.text)]
     if complete:
-        shown = sorted({item.rank for item in complete if item.n_ranks == max(c.n_ranks for c in complete)})
-        sentence = f"{number_list(shown, 'rank').capitalize()} finished the setup of NCCL without a warning."
+        ranks = sorted({item.rank for item in complete if item.n_ranks == max(c.n_ranks for c in complete)})
+        sentence = f"{number_list(ranks, 'rank').capitalize()} finished the setup of NCCL without a warning."
         lines = [item.line for item in complete]
     elif connected:
         lines = [item.line for item in connected]
@@ -262,9 +262,9 @@ def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
     echoes = paste.once(read_echoes)
     words = [word for word in _KNOWN if paste.may_contain(word)]
     unknown = (item for item in paste.once(read_warnings) if item.line not in echoes and not _is_known(item, words))
-    found = list(islice(unknown, _MOST))
-    if found:
-        first = found[0]
+    warnings = list(islice(unknown, _MOST))
+    if warnings:
+        first = warnings[0]
         where = f" ({first.source})" if first.source else ""
         text = first.text if len(first.text) <= 160 else f"{first.text[:159]}…"
         yield unknown_warning.finding(
@@ -272,7 +272,7 @@ def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
             affected(paste, [first]),
             f'NCCL warns: "{text.strip()}"{where}. meshlab has no rule for this warning.',
             "Read the lines around it, and search for its text in https://github.com/NVIDIA/nccl/issues.",
-            [item.line for item in found[:_MOST]],
+            [item.line for item in warnings[:_MOST]],
         )
     elif not paste.once(read_warnings) and (last := _unknown_last_error(paste)) is not None:
         text = last.text.partition("Last error:")[2].strip() or last.text.strip()
@@ -295,10 +295,10 @@ def _unknown_last_error(paste: Paste) -> PasteLine | None:
                 continue
             line = paste.line(number + 1)
         text = line.text.strip()
-        known: tuple[str, ...] = _KNOWN_CUDA if "Cuda failure" in text else (*_KNOWN, "reverse path")
+        words: tuple[str, ...] = _KNOWN_CUDA if "Cuda failure" in text else (*_KNOWN, "reverse path")
         if "NET/OFI" in text and "completed with error" in text:
-            known = ()
-        if text and not is_echo_text(text) and not any(one in text for one in known):
+            words = ()
+        if text and not is_echo_text(text) and not any(word in text for word in words):
             return line
     return None
 

@@ -52,21 +52,21 @@ def _set_lines(paste: Paste, *names: str) -> list[int]:
 )
 def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
     """``Using network Socket``, or a line of the TCP transport, although the job may need InfiniBand, RoCE or EFA."""
-    used = [item.line for item in paste.once(read_networks) if item.name == "Socket"]
+    sockets = [item.line for item in paste.once(read_networks) if item.name == "Socket"]
     others = [item for item in paste.once(read_networks) if item.name != "Socket"]
-    if not used and not others:  # before 2.7
-        used = [line.number for line in paste.find("NET/Socket : Using")]
-    if not used or is_one_host(paste) is True:
+    if not sockets and not others:  # before 2.7
+        sockets = [line.number for line in paste.find("NET/Socket : Using")]
+    if not sockets or is_one_host(paste) is True:
         return
     forced = _set_to(paste, "NCCL_NET", "Socket") + _set_to(paste, "NCCL_IB_DISABLE", "1")
     if forced and not others:
         return
     missing = [line.number for line in paste.find("NET/IB : No device found", "Failed to open libibverbs")]
     failed_plugin = [line.number for line in paste.find("NET/OFI", "Failed to initialize NET plugin")]
-    wanted = _set_lines(paste, *_FOR_RDMA)
+    hints = _set_lines(paste, *_FOR_RDMA)
     if any("NET/OFI" in paste.line(number).text for number in failed_plugin):
-        wanted += failed_plugin
-    hosts = text_list(hosts_of(paste, used)[:8])
+        hints += failed_plugin
+    hosts = text_list(hosts_of(paste, sockets)[:8])
     verbs = any("libibverbs" in paste.line(number).text for number in missing)
     reason = (
         "libibverbs could not be opened, so NCCL sees no RDMA device"
@@ -75,9 +75,9 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
         if missing
         else "the text does not show why"
     )
-    severity: Level = "warning" if wanted or others else "info"
+    severity: Level = "warning" if hints or others else "info"
     why = f"Traffic between hosts goes over TCP (NET/Socket): {reason}."
-    if wanted:
+    if hints:
         names = sorted({item.name for item in paste.once(read_variables) if item.name in _FOR_RDMA})
         if names:
             why += f" {text_list(names)} {'shows' if len(names) == 1 else 'show'} that RDMA is wanted."
@@ -95,7 +95,7 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
             else "."
         )
     )
-    yield socket_fallback.finding(severity, hosts or "the rank that prints it", why, do, [*used, *missing, *wanted])
+    yield socket_fallback.finding(severity, hosts or "the rank that prints it", why, do, [*sockets, *missing, *hints])
 
 
 _PROVIDER = re.compile(r"Selected [Pp]rovider is ([\w;.-]+)")
@@ -149,10 +149,10 @@ def efa_missing(paste: Paste) -> Iterator[TextFinding]:
 def ib_disable_without_effect(paste: Paste) -> Iterator[TextFinding]:
     """``NCCL_IB_DISABLE=1`` is set, and a plugin carries the traffic."""
     disabled = _set_to(paste, "NCCL_IB_DISABLE", "1")
-    used = [item for item in paste.once(read_networks) if item.name not in ("IB", "Socket")]
-    if disabled and used:
-        hosts = text_list(hosts_of(paste, [item.line for item in used])[:8])
-        name = used[0].name
+    plugins = [item for item in paste.once(read_networks) if item.name not in ("IB", "Socket")]
+    if disabled and plugins:
+        hosts = text_list(hosts_of(paste, [item.line for item in plugins])[:8])
+        name = plugins[0].name
         yield ib_disable_without_effect.finding(
             "warning",
             f"{hosts}, plugin {name}".lstrip(", "),
@@ -160,7 +160,7 @@ def ib_disable_without_effect(paste: Paste) -> Iterator[TextFinding]:
             "carries the traffic anyway.",
             "To use TCP, set NCCL_NET=Socket, or NCCL_NET_PLUGIN=none together with NCCL_IB_DISABLE=1. "
             "Otherwise remove NCCL_IB_DISABLE.",
-            [*disabled, *(item.line for item in used)],
+            [*disabled, *(item.line for item in plugins)],
         )
 
 
@@ -200,9 +200,11 @@ def net_plugin_differs(paste: Paste) -> Iterator[TextFinding]:
     for item in paste.once(read_networks):
         if item.host:
             by_host[item.host].setdefault(item.name, item.line)
-    names = {frozenset(found) for found in by_host.values()}
+    names = {frozenset(networks) for networks in by_host.values()}
     if len(by_host) > 1 and len(names) > 1:
-        yield _plugins_differ(paste, {host: (", ".join(found), min(found.values())) for host, found in by_host.items()})
+        yield _plugins_differ(
+            paste, {host: (", ".join(networks), min(networks.values())) for host, networks in by_host.items()}
+        )
         return
     if names and len(by_host) == len(paste.once(read_hosts)):
         return  # all hosts name their network, and it is the same
@@ -213,20 +215,20 @@ def net_plugin_differs(paste: Paste) -> Iterator[TextFinding]:
         yield _plugins_differ(paste, sides | {host: ("no RDMA device", line) for host, line in without.items()})
         return
     plugins: dict[str, tuple[str, int]] = {}
-    for found in messages(paste, "NET/Plugin", "Plugin Path :", "external network plugin"):
-        if found.host is None or re.search(r"CollNet|collnet", found.text):
+    for message in messages(paste, "NET/Plugin", "Plugin Path :", "external network plugin"):
+        if message.host is None or re.search(r"CollNet|collnet", message.text):
             continue
-        if re.search(r"Plugin Path :|Loaded net plugin|Successfully loaded external network plugin", found.text):
-            plugins[found.host] = ("an external plugin", found.line)
-        elif re.search(r"No plugin found|Could not find|Using internal", found.text):
-            plugins.setdefault(found.host, ("no plugin", found.line))
+        if re.search(r"Plugin Path :|Loaded net plugin|Successfully loaded external network plugin", message.text):
+            plugins[message.host] = ("an external plugin", message.line)
+        elif re.search(r"No plugin found|Could not find|Using internal", message.text):
+            plugins.setdefault(message.host, ("no plugin", message.line))
     if len({name for name, _ in plugins.values()}) > 1:
         yield _plugins_differ(paste, plugins)
 
 
-def _plugins_differ(paste: Paste, found: dict[str, tuple[str, int]]) -> TextFinding:
+def _plugins_differ(paste: Paste, sides: dict[str, tuple[str, int]]) -> TextFinding:
     groups: dict[str, list[str]] = defaultdict(list)
-    for host, (name, _) in found.items():
+    for host, (name, _) in sides.items():
         groups[name].append(host)
     parts = [f"{text_list(hosts[:6])}{' …' if len(hosts) > 6 else ''}: {name}" for name, hosts in groups.items()]
     return net_plugin_differs.finding(
@@ -236,7 +238,7 @@ def _plugins_differ(paste: Paste, found: dict[str, tuple[str, int]]) -> TextFind
         "and the job hangs or fails at its first connection.",
         "Make the library path the same on all hosts: either libnccl-net.so is found on each (LD_LIBRARY_PATH, "
         "NCCL_NET_PLUGIN) or on none (NCCL_NET_PLUGIN=none), and give NCCL_NET the same value everywhere.",
-        [line for _, line in found.values()],
+        [line for _, line in sides.values()],
     )
 
 
@@ -278,26 +280,26 @@ def nic_sets_differ(paste: Paste) -> Iterator[TextFinding]:
         counted = {host: (f"{len(names)} ({', '.join(names)})", line) for host, (names, line) in ports.items()}
         yield _nics_differ(paste, counted)
         return
-    used: dict[str, dict[int, int]] = defaultdict(dict)
+    devices_of: dict[str, dict[int, int]] = defaultdict(dict)
     for use in paste.once(network_devices):
         who = use.host if len(paste.once(read_hosts)) > 1 else f"rank {use.rank}" if use.rank is not None else None
         if who and use.network != "Socket":
-            used[who].setdefault(use.device, use.line)
+            devices_of[who].setdefault(use.device, use.line)
     if _asymmetric(paste):
         sets = {
             who: (f"NIC {', '.join(str(number) for number in sorted(devices))}", min(devices.values()))
-            for who, devices in used.items()
+            for who, devices in devices_of.items()
         }
         yield _nics_differ(paste, sets)
         return
     unusable = paste.find("NET/IB : Unable to open device", "NET/IB : Unable to query device")
     ignored = _set_to(paste, "NCCL_IGNORE_NET_MISMATCH", "1")
-    if (unusable or ignored) and len({frozenset(found) for found in used.values()}) > 1:
-        found = {
+    if (unusable or ignored) and len({frozenset(devices) for devices in devices_of.values()}) > 1:
+        sides = {
             who: (f"NIC {', '.join(str(number) for number in sorted(devices))}", min(devices.values()))
-            for who, devices in used.items()
+            for who, devices in devices_of.items()
         }
-        yield _nics_differ(paste, found, [*(line.number for line in unusable), *ignored])
+        yield _nics_differ(paste, sides, [*(line.number for line in unusable), *ignored])
     elif unusable and ignored:
         yield _nics_differ(paste, {}, [*(line.number for line in unusable), *ignored])
 
@@ -312,14 +314,20 @@ def _asymmetric(paste: Paste) -> bool:
             channels, devices = by_host[item.host]
             channels.add(match[1])
             devices.add(whole(match[2]))
-    shown = {frozenset(channels) for channels, _ in by_host.values()}
+    channel_sets = {frozenset(channels) for channels, _ in by_host.values()}
     sizes = {len(devices) for _, devices in by_host.values()}
-    return len(by_host) > 1 and len(shown) == 1 and len(next(iter(shown))) > 1 and len(sizes) > 1 and 1 in sizes
+    return (
+        len(by_host) > 1
+        and len(channel_sets) == 1
+        and len(next(iter(channel_sets))) > 1
+        and len(sizes) > 1
+        and 1 in sizes
+    )
 
 
-def _nics_differ(paste: Paste, found: dict[str, tuple[str, int]], more: list[int] | None = None) -> TextFinding:
+def _nics_differ(paste: Paste, sides: dict[str, tuple[str, int]], more: list[int] | None = None) -> TextFinding:
     groups: dict[str, list[str]] = defaultdict(list)
-    for who, (what, _) in found.items():
+    for who, (what, _) in sides.items():
         groups[what].append(who)
     parts = [f"{text_list(names[:6])}: {what}" for what, names in groups.items()]
     return nic_sets_differ.finding(
@@ -329,7 +337,7 @@ def _nics_differ(paste: Paste, found: dict[str, tuple[str, int]], more: list[int
         "waits for a peer that never answers, or falls back to a slower path.",
         "Make the same NICs usable on every host (ibv_devinfo, the devices of the containers), or name the common ones "
         "in NCCL_IB_HCA on all hosts.",
-        [*(line for _, line in found.values()), *(more or ())],
+        [*(line for _, line in sides.values()), *(more or ())],
     )
 
 
@@ -340,17 +348,17 @@ def _nics_differ(paste: Paste, found: dict[str, tuple[str, int]], more: list[int
 )
 def ib_device_unusable(paste: Paste) -> Iterator[TextFinding]:
     """NCCL cannot open or query a device."""
-    found = paste.matches(_UNUSABLE, "NET/IB : Unable to ")
-    if found:
-        devices = text_list(list(dict.fromkeys(match[1] for _, match in found)))
+    matches = paste.matches(_UNUSABLE, "NET/IB : Unable to ")
+    if matches:
+        devices = text_list(list(dict.fromkeys(match[1] for _, match in matches)))
         yield ib_device_unusable.finding(
             "warning",
-            f"{affected(paste, [line for line, _ in found])}, {devices}".lstrip(", "),
+            f"{affected(paste, [line for line, _ in matches])}, {devices}".lstrip(", "),
             f"The RDMA device {devices} is visible, but this process may not open it. NCCL continues without it, "
             "so this rank may have fewer NICs than others.",
             "Pass the character devices (/dev/infiniband/uverbs*) of all NICs into the container, or leave the device "
             "out with NCCL_IB_HCA on every host.",
-            [line for line, _ in found],
+            [line for line, _ in matches],
         )
 
 
@@ -364,7 +372,7 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
     by_host: dict[str | None, tuple[tuple[str, ...], int]] = {}
     for item in paste.once(read_ports):
         by_host.setdefault(item.host, (item.devices, item.line))
-    single = {host: found for host, found in by_host.items() if len(found[0]) == 1}
+    single = {host: ports for host, ports in by_host.items() if len(ports[0]) == 1}
     if not single or len(single) < len(by_host) or is_one_host(paste) is True:
         return
     comms = paste.once(read_communicators)
@@ -373,7 +381,7 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
     measures = bool(paste.numbers("#wrong", "busbw"))
     if per_host == 1 or (per_host == 0 and not measures and paste.numbers("NCCL WARN")):
         return
-    names = sorted({found[0][0] for found in single.values()})
+    names = sorted({ports[0][0] for ports in single.values()})
     limited = _set_lines(paste, "NCCL_IB_HCA")
     hosts = text_list([host for host in single if host][:8])
     why = f"NCCL found one RDMA port ({text_list(names)}), so all traffic between hosts goes through it. "
@@ -389,7 +397,7 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
         why,
         "Compare with ibv_devinfo or ibstat where the ranks run: each port should be Active. Check NCCL_IB_HCA, "
         "and in a container the devices that are passed through.",
-        [*(found[1] for found in single.values()), *limited],
+        [*(ports[1] for ports in single.values()), *limited],
     )
 
 
@@ -488,9 +496,9 @@ def slow_network(paste: Paste) -> Iterator[TextFinding]:
     networks = sorted({whole(number, 16) for item in chains for number in _NET_NODE.findall(item.text)})
     if not networks and is_one_host(paste) is not False:
         return
-    item = min(slow, key=lambda found: found.bw_inter_gbs)
+    item = min(slow, key=lambda pattern: pattern.bw_inter_gbs)
     unknown = [line.number for line in paste.find("Defaulting to 10 Gbps")]
-    hosts = text_list(list(dict.fromkeys(found.host for found in slow if found.host))[:8])
+    hosts = text_list(list(dict.fromkeys(pattern.host for pattern in slow if pattern.host))[:8])
     nets = f", NET/{networks[0]}-{networks[-1]}" if len(networks) > 1 else f", NET/{networks[0]}" if networks else ""
     why = (
         f"NCCL plans {item.n_channels} channels of {item.bw_inter_gbs:g} GB/s between hosts, which is the speed of a "
@@ -506,7 +514,7 @@ def slow_network(paste: Paste) -> Iterator[TextFinding]:
         "Compare with the real speed: cat /sys/class/net/*/speed, ibstat. If the NICs are faster, NCCL does not see it "
         "(as with virtual interfaces): use the RDMA devices, or give the speed in a file for NCCL_TOPO_FILE. "
         "Otherwise the network itself is the limit.",
-        [*(found.line for found in slow), *unknown[:3]],
+        [*(pattern.line for pattern in slow), *unknown[:3]],
     )
 
 

@@ -249,17 +249,17 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
         "LD_PRELOAD."
     )
     hosts = {item.version.partition("+")[0]: item.host for item in paste.once(read_versions) if item.host}
-    found = paste.matches(_MISMATCH, "Mismatched NCCL version detected")
-    if found:
+    mismatches = paste.matches(_MISMATCH, "Mismatched NCCL version detected")
+    if mismatches:
         sides: dict[str, set[int]] = defaultdict(set)
-        for _, match in found:
+        for _, match in mismatches:
             sides[_spell(match[2])].add(whole(match[1]))
             sides[_spell(match[4])].add(whole(match[3]))
         parts = [
             f"{number_list(ranks, 'rank')}{f' on {hosts[version]}' if hosts.get(version) else ''} ({version})"
             for version, ranks in sides.items()
         ]
-        lines = [line.number for line, _ in found] + [item.line for item in paste.once(read_versions)]
+        lines = [line.number for line, _ in mismatches] + [item.line for item in paste.once(read_versions)]
         why = "The ranks loaded different versions of NCCL, which cannot work in one communicator."
         yield version_mismatch.finding("error", " against ".join(parts), why, do, lines)
         return
@@ -281,10 +281,12 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
     if len(by_version) > 1 and is_one_host(paste) is False and (len(comms) == 1 or len(worlds) == 1):
         yield version_mismatch.finding(
             "warning",
-            " against ".join(f"{text_list(list(found)[:6])} ({version})" for version, found in by_version.items()),
+            " against ".join(
+                f"{text_list(list(version_hosts)[:6])} ({version})" for version, version_hosts in by_version.items()
+            ),
             "The hosts print different versions of NCCL. If they belong to one job, it can hang or fail.",
             do,
-            [line for found in by_version.values() for line in found.values()],
+            [line for version_hosts in by_version.values() for line in version_hosts.values()],
         )
 
 
@@ -294,15 +296,15 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
 def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
     """NCCL names the version of the driver that it found, and the one that it needs."""
     pattern = re.compile(r"CUDA Driver version found is (\d+)\. Minimum requirement is (\d+)")
-    found = paste.matches(pattern, "CUDA Driver version found is ")
-    if found:
-        have, need = (f"{whole(code) // 1000}.{whole(code) % 1000 // 10}" for code in found[0][1].groups())
+    matches = paste.matches(pattern, "CUDA Driver version found is ")
+    if matches:
+        have, need = (f"{whole(code) // 1000}.{whole(code) % 1000 // 10}" for code in matches[0][1].groups())
         yield driver_too_old_for_nccl.finding(
             "error",
-            affected(paste, [line for line, _ in found]),
+            affected(paste, [line for line, _ in matches]),
             f"The driver supports CUDA {have}, and this build of NCCL needs a driver for CUDA {need} or newer.",
             "Update the driver of this host, or use an NCCL that was built for an older CUDA.",
-            [line for line, _ in found],
+            [line for line, _ in matches],
         )
         return
     drivers = paste.matches(re.compile(r"cudaDriverVersion (\d+)"), "cudaDriverVersion ")

@@ -44,13 +44,13 @@ _DETAILS = {
 
 
 def _completions(paste: Paste) -> tuple[_Completion, ...]:
-    found = []
+    completions = []
     for line, match in paste.matches(_COMPLETION, "Got completion "):
         details = {name: pattern.search(line.text) for name, pattern in _DETAILS.items()}
         device, local, remote = (item[1] if item else None for item in details.values())
         peer = match["peer"].partition("<")[0] if match["peer"] else None
-        found.append(_Completion(whole(match["status"]), peer, device, local, remote, line))
-    return tuple(found)
+        completions.append(_Completion(whole(match["status"]), peer, device, local, remote, line))
+    return tuple(completions)
 
 
 def _with_status(paste: Paste, *status: int) -> list[_Completion]:
@@ -65,16 +65,16 @@ def _completion_ends(paste: Paste, numbers: Sequence[int]) -> str:
     return _where(paste, [item for item in paste.once(_completions) if item.line.number in numbers])
 
 
-def _where(paste: Paste, found: list[_Completion]) -> str:
+def _where(paste: Paste, completions: list[_Completion]) -> str:
     """Name the ranks, the NICs and the peers of completions."""
-    lines = [item.line for item in found]
+    lines = [item.line for item in completions]
     hosts = hosts_of(paste, [line.number for line in lines])
-    devices = list(dict.fromkeys(item.device for item in found if item.device))
+    devices = list(dict.fromkeys(item.device for item in completions if item.device))
     if not devices:
         ports = [item for item in paste.once(read_ports) if item.host in hosts and len(item.devices) == 1]
         devices = list(dict.fromkeys(item.devices[0] for item in ports))
     layer = _layer(paste, hosts)
-    peers = list(dict.fromkeys(item.peer for item in found if item.peer))
+    peers = list(dict.fromkeys(item.peer for item in completions if item.peer))
     text = affected(paste, lines)
     text += f" over {text_list(devices[:6])}" if devices else ""
     text += f" ({layer})" if layer else ""
@@ -103,15 +103,15 @@ _WORK_QUEUE = re.compile(r"(local access violation|invalid request local) work q
 )
 def remote_invalid_request(paste: Paste) -> Iterator[TextFinding]:
     """A completion has status 9, 10 or 11, or the NIC reports an access violation of its work queue."""
-    found = _with_status(paste, 9, 10, 11)
+    completions = _with_status(paste, 9, 10, 11)
     events = paste.matches(_WORK_QUEUE, "work queue error")
-    if not found and (not events or _with_status(paste, 4)):
+    if not completions and (not events or _with_status(paste, 4)):
         return
     names = {9: "remote invalid request", 10: "remote access error", 11: "remote operation error"}
-    said = text_list([f"{status} ({names[status]})" for status in sorted({item.status for item in found})])
+    statuses = text_list([f"{status} ({names[status]})" for status in sorted({item.status for item in completions})])
     hosts = text_list(hosts_of(paste, [line.number for line, _ in events])[:6])
-    parts = [_where(paste, found)] if found else []
-    why = f"Status {said}: the NIC of the peer refused what this rank sent. " if found else ""
+    parts = [_where(paste, completions)] if completions else []
+    why = f"Status {statuses}: the NIC of the peer refused what this rank sent. " if completions else ""
     if events:
         parts.append(f"{affected(paste, [line for line, _ in events])}{_port_names(events)}")
         why += (
@@ -127,7 +127,7 @@ def remote_invalid_request(paste: Paste) -> Iterator[TextFinding]:
         "Look at the log of the peer at the same time. Check that all ranks use the same NCCL version, the same NCCL_* "
         "variables and the same network plugin, then NCCL_NET_GDR_LEVEL=LOC to exclude GPU Direct RDMA, "
         "and the firmware of the NICs.",
-        [*(item.line for item in found), *(line for line, _ in events)],
+        [*(item.line for item in completions), *(line for line, _ in events)],
     )
 
 
@@ -148,12 +148,12 @@ def _port_names(events: list[tuple[PasteLine, re.Match[str]]]) -> str:
 )
 def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
     """A completion has status 12 (``IBV_WC_RETRY_EXC_ERR``)."""
-    found = _with_status(paste, 12)
-    if not found:
+    completions = _with_status(paste, 12)
+    if not completions:
         return
-    hosts = hosts_of(paste, [item.line.number for item in found])
+    hosts = hosts_of(paste, [item.line.number for item in completions])
     layer = _layer(paste, hosts)
-    roce = layer == "RoCE" or any("::ffff:" in (item.local_gid or "") for item in found)
+    roce = layer == "RoCE" or any("::ffff:" in (item.local_gid or "") for item in completions)
     why = (
         "Status 12 is a transport retry timeout: the NIC of the peer does not answer, although the setup over "
         "TCP worked. "
@@ -167,7 +167,7 @@ def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
         why += "If it happens at the first communication, the two NICs cannot talk to each other"
         why += " (wrong GID, missing route, a filter in a switch)." if roce else " (routing, partition, GID on RoCE)."
         why += " If communication worked before, a link went down or the peer is gone."
-    link_local = [item for item in found if (item.local_gid or "").lower().startswith("fe80")]
+    link_local = [item for item in completions if (item.local_gid or "").lower().startswith("fe80")]
     if link_local and roce:
         why += " The local GID is a link-local address, which is not routed."
     do = (
@@ -183,23 +183,23 @@ def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
             "Look for the first error in the log of the peer, and at its port counters (ibqueryerrors, ethtool -S). "
             + do
         )
-    yield retry_exceeded.finding("error", _where(paste, found), why, do, [item.line for item in found])
+    yield retry_exceeded.finding("error", _where(paste, completions), why, do, [item.line for item in completions])
 
 
 @rule("ib-flushed", "Requests were flushed after another error", source=(_VERBS, _NET_IB))
 def flushed(paste: Paste) -> Iterator[TextFinding]:
     """A completion has status 5 (``IBV_WC_WR_FLUSH_ERR``)."""
-    found = _with_status(paste, 5)
-    if found:
+    flushes = _with_status(paste, 5)
+    if flushes:
         alone = not [item for item in paste.once(_completions) if item.status != 5]
         yield flushed.finding(
             "warning" if alone else "normal",
-            _where(paste, found),
+            _where(paste, flushes),
             "Status 5 only says that a queue pair was already in an error state when this request was removed "
             "from it. "
             + ("The error that came first is not in the text." if alone else "The other completions name the cause."),
             "Find the first completion with another status, on this rank or on the peer." if alone else "",
-            [item.line for item in found],
+            [item.line for item in flushes],
         )
 
 
@@ -223,17 +223,17 @@ _GIDS = re.compile(r"local GID (?!index)([0-9a-fA-F:.]+)(?:, remote GID ([0-9a-f
 
 
 def _queue_pairs(paste: Paste) -> tuple[_QueuePair, ...]:
-    found = []
+    pairs = []
     for line, match in paste.matches(_MODIFY_QP, "modify_qp failed"):
         if message_of(line).level == "INFO" and "retrying" in line.text:
             continue
         errno = match["errno"] or (re.search(r"errno (\d+)", line.text) or ["", None])[1]
         text = match["text"].strip() or _ERRNO.get(whole(errno or "0"), "")
         device, gids = _ON_DEVICE.search(line.text), _GIDS.search(line.text)
-        found.append(
+        pairs.append(
             _QueuePair(text, device[1] if device else None, gids[1] if gids else None, gids[2] if gids else None, line)
         )
-    return tuple(found)
+    return tuple(pairs)
 
 
 def _failed_for(paste: Paste, *words: str) -> list[_QueuePair]:
@@ -260,15 +260,15 @@ def _ipv4(gid: str | None) -> ipaddress.IPv4Address | None:
         return None
 
 
-def _pair_where(paste: Paste, found: list[_QueuePair]) -> str:
-    devices = list(dict.fromkeys(item.device for item in found if item.device))
-    hosts = hosts_of(paste, [item.line.number for item in found])
+def _pair_where(paste: Paste, pairs: list[_QueuePair]) -> str:
+    devices = list(dict.fromkeys(item.device for item in pairs if item.device))
+    hosts = hosts_of(paste, [item.line.number for item in pairs])
     if not devices:
         ports = [item for item in paste.once(read_ports) if item.host in hosts and len(item.devices) == 1]
         devices = list(dict.fromkeys(item.devices[0] for item in ports))
-    first = found[0]
+    first = pairs[0]
     local, remote = (_ipv4(gid) or gid for gid in (first.local_gid, first.remote_gid))
-    text = affected(paste, [item.line for item in found])
+    text = affected(paste, [item.line for item in pairs])
     text += f", {text_list(devices[:6])}" if devices else ""
     text += f" ({local})" if local else ""
     return f"{text} to {remote}" if remote else text
@@ -282,12 +282,12 @@ def _pair_where(paste: Paste, found: list[_QueuePair]) -> str:
 )
 def rails_not_connected(paste: Paste) -> Iterator[TextFinding]:
     """``ibv_modify_qp`` timed out: no answer to the address resolution of the peer."""
-    found = _failed_for(paste, "timed out")
-    if not found:
+    timeouts = _failed_for(paste, "timed out")
+    if not timeouts:
         return
-    pairs = [(_ipv4(item.local_gid), _ipv4(item.remote_gid)) for item in found]
+    pairs = [(_ipv4(item.local_gid), _ipv4(item.remote_gid)) for item in timeouts]
     apart = any(a and b and int(a) >> 8 != int(b) >> 8 for a, b in pairs)
-    link_local = any((item.local_gid or "").lower().startswith("fe80") for item in found)
+    link_local = any((item.local_gid or "").lower().startswith("fe80") for item in timeouts)
     why = "A RoCE connection timed out while the address of the peer's NIC was resolved"
     if apart:
         why += ", and the two NICs are in different subnets: the network connects only NICs of the same rail."
@@ -301,14 +301,14 @@ def rails_not_connected(paste: Paste) -> Iterator[TextFinding]:
         else "Set NCCL_CROSS_NIC=0, so that NICs connect only within their rail, or route between the rails. "
         "Check with ping -I INTERFACE ADDRESS and show_gids that each pair of NICs can talk."
     )
-    yield rails_not_connected.finding("error", _pair_where(paste, found), why, do, [item.line for item in found])
+    yield rails_not_connected.finding("error", _pair_where(paste, timeouts), why, do, [item.line for item in timeouts])
 
 
 @rule("gid-index-invalid", "A RoCE address index does not exist", source=(_MODIFY, f"{_ENV}#nccl-ib-gid-index"))
 def gid_index_invalid(paste: Paste) -> Iterator[TextFinding]:
     """``ibv_modify_qp`` failed because of an invalid argument."""
-    found = _failed_for(paste, "Invalid")
-    if found:
+    pairs = _failed_for(paste, "Invalid")
+    if pairs:
         forced = [item for item in paste.once(read_variables) if item.name == "NCCL_IB_GID_INDEX"]
         why = (
             "The NIC rejected the parameters of the connection. The usual reason is an index of a GID that does "
@@ -320,11 +320,11 @@ def gid_index_invalid(paste: Paste) -> Iterator[TextFinding]:
         )
         yield gid_index_invalid.finding(
             "error",
-            _pair_where(paste, found),
+            _pair_where(paste, pairs),
             f"{why} Unequal MTUs and different link layers are other reasons.",
             "Remove NCCL_IB_GID_INDEX: NCCL 2.21 and newer find the index themselves (-1). Otherwise set the index of "
             "the RoCE v2 entry that show_gids lists on every host.",
-            [*(item.line for item in found), *(item.line for item in forced)],
+            [*(item.line for item in pairs), *(item.line for item in forced)],
         )
 
 
@@ -339,8 +339,8 @@ _EVENT = re.compile(
 
 
 def _events(paste: Paste, *words: str) -> list[tuple[PasteLine, str | None, str]]:
-    found = paste.matches(_EVENT, "async event", "async fatal event")
-    events = [(line, match["port"], match["event"]) for line, match in found]
+    matches = paste.matches(_EVENT, "async event", "async fatal event")
+    events = [(line, match["port"], match["event"]) for line, match in matches]
     return [(line, port, event) for line, port, event in events if any(word in event for word in words)]
 
 
@@ -352,13 +352,15 @@ def _events(paste: Paste, *words: str) -> list[tuple[PasteLine, str | None, str]
 )
 def port_error(paste: Paste) -> Iterator[TextFinding]:
     """The NIC reports the event ``port error``."""
-    found = _events(paste, "port error")
-    if not found:
+    port_errors = _events(paste, "port error")
+    if not port_errors:
         return
-    ports = list(dict.fromkeys(port.replace(":", " port ") for _, port, _ in found if port))
+    ports = list(dict.fromkeys(port.replace(":", " port ") for _, port, _ in port_errors if port))
     again = _events(paste, "port active")
-    hosts = text_list(hosts_of(paste, [line.number for line, _, _ in found])[:8])
-    why = f"The NIC reports a port error {len(found)} time{'s' if len(found) > 1 else ''}: its link went down"
+    hosts = text_list(hosts_of(paste, [line.number for line, _, _ in port_errors])[:8])
+    why = (
+        f"The NIC reports a port error {len(port_errors)} time{'s' if len(port_errors) > 1 else ''}: its link went down"
+    )
     why += ", and came back." if again else "."
     why += " A link that comes and goes points to the cable, the transceiver or the switch port."
     yield port_error.finding(
@@ -367,7 +369,7 @@ def port_error(paste: Paste) -> Iterator[TextFinding]:
         why,
         "Check the link on these hosts: ibstat, mlxlink -d DEVICE, ibqueryerrors, dmesg | grep -i link. "
         "Until it is repaired, leave the NIC or the host out (NCCL_IB_HCA).",
-        [line for line, _, _ in [*found, *again]],
+        [line for line, _, _ in [*port_errors, *again]],
     )
 
 
@@ -395,11 +397,11 @@ def memlock_too_small(paste: Paste) -> Iterator[TextFinding]:
     """A call that locks memory for the NIC failed because memory cannot be allocated."""
     tried = paste.matches(_REGISTER, "Call to ibv_")
     calls = [line for line, match in tried if "Cannot allocate memory" in match["text"]]
-    said = paste.find("RLIMIT_MEMLOCK")
-    if not calls and not said:
+    hints = paste.find("RLIMIT_MEMLOCK")
+    if not calls and not hints:
         return
     limits = _memlock_limits(paste)
-    if limits and all(value == "unlimited" for _, value in limits) and not said:
+    if limits and all(value == "unlimited" for _, value in limits) and not hints:
         yield memlock_too_small.finding(
             "info",
             affected(paste, calls),
@@ -413,30 +415,30 @@ def memlock_too_small(paste: Paste) -> Iterator[TextFinding]:
     limit = f" (limit {small} kB)" if small else ""
     yield memlock_too_small.finding(
         "error",
-        f"{affected(paste, [*calls, *said])}{limit}".strip(),
+        f"{affected(paste, [*calls, *hints])}{limit}".strip(),
         "Registering memory with the NIC failed: a process may lock "
         + (f"only {small} kB." if small else "too little memory, as far as the error shows."),
         "Set memlock to unlimited in /etc/security/limits.conf and for the daemon that starts the ranks (slurmd, "
         "sshd: LimitMEMLOCK=infinity), in Docker --ulimit memlock=-1 --cap-add=IPC_LOCK. "
         "Log in again, and check ulimit -l inside mpirun or srun.",
-        [*calls, *said, *(line for line, _ in limits)],
+        [*calls, *hints, *(line for line, _ in limits)],
     )
 
 
 def _memlock_limits(paste: Paste) -> list[tuple[PasteLine, str]]:
     """Return the limits that ``ulimit -l`` or ``ulimit -a`` printed."""
-    found = []
+    limits = []
     for line in paste.find("max locked memory"):
         match = _LIMIT.match(line.text)
         if match and match["named"]:
-            found.append((line, match["named"]))
+            limits.append((line, match["named"]))
     for number in paste.numbers("ulimit -l"):
         for below in range(number + 1, min(number + 4, len(paste)) + 1):
             line = paste.line(below)
             match = _LIMIT.match(line.text)
             if match and match["alone"]:
-                found.append((line, match["alone"]))
-    return found
+                limits.append((line, match["alone"]))
+    return limits
 
 
 _REJECTED = re.compile("Bad address|Invalid argument|Operation not permitted|not supported")

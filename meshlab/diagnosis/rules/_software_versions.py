@@ -41,7 +41,7 @@ def _architecture(name: str) -> tuple[str, str] | None:
 
 def _gpu_names(paste: Paste) -> list[str]:
     """Return the names of GPUs that the text contains, of device lines first."""
-    names = [one.name for start in paste.once(read_test_starts) for one in start.devices if one.name]
+    names = [device.name for start in paste.once(read_test_starts) for device in start.devices if device.name]
     pattern = re.compile(r"(?:NVIDIA |Tesla |GeForce )+[A-Z][\w ]*?\d\w*(?: ?(?:Ti|SUPER|Blackwell|Ada))?|\bTesla \w+")
     for _, match in other_lines(paste).matches(pattern, "NVIDIA ", "Tesla ", "GeForce "):
         if "NVIDIA-SMI" not in match[0] and _architecture(match[0]):
@@ -51,10 +51,10 @@ def _gpu_names(paste: Paste) -> list[str]:
 
 def _where(paste: Paste, lines: Sequence[PasteLine]) -> str:
     """Return the hosts and ranks of device lines, else what the lines name."""
-    devices = [one for start in paste.once(read_test_starts) for one in start.devices]
+    devices = [device for start in paste.once(read_test_starts) for device in start.devices]
     if devices:
-        hosts = dict.fromkeys(one.host for one in devices)
-        return f"{rank_list(one.rank for one in devices)} on {', '.join(hosts)}"
+        hosts = dict.fromkeys(device.host for device in devices)
+        return f"{rank_list(device.rank for device in devices)} on {', '.join(hosts)}"
     hosts = dict.fromkeys(
         host for line in lines if (host := line.host or ((m := re.match(r"([\w.-]+):\d+:\d+ \[", line.text)) and m[1]))
     )
@@ -80,20 +80,24 @@ _INCOMPATIBLE = re.compile(
 def unsupported_arch(paste: Paste) -> Iterator[TextFinding]:
     """Look for kernels that were not built for the GPU of the text. Such an error of NCCL itself is another rule."""
     warned = other_lines(paste).matches(_INCOMPATIBLE, "is not compatible with the current PyTorch installation")
-    found = other_lines(paste).matches(_NO_IMAGE, "no kernel image", "invalid device function", "NoKernelImage")
-    found = [one for one in found if "NCCL WARN" not in one[0].text]
-    if not warned and not found:
+    matches = other_lines(paste).matches(_NO_IMAGE, "no kernel image", "invalid device function", "NoKernelImage")
+    matches = [pair for pair in matches if "NCCL WARN" not in pair[0].text]
+    if not warned and not matches:
         return
-    lines = [line for line, _ in (*warned, *found)]
+    lines = [line for line, _ in (*warned, *matches)]
     if warned:
         name, arch = warned[0][1]["name"].strip(), warned[0][1]["arch"]
         subject = f"{name} ({arch})"
         program = "this PyTorch"
     else:
         names = [name for name in _gpu_names(paste) if _architecture(name)]
-        known = _architecture(names[0]) if names else None
-        arch = known[0] if known else "its architecture"
-        subject = f"{names[0]} (compute capability {known[1]})" if known else "the GPU of the rank that prints it"
+        architecture = _architecture(names[0]) if names else None
+        arch = architecture[0] if architecture else "its architecture"
+        subject = (
+            f"{names[0]} (compute capability {architecture[1]})"
+            if architecture
+            else "the GPU of the rank that prints it"
+        )
         program = "the program"
     where = _where(paste, lines)
     build = (
@@ -129,13 +133,13 @@ _DRIVER = re.compile(r"Driver Version: (?P<smi>[\d.]+)|found version (?P<torch>\
 )
 def driver_too_old(paste: Paste) -> Iterator[TextFinding]:
     """Look for CUDA's error that the driver is too old for its runtime or for compiled code."""
-    found = other_lines(paste).matches(
+    matches = other_lines(paste).matches(
         _TOO_OLD, "driver version is insufficient", "InsufficientDriver", "is too old", "unsupported toolchain",
         "UnsupportedPtx",
     )  # fmt: skip
-    if not found:
+    if not matches:
         return
-    lines = [line for line, _ in found]
+    lines = [line for line, _ in matches]
     versions = [match for _, match in paste.matches(_DRIVER, "Driver Version:", "found version", "cudaDriverVersion")]
     version = ""
     if versions:
@@ -212,17 +216,17 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
         )
         return
     if memory and number and number < _FIRST_NCCL["sm_120"]:
-        wanted = ".".join(str(part) for part in _FIRST_NCCL["sm_120"])
+        required = ".".join(str(part) for part in _FIRST_NCCL["sm_120"])
         why = (
             f"The kernels of NCCL {version} need {memory[0][1]['wanted']} bytes of shared memory, and this GPU has "
             f"{memory[0][1]['there']}, so collectives fail or hang."
         )
     elif in_nccl or (is_older and paste.numbers(*_FAILED)):
-        wanted = ".".join(str(part) for part in first)
+        required = ".".join(str(part) for part in first)
         why = (
             f"NCCL {version or 'of this program'} contains no code for {name or 'this GPU'}"
             + (f" ({arch})" if arch else "")
-            + (f"; it came with {wanted}." if is_older else ", so its first kernel cannot start.")
+            + (f"; it came with {required}." if is_older else ", so its first kernel cannot start.")
         )
     else:
         return
@@ -231,7 +235,7 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
         f"NCCL {version or '(version unknown)'} on {name or 'this GPU'}"
         + (f", {w}" if (w := _where(paste, lines)) else ""),
         why,
-        f"Use NCCL {wanted or '2.26.2'} or newer: install a PyTorch with a newer nvidia-nccl-cu12, or build NCCL for "
+        f"Use NCCL {required or '2.26.2'} or newer: install a PyTorch with a newer nvidia-nccl-cu12, or build NCCL for "
         "this GPU and put it first in LD_LIBRARY_PATH.",
         lines,
     )
