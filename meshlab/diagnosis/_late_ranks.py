@@ -37,8 +37,8 @@ def rank_list(ranks: Iterable[int]) -> str:
 def plain_name(op: str) -> str:
     """Return the plain name of a collective: ALLREDUCE and _ALLGATHER_BASE become all_reduce and all_gather."""
     plain = op.lower().removeprefix("nccl:").strip("_").removesuffix("_base").removesuffix("_barrier")
-    names = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
-    return names.get(plain, plain)
+    known = {"allreduce": "all_reduce", "allgather": "all_gather", "alltoall": "all_to_all"}
+    return known.get(plain, plain)
 
 
 def _key(line: WorkTimeout | GroupStatus, names: dict[int, int]) -> str | None:

@@ -10,7 +10,7 @@ from meshlab.diagnosis.rules._ended_ranks import ENDED_RANK_RULES, oom_rank, ran
 
 
 def codes(text: str) -> list[str]:
-    return [item.code for one in ENDED_RANK_RULES for item in one(Paste(text)) if item.severity != "normal"]
+    return [item.code for rule in ENDED_RANK_RULES for item in rule(Paste(text)) if item.severity != "normal"]
 
 
 KILLED = {
@@ -153,7 +153,7 @@ def test_a_rank_without_gpu_memory_is_found(source: str) -> None:
     ],
 )
 def test_other_lines_about_memory_are_not_a_rank_without_gpu_memory(text: str) -> None:
-    assert all(one.severity == "normal" for one in oom_rank(Paste(text)))
+    assert all(finding.severity == "normal" for finding in oom_rank(Paste(text)))
 
 
 CLOSED = """\
@@ -179,7 +179,7 @@ def test_a_launcher_that_was_ended_from_outside_is_worth_knowing() -> None:
 
 def test_messages_about_one_process_are_merged() -> None:
     ends = read_process_exits(Paste(SUMMARY.format(code=-9)))
-    assert [(one.rank, one.local_rank, one.pid, one.is_first) for one in ends] == [
+    assert [(end.rank, end.local_rank, end.pid, end.is_first) for end in ends] == [
         (9, 1, 1708, True),
         (8, 0, 1707, False),
     ]

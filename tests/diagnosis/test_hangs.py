@@ -52,7 +52,7 @@ def paste(*lines: str) -> Paste:
 
 
 def codes(text: Paste) -> list[str]:
-    return [finding.code for one in HANG_RULES for finding in one(text)]
+    return [finding.code for rule in HANG_RULES for finding in rule(text)]
 
 
 def test_one_rank_is_never_blamed_by_its_own_lines() -> None:
@@ -288,7 +288,7 @@ def test_lines_that_do_not_name_the_group_join_the_only_group_with_their_collect
         "[rank0]:[E ProcessGroupNCCL.cpp:1664] [PG 1 Rank 0] Exception (either an error or timeout) detected by "
         "watchdog at work: 1580, last enqueued NCCL work: 1582, last completed NCCL work: 1579."
     )
-    assert [one.subject for one in nccl_timeout(paste(line.format(0, 1580), group, line.format(4, 1580)))] == [
+    assert [finding.subject for finding in nccl_timeout(paste(line.format(0, 1580), group, line.format(4, 1580)))] == [
         "ranks 0 and 4 of PG 1, all_reduce 1580"
     ]
     assert len(list(nccl_timeout(paste(line.format(0, 1580), group, line.format(4, 7))))) == 2

@@ -11,7 +11,7 @@ from meshlab.diagnosis.rules._interfaces import INTERFACE_RULES
 
 def found(text: str) -> dict[str, TextFinding]:
     """The findings of a text by code."""
-    return {item.code: item for one in INTERFACE_RULES for item in one(Paste(text))}
+    return {item.code: item for rule in INTERFACE_RULES for item in rule(Paste(text))}
 
 
 def warn(text: str, source: str = "misc/socket.cc:483", where: str = "nodeA:30:40 [2]") -> str:
@@ -31,8 +31,8 @@ def test_the_loopback_is_an_error_with_two_hosts() -> None:
 
 
 def test_the_loopback_is_normal_on_one_host() -> None:
-    one = info("comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0")
-    assert "wrong-interface-loopback" not in found(info("Bootstrap : Using lo:127.0.0.1<0>") + one)
+    start = info("comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0")
+    assert "wrong-interface-loopback" not in found(info("Bootstrap : Using lo:127.0.0.1<0>") + start)
 
 
 def test_a_variable_that_no_longer_excludes_the_loopback_is_named() -> None:

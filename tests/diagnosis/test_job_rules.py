@@ -11,7 +11,7 @@ from meshlab.diagnosis.rules._jobs import JOB_RULES
 
 def found(text: str) -> dict[str, TextFinding]:
     """The findings of a text by code."""
-    return {item.code: item for one in JOB_RULES for item in one(Paste(text))}
+    return {item.code: item for rule in JOB_RULES for item in rule(Paste(text))}
 
 
 def warn(text: str, source: str = "transport/net_ib.cc:1038", where: str = "nodeA:30:40 [2]") -> str:

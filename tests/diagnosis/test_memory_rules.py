@@ -11,7 +11,7 @@ from meshlab.diagnosis.rules._memory import MEMORY_RULES
 
 def found(text: str) -> dict[str, TextFinding]:
     """The findings of a text by code."""
-    return {item.code: item for one in MEMORY_RULES for item in one(Paste(text))}
+    return {item.code: item for rule in MEMORY_RULES for item in rule(Paste(text))}
 
 
 def warn(text: str, source: str = "misc/shmutils.cc:88") -> str:
@@ -93,12 +93,12 @@ FALL_BACK = "cuMem host allocations do not appear to be working; falling back to
 
 
 def test_only_some_ranks_fall_back() -> None:
-    some = f"nodeA:1:2 [0] NCCL INFO NCCL version 2.27.3\nnodeA:1:2 [0] NCCL INFO {FALL_BACK}\n"
+    first_rank = f"nodeA:1:2 [0] NCCL INFO NCCL version 2.27.3\nnodeA:1:2 [0] NCCL INFO {FALL_BACK}\n"
     other = "nodeA:3:4 [1] NCCL INFO NCCL version 2.27.3\n"
     failed = "nodeA:3:4 [1] x.cc:1 NCCL WARN failed\n"
-    assert "cumem-host-asymmetric" in found(some + other + failed)
-    assert "cumem-host-asymmetric" not in found(some + other)
-    assert "cumem-host-asymmetric" not in found(some + failed.replace("nodeA:3:4", "nodeA:1:2"))
+    assert "cumem-host-asymmetric" in found(first_rank + other + failed)
+    assert "cumem-host-asymmetric" not in found(first_rank + other)
+    assert "cumem-host-asymmetric" not in found(first_rank + failed.replace("nodeA:3:4", "nodeA:1:2"))
 
 
 def test_host_memory_of_cuda() -> None:

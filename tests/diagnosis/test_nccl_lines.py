@@ -69,15 +69,20 @@ def test_the_frame_of_a_line(text: str, expected: tuple[object, ...]) -> None:
 
 
 def test_communicators_have_ranks_hosts_gpus_and_states() -> None:
-    found = read_communicators(Paste(TWO_HOSTS))
-    assert [(item.rank, item.host, item.pid, item.state) for item in found] == [
+    comm_ranks = read_communicators(Paste(TWO_HOSTS))
+    assert [(item.rank, item.host, item.pid, item.state) for item in comm_ranks] == [
         (0, "nodeA", 100, "complete"),
         (1, "nodeA", 101, "started"),
         (2, "nodeB", 200, "started"),
         (3, "nodeB", 201, "started"),
     ]
-    assert (found[0].comm, found[0].n_ranks, found[0].n_nodes, found[0].function) == ("0xabc", 4, 2, "ncclCommInitRank")
-    assert [item.bus_id for item in found[:2]] == ["0000:1c:00.0", "0019:01:00.0"]
+    assert (comm_ranks[0].comm, comm_ranks[0].n_ranks, comm_ranks[0].n_nodes, comm_ranks[0].function) == (
+        "0xabc",
+        4,
+        2,
+        "ncclCommInitRank",
+    )
+    assert [item.bus_id for item in comm_ranks[:2]] == ["0000:1c:00.0", "0019:01:00.0"]
 
 
 @pytest.mark.parametrize(
@@ -177,9 +182,8 @@ def test_the_tables_of_a_log() -> None:
     assert explanation.facts["ranks"] == "4 on 2 hosts"
     rings = explanation.table("rings")
     assert list(rings.columns) == ["comm", "channel", "rank", "next"]
-    assert dict(zip(rings.query("channel == 1")["rank"], rings.query("channel == 1")["next"], strict=True)) == {
-        0: 3, 3: 2, 2: 1, 1: 0,
-    }  # fmt: skip
+    ring = rings.query("channel == 1")
+    assert dict(zip(ring["rank"], ring["next"], strict=True)) == {0: 3, 3: 2, 2: 1, 1: 0}
     trees = explanation.table("trees").query("channel == 0").set_index("rank")["parent"]
     assert trees[1] == 0
     assert trees.isna()[0]

@@ -12,7 +12,7 @@ from meshlab.diagnosis.rules._nccl_normal import NCCL_NORMAL_RULES
 
 def found(text: str) -> dict[str, TextFinding]:
     """The findings of a text by code."""
-    return {item.code: item for one in NCCL_NORMAL_RULES for item in one(Paste(text))}
+    return {item.code: item for rule in NCCL_NORMAL_RULES for item in rule(Paste(text))}
 
 
 def info(text: str, where: str = "nodeA:30:40 [2]") -> str:

@@ -11,7 +11,7 @@ from meshlab.diagnosis.rules._network import NETWORK_RULES
 
 def found(text: str) -> dict[str, TextFinding]:
     """The findings of a text by code."""
-    return {item.code: item for one in NETWORK_RULES for item in one(Paste(text))}
+    return {item.code: item for rule in NETWORK_RULES for item in rule(Paste(text))}
 
 
 def info(text: str, host: str = "nodeA", pid: int = 30) -> str:
@@ -28,10 +28,10 @@ def test_tcp_without_rdma_devices_is_worth_knowing() -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted", ["$ mpirun -x FI_PROVIDER=efa ./all_reduce_perf\n", info("NCCL_IB_HCA set by environment to mlx5")]
+    "setting", ["$ mpirun -x FI_PROVIDER=efa ./all_reduce_perf\n", info("NCCL_IB_HCA set by environment to mlx5")]
 )
-def test_tcp_is_a_warning_if_rdma_is_wanted(wanted: str) -> None:
-    finding = found(NO_DEVICE + wanted)["socket-fallback"]
+def test_tcp_is_a_warning_if_rdma_is_wanted(setting: str) -> None:
+    finding = found(NO_DEVICE + setting)["socket-fallback"]
     assert (finding.severity, finding.subject) == ("warning", "nodeA")
 
 

@@ -154,8 +154,8 @@ def test_each_reader_runs_once() -> None:
 
 
 def test_a_pattern_is_searched_in_the_text_without_prefix() -> None:
-    found = Paste("[1,3]<stdout>:value 5\nvalue x").matches(re.compile(r"^value (\d)"), "value")
-    assert [(line.number, match[1]) for line, match in found] == [(1, "5")]
+    matches = Paste("[1,3]<stdout>:value 5\nvalue x").matches(re.compile(r"^value (\d)"), "value")
+    assert [(line.number, match[1]) for line, match in matches] == [(1, "5")]
 
 
 def test_lines_that_contain_a_pattern_are_found_with_their_prefixes_and_no_others_are_created() -> None:

@@ -79,7 +79,7 @@ ERRORS = {
 
 
 def findings(text: str) -> list[TextFinding]:
-    return [item for one in PROGRAM_ERROR_RULES for item in one(Paste(text))]
+    return [item for rule in PROGRAM_ERROR_RULES for item in rule(Paste(text))]
 
 
 @pytest.mark.parametrize("name", ERRORS)

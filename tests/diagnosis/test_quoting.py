@@ -17,9 +17,9 @@ mistune = pytest.importorskip("mistune")
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_a_quoted_text_has_no_character_that_a_terminal_obeys_or_that_hides(text: str) -> None:
-    shown = visible(text)
-    assert not [sign for sign in shown if unicodedata.category(sign) in ("Cc", "Cs") and sign not in "\n\t"]
-    assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b-\u200f\ufeff]", shown)
+    quoted = visible(text)
+    assert not [sign for sign in quoted if unicodedata.category(sign) in ("Cc", "Cs") and sign not in "\n\t"]
+    assert not re.search("[\u202a-\u202e\u2066-\u2069\u200b-\u200f\ufeff]", quoted)
 
 
 def test_plain_text_is_quoted_as_it_is() -> None:
@@ -33,9 +33,9 @@ def test_a_quoted_line_is_not_longer_than_its_limit(text: str, most: int) -> Non
 
 
 def test_the_end_of_a_long_line_is_kept() -> None:
-    shown = quote_line("start " + "x" * 10_000_000 + " end")
-    assert shown.startswith("start x")
-    assert shown.endswith("x end")
+    quoted = quote_line("start " + "x" * 10_000_000 + " end")
+    assert quoted.startswith("start x")
+    assert quoted.endswith("x end")
 
 
 def tags(markdown: str) -> set[str]:

@@ -11,7 +11,7 @@ from meshlab.diagnosis.rules._rdma import RDMA_RULES
 
 def found(text: str) -> dict[str, TextFinding]:
     """The findings of a text by code."""
-    return {item.code: item for one in RDMA_RULES for item in one(Paste(text))}
+    return {item.code: item for rule in RDMA_RULES for item in rule(Paste(text))}
 
 
 def warn(text: str, host: str = "nodeA") -> str:

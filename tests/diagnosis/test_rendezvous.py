@@ -34,7 +34,7 @@ REFUSED = (
 
 
 def findings(*lines: str) -> list[TextFinding]:
-    return [item for one in RENDEZVOUS_RULES for item in one(Paste("\n".join(lines)))]
+    return [item for rule in RENDEZVOUS_RULES for item in rule(Paste("\n".join(lines)))]
 
 
 def found(*lines: str) -> list[tuple[str, str, str]]:

@@ -15,7 +15,7 @@ DEVICES = """\
 
 
 def findings(text: str) -> list[TextFinding]:
-    return [item for one in SOFTWARE_VERSION_RULES for item in one(Paste(text))]
+    return [item for rule in SOFTWARE_VERSION_RULES for item in rule(Paste(text))]
 
 
 def found(text: str) -> list[tuple[str, str]]:
@@ -28,9 +28,8 @@ def test_a_program_without_code_for_the_gpu_is_found() -> None:
         + "node01: Test CUDA failure common.cu:253 'no kernel image is available for execution on the device'"
     )
     (finding,) = findings(text)
-    assert (finding.code, finding.subject) == (
-        "unsupported-arch", "Tesla K80 (compute capability 3.7), ranks 0 and 1 on node01",
-    )  # fmt: skip
+    assert finding.code == "unsupported-arch"
+    assert finding.subject == "Tesla K80 (compute capability 3.7), ranks 0 and 1 on node01"
     assert "sm_37" in finding.do
 
 

@@ -235,8 +235,12 @@ _AMOUNT = re.compile(r"Tried to allocate (?P<amount>[\d.]+ [KMGTPE]i?B)")
 _GPU = re.compile(r"GPU (?P<gpu>\d+)(?:;| has a total)")
 
 
-@rule("oom-rank", "A rank has no GPU memory left", source="pytorch/c10/cuda/CUDACachingAllocator.cpp",
-      causes=("rank-died", "worker-exited", "nccl-timeout"))  # fmt: skip
+@rule(
+    "oom-rank",
+    "A rank has no GPU memory left",
+    source="pytorch/c10/cuda/CUDACachingAllocator.cpp",
+    causes=("rank-died", "worker-exited", "nccl-timeout"),
+)
 def oom_rank(paste: Paste) -> Iterator[TextFinding]:
     """Look for a failed allocation of GPU memory, of PyTorch or of NCCL.
 

@@ -99,6 +99,7 @@ _ECHOES = re.compile(
 
 
 # A word of each of them, in lower case. Most warnings have none, and finding out takes a tenth of the time.
+# Lists of words have several words per line (fmt: skip), because a column of them would fill a screen.
 _WORDS_OF_ECHOES = (
     "connection closed by", "socket recv failed", "execute operation", "proxy call to", "closing connection",
     "fatal error", "progress error", "is in abort", "ncclasyncjobcomplete", "could not receive type", "call to recv",

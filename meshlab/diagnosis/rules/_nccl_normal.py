@@ -160,6 +160,7 @@ def nccl_echo(paste: Paste) -> Iterator[TextFinding]:
 
 # -- a log without faults ----------------------------------------------------------------------------------------------
 
+# Lists of words have several words per line (fmt: skip), because a column of them would fill two screens.
 _FAILURES = (
     "Traceback (most recent", "Test NCCL failure", "Test CUDA failure", "Cuda failure", "ncclInternalError",
     "ncclSystemError", "ncclUnhandledCudaError", "ncclInvalidUsage", "ncclRemoteError", "Signal: ", "Watchdog caught",

@@ -134,9 +134,13 @@ _DRIVER = re.compile(r"Driver Version: (?P<smi>[\d.]+)|found version (?P<torch>\
 def driver_too_old(paste: Paste) -> Iterator[TextFinding]:
     """Look for CUDA's error that the driver is too old for its runtime or for compiled code."""
     matches = other_lines(paste).matches(
-        _TOO_OLD, "driver version is insufficient", "InsufficientDriver", "is too old", "unsupported toolchain",
+        _TOO_OLD,
+        "driver version is insufficient",
+        "InsufficientDriver",
+        "is too old",
+        "unsupported toolchain",
         "UnsupportedPtx",
-    )  # fmt: skip
+    )
     if not matches:
         return
     lines = [line for line, _ in matches]
@@ -169,14 +173,22 @@ _IN_NCCL = re.compile(
     r"NCCL WARN .*(?:named symbol not found|no kernel image is available|invalid device function|no device function)"
 )
 _WORDS_OF_MISSING = (
-    "named symbol not found", "no kernel image is available", "invalid device function", "no device function",
-)  # fmt: skip
+    "named symbol not found",
+    "no kernel image is available",
+    "invalid device function",
+    "no device function",
+)
 _SHARED_MEMORY = re.compile(r"ncclMaxSharedMem (?P<wanted>\d+) exceeds device/fn maxSharedMem (?P<there>\d+)")
 _VERSION = re.compile(r"NCCL version (?P<v>\d+\.\d+\.\d+)")
 _FAILED = (
-    "illegal memory access", "Test CUDA failure", "Test NCCL failure", "NCCL WARN", "unhandled cuda error",
-    "DistBackendError", "invalid argument",
-)  # fmt: skip
+    "illegal memory access",
+    "Test CUDA failure",
+    "Test NCCL failure",
+    "NCCL WARN",
+    "unhandled cuda error",
+    "DistBackendError",
+    "invalid argument",
+)
 
 
 @rule(
