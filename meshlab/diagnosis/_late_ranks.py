@@ -10,13 +10,7 @@ from meshlab.diagnosis.formats._torch_lines import GroupStatus, TorchLog, WorkTi
 
 
 def rank_list(ranks: Iterable[int]) -> str:
-    """Return ranks in words, with runs as ranges.
-
-    Examples
-    --------
-    >>> rank_list([7]), rank_list([0, 3]), rank_list([0, 1, 2, 5])
-    ('rank 7', 'ranks 0 and 3', 'ranks 0-2 and 5')
-    """
+    """Return ranks in words, with runs as ranges."""
     ordered = sorted(set(ranks))
     parts: list[str] = []
     position = 0
@@ -90,28 +84,7 @@ def late_in_logs(log: TorchLog) -> Iterator[tuple[str, WorkTimeout, list[GroupSt
 
 
 class GroupCalls:
-    """What the flight recorder dumps contain about one process group.
-
-    Parameters
-    ----------
-    name : str
-        Name of the group.
-    dumps : index of dumps
-        All dumps. Those of other ranks are left out.
-
-    Attributes
-    ----------
-    ranks : tuple of int
-        The global ranks of the group. Those that have a dump, if the dumps do not contain the ranks.
-    desc : str
-        Description of the group.
-    dumps : dict of int to FlightDump
-        The dumps by rank.
-    all_calls : dict of int to sequence of FlightCall
-        The calls by rank, also sends and receives.
-    calls : dict of int to dict of int to FlightCall
-        The collectives by rank and number.
-    """
+    """The calls of one process group in the flight recorder dumps by rank, and its collectives by rank and number."""
 
     def __init__(self, name: str, dumps: _Dumps) -> None:
         self.name = name

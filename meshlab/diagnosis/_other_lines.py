@@ -15,18 +15,6 @@ class OtherLines:
     """A search in all lines but those of NCCL at level INFO. It returns the lines and numbers of the paste.
 
     Rules about other programs look for many strings, and a search for each of them in 10 MB of INFO takes seconds.
-
-    Parameters
-    ----------
-    paste : Paste
-        The text.
-
-    Examples
-    --------
-    >>> text = ["a:1:2 [0] NCCL INFO Connected", "srun: error: node1: task 3: Killed"]
-    >>> lines = OtherLines(Paste(chr(10).join(text)))
-    >>> lines.numbers("srun"), lines.numbers("Connected")
-    ([2], [])
     """
 
     def __init__(self, paste: Paste) -> None:

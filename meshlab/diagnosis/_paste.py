@@ -239,32 +239,7 @@ class Paste:
 def check_number(
     paste: Paste, number: int, what: str, *, most: int = 50_000, length: int = 100, hint: str = ""
 ) -> None:
-    """Raise if a text has more of something than a number of them, and one more for each of so many characters.
-
-    Parameters
-    ----------
-    paste : Paste
-        The text.
-    number : int
-        How many were found so far.
-    what : str
-        The name of what was found, in the plural.
-    most, length : int
-        The number that every text may have, and the characters for each further one.
-    hint : str, optional
-        What to paste instead. By default the part around the first error.
-
-    Raises
-    ------
-    LimitError
-        If the text has more of them.
-
-    Examples
-    --------
-    >>> check_number(Paste("Xid"), 3, "kernel messages", most=2, hint="pass fewer")
-    Traceback (most recent call last):
-    meshlab.base._documents.LimitError: the text has 3 characters, and more than 2 kernel messages; pass fewer
-    """
+    """Raise a `LimitError` if a text has more than `most` items, plus one per `length` characters."""
     most += len(paste.text) // length
     if number > most:
         raise LimitError(

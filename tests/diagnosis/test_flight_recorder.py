@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import meshlab as ml
 from meshlab.base._errors import ParseError
+from meshlab.base._numerals import LARGEST
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis.formats._flight_recorder import FLIGHT_RECORDER, read_flight_dumps
+from meshlab.diagnosis.formats._flight_recorder import FLIGHT_RECORDER, n_elements, read_flight_dumps
 from meshlab.diagnosis.rules._hangs import (
     HANG_RULES,
     dumps_missing,
@@ -321,3 +322,7 @@ def test_the_rank_that_stops_is_named_and_no_other(
     assert named == ({f"rank {late}"} if stuck else set())
     assert not list(order_mismatch(paste))
     assert not list(size_mismatch(paste))
+
+
+def test_the_number_of_elements_fits_into_64_bits() -> None:
+    assert (n_elements(((2, 3), (4,))), n_elements(((LARGEST, LARGEST),))) == (10, LARGEST)

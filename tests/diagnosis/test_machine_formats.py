@@ -15,9 +15,9 @@ from meshlab.diagnosis.formats._gpu_tools import (
     read_queried_values,
 )
 from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links, read_services
-from meshlab.diagnosis.formats._kernel_log import _XID, host_of, read_kernel_log
+from meshlab.diagnosis.formats._kernel_log import _XID, host_of, read_kernel_log, short_bus
 from meshlab.diagnosis.formats._machine_text import MACHINE_FORMATS, machine_of
-from meshlab.diagnosis.formats._rdma_ports import read_ports
+from meshlab.diagnosis.formats._rdma_ports import _plain, read_ports
 from tests import hostile_inputs
 
 MATRIX = """\
@@ -372,3 +372,9 @@ def test_a_matrix_that_is_cut_anywhere_never_has_a_wrong_link(gpus: int, nics: i
             if end in names and other in names and end.startswith("GPU") and other.startswith("GPU"):
                 assert node.words[i][j] in ("?", cell(names.index(end), names.index(other)))
     assert {item.code for item in cluster.health() if item.severity == "error"} == set()
+
+
+def test_tools_spell_buses_and_states_of_ports_differently() -> None:
+    assert [short_bus("00000000:DC:00.0"), short_bus("0000:1b:00")] == ["0000:dc:00", "0000:1b:00"]
+    states = [_plain(text) for text in ("5: LinkUp", "LINK_UP", "PORT_ACTIVE (4)")]
+    assert states == ["LINKUP", "LINKUP", "PORTACTIVE"]

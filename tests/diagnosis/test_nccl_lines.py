@@ -12,6 +12,8 @@ from meshlab.diagnosis.formats._nccl_lines import (
     is_one_host,
     message_of,
     messages,
+    number_list,
+    pci_address,
     read_bootstrap,
     read_communicators,
     read_cuda_failures,
@@ -21,6 +23,7 @@ from meshlab.diagnosis.formats._nccl_lines import (
     read_variables,
     read_versions,
     read_warnings,
+    text_list,
     warnings_with,
 )
 
@@ -276,3 +279,16 @@ def test_warnings_are_found_by_their_words() -> None:
     assert [(item.line, match["code"], match["text"]) for item, match in read_cuda_failures(paste)] == [
         (2, "217", "peer access")
     ]
+
+
+def test_numbers_of_buses_are_pci_addresses() -> None:
+    assert [pci_address(bus) for bus in ("1c000", "1901000", "60")] == ["0000:1c:00.0", "0019:01:00.0", "0000:00:06.0"]
+
+
+def test_numbers_and_texts_in_words() -> None:
+    assert [number_list([3, 1, 0, 2, 7], "rank"), number_list([5], "GPU"), number_list([], "GPU")] == [
+        "ranks 0-3 and 7",
+        "GPU 5",
+        "",
+    ]
+    assert [text_list(["a", "b", "c"][:n]) for n in range(4)] == ["", "a", "a and b", "a, b and c"]

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshlab.base import _prefixes as prefixes
+from meshlab.base._documents import LimitError
 from meshlab.base._prefixes import find_prefix, may_have_prefix
-from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._paste import Paste, check_number
+from meshlab.diagnosis._seen import Span, spans_of
 
 LINE = "nodeA:12:34 [0] NCCL INFO Channel 00/02 :    0   1"
 
@@ -251,3 +253,12 @@ def test_a_string_may_be_in_a_long_text_only_if_its_letters_are() -> None:
         paste = Paste(text)
         assert paste.may_contain("alpha")
         assert not paste.may_contain("beta")
+
+
+def test_lines_that_are_close_are_one_span() -> None:
+    assert spans_of("dmesg", [4, 5, 7, 40]) == [Span("dmesg", 4, 7, 3), Span("dmesg", 40, 40, 1)]
+
+
+def test_a_text_with_too_many_items_is_refused() -> None:
+    with pytest.raises(LimitError, match="has 3 characters, and more than 2 kernel messages; pass fewer"):
+        check_number(Paste("Xid"), 3, "kernel messages", most=2, hint="pass fewer")

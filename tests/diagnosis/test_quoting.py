@@ -60,3 +60,20 @@ def test_no_mixture_of_signs_is_interpreted_as_markdown(text: str) -> None:
 def test_names_of_variables_and_paths_stay_readable_in_markdown() -> None:
     text = "Set NCCL_IB_GID_INDEX=3 and mount /dev/shm (64 MiB), see https://docs.nvidia.com/nccl"
     assert markdown_text(text) == text
+
+
+def test_characters_that_a_terminal_obeys_get_names() -> None:
+    assert (visible("a\x1b[31mb\0c"), visible("gpu\u202e0x")) == ("a␛[31mb␀c", r"gpu\u202e0x")
+
+
+def test_a_long_line_loses_its_middle() -> None:
+    assert quote_line("x" * 100, most=20) == "xxxxxxxxxxxx … xxxxx"
+
+
+def test_markdown_shows_marks_and_names_as_they_are() -> None:
+    escaped = r"&lt;b&gt;\*set\* NCCL_IB_HCA=^mlx5_0, ask @&#8203;someone"
+    assert markdown_text("<b>*set* NCCL_IB_HCA=^mlx5_0, ask @someone") == escaped
+
+
+def test_a_fence_is_longer_than_those_in_its_lines() -> None:
+    assert fenced(["a ```` b"]) == ["`````text", "a ```` b", "`````"]

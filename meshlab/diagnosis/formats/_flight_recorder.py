@@ -37,67 +37,31 @@ _INSTEAD = "paste the dumps as PyTorch writes them, and nothing else"
 
 # Not a dataclass, which takes three times as long to create: dumps have 2,000 calls each.
 class FlightCall(NamedTuple):
-    """One call in a dump.
-
-    Parameters
-    ----------
-    group : str
-        Name of the process group.
-    seq : int
-        Number of the collective within the group, or of the send or receive if `is_p2p`.
-    is_p2p : bool
-        True for a send or a receive.
-    op : str
-        Collective, such as ``"all_reduce"``.
-    source, destination : int or None
-        Ranks within the group of a send or a receive.
-    state : str
-        ``"scheduled"``, ``"started"`` or ``"completed"``.
-    sizes_in, sizes_out : tuple of tuple of int
-        Shapes of the inputs and outputs.
-    dtypes : tuple of str
-        Types of the inputs.
-    is_retired : bool
-        True if the watchdog no longer waits for the call. If it isn't completed, it timed out.
-    frames : tuple of (str, str, str)
-        Name, file and line of each Python function, innermost first.
-    line : int
-        Number of the line in the text.
-    """
+    """One call in a dump."""
 
     group: str
-    seq: int
+    seq: int  # number of the collective within the group, or of the send or receive if is_p2p
     is_p2p: bool
-    op: str
-    source: int | None
+    op: str  # collective, such as "all_reduce"
+    source: int | None  # rank within the group of a send or a receive
     destination: int | None
-    state: str
+    state: str  # "scheduled", "started" or "completed"
     sizes_in: tuple[tuple[int, ...], ...]
     sizes_out: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
-    is_retired: bool
-    frames: tuple[tuple[str, str, str], ...]
+    is_retired: bool  # the watchdog no longer waits for the call. If it is not completed, it timed out
+    frames: tuple[tuple[str, str, str], ...]  # name, file and line of each Python function, innermost first
     line: int
 
 
 @dataclass(frozen=True, slots=True)
 class FlightGroup:
-    """A process group in a dump.
-
-    Parameters
-    ----------
-    name, desc : str
-        Its name and description.
-    ranks : tuple of int
-        Its global ranks. Empty if the dump does not contain them.
-    last_enqueued, last_completed : int or None
-        Numbers of the last collectives. None if the dump does not contain them.
-    """
+    """A process group in a dump."""
 
     name: str
     desc: str
-    ranks: tuple[int, ...]
-    last_enqueued: int | None
+    ranks: tuple[int, ...]  # global ranks. Empty if the dump does not contain them
+    last_enqueued: int | None  # number of a collective. None if the dump does not contain it
     last_completed: int | None
 
     def __str__(self) -> str:
@@ -106,33 +70,16 @@ class FlightGroup:
 
 @dataclass(frozen=True, slots=True)
 class FlightDump:
-    """The dump of one rank.
+    """The dump of one rank."""
 
-    Parameters
-    ----------
-    rank : int
-        Global rank.
-    is_rank_known : bool
-        False if the text names no rank, so that the dumps were numbered in their order.
-    version : str
-        Version of the format.
-    groups : mapping of str to FlightGroup
-        The process groups by name.
-    calls : tuple of FlightCall
-        The calls in their order. The buffer is a ring, so it rarely starts at the first call.
-    is_complete : bool
-        False if the text ends within the dump.
-    line : int
-        Number of its first line in the text.
-    """
-
-    rank: int
-    is_rank_known: bool
+    rank: int  # global rank
+    is_rank_known: bool  # false if the text names no rank, so that the dumps were numbered in their order
     version: str
     groups: Mapping[str, FlightGroup]
+    # In their order. The buffer is a ring, so it rarely starts at the first call.
     calls: tuple[FlightCall, ...]
-    is_complete: bool
-    line: int
+    is_complete: bool  # false if the text ends within the dump
+    line: int  # number of its first line in the text
 
     def last_seq(self, group: str) -> int:
         """Return the number of the last collective that the rank called in a group, 0 if there was none.
@@ -145,13 +92,7 @@ class FlightDump:
 
 
 def refuse_pickle(text: str, name: str | None = None) -> None:
-    """Raise an error for a dump in the format of pickle, which can contain code.
-
-    Raises
-    ------
-    ParseError
-        If the text starts like a pickle.
-    """
+    """Raise an error for a dump in the format of pickle, which can contain code."""
     # A pickle of protocol 2 to 5 starts with 0x80 and the number. As text, 0x80 is U+FFFD or, in Latin-1, U+0080.
     if len(text) > 1 and text[0] in "\x80\ufffd" and text[1] in "\x02\x03\x04\x05":
         file = name or "nccl_trace_rank_0"
@@ -166,13 +107,7 @@ def refuse_pickle(text: str, name: str | None = None) -> None:
 
 
 def read_flight_dumps(paste: Paste) -> tuple[FlightDump, ...]:
-    """Read all dumps in a text: one after the other, in a list, or in an object by rank.
-
-    Raises
-    ------
-    LimitError
-        If the text has more dumps, calls or values of JSON than dumps of its length can have.
-    """
+    """Read all dumps in a text: one after the other, in a list, or in an object by rank."""
     if not any(mark in paste.text for mark in _MARKS):
         return ()
     dumps: list[_RawDump] = []
@@ -442,13 +377,7 @@ def _calls(dumps: tuple[FlightDump, ...]) -> pd.DataFrame:
 
 
 def n_elements(shapes: tuple[tuple[int, ...], ...]) -> int:
-    """Return the number of elements of tensors with some shapes, at most the largest integer of 64 bits.
-
-    Examples
-    --------
-    >>> n_elements(((2, 3), (4,))), n_elements(((LARGEST, LARGEST),)) == LARGEST
-    (10, True)
-    """
+    """Return the number of elements of tensors with some shapes, at most the largest integer of 64 bits."""
     total = 0
     for shape in shapes:
         size = 1

@@ -33,29 +33,11 @@ _CHANGE = re.compile(
 
 # Not a dataclass, which takes three times as long to create: a host may log hundreds of thousands of them.
 class Xid(NamedTuple):
-    """An error that the GPU driver logged.
-
-    Parameters
-    ----------
-    line : int
-        Number of the line.
-    bus_id : str
-        PCI bus ID of the GPU, such as ``0000:1b:00``.
-    code : int
-        Number of the error in NVIDIA's catalogue.
-    text : str
-        The text after the number.
-    cause : int or None
-        The earlier error that it names as its cause.
-    link : int or None
-        The NVLink that it names.
-    fatal : bool or None
-        Whether the text says fatal or nonfatal.
-    """
+    """An error that the GPU driver logged."""
 
     line: int
     host: str | None
-    bus_id: str
+    bus_id: str  # PCI bus ID of the GPU, such as 0000:1b:00
     code: int
     text: str
     pid: int | None = None
@@ -130,13 +112,7 @@ def _host_in(raw: str) -> str | None:
 
 @lru_cache(4096)
 def short_bus(bus_id: str) -> str:
-    """Return a PCI bus ID in lower case, with four digits of the domain and without the function.
-
-    Examples
-    --------
-    >>> short_bus("00000000:DC:00.0"), short_bus("0000:1b:00")
-    ('0000:dc:00', '0000:1b:00')
-    """
+    """Return a PCI bus ID in lower case, with four digits of the domain and without the function."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:].zfill(4)}:{rest.partition('.')[0]}"
 

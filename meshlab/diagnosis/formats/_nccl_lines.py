@@ -39,35 +39,15 @@ _OLD_HEAD = re.compile(r"[A-Za-z0-9][\w.-]*:\d+:\d+ \[-?\d+\](?: [^\s:]+:\d+)? (
 
 
 class NcclMessage(NamedTuple):
-    """A line that NCCL printed.
-
-    Parameters
-    ----------
-    line : int
-        Number of the line.
-    level : str
-        ``"INFO"``, ``"WARN"``, ``"TRACE"``, or ``""`` for a text without the frame, as frameworks print it.
-    text : str
-        The message.
-    host : str or None
-        The host that printed it, or a host that a launcher names.
-    pid, thread : int or None
-        The process and the thread.
-    device : int or None
-        The CUDA device of the thread. It is not the rank, and None if the thread has no device yet.
-    source : str or None
-        File and line of NCCL's source, for warnings.
-    rank : int or None
-        The rank that a launcher names.
-    """
+    """A line that NCCL printed."""
 
     line: int
-    level: str
+    level: str  # "INFO", "WARN", "TRACE", or "" for a text without the frame, as frameworks print it
     text: str
     host: str | None
     pid: int | None
     thread: int | None
-    device: int | None
+    device: int | None  # CUDA device of the thread, not the rank. None if the thread has no device yet
     source: str | None
     rank: int | None
 
@@ -96,14 +76,7 @@ def _device(text: str | None) -> int | None:
 
 
 def message_of(line: PasteLine) -> NcclMessage:
-    """Return a line as a message of NCCL. Without the frame, the level is empty and the text is the complete line.
-
-    Examples
-    --------
-    >>> message = message_of(Paste("nodeA:12:34 [0] misc/socket.cc:49 NCCL WARN Net : no").line(1))
-    >>> message.level, message.host, message.device, message.source, message.text
-    ('WARN', 'nodeA', 0, 'misc/socket.cc:49', 'Net : no')
-    """
+    """Return a line as a message of NCCL. Without the frame, the level is empty and the text is the complete line."""
     head, mark, rest = line.text.partition(" NCCL ")
     if not mark and (old := _OLD_HEAD.match(line.text)):
         head, mark, rest = line.text[: old.end() - 1], "NCCL", line.text[old.end() :]
@@ -192,55 +165,28 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class CommRank:
-    """One rank of one communicator, as its process announces it.
+    """One rank of one communicator, as its process announces it."""
 
-    Parameters
-    ----------
-    comm : str or None
-        ``commId``, which all ranks of a communicator have in common (2.15 and later).
-    rank, n_ranks : int
-        The rank in this communicator, and its size.
-    host, pid, thread
-        The process, and the thread that created the communicator.
-    device, nvml_device : int or None
-        The GPU as CUDA and as NVML count.
-    bus_id : str or None
-        The PCI address of the GPU.
-    n_nodes, local_ranks, local_rank : int or None
-        Hosts of the communicator, its ranks on this host, and the rank among them (2.20 and later).
-    state : {"started", "complete", "aborted", "destroyed"}
-        The last state that the text shows.
-    function : str or None
-        The call that created it (2.21 and later).
-    line : int
-        Number of the first line that names it.
-    """
-
-    comm: str | None
+    comm: str | None  # commId, which all ranks of a communicator have in common (2.15 and later)
     rank: int
     n_ranks: int
     host: str | None
     pid: int | None
     thread: int | None
-    device: int | None = None
+    device: int | None = None  # as CUDA counts
     nvml_device: int | None = None
     bus_id: str | None = None
+    # Hosts of the communicator, its ranks on this host, and the rank among them (2.20 and later).
     n_nodes: int | None = None
     local_ranks: int | None = None
     local_rank: int | None = None
     state: str = "started"
-    function: str | None = None
-    line: int = 0
+    function: str | None = None  # the call that created it (2.21 and later)
+    line: int = 0  # number of the first line that names it
 
 
 def pci_address(bus_id: str) -> str:
-    """Return the PCI address for the number that NCCL prints.
-
-    Examples
-    --------
-    >>> pci_address("1c000"), pci_address("1901000"), pci_address("60")
-    ('0000:1c:00.0', '0019:01:00.0', '0000:00:06.0')
-    """
+    """Return the PCI address for the number that NCCL prints."""
     number = whole(bus_id, 16)
     return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
 
@@ -537,13 +483,7 @@ def _line_number(line: PasteLine | NcclMessage) -> int:
 
 
 def number_list(numbers: Iterable[int], noun: str) -> str:
-    """Return numbers with a noun, and consecutive numbers as a range.
-
-    Examples
-    --------
-    >>> number_list([3, 1, 0, 2, 7], "rank"), number_list([5], "GPU"), number_list([], "GPU")
-    ('ranks 0-3 and 7', 'GPU 5', '')
-    """
+    """Return numbers with a noun, and consecutive numbers as a range."""
     ordered = sorted(set(numbers))
     parts: list[str] = []
     start = 0
@@ -561,11 +501,5 @@ def number_list(numbers: Iterable[int], noun: str) -> str:
 
 
 def text_list(parts: Sequence[str], word: str = "and") -> str:
-    """Join texts as in a sentence.
-
-    Examples
-    --------
-    >>> text_list(["a"]), text_list(["a", "b"]), text_list(["a", "b", "c"])
-    ('a', 'a and b', 'a, b and c')
-    """
+    """Join texts as in a sentence."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {word} {parts[-1]}" if parts else ""

@@ -21,17 +21,7 @@ _MOST_LINES = 5_000  # such a table is short, and each line is searched
 
 @dataclass(frozen=True, slots=True)
 class HostPair:
-    """The bandwidth between two hosts.
-
-    Parameters
-    ----------
-    a, b : str
-        The hosts.
-    value : float
-        The bandwidth, in the unit of the table.
-    line : int
-        Number of the line.
-    """
+    """The bandwidth between two hosts."""
 
     a: str
     b: str

@@ -55,36 +55,16 @@ _SLURM_SIGNALS = {
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """A process that ended.
+    """A process that ended."""
 
-    Parameters
-    ----------
-    rank, local_rank : int or None
-        Global rank, and rank on its host.
-    pid : int or None
-        Process id.
-    host : str or None
-        Host.
-    signal : int or None
-        The signal that ended it.
-    code : int or None
-        Its exit code, if no signal ended it.
-    is_first : bool
-        False if the text says that another process ended before it.
-    is_out_of_memory : bool
-        True if the text says that the host, or the container, ran out of memory.
-    lines : tuple of int
-        Numbers of the lines.
-    """
-
-    rank: int | None
+    rank: int | None  # global rank
     local_rank: int | None
     pid: int | None
     host: str | None
     signal: int | None
     code: int | None
-    is_first: bool
-    is_out_of_memory: bool
+    is_first: bool  # false if another process ended before it, as far as the text shows
+    is_out_of_memory: bool  # the host, or the container, ran out of memory
     lines: tuple[int, ...]
 
     def __str__(self) -> str:

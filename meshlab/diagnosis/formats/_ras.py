@@ -69,154 +69,66 @@ class RasProcess:
 
 @dataclass(frozen=True, slots=True)
 class RasRow:
-    """A row of the table of communicators, which stands for all communicators of one shape.
-
-    Parameters
-    ----------
-    group : int
-        Number of the row.
-    n_comms, n_nodes, n_ranks : int
-        Communicators in the row, and nodes and ranks of each.
-    n_answers : int
-        Ranks of the whole row that answered.
-    status : str
-        State such as ``"RUNNING"``.
-    errors : tuple of str
-        ``"INCOMPLETE"``, ``"ERROR"`` or ``"MISMATCH"``. Empty if all is well.
-    line : int
-        Number of the line.
-    """
+    """A row of the table of communicators, which stands for all communicators of one shape."""
 
     group: int
     n_comms: int
     n_nodes: int
     n_ranks: int
     n_answers: int
-    status: str
-    errors: tuple[str, ...]
+    status: str  # state such as "RUNNING"
+    errors: tuple[str, ...]  # "INCOMPLETE", "ERROR" or "MISMATCH". Empty if all is well
     line: int
 
 
 @dataclass(frozen=True, slots=True)
 class RasState:
-    """The ranks of a communicator with one count, status or error.
-
-    Parameters
-    ----------
-    value : int or str
-        Number of launched operations, or a status or error.
-    n_ranks : int
-        How many ranks.
-    ranks : tuple of int
-        The ranks, if the report lists them. ncclras lists only the smaller group, be it ahead or behind.
-    """
+    """The ranks of a communicator with one count, status or error."""
 
     value: int | str
     n_ranks: int
+    # Empty if the report does not list them. ncclras lists only the smaller group, be it ahead or behind.
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RasMismatch:
-    """Ranks of one communicator that differ in an operation count or in their status.
+    """Ranks of one communicator that differ in an operation count or in their status."""
 
-    Parameters
-    ----------
-    what : str
-        The operation, such as ``"AllReduce"``, or ``"status"``.
-    states : tuple of RasState
-        The different values.
-    lines : tuple of int
-        Numbers of the lines.
-    """
-
-    what: str
+    what: str  # the operation, such as "AllReduce", or "status"
     states: tuple[RasState, ...]
     lines: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RasCommunicator:
-    """What a report contains about one communicator.
-
-    Parameters
-    ----------
-    name : str
-        Its hash.
-    group : int or None
-        Row of the table.
-    n_missing : int
-        Ranks without data.
-    missing : tuple of (int, RasProcess or None)
-        Those of them that are named, with their processes.
-    dead : tuple of int
-        Ranks that RAS considers dead, in JSON.
-    errors : tuple of RasState
-        Errors that ranks reported.
-    mismatches : tuple of RasMismatch
-        Differences between the ranks.
-    n_ranks : int or None
-        Size of the communicator.
-    lines : tuple of int
-        Numbers of the lines.
-    odd_ranks : tuple of int
-        Rank numbers that cannot be right.
-    counts : mapping of int to mapping of str to int
-        Operation counts by rank, in JSON.
-    """
+    """What a report contains about one communicator."""
 
     name: str
     group: int | None
     n_missing: int
     missing: tuple[tuple[int, RasProcess | None], ...]
-    dead: tuple[int, ...]
+    dead: tuple[int, ...]  # ranks that RAS considers dead, in JSON
     errors: tuple[RasState, ...]
     mismatches: tuple[RasMismatch, ...]
     n_ranks: int | None
     lines: tuple[int, ...]
-    odd_ranks: tuple[int, ...] = ()
-    counts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    odd_ranks: tuple[int, ...] = ()  # rank numbers that cannot be right
+    counts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)  # operation counts by rank, in JSON
 
 
 @dataclass(frozen=True, slots=True)
 class RasReport:
-    """One report.
+    """One report."""
 
-    Parameters
-    ----------
-    nccl, cuda, driver : str
-        Versions. Empty if the text does not contain them.
-    n_nodes, n_processes, n_gpus : int or None
-        Size of the job.
-    rows : tuple of RasRow
-        Table of communicators. Empty for JSON.
-    communicators : tuple of RasCommunicator
-        The communicators that the report says something about, and in JSON all.
-    missing : tuple of RasProcess
-        Processes without data.
-    n_missing : int
-        How many processes have no data.
-    dead : tuple of RasProcess
-        Processes that are considered dead.
-    n_dead : int
-        How many.
-    n_timeouts : int
-        Communication timeouts of RAS itself.
-    outliers : tuple of (str, int)
-        Nodes that run another number of processes than most, with that number.
-    is_complete : bool
-        False if the text ends before the end of the report.
-    first, last : int
-        Numbers of the first and the last line.
-    """
-
-    nccl: str
+    nccl: str  # version. Empty if the text does not contain it
     cuda: str
     driver: str
     n_nodes: int | None
     n_processes: int | None
     n_gpus: int | None
-    rows: tuple[RasRow, ...]
+    rows: tuple[RasRow, ...]  # table of communicators. Empty for JSON
+    # Those with a problem, and in JSON all.
     communicators: tuple[RasCommunicator, ...]
     missing: tuple[RasProcess, ...]
     n_missing: int
@@ -224,7 +136,7 @@ class RasReport:
     n_dead: int
     n_timeouts: int
     outliers: tuple[tuple[str, int], ...]
-    is_complete: bool
+    is_complete: bool  # false if the text ends before the end of the report
     first: int
     last: int
 

@@ -85,24 +85,13 @@ _LITERALS = (
 
 @dataclass(frozen=True, slots=True)
 class GroupName:
-    """The process group that a line names.
-
-    Parameters
-    ----------
-    name : str
-        Its name: the same on all ranks if `is_shared`.
-    desc : str
-        Its description, such as ``"default_pg"``. Empty if the line has none.
-    rank : int
-        The rank within the group.
-    is_shared : bool
-        True if the name is the same on all ranks. PyTorch before 2.4 printed a number that each process counts for
-        itself, so equal numbers may mean different groups.
-    """
+    """The process group that a line names."""
 
     name: str
-    desc: str
-    rank: int
+    desc: str  # its description, such as "default_pg". Empty if the line has none
+    rank: int  # the rank within the group
+    # The name is the same on all ranks. PyTorch before 2.4 printed a number that each process counts for itself, so
+    # equal numbers may mean different groups.
     is_shared: bool
 
     def __str__(self) -> str:
@@ -111,33 +100,13 @@ class GroupName:
 
 @dataclass(frozen=True, slots=True)
 class WorkTimeout:
-    """A collective that a watchdog, or a blocking wait, gave up on.
-
-    Parameters
-    ----------
-    line : PasteLine
-        The line.
-    rank : int
-        Global rank, if the prefix of the line names it, else the rank within the group.
-    is_global : bool
-        True if `rank` is a global rank for certain.
-    op : str
-        The collective, such as ``"ALLREDUCE"``.
-    seq : int or None
-        Number of the collective within its group. Not the number of the desync report.
-    elements_in, elements_out : int or None
-        Elements of the input and the output.
-    limit_ms, ran_ms : int or None
-        The timeout, and how long the collective ran.
-    group : GroupName or None
-        The process group, if a line of the same rank names it.
-    """
+    """A collective that a watchdog, or a blocking wait, gave up on."""
 
     line: PasteLine
-    rank: int
-    is_global: bool
-    op: str
-    seq: int | None
+    rank: int  # global rank, if the prefix of the line names it, else the rank within the group
+    is_global: bool  # rank is a global rank for certain
+    op: str  # the collective, such as "ALLREDUCE"
+    seq: int | None  # number of the collective within its group. Not the number of the desync report
     elements_in: int | None
     elements_out: int | None
     limit_ms: int | None
@@ -147,53 +116,23 @@ class WorkTimeout:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """How far a rank came in a process group.
-
-    Parameters
-    ----------
-    line : PasteLine
-        The line.
-    rank : int
-        Global rank, if the prefix of the line names it, else the rank within the group.
-    group : GroupName
-        The process group.
-    enqueued, completed : int
-        Numbers of the last collective that was enqueued and completed. -1 if there was none.
-    at : int or None
-        Number of the collective that failed, if the line names it.
-    """
+    """How far a rank came in a process group."""
 
     line: PasteLine
-    rank: int
+    rank: int  # global rank, if the prefix of the line names it, else the rank within the group
     group: GroupName
-    enqueued: int
+    enqueued: int  # number of the last collective. -1 if there was none
     completed: int
-    at: int | None
+    at: int | None  # number of the collective that failed, if the line names it
 
 
 @dataclass(frozen=True, slots=True)
 class DesyncReport:
-    """The report that TORCH_NCCL_DESYNC_DEBUG prints. Its ranks are ranks within the group.
-
-    Parameters
-    ----------
-    lines : tuple of PasteLine
-        The lines that name the late ranks.
-    absent : tuple of int
-        Ranks that finished collective `last` and did not join the next one, or never joined any.
-    last : int or None
-        The last collective that they finished. None if they never joined any.
-    unfinished : tuple of int
-        Ranks that joined collective `at` and did not finish it.
-    at : int or None
-        The number of that collective.
-    states : tuple of (int, str, str, tuple of int)
-        The snapshot: number, state, collective and ranks.
-    """
+    """The report that TORCH_NCCL_DESYNC_DEBUG prints. Its ranks are ranks within the group."""
 
     lines: tuple[PasteLine, ...]
     absent: tuple[int, ...]
-    last: int | None
+    last: int | None  # the last collective that they finished. None if they never joined any
     unfinished: tuple[int, ...]
     at: int | None
     states: tuple[tuple[int, str, str, tuple[int, ...]], ...]
@@ -201,53 +140,25 @@ class DesyncReport:
 
 @dataclass(frozen=True, slots=True)
 class FingerPrint:
-    """What a rank called, as TORCH_DISTRIBUTED_DEBUG=DETAIL prints it if the ranks differ.
-
-    Parameters
-    ----------
-    line : PasteLine
-        The line at which the message starts.
-    rank : int
-        The rank within the group.
-    op : str
-        The collective.
-    seq : int or None
-        Its number.
-    shape, dtype : str or None
-        Shapes and types of the tensors. None if the message does not contain them.
-    """
+    """What a rank called, as TORCH_DISTRIBUTED_DEBUG=DETAIL prints it if the ranks differ."""
 
     line: PasteLine
-    rank: int
+    rank: int  # the rank within the group
     op: str
     seq: int | None
-    shape: str | None
+    shape: str | None  # None if the message does not contain it
     dtype: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class AnalysedCollective:
-    """A problem that torchfrtrace, PyTorch's analysis of flight recorder dumps, prints.
-
-    Parameters
-    ----------
-    line : PasteLine
-        The line.
-    error : str
-        ``"MISSING"``, or the type of the mismatch, such as ``"COLLECTIVE_TYPE_MISMATCH"``.
-    ranks : tuple of int
-        The global ranks that are missing, or that differ.
-    seq : int or None
-        The number of the collective.
-    group, op : str
-        Group and collective. Empty if the text does not contain them.
-    """
+    """A problem that torchfrtrace, PyTorch's analysis of flight recorder dumps, prints."""
 
     line: PasteLine
-    error: str
-    ranks: tuple[int, ...]
+    error: str  # "MISSING", or the type of the mismatch, such as "COLLECTIVE_TYPE_MISMATCH"
+    ranks: tuple[int, ...]  # the global ranks that are missing, or that differ
     seq: int | None
-    group: str
+    group: str  # empty if the text does not contain it
     op: str
 
 

@@ -39,24 +39,15 @@ Subject = Callable[[Paste, Sequence[int]], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineRule:
-    """A row of a table of rules. See `Rule` and `TextFinding` for fields that are not described here.
-
-    Parameters
-    ----------
-    looks_for : str
-        The lines that it looks for, as a sentence.
-    find : callable
-        Returns these lines of a paste, or none.
-    subject : str or callable, default "{affected}"
-        The subject of the finding, in which ``{affected}`` stands for the ranks, GPUs and hosts that printed the lines,
-        and ``{hosts}`` for the hosts. Or a function of a paste and the numbers of the lines.
-    """
+    """A rule as a row of a table: if `find` returns lines, there is one finding about them."""
 
     code: str
     title: str
-    looks_for: str
+    looks_for: str  # a sentence for the page of all rules
     find: Find
     level: Level = "error"
+    # {affected} stands for the ranks, GPUs and hosts that printed the lines, and {hosts} for the hosts. A function
+    # receives the paste and the numbers of the lines.
     subject: str | Subject = "{affected}"
     why: str
     do: str = ""
