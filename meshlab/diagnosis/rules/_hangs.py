@@ -256,11 +256,7 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
                 yield _different_ops(f"collective #{number}", calls, "the desync report", report.lines)
     for prints in _mismatched_prints(log):
         if len({plain_name(fingerprint.op) for fingerprint in prints}) > 1 or _sequence_differs(prints):
-            calls = ", ".join(
-                f"rank {fingerprint.rank}: {plain_name(fingerprint.op)}"
-                + ("" if fingerprint.seq is None else f" {fingerprint.seq}")
-                for fingerprint in prints
-            )
+            calls = ", ".join(f"rank {fingerprint.rank}: {_call_name(fingerprint)}" for fingerprint in prints)
             yield _different_ops(
                 "this collective", calls, "TORCH_DISTRIBUTED_DEBUG=DETAIL", [fingerprint.line for fingerprint in prints]
             )
@@ -543,18 +539,6 @@ def collective_mismatch(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-def _join_groups(groups: dict[tuple[object, ...], list[WorkTimeout]]) -> None:
-    """Add lines that name no process group to the only named group with the same collective."""
-    for key in [key for key in groups if len(key) > 1]:
-        same = [
-            name
-            for name, timeouts in groups.items()
-            if len(name) == 1 and any((timeout.op, timeout.seq) == key[1:] for timeout in timeouts)
-        ]
-        if key[2] is not None and len(same) == 1:
-            groups[same[0]] += groups.pop(key)
-
-
 @rule("nccl-timeout", "A collective timed out", source=_WATCHDOG)
 def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
     """Look for the watchdog's message that a collective ran too long.
@@ -562,71 +546,9 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
     The ranks that print it are those that waited. The lines of one rank never show which other rank did not join.
     """
     log = paste.once(read_torch_log)
-    late = [finding.subject for finding in rank_missing.check(paste)]
-    groups: dict[tuple[object, ...], list[WorkTimeout]] = {}
-    for timeout in log.timeouts:
-        key = (str(timeout.group),) if timeout.group is not None else ("", timeout.op, timeout.seq)
-        groups.setdefault(key, []).append(timeout)
-    _join_groups(groups)
-    for same_group in groups.values():
-        first = min(same_group, key=lambda timeout: timeout.seq or 0)
-        op, seq, group = first.op, first.seq, str(first.group or "")
-        earliest = [timeout for timeout in same_group if (timeout.op, timeout.seq) == (op, seq)]
-        others = [timeout for timeout in same_group if timeout not in earliest]
-        ranks = sorted({timeout.rank for timeout in earliest})
-        call = plain_name(op) + ("" if seq is None else f" {seq}")
-        where = f"{rank_list(ranks)}{_place(paste, ranks)}{f' of {group}' if group else ''}, {call}"
-        waited = _minutes(max((timeout.ran_ms or timeout.limit_ms or 0 for timeout in earliest), default=0) or None)
-        waits = f"{rank_list(ranks).capitalize()} waited {waited or 'until the timeout'} in {call}"
-        if others:
-            waits += f"; {rank_list(timeout.rank for timeout in others)} waited in " + ", ".join(
-                dict.fromkeys(
-                    plain_name(timeout.op) + ("" if timeout.seq is None else f" {timeout.seq}")
-                    for timeout in others[:4]
-                )
-            )
-        if late:
-            yield nccl_timeout.finding(
-                "error",
-                where,
-                f"{waits}. It follows from the missing rank: {late[0]}.",
-                lines=[timeout.line for timeout in same_group],
-            )
-            continue
-        if others:
-            why = (
-                f"{waits}. The ranks are in different collectives of one process group. Their lines do "
-                "not show which of them, or which other rank, is the cause."
-            )
-            look = (
-                f"Look first at {rank_list(timeout.rank for timeout in others)} and at ranks that are not in the text. "
-            )
-        elif len(ranks) == 1:
-            why = (
-                f"{waits}, and is the one that noticed, not necessarily the cause: one rank's lines do not show which "
-                "rank did not join."
-            )
-            look = _other_end(earliest[0], op)
-        else:
-            is_plausible = len(ranks) > 2 and max(ranks) < MAX_RANKS
-            absent = sorted(set(range(max(ranks) + 1)) - set(ranks)) if is_plausible else []
-            rest = (
-                " Their lines agree, so the cause is outside them: in ranks that are not in the text (below "
-                f"{max(ranks)}: {rank_list(absent)}), in the network, or on a GPU."
-                if absent and len(absent) <= 16
-                else " Their lines agree, so the cause is outside them: in a rank that is not in the text, in the "
-                "network, or on a GPU."
-            )
-            why = waits + "." + rest
-            look = ""
-        yield nccl_timeout.finding(
-            "error",
-            where,
-            why,
-            f"{look}To find the missing rank, {_collect(paste, log)}. While the job hangs, run py-spy dump "
-            "on every rank, or ncclras on one host.",
-            [timeout.line for timeout in same_group],
-        )
+    missing = next((finding.subject for finding in rank_missing.check(paste)), None)
+    for timeouts in _timeouts_by_group(log):
+        yield _group_timeout(paste, timeouts, missing)
     if not log.timeouts:
         yield from _stuck_in_dumps(paste)
     for report in log.desync:
@@ -638,6 +560,68 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
                 f"To find the cause, {_collect(paste, log)}.",
                 report.lines,
             )
+
+
+def _timeouts_by_group(log: TorchLog) -> list[list[WorkTimeout]]:
+    """Return the timeouts of each process group. Lines without a group belong to the only group with their call."""
+    groups: dict[tuple[object, ...], list[WorkTimeout]] = {}
+    for timeout in log.timeouts:
+        key = (str(timeout.group),) if timeout.group is not None else ("", timeout.op, timeout.seq)
+        groups.setdefault(key, []).append(timeout)
+    for _, *call in [key for key in groups if len(key) > 1]:
+        same = [
+            name
+            for name, timeouts in groups.items()
+            if len(name) == 1 and any([timeout.op, timeout.seq] == call for timeout in timeouts)
+        ]
+        if call[1] is not None and len(same) == 1:
+            groups[same[0]] += groups.pop(("", *call))
+    return list(groups.values())
+
+
+def _group_timeout(paste: Paste, timeouts: Sequence[WorkTimeout], missing: str | None) -> TextFinding:
+    """Return the finding about the timeouts of one process group, and about its missing rank if one is known."""
+    first = min(timeouts, key=lambda timeout: timeout.seq or 0)
+    earliest = [timeout for timeout in timeouts if (timeout.op, timeout.seq) == (first.op, first.seq)]
+    others = [timeout for timeout in timeouts if timeout not in earliest]
+    ranks = sorted({timeout.rank for timeout in earliest})
+    call = _call_name(first)
+    where = f"{rank_list(ranks)}{_place(paste, ranks)}{f' of {first.group}' if first.group else ''}, {call}"
+    waited = _minutes(max((timeout.ran_ms or timeout.limit_ms or 0 for timeout in earliest), default=0) or None)
+    why = f"{rank_list(ranks).capitalize()} waited {waited or 'until the timeout'} in {call}"
+    if others:
+        calls = ", ".join(dict.fromkeys(map(_call_name, others[:4])))
+        why += f"; {rank_list(timeout.rank for timeout in others)} waited in {calls}"
+    lines = [timeout.line for timeout in timeouts]
+    if missing is not None:
+        return nccl_timeout.finding("error", where, f"{why}. It follows from the missing rank: {missing}.", lines=lines)
+    look = ""
+    if others:
+        why += ". The ranks are in different collectives of one process group. Their lines do not show which of them, "
+        why += "or which other rank, is the cause."
+        look = f"Look first at {rank_list(timeout.rank for timeout in others)} and at ranks that are not in the text. "
+    elif len(ranks) == 1:
+        why += ", and is the one that noticed, not necessarily the cause: one rank's lines do not show which rank did "
+        why += "not join."
+        look = _other_end(first, first.op)
+    else:
+        why += f". Their lines agree, so the cause is outside them: {_outside(ranks)}, in the network, or on a GPU."
+    look += f"To find the missing rank, {_collect(paste, paste.once(read_torch_log))}. "
+    look += "While the job hangs, run py-spy dump on every rank, or ncclras on one host."
+    return nccl_timeout.finding("error", where, why, look, lines)
+
+
+def _outside(ranks: Sequence[int]) -> str:
+    """Return the ranks that are not in the text, if they are few and the numbers are plausible."""
+    is_plausible = len(ranks) > 2 and max(ranks) < MAX_RANKS
+    absent = sorted(set(range(max(ranks) + 1)) - set(ranks)) if is_plausible else []
+    if absent and len(absent) <= 16:
+        return f"in ranks that are not in the text (below {max(ranks)}: {rank_list(absent)})"
+    return "in a rank that is not in the text"
+
+
+def _call_name(call: WorkTimeout | FingerPrint) -> str:
+    return plain_name(call.op) + ("" if call.seq is None else f" {call.seq}")
 
 
 def _stuck_in_dumps(paste: Paste) -> Iterator[TextFinding]:
