@@ -1,4 +1,4 @@
-"""An explanation as HTML for a notebook, and as a page of its own. It needs no JavaScript."""
+"""An explanation as HTML for a notebook, and as a separate page. It needs no JavaScript."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from meshlab.diagnosis._paste import Paste
 
-# Characters that a terminal obeys or that change the order of the text around them, and those that nobody can see.
+# Characters that a terminal obeys or that change the order of the text around them, and invisible ones.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"

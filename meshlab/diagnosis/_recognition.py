@@ -1,4 +1,4 @@
-"""The one entry point of all readers: it tells what a text or a file is, and reads it."""
+"""The entry point of all readers, which recognises a text or a file and reads it."""
 
 from __future__ import annotations
 

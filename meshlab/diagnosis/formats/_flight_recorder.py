@@ -241,7 +241,7 @@ def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _configs(dump: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return what the dump says about each group, by its key, and by its name if no key is equal to it."""
+    """Return what the dump contains about each group, by its key, and by its name if no key is equal to it."""
     config = mapping_or_empty(dump.get("pg_config"))
     by_name: dict[str, Mapping[str, Any]] = {}
     for group in config.values():

@@ -173,7 +173,7 @@ def _xid_at(paste: Paste, number: int) -> Xid | None:
 
 
 def _link_facts(text: str) -> tuple[int | None, bool | None]:
-    """Return the number of the NVLink, and whether the error is fatal, as far as the text says so."""
+    """Return the number of the NVLink, and whether the error is fatal, as far as the text shows it."""
     link = _LINK.search(text) if "ink " in text else None
     fatal = _FATAL.search(text) if "fatal" in text.lower() else None
     number = None if link is None or whole(link[1]) < 0 else whole(link[1])

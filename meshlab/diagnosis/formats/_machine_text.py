@@ -54,7 +54,7 @@ def matrix_of(paste: Paste) -> Cluster | None:
     near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)})
     lines = [_matrix_line(paste.line(number).text) for number in near]
     if not any(_GPU_ROW.match(line) for line in lines):
-        return None  # rows of NICs alone do not tell which of their columns are GPUs
+        return None  # rows of NICs alone do not show which of their columns are GPUs
     if len(paste) in near and not paste.text.endswith("\n"):
         lines[-1] = _without_cut_word(lines[-1])
     text = "\n".join(_without_cut_headers(lines))

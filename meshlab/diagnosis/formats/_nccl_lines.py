@@ -1,4 +1,4 @@
-"""Lines that NCCL and RCCL print with ``NCCL_DEBUG``: who printed them, and what they say about the setup."""
+"""Lines that NCCL and RCCL print with ``NCCL_DEBUG``: the processes that printed them, and the setup that they show."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def _read_messages(paste: Paste, numbers: Sequence[int]) -> Iterator[NcclMessage
             yield message_of(paste.line(number))
             continue
         host, pid, thread, device, source, level = match.groups()
-        gpu = -1 if device is None else int(device)  # -1 or a random number stands for a thread without a device
+        gpu = -1 if device is None else int(device)  # -1 or a random number: the thread has no device
         cuda_device = gpu if 0 <= gpu < _MOST_DEVICES else None
         rest = text[match.end() : end]
         yield make((number, level, rest, host, int(pid), int(thread), cuda_device, source, None))
@@ -447,7 +447,7 @@ def _read_ranks(paste: Paste) -> _Ranks:
 
 
 def rank_of(paste: Paste, item: NcclMessage) -> int | None:
-    """Return the rank that printed a message, if the text tells it."""
+    """Return the rank that printed a message, if the text shows it."""
     if item.pid is None:
         return item.rank
     ranks = paste.once(_read_ranks)

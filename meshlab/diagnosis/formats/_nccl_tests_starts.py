@@ -1,4 +1,4 @@
-"""The starts of nccl-tests in a text: headers, device lines, and what a start says before its first result."""
+"""The starts of nccl-tests in a text: headers, device lines, and the lines of a start before its first result."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class RasProcess:
 
 @dataclass(frozen=True, slots=True)
 class RasRow:
-    """A row of the table of communicators, which stands for all communicators of one shape."""
+    """A row of the table of communicators, which describes all communicators of one shape."""
 
     group: int
     n_comms: int

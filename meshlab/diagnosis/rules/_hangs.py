@@ -67,7 +67,7 @@ def _collect(paste: Paste, log: TorchLog) -> str:
 
 
 def _order_note(dumps: Sequence[FlightDump]) -> str:
-    """Say that the ranks were numbered, if the dumps do not contain them."""
+    """Return a sentence about numbered ranks, if the dumps do not contain them."""
     if all(dump.is_rank_known for dump in dumps):
         return ""
     return " The dumps do not contain their rank, so they are numbered in the order of the text."
@@ -344,7 +344,7 @@ def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
                 break
     behind = list(late_in_dumps(groups))
     if behind and all(rank in stuck for _, _, late, _ in behind for rank in late):
-        # Every rank that is late waits itself, so nobody is the first: a circle. A rank without a dump could be.
+        # Every rank that is late waits itself, so no rank is the first: a cycle. A rank without a dump could be.
         group, seq, late, call = behind[0]
         if all(set(late_group.ranks) <= set(late_group.dumps) for late_group, *_ in behind):
             yield order_mismatch.finding(
@@ -679,7 +679,7 @@ def _place(paste: Paste, ranks: Sequence[int]) -> str:
 
 
 def _other_end(timeout: WorkTimeout, op: str) -> str:
-    """Say which rank a rooted collective needs, as far as its sizes show it."""
+    """Return which rank a rooted collective needs, as far as its sizes show it."""
     name = plain_name(op)
     if name in ("gather", "reduce") and timeout.elements_out == 0 and timeout.elements_in:
         return (

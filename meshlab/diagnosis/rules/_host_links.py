@@ -71,7 +71,7 @@ def host_health(paste: Paste) -> Iterator[TextFinding]:
             continue
         code = _CODES.get(item.code, item.code)
         if code == "nic-far-from-gpu":
-            continue  # a rule of its own, which names the nearest NIC
+            continue  # another rule reports it with the nearest NIC
         names = _GPU.findall(item.message.partition(" but ")[0])
         subject = ", ".join(dict.fromkeys(names)) or "all GPUs"
         subject += f" of {item.where}" if item.nodes and item.nodes != ("node0",) else ""
@@ -93,7 +93,7 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
             continue
         count = len(node.devices)
         away = node.distance[:count, count:]
-        # The rows of the NICs alone do not tell which of their columns are GPUs.
+        # The rows of the NICs alone do not show which of their columns are GPUs.
         is_known = [UNKNOWN not in node.words[i][count:] for i in range(count)]
         far = [i for i in range(count) if away[i].min() > NEAR and is_known[i]]
         if not far:

@@ -221,7 +221,7 @@ def _spell_peer(peer: str) -> str:
 
 
 def _address_hint(addresses: set[str]) -> str:
-    """Say what the address itself tells."""
+    """Return what the address itself shows, as a sentence."""
     for text in sorted(addresses):
         try:
             address = ipaddress.ip_address(text.partition("%")[0])

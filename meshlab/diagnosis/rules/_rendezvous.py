@@ -157,7 +157,7 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
 
 
 def _about(host: str) -> str:
-    """Say what is special about an address."""
+    """Return what is special about an address, as a sentence."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
