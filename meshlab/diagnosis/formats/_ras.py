@@ -180,6 +180,8 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
     comms: dict[tuple[str, str], _Draft] = {}
     draft: _Draft | None = None
     section, last, is_complete = "", start, False
+    # Sections have no end marks and differ between versions, so each line is recognised alone. `section` and `draft`
+    # hold what it may belong to.
     for number in range(start, end):
         text = paste.line(number).text
         plain = text.strip()

@@ -251,6 +251,7 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
     for line, _ in other_lines(paste).matches(_MEMORY, "out of memory", "Failed to CUDA"):
         if re.search(r"nvls|NVLink SHARP|[Mm]ulticast|more than 1EB|oom-kill|cgroup", line.text):
             continue
+        # PyTorch names the amount and the GPU in the sentences after the first one, which a terminal may have wrapped.
         near = " ".join(paste.line(number).text for number in range(line.number, min(line.number + 3, len(paste) + 1)))
         rank = last_rank_prefix(line, len(line.raw))
         gpu = _GPU.search(near)

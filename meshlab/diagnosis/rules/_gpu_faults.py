@@ -384,6 +384,7 @@ def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
         clique = [item for item in values if item.name in ("CliqueId", "ClusterUUID")]
         zero = [item for item in clique if set(item.value) <= set("0-")]
         why = f"nvidia-smi -q reports for the fabric: {problem}."
+        # Zero is normal in hosts without NVLink to other hosts, so it means something only with a failed status.
         if len(zero) == len(clique) == 2 * len({item.bus_id for item in clique}) and "Status" in problem:
             why += " Clique and cluster UUID are zero, so the GPU is in no NVLink domain of several hosts."
         yield fabric_unhealthy.finding(

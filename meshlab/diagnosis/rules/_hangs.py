@@ -147,6 +147,7 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
     dumps, groups = paste.once(read_flight_dumps), paste.once(calls_by_group)
     stuck = stuck_ranks(dumps)
     note = _order_note(dumps)
+    # A rank that is late here and waits in another call is a victim itself.
     for group, seq, late, call in late_in_dumps(groups):
         roots = [rank for rank in late if rank not in stuck]
         if not roots:

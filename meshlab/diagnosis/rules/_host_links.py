@@ -232,7 +232,7 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
         if count < 2 or names[0] in faulty or _blocked(node):
             continue
         sentences = []
-        described: set[int] = set()
+        described: set[int] = set()  # GPUs of the sentences, because the subject must not name the others
         if node.p2p and all(word == "OK" for i, row in enumerate(node.p2p) for j, word in enumerate(row) if i != j):
             sentences.append(f"The driver allows peer access between {'both' if count == 2 else f'all {count}'} GPUs.")
             described.update(range(count))

@@ -256,6 +256,7 @@ _UNUSABLE = re.compile(r"NET/IB : Unable to (?:open|query) device ([\w.-]+)")
 )
 def nic_sets_differ(paste: Paste) -> Iterator[TextFinding]:
     """NCCL says so, or hosts list different numbers of ports, or build channels on different numbers of NICs."""
+    # From the surest evidence to the weakest: a message of NCCL, the lists of ports, the NICs of channels.
     mixed = paste.matches(_MIXED, "Detected mixed local ")
     of_rank = paste.matches(_OF_RANK, " local Net devices (max ")
     if mixed or any(match[2] != match[3] for _, match in of_rank):

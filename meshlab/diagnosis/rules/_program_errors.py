@@ -11,7 +11,7 @@ from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._torch_lines import last_rank_prefix
-from meshlab.diagnosis.rules._line_rules import LineRule, Subject, having, others_having, rules_of
+from meshlab.diagnosis.rules._line_rules import LineRule, Subject, having, others_having, others_matching, rules_of
 
 
 def _who(lines: Sequence[PasteLine], default: str) -> str:
@@ -148,35 +148,11 @@ def ecc_in_program(paste: Paste) -> Iterator[TextFinding]:
     )
 
 
+# Xids and warnings of NCCL are about the same error, but have their own rules.
 _CUDA_ERROR = re.compile(
-    r"an illegal memory access was encountered|device-side assert triggered|unspecified launch failure"
-    r"|misaligned address"
+    r"^(?!.*(?:Xid|NCCL WARN)).*?(?P<error>an illegal memory access was encountered|device-side assert triggered"
+    r"|unspecified launch failure|misaligned address)"
 )
-
-
-@rule(
-    "cuda-error",
-    "A kernel failed on the GPU",
-    source="CUDA Runtime API, error codes",
-    causes=("nccl-timeout", "rank-died", "worker-exited"),
-)
-def cuda_error(paste: Paste) -> Iterator[TextFinding]:
-    """Look for failed kernels. The error appears at a later call, such as one of the watchdog."""
-    matches = other_lines(paste).matches(
-        _CUDA_ERROR, "illegal memory access", "device-side assert", "launch failure", "misaligned"
-    )
-    matches = [pair for pair in matches if "Xid" not in pair[0].text and "NCCL WARN" not in pair[0].text]
-    if matches:
-        lines = [line for line, _ in matches]
-        yield cuda_error.finding(
-            "error",
-            _who(lines, "the rank that prints it"),
-            f"A kernel failed ({matches[0][1][0]}). CUDA reports it at a later call, so the line that prints it, often "
-            "the watchdog of NCCL, is usually not the place.",
-            "Run with CUDA_LAUNCH_BLOCKING=1, or with compute-sanitizer on one rank, to find the kernel. Check whether "
-            "one host is always affected (dmesg for Xid), and whether NCCL is recent enough for the GPU.",
-            lines,
-        )
 
 
 PROGRAM_ERROR_RULES = rules_of(
@@ -211,7 +187,21 @@ PROGRAM_ERROR_RULES = rules_of(
     ),
     graph_capture,
     dtype_unsupported,
-    cuda_error,
+    LineRule(
+        code="cuda-error",
+        title="A kernel failed on the GPU",
+        looks_for="Look for failed kernels. The error appears at a later call, such as one of the watchdog.",
+        find=others_matching(
+            _CUDA_ERROR, "illegal memory access", "device-side assert", "launch failure", "misaligned"
+        ),
+        subject=_who_or("the rank that prints it"),
+        why="A kernel failed ({error}). CUDA reports it at a later call, so the line that prints it, often "
+        "the watchdog of NCCL, is usually not the place.",
+        do="Run with CUDA_LAUNCH_BLOCKING=1, or with compute-sanitizer on one rank, to find the kernel. Check whether "
+        "one host is always affected (dmesg for Xid), and whether NCCL is recent enough for the GPU.",
+        source="CUDA Runtime API, error codes",
+        causes=("nccl-timeout", "rank-died", "worker-exited"),
+    ),
     LineRule(
         code="too-many-open-files",
         title="The limit of open files is reached",
