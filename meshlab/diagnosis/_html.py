@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from meshlab.diagnosis._findings import TextFinding
 
 
-_SHOWN_LINES = 3  # quoted openly; more are behind a disclosure
+_OPEN_LINES = 3  # quoted openly; more are behind a disclosure
 _MOST_LINES = 40
 _MOST_FACT = 600  # characters
 
@@ -108,8 +108,8 @@ def _finding(explanation: Explanation, item: TextFinding) -> str:
         parts.append(f'<p class="ml-do">{_escaped(item.do)}</p>')
     if item.lines:
         quoted = quoted_lines(explanation.paste, item.lines, _MOST_LINES)
-        parts.append(_lines(quoted[:_SHOWN_LINES]))
-        rest, more = quoted[_SHOWN_LINES:], len(item.lines) - _SHOWN_LINES
+        parts.append(_lines(quoted[:_OPEN_LINES]))
+        rest, more = quoted[_OPEN_LINES:], len(item.lines) - _OPEN_LINES
         if rest:
             cut = more - len(rest)
             note = f'<div class="ml-sub">and {cut:,} more lines</div>' if cut > 0 else ""

@@ -92,13 +92,13 @@ def message_of(line: PasteLine) -> NcclMessage:
     return NcclMessage(line.number, level, text, *frame, line.rank)
 
 
-def _known_messages(paste: Paste) -> dict[int, NcclMessage]:
+def _message_cache(paste: Paste) -> dict[int, NcclMessage]:
     """Return the messages that were read so far, by the number of their line, because many rules need the same."""
     return {}
 
 
 def _messages_at(paste: Paste, numbers: Sequence[int]) -> list[NcclMessage]:
-    cache = paste.once(_known_messages)
+    cache = paste.once(_message_cache)
     new = [number for number in numbers if number not in cache]
     check_number(paste, len(cache) + len(new), _WHAT)
     cache.update(zip(new, _read_messages(paste, new), strict=True))

@@ -288,4 +288,3 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
 
 
 ENDED_RANK_RULES: tuple[Rule, ...] = (rank_killed, oom_rank, rank_died, worker_exited, ended_by_launcher)
-"""Rules for ranks that ended."""

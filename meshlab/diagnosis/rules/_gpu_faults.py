@@ -614,4 +614,3 @@ GPU_RULES: tuple[Rule, ...] = (
     other_xid,
     xid_consequence,
 )
-"""Rules for faults of GPUs and NVLinks."""

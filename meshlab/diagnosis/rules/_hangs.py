@@ -740,4 +740,3 @@ HANG_RULES: tuple[Rule, ...] = (
     dumps_missing,
     watchdog_stuck,
 )
-"""Rules for hangs and mismatched collectives."""

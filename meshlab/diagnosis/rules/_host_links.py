@@ -469,4 +469,3 @@ LINK_RULES = rules_of(
         source="lsmod(8)",
     ),
 )
-"""Rules for the links inside a host."""

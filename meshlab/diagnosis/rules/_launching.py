@@ -233,4 +233,3 @@ def _devices(paste: Paste) -> list[TestDevice]:
 
 
 LAUNCH_RULES: tuple[Rule, ...] = (two_copies, launcher_failed, too_few_gpus)
-"""Rules for jobs that do not start as intended."""

@@ -234,7 +234,7 @@ def _path_summary(paths: list[NcclMessage]) -> str:
 
 # -- warnings that no rule knows ---------------------------------------------------------------------------------------
 
-_KNOWN = (
+_EXPLAINED = (
     "onnect to ", "Call to connect", "interface found", "no device found", "is neither AF_INET", "address info",
     "from procs", "already checked in", "wrong magic", "wrong type", "exceeded ", "NET/OFI", "libibverbs", "async",
     "Got completion", "modify_qp", "incompatible", "ibv_reg", "ibv_create", "RLIMIT", "GID table", "mixed local",
@@ -243,17 +243,17 @@ _KNOWN = (
     "Driver version", "mismatch error", "truncated", "incorrect receive", "collective mismatch", 'Missing "',
     "NUMA auto", "out of memory", "Failed to CUDA", "Too many open files", "uncorrectable ECC", "IPC handle",
 )  # fmt: skip
-_KNOWN_CUDA = (
+_EXPLAINED_CUDA = (
     "illegal memory access", "unspecified launch failure", "misaligned address", "illegal instruction", "assert",
     "out of memory", "system not yet initialized", "named symbol not found", "invalid device function", "ECC",
     "no kernel image", "driver version is insufficient", "peer mapping resources", "operation not supported",
 )  # fmt: skip
 
 
-def _is_known(item: NcclMessage, words: Sequence[str]) -> bool:
+def _is_explained(item: NcclMessage, words: Sequence[str]) -> bool:
     if "Cuda failure" in item.text:
         by_source = any(name in (item.source or "") for name in ("shm.cc", "p2p.cc", "nvls.cc"))
-        return by_source or any(text in item.text for text in _KNOWN_CUDA)
+        return by_source or any(text in item.text for text in _EXPLAINED_CUDA)
     return any(map(item.text.__contains__, words))
 
 
@@ -261,8 +261,8 @@ def _is_known(item: NcclMessage, words: Sequence[str]) -> bool:
 def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
     """The first warning of NCCL that is neither known nor an echo, also as PyTorch repeats it."""
     echoes = paste.once(read_echoes)
-    words = [word for word in _KNOWN if paste.may_contain(word)]
-    unknown = (item for item in paste.once(read_warnings) if item.line not in echoes and not _is_known(item, words))
+    words = [word for word in _EXPLAINED if paste.may_contain(word)]
+    unknown = (item for item in paste.once(read_warnings) if item.line not in echoes and not _is_explained(item, words))
     warnings = list(islice(unknown, _MOST))
     if warnings:
         first = warnings[0]
@@ -296,7 +296,7 @@ def _unknown_last_error(paste: Paste) -> PasteLine | None:
                 continue
             line = paste.line(number + 1)
         text = line.text.strip()
-        words: tuple[str, ...] = _KNOWN_CUDA if "Cuda failure" in text else (*_KNOWN, "reverse path")
+        words: tuple[str, ...] = _EXPLAINED_CUDA if "Cuda failure" in text else (*_EXPLAINED, "reverse path")
         if "NET/OFI" in text and "completed with error" in text:
             words = ()
         if text and not is_echo_text(text) and not any(word in text for word in words):

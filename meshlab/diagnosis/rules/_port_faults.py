@@ -166,4 +166,3 @@ def _changes(paste: Paste) -> dict[tuple[str | None, str], list[LinkChange]]:
 
 
 PORT_RULES: tuple[Rule, ...] = (ib_port_flap, ib_port_down, ports_active)
-"""Rules for ports of the network."""

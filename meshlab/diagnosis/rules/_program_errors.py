@@ -217,4 +217,3 @@ PROGRAM_ERROR_RULES = rules_of(
         causes=("rank-died", "worker-exited", "net-unreachable"),
     ),
 )
-"""Rules for errors of the program or of the GPU that PyTorch's text shows."""

@@ -246,4 +246,3 @@ RAS_RULES: tuple[Rule, ...] = (
     ras_timeout,
     ras_consistent,
 )
-"""Rules for reports of NCCL's RAS subsystem."""

@@ -319,4 +319,3 @@ RENDEZVOUS_RULES: tuple[Rule, ...] = (
     rendezvous_incomplete,
     port_in_use,
 )
-"""Rules for the start of a PyTorch job."""

@@ -92,4 +92,3 @@ def slow_node_undecided(paste: Paste) -> Iterator[TextFinding]:
 
 
 SLOW_HOST_RULES: tuple[Rule, ...] = (slow_node, slow_node_undecided)
-"""Rules for tables of pairs of hosts."""

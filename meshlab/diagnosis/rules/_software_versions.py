@@ -275,4 +275,3 @@ SOFTWARE_VERSION_RULES = rules_of(
     nccl_too_old_for_gpu,
     unsupported_arch,
 )
-"""Rules for software that does not fit."""

@@ -72,7 +72,7 @@ _FAILED = re.compile(
     r"(?P<what>unhandled system error|unhandled cuda error|internal error - please report|remote process exited or "
     r"there was a network error|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError)"
 )
-_SHOWN = (
+_CAUSES = (
     "NCCL WARN",
     "Watchdog caught",
     "out of memory",
@@ -94,7 +94,7 @@ def warning_missing(paste: Paste) -> Iterator[TextFinding]:
     matches = other_lines(paste).matches(
         _FAILED, "unhandled ", "internal error", "remote process exited", "ncclSystem", "ncclInternal", "ncclRemote"
     )
-    if not matches or any(mark in paste.text for mark in _SHOWN) or _last_error(paste):
+    if not matches or any(mark in paste.text for mark in _CAUSES) or _last_error(paste):
         return
     hosts = dict.fromkeys(match[1] for line, _ in matches if (match := re.match(r"([\w.-]+): Test NCCL", line.text)))
     yield warning_missing.finding(
@@ -118,4 +118,3 @@ def _last_error(paste: Paste) -> bool:
 
 
 UNCLEAR_LOG_RULES: tuple[Rule, ...] = (communicator_of_one, log_ends_early, warning_missing)
-"""Rules for logs that show less than they seem to."""
