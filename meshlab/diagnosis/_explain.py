@@ -87,13 +87,13 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
         except Exception as error:
             failed.setdefault(_name(error), []).append(f"the format {form.kind}")
     findings: list[TextFinding] = []
-    for one in rules:
+    for rule in rules:
         try:
-            findings += one(paste)
+            findings += rule(paste)
         except LimitError:
             raise
         except Exception as error:
-            failed.setdefault(_name(error), []).append(f"the rule {one.code}")
+            failed.setdefault(_name(error), []).append(f"the rule {rule.code}")
     if not spans and not findings and not failed:
         *examples, last = [form.example for form in FORMATS]
         raise ParseError(
@@ -103,7 +103,7 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
         )
     spans.sort(key=lambda span: span.first)
     # A rule may also return findings of other codes, such as those of `health`.
-    titles = {one.code: one.title for one in reversed(rules)} | {"nothing-wrong": "Nothing is wrong here"}
+    titles = {rule.code: rule.title for rule in reversed(rules)} | {"nothing-wrong": "Nothing is wrong here"}
     findings = [item if item.title else replace(item, title=titles.get(item.code, "")) for item in findings]
     findings += [_failure(error, names) for error, names in failed.items()]
     return Explanation(paste, tuple(spans), sort_findings(findings, rules), tuple(seen))
@@ -130,7 +130,7 @@ def _paste_of(source: TextSource | Sequence[TextSource]) -> Paste:
     """Return the paste of one or several sources."""
     if isinstance(source, (str, bytes, os.PathLike)) or not isinstance(source, Iterable):
         return Paste(*_text_of(source))
-    texts = [_text_of(one) for one in source]
+    texts = [_text_of(text_source) for text_source in source]
     # The names of files, as head and tail print them, because the name of a dump has its rank.
     parts = [text if name is None else f"==> {name} <==\n{text}" for text, name in texts]
     return Paste("\n".join(parts), ", ".join(name for _, name in texts if name is not None) or None)

@@ -140,7 +140,7 @@ class Explanation:
         redactor = redactor_of(None, text, facts, hosts=() if cluster is None else cluster.names, mesh=self.mesh)
         name = None if self.paste.name is None else redactor.text(self.paste.name)
         paste = Paste(redactor.text(text), name)
-        seen = tuple(_redacted(one, redactor) for one in self.seen)
+        seen = tuple(_redacted(part, redactor) for part in self.seen)
         return Explanation(paste, self.recognised, redactor.anything(self.all_findings), seen)
 
     def to_markdown(self) -> str:
@@ -172,20 +172,20 @@ def _redacted(seen: Seen, redactor: Redactor) -> Seen:
 def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tuple[TextFinding, ...]:
     """Order findings: root causes before their consequences, and most severe first. Consequences name their cause.
 
-    If anything is wrong, no format may say that nothing is.
+    If anything is wrong, the findings that report that nothing is wrong are left out.
     """
-    found = list(findings)
-    serious = {item.code for item in found if item.severity in ("error", "warning")}
+    items = list(findings)
+    serious = {item.code for item in items if item.severity in ("error", "warning")}
     if serious:
-        found = [item for item in found if item.code != "nothing-wrong"]
+        items = [item for item in items if item.code != "nothing-wrong"]
     causes: dict[str, list[str]] = {}
     for rule in rules:
         for code in rule.causes:
             causes.setdefault(code, []).append(rule.code)
     marked = []
-    for item in found:
-        known = (code for code in causes.get(item.code, ()) if code in serious and code != item.code)
-        cause = item.follows or (next(known, None) if item.severity != "normal" else None)
+    for item in items:
+        possible = (code for code in causes.get(item.code, ()) if code in serious and code != item.code)
+        cause = item.follows or (next(possible, None) if item.severity != "normal" else None)
         marked.append(replace(item, follows=cause))
     levels = list(LEVELS)
     is_minor = {name: number > 1 for number, name in enumerate(levels)}  # info and normal come last

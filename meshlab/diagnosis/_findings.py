@@ -71,7 +71,7 @@ class Rule:
     title : str
         What it is, in a few words.
     check : callable
-        Takes a `Paste`, and returns or yields findings. Its docstring says what it looks for.
+        Takes a `Paste`, and returns or yields findings. Its docstring describes what it looks for.
     source : tuple of str
         Where the meaning of the lines is documented: addresses, or files of a library with their version.
     causes : tuple of str

@@ -1,4 +1,4 @@
-"""An explanation as HTML for a notebook, and as a page of its own. It needs no JavaScript."""
+"""An explanation as HTML for a notebook, and as a separate page. It needs no JavaScript."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from meshlab.diagnosis._findings import TextFinding
 
 
-_SHOWN_LINES = 3  # quoted openly; more are behind a disclosure
+_OPEN_LINES = 3  # quoted openly; more are behind a disclosure
 _MOST_LINES = 40
 _MOST_FACT = 600  # characters
 
@@ -45,7 +45,7 @@ _STYLE = (
 )
 
 
-def _shown(text: object, most: int = 2000) -> str:
+def _escaped(text: object, most: int = 2000) -> str:
     """Return a text of a finding or fact, visible, not too long, and escaped."""
     text = str(text)
     return escape(visible(text if len(text) <= most else f"{text[:most]} …"))
@@ -59,7 +59,7 @@ def as_html(explanation: Explanation) -> str:
         parts.append(f'<div class="ml-sub">and {more:,} more findings</div>')
     if explanation.facts:
         rows = [
-            f"<tr><td>{_shown(name, 100)}</td><td>{_shown(value, _MOST_FACT)}</td></tr>"
+            f"<tr><td>{_escaped(name, 100)}</td><td>{_escaped(value, _MOST_FACT)}</td></tr>"
             for name, value in explanation.facts.items()
         ]
         body = f'<table class="ml-table ml-facts"><tbody>{"".join(rows[:100])}</tbody></table>'
@@ -88,28 +88,28 @@ def _kinds(explanation: Explanation) -> list[str]:
 def _subtitle(explanation: Explanation) -> str:
     """Return the size of the text, and how much of it was recognised."""
     n = len(explanation.paste)
-    known = sum(span.n_lines for span in explanation.recognised)
+    n_recognised = sum(span.n_lines for span in explanation.recognised)
     name = "" if explanation.paste.name is None else f"{visible(explanation.paste.name)} · "
-    return f"{name}{n:,} line{'s' * (n != 1)}, {min(known, n):,} recognised"
+    return f"{name}{n:,} line{'s' * (n != 1)}, {min(n_recognised, n):,} recognised"
 
 
 def _finding(explanation: Explanation, item: TextFinding) -> str:
     """Return one finding with the lines that show it."""
     # The colour is a style of the element and not a class, because a saved notebook may lose its style sheets.
     colour = f"--ml-level:var(--ml-{item.severity},var(--ml-soft))"
-    subject = f": {_shown(item.subject, 400)}" if item.subject else ""
+    subject = f": {_escaped(item.subject, 400)}" if item.subject else ""
     parts = [
         f'<div class="ml-head"><span class="ml-mark" aria-hidden="true">{LEVEL_MARKS[item.severity]}</span>'
-        f"{escape(item.severity)} · {_shown(item.title or item.code, 200)}{subject}"
-        f' <span class="ml-code">{_shown(item.code, 80)}{escape(follows_text(item))}</span></div>',
-        f'<p class="ml-why">{_shown(item.why)}</p>',
+        f"{escape(item.severity)} · {_escaped(item.title or item.code, 200)}{subject}"
+        f' <span class="ml-code">{_escaped(item.code, 80)}{escape(follows_text(item))}</span></div>',
+        f'<p class="ml-why">{_escaped(item.why)}</p>',
     ]
     if item.do:
-        parts.append(f'<p class="ml-do">{_shown(item.do)}</p>')
+        parts.append(f'<p class="ml-do">{_escaped(item.do)}</p>')
     if item.lines:
         quoted = quoted_lines(explanation.paste, item.lines, _MOST_LINES)
-        parts.append(_lines(quoted[:_SHOWN_LINES]))
-        rest, more = quoted[_SHOWN_LINES:], len(item.lines) - _SHOWN_LINES
+        parts.append(_lines(quoted[:_OPEN_LINES]))
+        rest, more = quoted[_OPEN_LINES:], len(item.lines) - _OPEN_LINES
         if rest:
             cut = more - len(rest)
             note = f'<div class="ml-sub">and {cut:,} more lines</div>' if cut > 0 else ""

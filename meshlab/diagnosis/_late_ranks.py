@@ -11,13 +11,7 @@ from meshlab.diagnosis.formats._torch_lines import GroupStatus, TorchLog, WorkTi
 
 
 def rank_list(ranks: Iterable[int]) -> str:
-    """Return ranks in words, with runs as ranges.
-
-    Examples
-    --------
-    >>> rank_list([7]), rank_list([0, 3]), rank_list([0, 1, 2, 5])
-    ('rank 7', 'ranks 0 and 3', 'ranks 0-2 and 5')
-    """
+    """Return ranks in words, with runs as ranges."""
     ordered = sorted(set(ranks))
     parts: list[str] = []
     position = 0
@@ -28,7 +22,7 @@ def rank_list(ranks: Iterable[int]) -> str:
         if end - position >= 2:
             parts.append(f"{ordered[position]}-{ordered[end]}")
         else:
-            parts += [str(one) for one in ordered[position : end + 1]]
+            parts += [str(rank) for rank in ordered[position : end + 1]]
         position = end + 1
     if len(ordered) == 1:
         return f"rank {parts[0]}"
@@ -44,19 +38,19 @@ def plain_name(op: str) -> str:
 _COLLECTIVES = {name.replace("_", ""): name for name in COLLECTIVES}
 
 
-def _key(one: WorkTimeout | GroupStatus, names: dict[int, int]) -> str | None:
+def _key(line: WorkTimeout | GroupStatus, names: dict[int, int]) -> str | None:
     """Return a name of the group that is the same on all ranks, or None if the line does not contain one."""
-    group = one.group
+    group = line.group
     if group is None:
         return None
     # Before PyTorch 2.4, a group was a number that each process counted for itself: PG 1 of two ranks may be two
     # groups. If all of them are at their own global rank, it can only be a group that starts at rank 0.
-    return group.name if group.is_shared or names.get(one.rank) == group.rank == one.rank else None
+    return group.name if group.is_shared or names.get(line.rank) == group.rank == line.rank else None
 
 
 def lines_by_group(log: TorchLog) -> dict[str, tuple[list[WorkTimeout], list[GroupStatus]]]:
     """Return the lines of each process group that several ranks can be compared in."""
-    names = {one.rank: one.group.rank for one in log.statuses}
+    names = {status.rank: status.group.rank for status in log.statuses}
     groups: dict[str, tuple[list[WorkTimeout], list[GroupStatus]]] = {}
     for timeout in log.timeouts:
         key = _key(timeout, names)
@@ -70,18 +64,19 @@ def lines_by_group(log: TorchLog) -> dict[str, tuple[list[WorkTimeout], list[Gro
         key: (timeouts, statuses)
         for key, (timeouts, statuses) in groups.items()
         # Two global ranks with one rank in the group belong to two groups.
-        if len({(one.rank, one.group.rank) for one in statuses}) == len({one.group.rank for one in statuses})
+        if len({(status.rank, status.group.rank) for status in statuses})
+        == len({status.group.rank for status in statuses})
     }
 
 
 def late_in_logs(log: TorchLog) -> Iterator[tuple[str, WorkTimeout, list[GroupStatus]]]:
     """Yield the first collective that timed out in each group, with the statuses of ranks that had not enqueued it."""
     for timeouts, statuses in lines_by_group(log).values():
-        numbered = [one for one in timeouts if one.seq is not None]
+        numbered = [timeout for timeout in timeouts if timeout.seq is not None]
         if not numbered:
             continue
-        first = min(numbered, key=lambda one: one.seq or 0)
-        stuck = {one.rank for one in numbered}
+        first = min(numbered, key=lambda timeout: timeout.seq or 0)
+        stuck = {timeout.rank for timeout in numbered}
         reached: dict[int, GroupStatus] = {}
         for status in statuses:
             if status.rank not in reached or status.enqueued > reached[status.rank].enqueued:
@@ -92,28 +87,7 @@ def late_in_logs(log: TorchLog) -> Iterator[tuple[str, WorkTimeout, list[GroupSt
 
 
 class GroupCalls:
-    """What the flight recorder dumps contain about one process group.
-
-    Parameters
-    ----------
-    name : str
-        Name of the group.
-    dumps : index of dumps
-        All dumps. Those of other ranks are left out.
-
-    Attributes
-    ----------
-    ranks : tuple of int
-        The global ranks of the group. Those that have a dump, if the dumps do not contain the ranks.
-    desc : str
-        Description of the group.
-    dumps : dict of int to FlightDump
-        The dumps by rank.
-    all_calls : dict of int to sequence of FlightCall
-        The calls by rank, also sends and receives.
-    calls : dict of int to dict of int to FlightCall
-        The collectives by rank and number.
-    """
+    """The calls of one process group in the flight recorder dumps by rank, and its collectives by rank and number."""
 
     def __init__(self, name: str, dumps: _Dumps) -> None:
         self.name = name
@@ -122,8 +96,8 @@ class GroupCalls:
         members = next((group.ranks for group in described if group.ranks), ())
         self.ranks = members or tuple(sorted(dump.rank for dump in with_group))
         self.desc = str(described[0]) if described else f"PG {name}"
-        known = sorted({rank for rank in self.ranks if rank in dumps.position}, key=dumps.position.__getitem__)
-        self.dumps = {rank: dumps.by_rank[rank] for rank in known}
+        with_dump = sorted({rank for rank in self.ranks if rank in dumps.position}, key=dumps.position.__getitem__)
+        self.dumps = {rank: dumps.by_rank[rank] for rank in with_dump}
         self.all_calls: dict[int, Sequence[FlightCall]] = {
             rank: dumps.calls.get((rank, name), ()) for rank in self.dumps
         }
@@ -133,11 +107,11 @@ class GroupCalls:
 
     def by_number(self) -> dict[int, dict[int, FlightCall]]:
         """Return the collectives by number, in order, and by rank."""
-        found: dict[int, dict[int, FlightCall]] = {}
+        numbered: dict[int, dict[int, FlightCall]] = {}
         for rank, calls in self.calls.items():
             for seq, call in calls.items():
-                found.setdefault(seq, {})[rank] = call
-        return dict(sorted(found.items()))
+                numbered.setdefault(seq, {})[rank] = call
+        return dict(sorted(numbered.items()))
 
     def waiting(self) -> dict[int, FlightCall]:
         """Return the first collective of each rank that is not completed."""

@@ -15,18 +15,6 @@ class OtherLines:
     """A search in all lines but those of NCCL at level INFO. It returns the lines and numbers of the paste.
 
     Rules about other programs look for many strings, and a search for each of them in 10 MB of INFO takes seconds.
-
-    Parameters
-    ----------
-    paste : Paste
-        The text.
-
-    Examples
-    --------
-    >>> text = ["a:1:2 [0] NCCL INFO Connected", "srun: error: node1: task 3: Killed"]
-    >>> lines = OtherLines(Paste(chr(10).join(text)))
-    >>> lines.numbers("srun"), lines.numbers("Connected")
-    ([2], [])
     """
 
     def __init__(self, paste: Paste) -> None:
@@ -36,13 +24,13 @@ class OtherLines:
         self._starts: list[int] = []
         self._text = ""
         if not self._is_all:
-            kept = [
+            others = [
                 (number, line)
                 for number, line in enumerate(paste.text.split("\n"), 1)
                 if _INFO not in line or len(line) > _LONG
             ]
-            self._text = "\n".join(line for _, line in kept)
-            self._numbers_of = [number for number, _ in kept]
+            self._text = "\n".join(line for _, line in others)
+            self._numbers_of = [number for number, _ in others]
             self._starts = [0, *(match.end() for match in re.finditer("\n", self._text))]
 
     def numbers(self, *literals: str) -> list[int]:
@@ -57,19 +45,19 @@ class OtherLines:
 
     def matches(self, pattern: re.Pattern[str], *literals: str) -> list[tuple[PasteLine, re.Match[str]]]:
         """Return the lines without prefixes in which a pattern occurs, with the match."""
-        found = ((line, pattern.search(line.text)) for line in self.find(*literals))
-        return [(line, match) for line, match in found if match is not None]
+        searched = ((line, pattern.search(line.text)) for line in self.find(*literals))
+        return [(line, match) for line, match in searched if match is not None]
 
     def _find(self, literal: str) -> list[int]:
-        found: list[int] = []
+        numbers: list[int] = []
         position = self._text.find(literal)
         while position >= 0:
             index = bisect_right(self._starts, position)
-            found.append(self._numbers_of[index - 1])
+            numbers.append(self._numbers_of[index - 1])
             if index >= len(self._starts):
                 break
             position = self._text.find(literal, self._starts[index])
-        return found
+        return numbers
 
 
 def other_lines(paste: Paste) -> OtherLines:

@@ -105,7 +105,7 @@ class Paste:
         self.name = name
         self._starts = _line_starts(self.text)
         self._lines: dict[int, PasteLine] = {}
-        self._found: dict[str, list[int]] = {}
+        self._hits: dict[str, list[int]] = {}
         self._read: dict[Callable[[Paste], Any], Any] = {}
         self._skeleton = _skeleton(self.text) if len(self.text) > _LONG else None
         self._n_lines = len(self._starts) - (self.text == "" or self.text.endswith("\n"))
@@ -143,13 +143,13 @@ class Paste:
 
     def find(self, *literals: str) -> list[PasteLine]:
         """Return the lines that contain one of the strings, in order."""
-        known = self._lines
-        return [known.get(number) or self.line(number) for number in self.numbers(*literals)]
+        lines = self._lines
+        return [lines.get(number) or self.line(number) for number in self.numbers(*literals)]
 
     def numbers(self, *literals: str) -> list[int]:
         """Return the numbers of the lines that contain one of the strings, in order."""
-        found = [numbers for literal in literals if (numbers := self._numbers(literal))]
-        return list(*found) if len(found) < 2 else sorted(set().union(*found))
+        hits = [numbers for literal in literals if (numbers := self._numbers(literal))]
+        return list(*hits) if len(hits) < 2 else sorted(set().union(*hits))
 
     def containing(self, pattern: re.Pattern[str], *literals: str) -> list[PasteLine]:
         """Return the lines that contain one of the strings and, with or without their prefixes, a pattern.
@@ -192,13 +192,13 @@ class Paste:
 
         Most lines have no prefix, and it takes longer to look for one than to match the pattern.
         """
-        text, bounds, match, found = self.text, self.bounds, pattern.match, []
+        text, bounds, match, hits = self.text, self.bounds, pattern.match, []
         for number in numbers:
             start, end = bounds(number)
             is_found = match(text, start, end) is not None
             if is_found or (may_have_prefix(text, start, end) and match(self.line(number).text) is not None):
-                found.append(number)
-        return found
+                hits.append(number)
+        return hits
 
     def before(self, literal: str, numbers: Iterable[int]) -> list[str]:
         """Return the beginnings of lines that contain a string, up to it."""
@@ -210,23 +210,23 @@ class Paste:
         self._read[reader] = result
 
     def _numbers(self, literal: str) -> list[int]:
-        found = self._found.get(literal)
-        if found is None:
-            found = self._found[literal] = []
+        hits = self._hits.get(literal)
+        if hits is None:
+            hits = self._hits[literal] = []
             if self._skeleton is not None:
                 if self.may_contain(literal):
                     places = [match.start() for match in re.finditer(re.escape(literal), self.text)]
                     numbers = np.searchsorted(self._line_starts, places, side="right")
-                    found += numbers[np.diff(numbers, prepend=0) > 0].tolist()
-                return found
+                    hits += numbers[np.diff(numbers, prepend=0) > 0].tolist()
+                return hits
             position = self.text.find(literal)
             while position >= 0:
                 number = bisect_right(self._starts, position)
-                found.append(number)
+                hits.append(number)
                 if number >= len(self._starts):
                     break
                 position = self.text.find(literal, self._starts[number])
-        return found
+        return hits
 
     @functools.cached_property
     def _line_starts(self) -> npt.NDArray[np.int64]:
@@ -239,32 +239,7 @@ class Paste:
 def check_number(
     paste: Paste, number: int, what: str, *, most: int = 50_000, length: int = 100, hint: str = ""
 ) -> None:
-    """Raise if a text has more of something than a number of them, and one more for each of so many characters.
-
-    Parameters
-    ----------
-    paste : Paste
-        The text.
-    number : int
-        How many were found so far.
-    what : str
-        The name of what was found, in the plural.
-    most, length : int
-        The number that every text may have, and the characters for each further one.
-    hint : str, optional
-        What to paste instead. By default the part around the first error.
-
-    Raises
-    ------
-    LimitError
-        If the text has more of them.
-
-    Examples
-    --------
-    >>> check_number(Paste("Xid"), 3, "kernel messages", most=2, hint="pass fewer")
-    Traceback (most recent call last):
-    meshlab.base._documents.LimitError: the text has 3 characters, and more than 2 kernel messages; pass fewer
-    """
+    """Raise a `LimitError` if a text has more than `most` items, plus one per `length` characters."""
     most += len(paste.text) // length
     if number > most:
         raise LimitError(

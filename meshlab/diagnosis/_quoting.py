@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from meshlab.diagnosis._paste import Paste
 
-# Characters that a terminal obeys or that change the order of the text around them, and those that nobody can see.
+# Characters that a terminal obeys or that change the order of the text around them, and invisible ones.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\ud800-\udfff\U000e0000-\U000e007f]"
@@ -24,14 +24,8 @@ _REFERENCE = re.compile(r"(?<![\w&])([@#])(?=\w)")  # a person or an issue, whic
 
 
 def visible(text: str) -> str:
-    r"""Return a text with visible names for characters that a terminal obeys, or that hide or reorder text.
-
-    Examples
-    --------
-    >>> print(visible("a\x1b[31mb\0c"), visible("gpu\u202e0x"))
-    a␛[31mb␀c gpu\u202e0x
-    """
-    return _UNSEEN.sub(lambda found: _name(found[0]), text)
+    """Return a text with visible names for characters that a terminal obeys, or that hide or reorder text."""
+    return _UNSEEN.sub(lambda match: _name(match[0]), text)
 
 
 def _name(sign: str) -> str:
@@ -44,13 +38,7 @@ def _name(sign: str) -> str:
 
 
 def quote_line(raw: str, most: int = _LONGEST) -> str:
-    """Return a pasted line for people: visible, without tabs, and not longer than `most` characters.
-
-    Examples
-    --------
-    >>> quote_line("x" * 100, most=20)
-    'xxxxxxxxxxxx … xxxxx'
-    """
+    """Return a pasted line for people: visible, without tabs, and not longer than `most` characters."""
     # Cut first: a line may have megabytes.
     text = raw.rstrip() if len(raw) <= 4 * most else f"{raw[: 2 * most]} … {raw[-most:]}"
     text = visible(text.expandtabs(8))
@@ -66,28 +54,16 @@ def quoted_lines(paste: Paste, numbers: Sequence[int], most: int, longest: int =
 
 
 def markdown_text(text: str) -> str:
-    r"""Return a text for one line of Markdown, in which nothing is a tag, a link, an emphasis or a reference.
-
-    Examples
-    --------
-    >>> print(markdown_text("<b>*set* NCCL_IB_HCA=^mlx5_0, ask @someone"))
-    &lt;b&gt;\*set\* NCCL_IB_HCA=^mlx5_0, ask @&#8203;someone
-    """
+    """Return a text for one line of Markdown, in which nothing is a tag, a link, an emphasis or a reference."""
     text = " ".join(visible(text).split())
-    text = _SPECIAL.sub(lambda found: "".join(f"\\{sign}" for sign in found[0]), text)
+    text = _SPECIAL.sub(lambda match: "".join(f"\\{sign}" for sign in match[0]), text)
     text = re.sub(r"^(\d+)([.)])", r"\1\\\2", text)
-    text = re.sub("[&<>]", lambda found: _ENTITIES[found[0]], text)
+    text = re.sub("[&<>]", lambda match: _ENTITIES[match[0]], text)
     return _REFERENCE.sub(r"\1&#8203;", text)
 
 
 def fenced(lines: Sequence[str]) -> list[str]:
-    """Return lines as a code block of Markdown that none of them can end.
-
-    Examples
-    --------
-    >>> fenced(["a ```` b"])
-    ['`````text', 'a ```` b', '`````']
-    """
+    """Return lines as a code block of Markdown that none of them can end."""
     longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, longest + 1)
     return [f"{fence}text", *lines, fence]

@@ -1,4 +1,4 @@
-"""The one entry point of all readers: it tells what a text or a file is, and reads it."""
+"""The entry point of all readers, which recognises a text or a file and reads it."""
 
 from __future__ import annotations
 
@@ -54,8 +54,8 @@ class Reading:
 
     def _repr_html_(self) -> str:
         show = getattr(self.value, "_repr_html_", None)
-        shown = show() if show is not None else None
-        return f"<div><b>{markup.escape(self.kind)}</b></div>{shown or markup.escape(str(self.value))}"
+        content = show() if show is not None else None
+        return f"<div><b>{markup.escape(self.kind)}</b></div>{content or markup.escape(str(self.value))}"
 
 
 def read(source: TextSource, *, world_size: int | None = None) -> Reading:
@@ -104,8 +104,8 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
     path = path_of(source)
     if path is not None and path.suffix.lower() in (".parquet", ".csv"):
         return Reading("results", as_results(path))
-    if path is not None and path.suffix.lower() == ".json" and (found := _own_json(path)) is not None:
-        return found
+    if path is not None and path.suffix.lower() == ".json" and (reading := _own_json(path)) is not None:
+        return reading
     text, name = text_of(source, hint=_HINT)
     refuse_pickle(text[:8], name)
     with collector_paused():

@@ -45,7 +45,7 @@ class Example(NamedTuple):
 @functools.cache
 def texts_of_tests() -> tuple[str, ...]:
     """All strings of the tests of the diagnosis that may be pasted texts, shortest first."""
-    found: set[str] = {question.text for question in QUESTIONS}
+    texts: set[str] = {question.text for question in QUESTIONS}
     for path in sorted(TESTS.glob("*.py")):
         source = path.read_text(encoding="utf-8")
         if path.stem in ("pages", "test_pages"):
@@ -56,8 +56,8 @@ def texts_of_tests() -> tuple[str, ...]:
         for node in ast.walk(ast.parse(source)):
             text = textwrap.dedent(_text_of(node, module, may_call=may_call)).strip("\n")
             if _SHORTEST <= len(text) <= _LONGEST:
-                found.add(text)
-    return tuple(sorted(found, key=lambda text: (len(text), text)))
+                texts.add(text)
+    return tuple(sorted(texts, key=lambda text: (len(text), text)))
 
 
 def _text_of(node: ast.AST, module: ModuleType, *, may_call: bool) -> str:
@@ -80,14 +80,14 @@ def _text_of(node: ast.AST, module: ModuleType, *, may_call: bool) -> str:
 @functools.cache
 def examples() -> dict[Rule, list[Example]]:
     """The texts of the tests that each rule recognises, shortest first."""
-    found: dict[Rule, list[Example]] = {rule: [] for rule in RULES}
+    by_rule: dict[Rule, list[Example]] = {rule: [] for rule in RULES}
     for text in texts_of_tests():
         paste = Paste(text)
         for rule in RULES:
             findings = rule(paste)
             if findings:
-                found[rule].append(Example(text, tuple(findings)))
-    return found
+                by_rule[rule].append(Example(text, tuple(findings)))
+    return by_rule
 
 
 def severities(rule: Rule) -> list[str]:
@@ -100,8 +100,8 @@ def rules_page() -> str:
     """The page of all rules: a table, and a section for each of them."""
     blocks = [
         "# The rules of `ml.explain`",
-        "`ml.explain(text)` applies these rules to a pasted text. Each of them is a function with a name, a source and "
-        "a test, and `ml.diagnosis.RULES` is their table. This page is written by `python -m tests.diagnosis.pages`.",
+        "`ml.explain(text)` applies these rules to a pasted text. Each of them has a name, a source and a test, and "
+        "`ml.diagnosis.RULES` is their table. This page is written by `python -m tests.diagnosis.pages`.",
         "\n".join(
             ["| severity | meaning |", "|---|---|", *(f"| {level} | {meaning} |" for level, meaning in LEVELS.items())]
         ),
@@ -134,13 +134,14 @@ def _section(rule: Rule, anchor: str) -> Iterator[str]:
     doc = " ".join(inspect.cleandoc(rule.check.__doc__ or "").split())
     yield f"`{rule.code}` · {', '.join(severities(rule)) or 'no example'}"
     yield re.sub(r"``([^`]+)``", r"`\1`", doc)
-    yield f"Source: {'; '.join(f'<{one}>' if one.startswith('http') else markdown_text(one) for one in rule.source)}."
+    sources = (f"<{source}>" if source.startswith("http") else markdown_text(source) for source in rule.source)
+    yield f"Source: {'; '.join(sources)}."
     if rule.causes:
         yield f"Explains as consequences: {', '.join(f'`{code}`' for code in rule.causes)}."
-    found = examples()[rule]
-    if found:
-        yield "\n".join(fenced([visible(line) for line in found[0].text.splitlines()]))
-        for finding in found[0].findings[:2]:
+    rule_examples = examples()[rule]
+    if rule_examples:
+        yield "\n".join(fenced([visible(line) for line in rule_examples[0].text.splitlines()]))
+        for finding in rule_examples[0].findings[:2]:
             yield f"> {markdown_text(finding.why)}" + (f"\n>\n> → {markdown_text(finding.do)}" if finding.do else "")
 
 

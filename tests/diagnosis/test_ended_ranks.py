@@ -10,14 +10,13 @@ from meshlab.diagnosis.rules._ended_ranks import ENDED_RANK_RULES, oom_rank, ran
 
 
 def codes(text: str) -> list[str]:
-    return [item.code for one in ENDED_RANK_RULES for item in one(Paste(text)) if item.severity != "normal"]
+    return [item.code for rule in ENDED_RANK_RULES for item in rule(Paste(text)) if item.severity != "normal"]
 
 
 KILLED = {
     "elastic": (
         "ERROR:torch.distributed.elastic.multiprocessing.api:failed (exitcode: -9) local_rank: 3 (pid: 8117) of "
-        "binary: "
-        "/env/bin/python",
+        "binary: /env/bin/python",
         "local rank 3 (pid 8117)",
     ),
     "elastic of 2.11": (
@@ -110,8 +109,8 @@ def test_a_worker_with_an_exit_code_has_printed_its_own_error() -> None:
 def test_an_abort_of_the_watchdog_is_no_crash() -> None:
     watchdog = (
         "[rank1]:[E ProcessGroupNCCL.cpp:632] [Rank 1] Watchdog caught collective operation timeout: "
-        "WorkNCCL(SeqNum=2, "
-        "OpType=ALLREDUCE, NumelIn=6, NumelOut=6, Timeout(ms)=600000) ran for 600086 milliseconds before timing out.\n"
+        "WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=6, NumelOut=6, Timeout(ms)=600000) ran for 600086 milliseconds "
+        "before timing out.\n"
     )
     abort = "failed (exitcode: -6) local_rank: 1 (pid: 9) of binary: /usr/bin/python3"
     assert codes(watchdog + abort) == []
@@ -121,8 +120,7 @@ def test_an_abort_of_the_watchdog_is_no_crash() -> None:
 MEMORY = {
     "2.5": (
         "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 3 has a total capacity "
-        "of "
-        "79.11 GiB of which 1.2 GiB is free.",
+        "of 79.11 GiB of which 1.2 GiB is free.",
         "rank 3, GPU 3",
     ),
     "1.13": (
@@ -155,7 +153,7 @@ def test_a_rank_without_gpu_memory_is_found(source: str) -> None:
     ],
 )
 def test_other_lines_about_memory_are_not_a_rank_without_gpu_memory(text: str) -> None:
-    assert all(one.severity == "normal" for one in oom_rank(Paste(text)))
+    assert all(finding.severity == "normal" for finding in oom_rank(Paste(text)))
 
 
 CLOSED = """\
@@ -181,7 +179,7 @@ def test_a_launcher_that_was_ended_from_outside_is_worth_knowing() -> None:
 
 def test_messages_about_one_process_are_merged() -> None:
     ends = read_process_exits(Paste(SUMMARY.format(code=-9)))
-    assert [(one.rank, one.local_rank, one.pid, one.is_first) for one in ends] == [
+    assert [(end.rank, end.local_rank, end.pid, end.is_first) for end in ends] == [
         (9, 1, 1708, True),
         (8, 0, 1707, False),
     ]
@@ -190,9 +188,8 @@ def test_messages_about_one_process_are_merged() -> None:
 
 def test_a_closed_store_leads_to_rank_0() -> None:
     lost = (
-        "[rank3]: torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving "
-        "ncclUniqueId from "
-        "[0] via c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer"
+        "[rank3]: torch.distributed.DistBackendError: [3] is setting up NCCL communicator and retrieving ncclUniqueId "
+        "from [0] via c10d key-value store by key '0', but store->get('0') got error: Connection reset by peer"
     )
     (finding,) = rank_died(Paste(lost))
     assert (finding.severity, finding.subject) == ("warning", "rank 0, which holds the store")

@@ -49,8 +49,8 @@ def test_several_files_are_explained_together_with_their_names(tmp_path: Path) -
 
 
 def test_root_causes_come_first_and_consequences_name_them() -> None:
-    found = {item.code: item.follows for item in ml.explain(printer_text(), rules=RULES).findings}
-    assert found == {"paper-jam": None, "low-toner": None, "job-cancelled": "paper-jam", "paper-loaded": None}
+    causes = {item.code: item.follows for item in ml.explain(printer_text(), rules=RULES).findings}
+    assert causes == {"paper-jam": None, "low-toner": None, "job-cancelled": "paper-jam", "paper-loaded": None}
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,9 @@ def test_a_rule_that_raises_does_not_hide_the_others() -> None:
         raise ZeroDivisionError("oops")
         yield
 
-    found = ml.explain(printer_text(), rules=[broken, *RULES]).findings
-    assert found[0].code == "paper-jam"
-    failure = next(item for item in found if item.code == "rule-failed")
+    findings = ml.explain(printer_text(), rules=[broken, *RULES]).findings
+    assert findings[0].code == "paper-jam"
+    failure = next(item for item in findings if item.code == "rule-failed")
     assert failure.subject == "the rule broken"
     assert "ZeroDivisionError: oops" in failure.why
 

@@ -23,10 +23,10 @@ pytestmark = pytest.mark.skipif(not CASES, reason="MESHLAB_CASES names no folder
 def codes_found(name: str) -> dict[str, list[str]]:
     """The codes of all findings in a case with their subjects."""
     try:
-        found: dict[str, list[str]] = {}
+        subjects: dict[str, list[str]] = {}
         for item in ml.explain(FOLDER / name).findings:
-            found.setdefault(item.code, []).append(item.subject)
-        return found
+            subjects.setdefault(item.code, []).append(item.subject)
+        return subjects
     except ParseError:
         return {}
 

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 import meshlab as ml
 from meshlab.base._errors import ParseError
+from meshlab.base._numerals import LARGEST
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis.formats._flight_recorder import FLIGHT_RECORDER, read_flight_dumps
+from meshlab.diagnosis.formats._flight_recorder import FLIGHT_RECORDER, n_elements, read_flight_dumps
 from meshlab.diagnosis.rules._hangs import (
     HANG_RULES,
     dumps_missing,
@@ -54,7 +55,7 @@ def dump(
     entries: Sequence[Mapping[str, Any]], groups: Mapping[str, Sequence[int]], *, version: str = "2.4"
 ) -> dict[str, Any]:
     """A dump of one rank."""
-    last = max((one["collective_seq_id"] for one in entries if one["process_group"][0] == "0"), default=-1)
+    last = max((entry["collective_seq_id"] for entry in entries if entry["process_group"][0] == "0"), default=-1)
     status = {"last_enqueued_collective": str(last), "last_completed_collective": str(last)}
     config = {name: {"name": name, "desc": "default_pg", "ranks": str(list(ranks))} for name, ranks in groups.items()}
     return {"version": version, "pg_config": config, "pg_status": {"0": status}, "entries": list(entries)}
@@ -65,16 +66,18 @@ LATE = {0: dump([entry(5), entry(6, state="started")], {"0": [0, 1]}), 1: dump([
 
 def forms() -> dict[str, str]:
     """Two dumps in every form in which people paste them."""
-    one, two = LATE.values()
+    first, second = LATE.values()
     return {
-        "lines": f"{json.dumps({'rank': 0, 'dump': one})}\n{json.dumps({'rank': 1, 'dump': two})}\n",
-        "indented": f"{json.dumps({'rank': 0, **one}, indent=1)}\n{json.dumps({'rank': 1, **two}, indent=1)}",
-        "without a line break": json.dumps(one) + json.dumps(two),
+        "lines": f"{json.dumps({'rank': 0, 'dump': first})}\n{json.dumps({'rank': 1, 'dump': second})}\n",
+        "indented": f"{json.dumps({'rank': 0, **first}, indent=1)}\n{json.dumps({'rank': 1, **second}, indent=1)}",
+        "without a line break": json.dumps(first) + json.dumps(second),
         "list": json.dumps([{"rank": rank, **content} for rank, content in LATE.items()]),
         "object": json.dumps({str(rank): content for rank, content in LATE.items()}),
         "names of files": json.dumps({f"nccl_trace_rank_{rank}": content for rank, content in LATE.items()}),
-        "head": "\n".join(f"==> fr/nccl_trace_rank_{rank}.json <==\n{json.dumps(one)}" for rank, one in LATE.items()),
-        "in a log": f"train.py started\nrank 0:\n{json.dumps(one, indent=2)}\nrank 1:\n{json.dumps(two)}\nbye",
+        "head": "\n".join(
+            f"==> fr/nccl_trace_rank_{rank}.json <==\n{json.dumps(content)}" for rank, content in LATE.items()
+        ),
+        "in a log": f"train.py started\nrank 0:\n{json.dumps(first, indent=2)}\nrank 1:\n{json.dumps(second)}\nbye",
     }
 
 
@@ -82,7 +85,10 @@ def forms() -> dict[str, str]:
 def test_dumps_are_read_in_every_form(form: str) -> None:
     paste = Paste(forms()[form])
     dumps = read_flight_dumps(paste)
-    assert [(one.rank, one.last_seq("0"), len(one.calls)) for one in dumps] == [(0, 6, 2), (1, 5, 2)]
+    assert [(recorded.rank, recorded.last_seq("0"), len(recorded.calls)) for recorded in dumps] == [
+        (0, 6, 2),
+        (1, 5, 2),
+    ]
     assert FLIGHT_RECORDER.find(paste)
     (finding,) = rank_missing(paste)
     assert finding.subject == "rank 1, all_reduce 6 of default_pg"
@@ -103,14 +109,14 @@ def test_a_rank_in_reverse_order_is_found_by_its_name() -> None:
 
 @pytest.mark.parametrize("version", ["2.0", "2.4", "2.10"])
 def test_numbers_and_strings_of_all_versions_are_read(version: str) -> None:
-    one = dump([entry(3)], {"0": [0]}, version=version)
+    content = dump([entry(3)], {"0": [0]}, version=version)
     if version == "2.0":  # neither status nor frames
-        del one["pg_status"]
+        del content["pg_status"]
     if version == "2.10":
-        one["pg_status"] = {"0": {"last_enqueued_collective": 3, "last_completed_collective": 3}}
-    (found,) = read_flight_dumps(Paste(json.dumps(one)))
-    assert found.last_seq("0") == 3
-    assert found.groups["0"].last_enqueued == (None if version == "2.0" else 3)
+        content["pg_status"] = {"0": {"last_enqueued_collective": 3, "last_completed_collective": 3}}
+    (recorded,) = read_flight_dumps(Paste(json.dumps(content)))
+    assert recorded.last_seq("0") == 3
+    assert recorded.groups["0"].last_enqueued == (None if version == "2.0" else 3)
 
 
 def test_a_dump_that_is_cut_keeps_its_calls_and_blames_nobody() -> None:
@@ -182,8 +188,8 @@ def test_the_place_at_which_ranks_went_apart_is_found() -> None:
 def test_a_receive_that_nobody_called_is_found() -> None:
     send = entry(0, "send 0->1", state="started", is_p2p=True, p2p_seq_id=7)
     text = json.dumps([{"rank": 0, **dump([send], {"0": [0, 1]})}, {"rank": 1, **dump([entry(1)], {"0": [0, 1]})}])
-    findings = [one for one in rank_missing(Paste(text)) if "receive" in one.subject]
-    assert [one.subject for one in findings] == ["rank 1, receive from rank 0"]
+    findings = [finding for finding in rank_missing(Paste(text)) if "receive" in finding.subject]
+    assert [finding.subject for finding in findings] == ["rank 1, receive from rank 0"]
 
 
 def test_one_dump_does_not_show_which_rank_is_late() -> None:
@@ -211,17 +217,17 @@ def test_a_written_dump_is_read() -> None:
 
 
 def test_a_collective_that_all_ranks_called_and_none_finished_has_no_missing_rank() -> None:
-    both = [
+    dumps = [
         {"rank": rank, **dump([entry(5), entry(6, state="started", retired=True)], {"0": [0, 1]})} for rank in (0, 1)
     ]
-    (finding,) = nccl_timeout(Paste(json.dumps(both)))
+    (finding,) = nccl_timeout(Paste(json.dumps(dumps)))
     assert finding.subject == "ranks 0 and 1, all_reduce 6 of default_pg"
     assert "no rank is missing" in finding.why
 
 
 def test_a_running_job_blames_nobody() -> None:
     text = json.dumps([{"rank": rank, **dump([entry(5), entry(6, state="started")], {"0": [0, 1]})} for rank in (0, 1)])
-    assert not [item for one in HANG_RULES for item in one(Paste(text))]
+    assert not [item for rule in HANG_RULES for item in rule(Paste(text))]
 
 
 def test_a_pickle_is_not_opened() -> None:
@@ -252,8 +258,8 @@ def test_other_json_with_the_same_names_does_not_fail(value: dict[str, Any]) -> 
     paste = Paste(json.dumps(value) + json.dumps(value, indent=1))
     if FLIGHT_RECORDER.find(paste):
         FLIGHT_RECORDER.see(paste).frames["calls"]()
-    for one in (rank_missing, order_mismatch, size_mismatch):
-        assert isinstance(list(one(paste)), list)
+    for rule in (rank_missing, order_mismatch, size_mismatch):
+        assert isinstance(list(rule(paste)), list)
 
 
 # -- simulated jobs ------------------------------------------------------------------------------------------------
@@ -267,7 +273,7 @@ def simulate(schedule: Sequence[tuple[str, str]], late: int, stop: int, window: 
 
     Each rank waits for its collective before it calls the next one, so ranks that need a waiting rank wait as well.
     """
-    own = {rank: [call for call in schedule if rank in GROUPS[call[0]]] for rank in range(4)}
+    calls_of = {rank: [call for call in schedule if rank in GROUPS[call[0]]] for rank in range(4)}
     position = dict.fromkeys(range(4), 0)
     seq: dict[tuple[int, str], int] = {}
     entries: dict[int, list[dict[str, Any]]] = {rank: [] for rank in range(4)}
@@ -276,10 +282,10 @@ def simulate(schedule: Sequence[tuple[str, str]], late: int, stop: int, window: 
     while moved:
         moved = False
         for rank in range(4):
-            is_over = position[rank] >= len(own[rank]) or (rank == late and position[rank] >= stop)
+            is_over = position[rank] >= len(calls_of[rank]) or (rank == late and position[rank] >= stop)
             if rank in waiting or is_over:
                 continue
-            group, op = own[rank][position[rank]]
+            group, op = calls_of[rank][position[rank]]
             seq[rank, group] = seq.get((rank, group), 0) + 1
             entries[rank].append(entry(seq[rank, group], op, group=group, state="started"))
             waiting[rank] = group
@@ -291,7 +297,7 @@ def simulate(schedule: Sequence[tuple[str, str]], late: int, stop: int, window: 
                     del waiting[rank]
                     position[rank] += 1
                 moved = True
-    return {rank: found[-window:] for rank, found in entries.items()}
+    return {rank: rank_entries[-window:] for rank, rank_entries in entries.items()}
 
 
 @settings(max_examples=60, deadline=None)
@@ -311,8 +317,12 @@ def test_the_rank_that_stops_is_named_and_no_other(
         for rank in order
     )
     paste = Paste(text)
-    stuck = any(one["state"] != "completed" for found in entries.values() for one in found)
-    named = {one.subject.split(",")[0] for one in rank_missing(paste)}
+    stuck = any(entry["state"] != "completed" for rank_entries in entries.values() for entry in rank_entries)
+    named = {finding.subject.split(",")[0] for finding in rank_missing(paste)}
     assert named == ({f"rank {late}"} if stuck else set())
     assert not list(order_mismatch(paste))
     assert not list(size_mismatch(paste))
+
+
+def test_the_number_of_elements_fits_into_64_bits() -> None:
+    assert (n_elements(((2, 3), (4,))), n_elements(((LARGEST, LARGEST),))) == (10, LARGEST)

@@ -22,9 +22,8 @@ def watchdog(rank: int, seq: int, op: str = "ALLREDUCE", size: int = 64, group_r
     within = rank if group_rank is None else group_rank
     return (
         f"[rank{rank}]:[E515 18:36:47.341 ProcessGroupNCCL.cpp:632] [Rank {within}] Watchdog caught collective "
-        "operation "
-        f"timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) ran for "
-        "600086 milliseconds before timing out."
+        f"operation timeout: WorkNCCL(SeqNum={seq}, OpType={op}, NumelIn={size}, NumelOut={size}, Timeout(ms)=600000) "
+        "ran for 600086 milliseconds before timing out."
     )
 
 
@@ -43,9 +42,8 @@ def dumped(rank: int, enqueued: int, completed: int) -> str:
     """What a rank prints when another one timed out."""
     return (
         f"[rank{rank}]:[E515 18:36:49.1 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank {rank}] "
-        "Received a "
-        "dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last "
-        f"enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}."
+        "Received a dump signal due to a collective timeout from  rank 0 and we will try our best to dump the debug "
+        f"info. Last enqueued NCCL work: {enqueued}, last completed NCCL work: {completed}."
     )
 
 
@@ -54,7 +52,7 @@ def paste(*lines: str) -> Paste:
 
 
 def codes(text: Paste) -> list[str]:
-    return [finding.code for one in HANG_RULES for finding in one(text)]
+    return [finding.code for rule in HANG_RULES for finding in rule(text)]
 
 
 def test_one_rank_is_never_blamed_by_its_own_lines() -> None:
@@ -191,11 +189,10 @@ def detail(rank: int, op: str, shape: str, other: int, other_op: str, other_shap
     """The message of TORCH_DISTRIBUTED_DEBUG=DETAIL from PyTorch 2.0 on."""
     tail = "TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda))"
     return (
-        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. Rank {rank} is running "
-        "collective: "
-        f"CollectiveFingerPrint(SequenceNumber={seq}, OpType={op}, TensorShape=[{shape}], {tail}), but Rank {other} is "
-        f"running collective: CollectiveFingerPrint(SequenceNumber={seq}, OpType={other_op}, "
-        f"TensorShape=[{other_shape}], "
+        f"[rank{rank}]: RuntimeError: Detected mismatch between collectives on ranks. "
+        f"Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber={seq}, OpType={op}, "
+        f"TensorShape=[{shape}], {tail}), but Rank {other} is running collective: "
+        f"CollectiveFingerPrint(SequenceNumber={seq}, OpType={other_op}, TensorShape=[{other_shape}], "
         f"{tail}).Collectives differ in the following aspects: ..."
     )
 
@@ -291,7 +288,7 @@ def test_lines_that_do_not_name_the_group_join_the_only_group_with_their_collect
         "[rank0]:[E ProcessGroupNCCL.cpp:1664] [PG 1 Rank 0] Exception (either an error or timeout) detected by "
         "watchdog at work: 1580, last enqueued NCCL work: 1582, last completed NCCL work: 1579."
     )
-    assert [one.subject for one in nccl_timeout(paste(line.format(0, 1580), group, line.format(4, 1580)))] == [
+    assert [finding.subject for finding in nccl_timeout(paste(line.format(0, 1580), group, line.format(4, 1580)))] == [
         "ranks 0 and 4 of PG 1, all_reduce 1580"
     ]
     assert len(list(nccl_timeout(paste(line.format(0, 1580), group, line.format(4, 7))))) == 2

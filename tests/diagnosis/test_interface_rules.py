@@ -9,9 +9,9 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.rules._interfaces import INTERFACE_RULES
 
 
-def found(text: str) -> dict[str, TextFinding]:
+def by_code(text: str) -> dict[str, TextFinding]:
     """The findings of a text by code."""
-    return {item.code: item for one in INTERFACE_RULES for item in one(Paste(text))}
+    return {item.code: item for rule in INTERFACE_RULES for item in rule(Paste(text))}
 
 
 def warn(text: str, source: str = "misc/socket.cc:483", where: str = "nodeA:30:40 [2]") -> str:
@@ -26,31 +26,31 @@ TWO_HOSTS = info("Bootstrap : Using lo:127.0.0.1<0>") + info("Bootstrap : Using 
 
 
 def test_the_loopback_is_an_error_with_two_hosts() -> None:
-    finding = found(TWO_HOSTS)["wrong-interface-loopback"]
+    finding = by_code(TWO_HOSTS)["wrong-interface-loopback"]
     assert (finding.severity, finding.subject, finding.lines) == ("error", "nodeA and nodeB, interface lo", (1, 2))
 
 
 def test_the_loopback_is_normal_on_one_host() -> None:
-    one = info("comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0")
-    assert "wrong-interface-loopback" not in found(info("Bootstrap : Using lo:127.0.0.1<0>") + one)
+    start = info("comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0")
+    assert "wrong-interface-loopback" not in by_code(info("Bootstrap : Using lo:127.0.0.1<0>") + start)
 
 
 def test_a_variable_that_no_longer_excludes_the_loopback_is_named() -> None:
     text = info("NCCL_SOCKET_IFNAME set by environment to ^docker0") + info("Bootstrap : Using lo:127.0.0.1<0>")
-    finding = found(text)["wrong-interface-loopback"]
+    finding = by_code(text)["wrong-interface-loopback"]
     assert finding.severity == "warning"
     assert "^docker0" in finding.why
 
 
 def test_another_interface_first_is_no_loopback() -> None:
     text = info("Bootstrap : Using [0]eth0:10.0.0.1<0> [1]lo:127.0.0.1<0>") + info("x", "nodeB:5:6 [0]")
-    assert not found(text)
+    assert not by_code(text)
 
 
 @pytest.mark.parametrize("interface", ["docker0:172.17.0.1", "veth75fa783:10.3.0.2", "eth0:fe80::14ad%eth0"])
 def test_interfaces_that_other_hosts_do_not_reach(interface: str) -> None:
     text = info(f"Bootstrap: Using {interface}<0>") + info(f"Bootstrap: Using {interface}<0>", "nodeB:5:6 [0]")
-    assert "wrong-interface-virtual" in found(text)
+    assert "wrong-interface-virtual" in by_code(text)
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_interfaces_that_other_hosts_do_not_reach(interface: str) -> None:
     ],
 )
 def test_failed_connections_of_all_versions(text: str, subject: str) -> None:
-    finding = found(warn(text))["net-unreachable"]
+    finding = by_code(warn(text))["net-unreachable"]
     assert finding.severity == "error"
     assert subject in finding.subject
 
 
 def test_the_reason_and_the_address_are_explained() -> None:
-    why = found(warn("Connect to 172.17.0.2<4> failed : Connection refused"))["net-unreachable"].why
+    why = by_code(warn("Connect to 172.17.0.2<4> failed : Connection refused"))["net-unreachable"].why
     assert "Connection refused" in why
     assert "docker" in why
 
@@ -90,7 +90,7 @@ def test_the_reason_and_the_address_are_explained() -> None:
     ],
 )
 def test_retries_and_closed_connections_are_not_unreachable_hosts(text: str) -> None:
-    assert "net-unreachable" not in found(text)
+    assert "net-unreachable" not in by_code(text)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_retries_and_closed_connections_are_not_unreachable_hosts(text: str) -> 
     ],
 )
 def test_an_interface_that_is_not_found(text: str) -> None:
-    finding = found(info("NCCL_SOCKET_IFNAME set by environment to eth9") + text)["interface-not-found"]
+    finding = by_code(info("NCCL_SOCKET_IFNAME set by environment to eth9") + text)["interface-not-found"]
     assert "eth9" in finding.why
 
 
@@ -114,5 +114,5 @@ def test_other_faults_of_the_bootstrap() -> None:
         + warn("socketFinalizeAccept: wrong type 4 != 3")
         + warn("Net : error encountered when getting address info : Name or service not known")
     )
-    assert set(found(text)) == {"world-size-mismatch", "duplicate-rank", "foreign-connection", "hostname-unresolved"}
-    assert found(text)["duplicate-rank"].subject == "rank 3 of 8"
+    assert set(by_code(text)) == {"world-size-mismatch", "duplicate-rank", "foreign-connection", "hostname-unresolved"}
+    assert by_code(text)["duplicate-rank"].subject == "rank 3 of 8"

@@ -9,9 +9,9 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.rules._jobs import JOB_RULES
 
 
-def found(text: str) -> dict[str, TextFinding]:
+def by_code(text: str) -> dict[str, TextFinding]:
     """The findings of a text by code."""
-    return {item.code: item for one in JOB_RULES for item in one(Paste(text))}
+    return {item.code: item for rule in JOB_RULES for item in rule(Paste(text))}
 
 
 def warn(text: str, source: str = "transport/net_ib.cc:1038", where: str = "nodeA:30:40 [2]") -> str:
@@ -33,21 +33,21 @@ def info(text: str, where: str = "nodeA:30:40 [2]") -> str:
     ],
 )
 def test_transfers_of_different_sizes(line: str) -> None:
-    findings = found(warn(line))
+    findings = by_code(warn(line))
     assert set(findings) == {"size-mismatch"}
     assert ("10.0.0.6" in findings["size-mismatch"].subject) == ("10.0.0.6" in line)
 
 
 def test_different_sizes_during_the_setup_are_another_thing() -> None:
-    assert set(found(warn("Message truncated : received 1024 bytes instead of 256", "bootstrap.cc:1"))) == {
+    assert set(by_code(warn("Message truncated : received 1024 bytes instead of 256", "bootstrap.cc:1"))) == {
         "bootstrap-truncated"
     }
 
 
 def test_an_error_of_an_earlier_kernel() -> None:
     line = warn("Cuda failure 700 'an illegal memory access was encountered'", "enqueue.cc:9")
-    assert found(line)["cuda-error"].subject == "nodeA GPU 2"
-    assert not found(warn("Cuda failure 2 'out of memory'", "allocator.cc:9"))
+    assert by_code(line)["cuda-error"].subject == "nodeA GPU 2"
+    assert not by_code(warn("Cuda failure 2 'out of memory'", "allocator.cc:9"))
 
 
 CLOSED = warn("socketProgress: Connection closed by remote peer nodeB<57557>", "misc/socket.cc:49")
@@ -55,7 +55,7 @@ ECHO = warn("Socket recv failed while polling for opId=0x7f", "proxy.cc:1143")
 
 
 def test_a_peer_that_ended_is_found_if_nothing_else_is() -> None:
-    finding = found(CLOSED + ECHO)["rank-died"]
+    finding = by_code(CLOSED + ECHO)["rank-died"]
     assert finding.subject == "a process on nodeB, noticed by nodeA GPU 2"
 
 
@@ -69,23 +69,23 @@ def test_a_peer_that_ended_is_found_if_nothing_else_is() -> None:
     ],
 )
 def test_a_peer_did_not_end_by_itself_if_the_text_has_a_cause(cause: str) -> None:
-    assert "rank-died" not in found(cause + CLOSED + ECHO)
+    assert "rank-died" not in by_code(cause + CLOSED + ECHO)
 
 
 def test_a_connection_closed_at_the_end_of_a_job_is_no_fault() -> None:
-    assert not found(info("[Service thread] Connection closed by localRank 7"))
+    assert not by_code(info("[Service thread] Connection closed by localRank 7"))
 
 
 def test_variables_that_differ_between_hosts() -> None:
     text = info("NCCL_ALGO set by environment to Ring") + info("NCCL_ALGO set by environment to Tree", "nodeB:1:2 [0]")
-    finding = found(text)["variables-differ"]
+    finding = by_code(text)["variables-differ"]
     assert finding.subject == "NCCL_ALGO: 'Ring' on nodeA, 'Tree' on nodeB"
 
 
 @pytest.mark.parametrize("name", ["NCCL_SOCKET_IFNAME", "NCCL_IB_HCA", "NCCL_DEBUG_FILE"])
 def test_variables_that_may_differ_between_hosts(name: str) -> None:
     text = info(f"{name} set by environment to a") + info(f"{name} set by environment to b", "nodeB:1:2 [0]")
-    assert not found(text)
+    assert not by_code(text)
 
 
 def start(rank: int, state: str = "Init START") -> str:
@@ -95,13 +95,13 @@ def start(rank: int, state: str = "Init START") -> str:
 
 def test_ranks_that_did_not_finish_the_setup() -> None:
     text = "".join(start(rank) for rank in range(4)) + start(0, "Init COMPLETE") + start(1, "Init COMPLETE")
-    assert found(text)["init-incomplete"].subject == "ranks 2 and 3 of communicator 0xabc"
-    assert not found(text + start(2, "Init COMPLETE") + start(3, "Init COMPLETE"))
+    assert by_code(text)["init-incomplete"].subject == "ranks 2 and 3 of communicator 0xabc"
+    assert not by_code(text + start(2, "Init COMPLETE") + start(3, "Init COMPLETE"))
 
 
 def test_ranks_that_the_text_does_not_show() -> None:
-    assert found(start(0) + start(1))["ranks-not-shown"].subject == "ranks 2 and 3 of communicator 0xabc"
-    assert "ranks-not-shown" not in found(start(0, "Init COMPLETE") + start(1, "Init COMPLETE"))
+    assert by_code(start(0) + start(1))["ranks-not-shown"].subject == "ranks 2 and 3 of communicator 0xabc"
+    assert "ranks-not-shown" not in by_code(start(0, "Init COMPLETE") + start(1, "Init COMPLETE"))
 
 
 def test_hints_of_rccl() -> None:
@@ -115,7 +115,7 @@ def test_hints_of_rccl() -> None:
             'Missing "HSA_FORCE_FINE_GRAIN_PCIE=1" from environment which can lead to low performance', "/r/init.cc:1"
         )
     )
-    findings = found(text)
+    findings = by_code(text)
     assert findings["iommu-not-passthrough"].subject == "nodeA (RCCL 2.20.5+hip6.2)"
     assert set(findings) == {"iommu-not-passthrough", "numa-balancing", "fine-grain-pcie"}
     assert all(item.severity in ("warning", "info") for item in findings.values())
@@ -124,10 +124,10 @@ def test_hints_of_rccl() -> None:
 def test_a_peer_that_ended_is_found_beside_a_warning_that_does_not_matter() -> None:
     harmless = warn("Failed to open libibverbs.so[.1]", "misc/ibvwrap.cc:63")
     allocator = warn("[Rem Allocator] Allocation failed (segment 0, fd 130)", "bootstrap.cc:279")
-    assert "rank-died" in found(harmless + CLOSED + allocator)
-    assert "rank-died" not in found(warn("The moon is in the wrong phase") + CLOSED)
+    assert "rank-died" in by_code(harmless + CLOSED + allocator)
+    assert "rank-died" not in by_code(warn("The moon is in the wrong phase") + CLOSED)
 
 
 def test_the_rank_near_a_mismatch_is_named() -> None:
     line = warn("Mismatched collective detected, please check your collective calls at and around rank 39.")
-    assert found(line)["size-mismatch"].subject == "nodeA GPU 2, around rank 39"
+    assert by_code(line)["size-mismatch"].subject == "nodeA GPU 2, around rank 39"

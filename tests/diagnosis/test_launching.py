@@ -33,9 +33,10 @@ def test_processes_that_all_call_themselves_rank_0_are_copies() -> None:
 
 def test_headers_that_repeat_before_the_first_device_are_copies() -> None:
     text = paste(
-        "srun --nodelist node-1 --mpi=pmi2 all_reduce_perf ", HEADER.format(1), USING, HEADER.format(1), USING,
-        "srun: MPI types are...", "srun: none", "srun: pmi2",
-    )  # fmt: skip
+        "srun --nodelist node-1 --mpi=pmi2 all_reduce_perf ",
+        *[HEADER.format(1), USING] * 2,
+        *("srun: MPI types are...", "srun: none", "srun: pmi2"),
+    )
     (finding,) = two_copies(text)
     assert finding.subject == "all 2 processes of srun on node-1"
     assert "pmi2 and no pmix" in finding.do
@@ -50,9 +51,9 @@ def test_headers_that_repeat_before_the_first_device_are_copies() -> None:
     ],
 )
 def test_tests_that_follow_each_other_are_no_copies(between: list[str]) -> None:
-    one = [HEADER.format(1), USING, device(0, 11), device(1, 12)]
+    run = [HEADER.format(1), USING, device(0, 11), device(1, 12)]
     other = [HEADER.format(1), USING, device(0, 21), device(1, 22)]
-    text = paste(*one, *between, *other)
+    text = paste(*run, *between, *other)
     assert not list(two_copies(text))
     assert [len(start.devices) for start in read_test_starts(text) if start.devices] == [2, 2]
 
@@ -69,10 +70,8 @@ def test_one_job_over_two_hosts_is_no_copy() -> None:
 LAUNCHERS = {
     "PMIx": (
         "slurmstepd: error:  mpi/pmix_v3: pmixp_coll_ring_reset_if_to: node-a [0]: pmixp_coll_ring.c:742: 0x14: "
-        "collective "
-        "timeout seq=0\nslurmstepd: error:  mpi/pmix_v3: pmixp_coll_ring_log: node-a [0]: pmixp_coll_ring.c:769: "
-        "neighbor "
-        "id: next 1:node-b, prev 1:node-b",
+        "collective timeout seq=0\nslurmstepd: error:  mpi/pmix_v3: pmixp_coll_ring_log: node-a [0]: "
+        "pmixp_coll_ring.c:769: neighbor id: next 1:node-b, prev 1:node-b",
         "slurmstepd on node-a waiting for node-b",
     ),
     "ORTE": ("ORTE was unable to reliably start one or more daemons.", "line 1"),
@@ -105,10 +104,12 @@ def test_messages_about_a_failed_program_are_not_a_failed_launcher(text: str) ->
 
 def test_more_gpus_than_the_host_has_are_found() -> None:
     text = paste(
-        HEADER.format(8), USING, "g0010: Test CUDA failure common.cu:941 'invalid device ordinal'",
-        " .. g0010 pid 888386: Test failure common.cu:891", "g0016: Test CUDA failure common.cu:941 'invalid device "
-        "ordinal'",
-    )  # fmt: skip
+        HEADER.format(8),
+        USING,
+        "g0010: Test CUDA failure common.cu:941 'invalid device ordinal'",
+        " .. g0010 pid 888386: Test failure common.cu:891",
+        "g0016: Test CUDA failure common.cu:941 'invalid device ordinal'",
+    )
     (finding,) = too_few_gpus(text)
     assert finding.subject == "g0010, g0016"
     assert "asks for 8 GPUs" in finding.why

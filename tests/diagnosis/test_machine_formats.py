@@ -15,9 +15,9 @@ from meshlab.diagnosis.formats._gpu_tools import (
     read_queried_values,
 )
 from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links, read_services
-from meshlab.diagnosis.formats._kernel_log import _XID, host_of, read_kernel_log
+from meshlab.diagnosis.formats._kernel_log import _XID, host_of, read_kernel_log, short_bus
 from meshlab.diagnosis.formats._machine_text import MACHINE_FORMATS, machine_of
-from meshlab.diagnosis.formats._rdma_ports import read_ports
+from meshlab.diagnosis.formats._rdma_ports import _plain, read_ports
 from tests import hostile_inputs
 
 MATRIX = """\
@@ -271,30 +271,34 @@ def test_settings_of_the_host_are_read() -> None:
 
 def test_all_parts_of_a_paste_describe_one_cluster() -> None:
     text = (
-        "$ nvidia-smi topo -m\n" + MATRIX + "$ nvidia-smi nvlink -s\n"
-        + nvlinks(0, ["25.781 GB/s"] * 12) + nvlinks(1, ["25.781 GB/s"] * 11 + ["<inactive>"])
-        + "$ ibstat\n" + IBSTAT
+        "$ nvidia-smi topo -m\n"
+        + MATRIX
+        + "$ nvidia-smi nvlink -s\n"
+        + nvlinks(0, ["25.781 GB/s"] * 12)
+        + nvlinks(1, ["25.781 GB/s"] * 11 + ["<inactive>"])
+        + "$ ibstat\n"
+        + IBSTAT
         + "|   1  NVIDIA A100-SXM4-80GB          On  | 00000000:29:00.0 Off |                    0 |\n"
         "[5.0] NVRM: Xid (PCI:0000:29:00): 79, GPU has fallen off the bus\n"
-    )  # fmt: skip
-    found = ml.explain(text)
-    assert found.cluster is not None
-    node = found.cluster.node(0)
+    )
+    explanation = ml.explain(text)
+    assert explanation.cluster is not None
+    node = explanation.cluster.node(0)
     assert node.words[0] == ("X", "NV12", "PIX")
     assert [device.nvlink_count for device in node.devices] == [12, 11]
     assert node.devices[0].name == "NVIDIA A100-SXM4-80GB"
     assert (node.nics[0].state, node.nics[0].gbits) == ("ACTIVE", 400.0)
-    assert "lost" in found.cluster.health().codes
-    assert {span.kind for span in found.recognised} == {
+    assert "lost" in explanation.cluster.health().codes
+    assert {span.kind for span in explanation.recognised} == {
         "nvidia-smi topo",
         "nvidia-smi nvlink",
         "nvidia-smi",
         "RDMA ports",
         "kernel log",
     }
-    assert set(found.tables) == {"links", "ports", "xids"}
-    assert found.table("ports")["state"].tolist() == ["ACTIVE", "DOWN"]
-    assert found.facts["RDMA ports"] == "1 of 2 active"
+    assert set(explanation.tables) == {"links", "ports", "xids"}
+    assert explanation.table("ports")["state"].tolist() == ["ACTIVE", "DOWN"]
+    assert explanation.facts["RDMA ports"] == "1 of 2 active"
 
 
 def test_the_tree_of_nccl_adds_bus_ids_to_the_matrix_of_the_same_host() -> None:
@@ -363,8 +367,14 @@ def test_a_matrix_that_is_cut_anywhere_never_has_a_wrong_link(gpus: int, nics: i
     if cluster is None:
         return
     node = cluster.node(0)
-    for i, one in enumerate(node.ends):
+    for i, end in enumerate(node.ends):
         for j, other in enumerate(node.ends):
-            if one in names and other in names and one.startswith("GPU") and other.startswith("GPU"):
-                assert node.words[i][j] in ("?", cell(names.index(one), names.index(other)))
+            if end in names and other in names and end.startswith("GPU") and other.startswith("GPU"):
+                assert node.words[i][j] in ("?", cell(names.index(end), names.index(other)))
     assert {item.code for item in cluster.health() if item.severity == "error"} == set()
+
+
+def test_tools_spell_buses_and_states_of_ports_differently() -> None:
+    assert [short_bus("00000000:DC:00.0"), short_bus("0000:1b:00")] == ["0000:dc:00", "0000:1b:00"]
+    states = [_plain(text) for text in ("5: LinkUp", "LINK_UP", "PORT_ACTIVE (4)")]
+    assert states == ["LINKUP", "LINKUP", "PORTACTIVE"]

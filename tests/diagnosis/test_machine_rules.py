@@ -347,10 +347,12 @@ def test_findings_name_gpus_links_hosts_and_lines() -> None:
         "Nov 28 10:00:01 node7 kernel: NVRM: Xid (PCI:0000:ed:00): 45, pid=2, name=python3, Ch 2 caused by "
         "previous Xid 145\n"
     )
-    found = {item.code: item for item in ml.explain(text).all_findings}
-    assert found["nvlink-error"].subject.startswith("GPU 0000:dc:00 of node7 (Xid 149), noticed by 0000:ed:00 of node7")
-    assert found["nvlink-error"].lines == (1, 2)
-    assert found["xid-consequence"].severity == "normal"
+    findings = {item.code: item for item in ml.explain(text).all_findings}
+    assert findings["nvlink-error"].subject.startswith(
+        "GPU 0000:dc:00 of node7 (Xid 149), noticed by 0000:ed:00 of node7"
+    )
+    assert findings["nvlink-error"].lines == (1, 2)
+    assert findings["xid-consequence"].severity == "normal"
     assert "link 11" in subject(NVRM + "149, NETIR Fatal XC0 i0 Link 11 (0x0)\n", "nvlink-error")
 
 
@@ -396,9 +398,9 @@ SUBJECTS = {
 @pytest.mark.parametrize("name", SUBJECTS)
 def test_subjects_of_real_texts_name_the_hardware(name: str) -> None:
     findings = ml.explain(FOLDER / name).all_findings
-    for code, wanted in SUBJECTS[name].items():
+    for code, words in SUBJECTS[name].items():
         named = " | ".join(item.subject for item in findings if item.code == code)
-        assert [word for word in wanted if word not in named] == []
+        assert [word for word in words if word not in named] == []
 
 
 @pytest.mark.skipif(not FOLDER.is_dir(), reason="MESHLAB_CASES names no folder with explained texts")
@@ -432,5 +434,5 @@ def test_equal_hosts_share_a_finding() -> None:
         "==========================================",
     ]
     text = "\n".join(f"node{host}:7:8 [0] NCCL INFO {line}" for host in range(50) for line in tree)
-    found = [item for item in ml.explain(text).findings if item.code == "nothing-wrong" and "NVLink" in item.why]
-    assert [item.subject for item in found] == ["GPU0-GPU1 of node0, node1, node2, node3 and 46 more"]
+    healthy = [item for item in ml.explain(text).findings if item.code == "nothing-wrong" and "NVLink" in item.why]
+    assert [item.subject for item in healthy] == ["GPU0-GPU1 of node0, node1, node2, node3 and 46 more"]

@@ -12,6 +12,8 @@ from meshlab.diagnosis.formats._nccl_lines import (
     is_one_host,
     message_of,
     messages,
+    number_list,
+    pci_address,
     read_bootstrap,
     read_communicators,
     read_cuda_failures,
@@ -21,6 +23,7 @@ from meshlab.diagnosis.formats._nccl_lines import (
     read_variables,
     read_versions,
     read_warnings,
+    text_list,
     warnings_with,
 )
 
@@ -69,15 +72,20 @@ def test_the_frame_of_a_line(text: str, expected: tuple[object, ...]) -> None:
 
 
 def test_communicators_have_ranks_hosts_gpus_and_states() -> None:
-    found = read_communicators(Paste(TWO_HOSTS))
-    assert [(item.rank, item.host, item.pid, item.state) for item in found] == [
+    comm_ranks = read_communicators(Paste(TWO_HOSTS))
+    assert [(item.rank, item.host, item.pid, item.state) for item in comm_ranks] == [
         (0, "nodeA", 100, "complete"),
         (1, "nodeA", 101, "started"),
         (2, "nodeB", 200, "started"),
         (3, "nodeB", 201, "started"),
     ]
-    assert (found[0].comm, found[0].n_ranks, found[0].n_nodes, found[0].function) == ("0xabc", 4, 2, "ncclCommInitRank")
-    assert [item.bus_id for item in found[:2]] == ["0000:1c:00.0", "0019:01:00.0"]
+    assert (comm_ranks[0].comm, comm_ranks[0].n_ranks, comm_ranks[0].n_nodes, comm_ranks[0].function) == (
+        "0xabc",
+        4,
+        2,
+        "ncclCommInitRank",
+    )
+    assert [item.bus_id for item in comm_ranks[:2]] == ["0000:1c:00.0", "0019:01:00.0"]
 
 
 @pytest.mark.parametrize(
@@ -177,9 +185,8 @@ def test_the_tables_of_a_log() -> None:
     assert explanation.facts["ranks"] == "4 on 2 hosts"
     rings = explanation.table("rings")
     assert list(rings.columns) == ["comm", "channel", "rank", "next"]
-    assert dict(zip(rings.query("channel == 1")["rank"], rings.query("channel == 1")["next"], strict=True)) == {
-        0: 3, 3: 2, 2: 1, 1: 0,
-    }  # fmt: skip
+    ring = rings.query("channel == 1")
+    assert dict(zip(ring["rank"], ring["next"], strict=True)) == {0: 3, 3: 2, 2: 1, 1: 0}
     trees = explanation.table("trees").query("channel == 0").set_index("rank")["parent"]
     assert trees[1] == 0
     assert trees.isna()[0]
@@ -272,3 +279,16 @@ def test_warnings_are_found_by_their_words() -> None:
     assert [(item.line, match["code"], match["text"]) for item, match in read_cuda_failures(paste)] == [
         (2, "217", "peer access")
     ]
+
+
+def test_numbers_of_buses_are_pci_addresses() -> None:
+    assert [pci_address(bus) for bus in ("1c000", "1901000", "60")] == ["0000:1c:00.0", "0019:01:00.0", "0000:00:06.0"]
+
+
+def test_numbers_and_texts_in_words() -> None:
+    assert [number_list([3, 1, 0, 2, 7], "rank"), number_list([5], "GPU"), number_list([], "GPU")] == [
+        "ranks 0-3 and 7",
+        "GPU 5",
+        "",
+    ]
+    assert [text_list(["a", "b", "c"][:n]) for n in range(4)] == ["", "a", "a and b", "a, b and c"]

@@ -10,9 +10,9 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.rules._nccl_normal import NCCL_NORMAL_RULES
 
 
-def found(text: str) -> dict[str, TextFinding]:
+def by_code(text: str) -> dict[str, TextFinding]:
     """The findings of a text by code."""
-    return {item.code: item for one in NCCL_NORMAL_RULES for item in one(Paste(text))}
+    return {item.code: item for rule in NCCL_NORMAL_RULES for item in rule(Paste(text))}
 
 
 def info(text: str, where: str = "nodeA:30:40 [2]") -> str:
@@ -43,21 +43,23 @@ def test_lines_that_only_look_wrong(line: str, code: str) -> None:
 
 
 def test_a_device_number_of_a_thread_without_a_device() -> None:
-    assert "device-number-odd" in found("a:1:2 [32581] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n")
-    assert "device-number-odd" not in found("a:1:2 [7] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n")
+    assert "device-number-odd" in by_code("a:1:2 [32581] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n")
+    assert "device-number-odd" not in by_code("a:1:2 [7] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>\n")
 
 
 def test_no_rdma_device_is_normal_on_one_host() -> None:
     line = info("NET/IB : No device found.")
-    assert "no-rdma-device" in found(line + info("comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0"))
-    assert "no-rdma-device" not in found(line)
+    assert "no-rdma-device" in by_code(
+        line + info("comm 0x1 rank 0 nRanks 2 nNodes 1 localRanks 2 localRank 0 MNNVL 0")
+    )
+    assert "no-rdma-device" not in by_code(line)
 
 
 def test_echoes_are_named_beside_their_cause() -> None:
     cause = "a:1:2 [0] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 4 bytes\n"
     echo = "a:1:3 [2] proxy.cc:1326 NCCL WARN Socket recv failed while polling for opId=0x7f\n"
-    assert found(cause + echo)["nccl-echo"].lines == (2,)
-    assert "nccl-echo" not in found(echo)
+    assert by_code(cause + echo)["nccl-echo"].lines == (2,)
+    assert "nccl-echo" not in by_code(echo)
 
 
 COMPLETE = info("comm 0x1 rank 3 nranks 8 cudaDev 2 busId 60 commId 0xabc - Init COMPLETE")
@@ -73,7 +75,7 @@ COMPLETE = info("comm 0x1 rank 3 nranks 8 cudaDev 2 busId 60 commId 0xabc - Init
     ],
 )
 def test_a_log_without_faults(text: str, subject: str) -> None:
-    assert found(text)["nothing-wrong"].subject == subject
+    assert by_code(text)["nothing-wrong"].subject == subject
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,7 @@ def test_a_log_without_faults(text: str, subject: str) -> None:
     ],
 )
 def test_a_log_with_a_failure_is_not_called_healthy(more: str) -> None:
-    assert "nothing-wrong" not in found(COMPLETE + more)
+    assert "nothing-wrong" not in by_code(COMPLETE + more)
 
 
 def test_nothing_is_called_healthy_beside_a_finding() -> None:
@@ -95,7 +97,7 @@ def test_nothing_is_called_healthy_beside_a_finding() -> None:
 
 
 def test_a_warning_that_no_rule_knows_is_quoted() -> None:
-    finding = found("nodeA:30:40 [2] enqueue.cc:12 NCCL WARN The moon is in the wrong phase\n")["unknown-warning"]
+    finding = by_code("nodeA:30:40 [2] enqueue.cc:12 NCCL WARN The moon is in the wrong phase\n")["unknown-warning"]
     assert "The moon is in the wrong phase" in finding.why
     assert finding.severity == "info"
 
@@ -109,19 +111,19 @@ def test_a_warning_that_no_rule_knows_is_quoted() -> None:
     ],
 )
 def test_a_warning_that_a_rule_knows_is_not_quoted(text: str) -> None:
-    assert "unknown-warning" not in found(f"nodeA:30:40 [2] {text}\n")
+    assert "unknown-warning" not in by_code(f"nodeA:30:40 [2] {text}\n")
 
 
 def test_a_cuda_failure_that_no_rule_knows_is_quoted() -> None:
-    assert "unknown-warning" in found("nodeA:30:40 [2] init.cc:9 NCCL WARN Cuda failure 3 'initialization error'\n")
+    assert "unknown-warning" in by_code("nodeA:30:40 [2] init.cc:9 NCCL WARN Cuda failure 3 'initialization error'\n")
 
 
 def test_a_last_error_that_no_rule_knows_is_quoted() -> None:
     text = "[rank3]: ncclUnhandledCudaError: Call to CUDA function failed.\n[rank3]: Last error:\n[rank3]: {}\n"
-    finding = found(text.format("Cuda failure 999 'unknown error'"))["unknown-warning"]
+    finding = by_code(text.format("Cuda failure 999 'unknown error'"))["unknown-warning"]
     assert finding.subject == "rank 3"
     assert "Cuda failure 999 'unknown error'" in finding.why
-    assert "unknown-warning" in found(text.format("NET/OFI Request 0x7f completed with error. RC: 113."))
+    assert "unknown-warning" in by_code(text.format("NET/OFI Request 0x7f completed with error. RC: 113."))
 
 
 @pytest.mark.parametrize(
@@ -133,4 +135,4 @@ def test_a_last_error_that_no_rule_knows_is_quoted() -> None:
     ],
 )
 def test_a_last_error_that_a_rule_knows_is_not_quoted(error: str) -> None:
-    assert "unknown-warning" not in found(f"Last error:\n{error}\n")
+    assert "unknown-warning" not in by_code(f"Last error:\n{error}\n")

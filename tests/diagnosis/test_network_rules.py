@@ -9,9 +9,9 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.rules._network import NETWORK_RULES
 
 
-def found(text: str) -> dict[str, TextFinding]:
+def by_code(text: str) -> dict[str, TextFinding]:
     """The findings of a text by code."""
-    return {item.code: item for one in NETWORK_RULES for item in one(Paste(text))}
+    return {item.code: item for rule in NETWORK_RULES for item in rule(Paste(text))}
 
 
 def info(text: str, host: str = "nodeA", pid: int = 30) -> str:
@@ -24,14 +24,14 @@ MANY_HOSTS = info("comm 0x1 rank 0 nRanks 16 nNodes 2 localRanks 8 localRank 0 M
 
 
 def test_tcp_without_rdma_devices_is_worth_knowing() -> None:
-    assert found(NO_DEVICE)["socket-fallback"].severity == "info"
+    assert by_code(NO_DEVICE)["socket-fallback"].severity == "info"
 
 
 @pytest.mark.parametrize(
-    "wanted", ["$ mpirun -x FI_PROVIDER=efa ./all_reduce_perf\n", info("NCCL_IB_HCA set by environment to mlx5")]
+    "setting", ["$ mpirun -x FI_PROVIDER=efa ./all_reduce_perf\n", info("NCCL_IB_HCA set by environment to mlx5")]
 )
-def test_tcp_is_a_warning_if_rdma_is_wanted(wanted: str) -> None:
-    finding = found(NO_DEVICE + wanted)["socket-fallback"]
+def test_tcp_is_a_warning_if_rdma_is_wanted(setting: str) -> None:
+    finding = by_code(NO_DEVICE + setting)["socket-fallback"]
     assert (finding.severity, finding.subject) == ("warning", "nodeA")
 
 
@@ -47,7 +47,7 @@ def test_tcp_is_a_warning_if_rdma_is_wanted(wanted: str) -> None:
     ],
 )
 def test_tcp_is_not_mentioned_if_it_is_meant_or_not_used(text: str) -> None:
-    assert "socket-fallback" not in found(text)
+    assert "socket-fallback" not in by_code(text)
 
 
 @pytest.mark.parametrize(
@@ -61,27 +61,27 @@ def test_tcp_is_not_mentioned_if_it_is_meant_or_not_used(text: str) -> None:
     ],
 )
 def test_efa_is_missing(line: str) -> None:
-    assert found(info(line))["efa-missing"].severity == "error"
+    assert by_code(info(line))["efa-missing"].severity == "error"
 
 
 @pytest.mark.parametrize("provider", ["efa (found 4 nics)", "cxi (found 4 nics)", "efa;ofi_rxr"])
 def test_efa_and_cxi_are_providers_for_rdma(provider: str) -> None:
-    assert not found(info(f"NET/OFI Selected Provider is {provider}"))
+    assert not by_code(info(f"NET/OFI Selected Provider is {provider}"))
 
 
 def test_ib_disable_has_no_effect_on_a_plugin() -> None:
     disable = info("NCCL_IB_DISABLE set by environment to 1.")
-    assert "IBext_v8" in found(disable + info("Using network IBext_v8"))["ib-disable-without-effect"].subject
-    assert "ib-disable-without-effect" not in found(disable + info("Using network Socket"))
+    assert "IBext_v8" in by_code(disable + info("Using network IBext_v8"))["ib-disable-without-effect"].subject
+    assert "ib-disable-without-effect" not in by_code(disable + info("Using network Socket"))
 
 
 def test_an_old_plugin_is_not_used() -> None:
     line = info(
         "NET/Plugin: Failed to find ncclNetPlugin symbol (>= v5). ncclNetPlugin symbols v4 and lower are not supported."
     )
-    assert "net-plugin-too-old" in found(line)
-    assert "net-plugin-too-old" not in found(line + info("NET/Plugin: Loaded net plugin AWS Libfabric (v6)"))
-    assert "net-plugin-too-old" not in found(line.replace("ncclNetPlugin", "ncclCollNetPlugin"))
+    assert "net-plugin-too-old" in by_code(line)
+    assert "net-plugin-too-old" not in by_code(line + info("NET/Plugin: Loaded net plugin AWS Libfabric (v6)"))
+    assert "net-plugin-too-old" not in by_code(line.replace("ncclNetPlugin", "ncclCollNetPlugin"))
 
 
 PLUGIN = "Plugin Path : /opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so"
@@ -98,7 +98,7 @@ NO_PLUGIN = "NET/Plugin: Could not find: libnccl-net.so. Using internal network 
     ],
 )
 def test_hosts_with_different_plugins(text: str) -> None:
-    finding = found(text)["net-plugin-differs"]
+    finding = by_code(text)["net-plugin-differs"]
     assert "nodeA" in finding.subject
     assert "nodeB" in finding.subject
 
@@ -113,7 +113,7 @@ def test_hosts_with_different_plugins(text: str) -> None:
     ],
 )
 def test_hosts_with_the_same_plugins(text: str) -> None:
-    assert "net-plugin-differs" not in found(text)
+    assert "net-plugin-differs" not in by_code(text)
 
 
 def using(ports: str, host: str = "nodeA") -> str:
@@ -145,12 +145,12 @@ def channels(host: str, *devices: int) -> str:
     ],
 )
 def test_ranks_with_different_nics(text: str, severity: str) -> None:
-    assert found(text)["nic-sets-differ"].severity == severity
+    assert by_code(text)["nic-sets-differ"].severity == severity
 
 
 def test_the_rank_with_fewer_nics_is_named() -> None:
     text = "a:1:2 [0] NCCL INFO Rank 1 has 1 local Net devices (max 2).\n"
-    assert found(text)["nic-sets-differ"].subject == "rank 1 has 1 of 2 NICs"
+    assert by_code(text)["nic-sets-differ"].subject == "rank 1 has 1 of 2 NICs"
 
 
 @pytest.mark.parametrize(
@@ -162,16 +162,18 @@ def test_the_rank_with_fewer_nics_is_named() -> None:
     ],
 )
 def test_ranks_with_the_same_number_of_nics(text: str) -> None:
-    assert "nic-sets-differ" not in found(text)
+    assert "nic-sets-differ" not in by_code(text)
 
 
 def test_a_device_that_cannot_be_opened() -> None:
-    finding = found("nodeB:1:2 [0] net_ib.cc:9 NCCL WARN NET/IB : Unable to open device mlx5_1\n")["ib-device-unusable"]
+    finding = by_code("nodeB:1:2 [0] net_ib.cc:9 NCCL WARN NET/IB : Unable to open device mlx5_1\n")[
+        "ib-device-unusable"
+    ]
     assert finding.subject == "nodeB GPU 0, mlx5_1"
 
 
 def test_one_nic_for_several_gpus() -> None:
-    assert found(using("[0]mlx5_0:1/IB") + MANY_HOSTS)["single-nic"].severity == "warning"
+    assert by_code(using("[0]mlx5_0:1/IB") + MANY_HOSTS)["single-nic"].severity == "warning"
 
 
 @pytest.mark.parametrize(
@@ -184,7 +186,7 @@ def test_one_nic_for_several_gpus() -> None:
     ],
 )
 def test_one_nic_is_enough_or_not_the_only_one(text: str) -> None:
-    assert "single-nic" not in found(text)
+    assert "single-nic" not in by_code(text)
 
 
 DISABLED = info("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'") + info(
@@ -193,7 +195,7 @@ DISABLED = info("NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'") + info(
 
 
 def test_gpu_direct_rdma_is_off() -> None:
-    finding = found(DISABLED + channels("nodeA", 0))["gdr-disabled"]
+    finding = by_code(DISABLED + channels("nodeA", 0))["gdr-disabled"]
     assert (finding.severity, finding.subject) == ("warning", "nodeA, mlx5_0 and mlx5_1")
 
 
@@ -207,14 +209,14 @@ def test_gpu_direct_rdma_is_off() -> None:
     ],
 )
 def test_gpu_direct_rdma_is_on_or_not_needed(text: str) -> None:
-    assert "gdr-disabled" not in found(text)
+    assert "gdr-disabled" not in by_code(text)
 
 
 def test_channels_without_gpu_direct_rdma() -> None:
     without = info("Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0")
-    assert "NET/IB/0" in found(without)["gdr-not-used"].subject
-    assert "gdr-not-used" not in found(without + channels("nodeA", 0))
-    assert "gdr-not-used" not in found(without.replace("IB", "Socket"))
+    assert "NET/IB/0" in by_code(without)["gdr-not-used"].subject
+    assert "gdr-not-used" not in by_code(without + channels("nodeA", 0))
+    assert "gdr-not-used" not in by_code(without.replace("IB", "Socket"))
 
 
 def pattern(number: int, n_channels: int, speed: float, chain: str = "NET/0 GPU/0 GPU/1 NET/0") -> str:
@@ -223,21 +225,21 @@ def pattern(number: int, n_channels: int, speed: float, chain: str = "NET/0 GPU/
 
 
 def test_a_slow_network() -> None:
-    assert "1.2 GB/s" in found(pattern(4, 2, 1.2))["slow-network"].why
+    assert "1.2 GB/s" in by_code(pattern(4, 2, 1.2))["slow-network"].why
 
 
 @pytest.mark.parametrize(
     "text", [pattern(4, 2, 12.0), pattern(3, 0, 0.0), pattern(4, 2, 1.2, "GPU/0 GPU/1"), pattern(5, 2, 1.2)]
 )
 def test_a_network_that_is_fast_or_not_used(text: str) -> None:
-    assert "slow-network" not in found(text)
+    assert "slow-network" not in by_code(text)
 
 
 def test_the_same_channels_over_one_nic_and_over_two() -> None:
-    assert "NIC 0, 1" in found(channels("nodeA", 0, 1) + channels("nodeB", 0, 0))["nic-sets-differ"].subject
-    assert "nic-sets-differ" not in found(channels("nodeA", 0, 1) + channels("nodeB", 0))
+    assert "NIC 0, 1" in by_code(channels("nodeA", 0, 1) + channels("nodeB", 0, 0))["nic-sets-differ"].subject
+    assert "nic-sets-differ" not in by_code(channels("nodeA", 0, 1) + channels("nodeB", 0))
 
 
 def test_infiniband_on_one_host_only_before_networks_were_named() -> None:
     text = using("[0]mlx5_0:1/IB") + info("NET/IB : No device found.", "nodeB")
-    assert found(text)["net-plugin-differs"].subject == "nodeA: InfiniBand or RoCE; nodeB: no RDMA device"
+    assert by_code(text)["net-plugin-differs"].subject == "nodeA: InfiniBand or RoCE; nodeB: no RDMA device"

@@ -9,8 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshlab.base import _prefixes as prefixes
+from meshlab.base._documents import LimitError
 from meshlab.base._prefixes import find_prefix, may_have_prefix
-from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._paste import Paste, check_number
+from meshlab.diagnosis._seen import Span, spans_of
 
 LINE = "nodeA:12:34 [0] NCCL INFO Channel 00/02 :    0   1"
 
@@ -154,8 +156,8 @@ def test_each_reader_runs_once() -> None:
 
 
 def test_a_pattern_is_searched_in_the_text_without_prefix() -> None:
-    found = Paste("[1,3]<stdout>:value 5\nvalue x").matches(re.compile(r"^value (\d)"), "value")
-    assert [(line.number, match[1]) for line, match in found] == [(1, "5")]
+    matches = Paste("[1,3]<stdout>:value 5\nvalue x").matches(re.compile(r"^value (\d)"), "value")
+    assert [(line.number, match[1]) for line, match in matches] == [(1, "5")]
 
 
 def test_lines_that_contain_a_pattern_are_found_with_their_prefixes_and_no_others_are_created() -> None:
@@ -251,3 +253,12 @@ def test_a_string_may_be_in_a_long_text_only_if_its_letters_are() -> None:
         paste = Paste(text)
         assert paste.may_contain("alpha")
         assert not paste.may_contain("beta")
+
+
+def test_lines_that_are_close_are_one_span() -> None:
+    assert spans_of("dmesg", [4, 5, 7, 40]) == [Span("dmesg", 4, 7, 3), Span("dmesg", 40, 40, 1)]
+
+
+def test_a_text_with_too_many_items_is_refused() -> None:
+    with pytest.raises(LimitError, match="has 3 characters, and more than 2 kernel messages; pass fewer"):
+        check_number(Paste("Xid"), 3, "kernel messages", most=2, hint="pass fewer")

@@ -9,9 +9,9 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.rules._peers import PEER_RULES
 
 
-def found(text: str) -> dict[str, TextFinding]:
+def by_code(text: str) -> dict[str, TextFinding]:
     """The findings of a text by code."""
-    return {item.code: item for one in PEER_RULES for item in one(Paste(text))}
+    return {item.code: item for rule in PEER_RULES for item in rule(Paste(text))}
 
 
 def warn(text: str, source: str, where: str = "nodeA:30:40 [2]") -> str:
@@ -24,28 +24,31 @@ def info(text: str, where: str = "nodeA:30:40 [2]") -> str:
 
 def test_p2p_between_gpus_with_and_without_nvlink() -> None:
     broken = warn("P2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case", "paths.cc:1")
-    assert found(broken)["nvlink-p2p-broken"].subject == "GPUs 0 and 1 of nodeA"
+    assert by_code(broken)["nvlink-p2p-broken"].subject == "GPUs 0 and 1 of nodeA"
     by_design = info("P2P is disabled between connected GPUs 2 and 1. You can repress this message with NCCL_X=1.")
-    assert (found(by_design)["p2p-not-supported"].severity, set(found(by_design))) == ("info", {"p2p-not-supported"})
+    assert (by_code(by_design)["p2p-not-supported"].severity, set(by_code(by_design))) == (
+        "info",
+        {"p2p-not-supported"},
+    )
 
 
 def test_a_fault_of_nvlink_without_the_frame() -> None:
     text = "Last error:\nP2P is disabled between NVLINK connected GPUs 1 and 0. This should not be the case"
-    assert found(text)["nvlink-p2p-broken"].subject == "GPUs 0 and 1"
+    assert by_code(text)["nvlink-p2p-broken"].subject == "GPUs 0 and 1"
 
 
 @pytest.mark.parametrize(
     "value", ["NCCL_P2P_DISABLE set by environment to 1.", "NCCL_P2P_LEVEL set by environment to LOC"]
 )
 def test_p2p_that_a_variable_limits(value: str) -> None:
-    assert "p2p-limited-by-env" in found(info(value))
+    assert "p2p-limited-by-env" in by_code(info(value))
 
 
 @pytest.mark.parametrize(
     "value", ["NCCL_P2P_DISABLE set by environment to 0.", "NCCL_P2P_LEVEL set by environment to SYS"]
 )
 def test_p2p_that_a_variable_does_not_limit(value: str) -> None:
-    assert not found(info(value))
+    assert not by_code(info(value))
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def test_p2p_that_a_variable_does_not_limit(value: str) -> None:
     ],
 )
 def test_failures_by_text_and_file(text: str, source: str, code: str) -> None:
-    findings = found(warn(text, source))
+    findings = by_code(warn(text, source))
     assert set(findings) == {code}
     assert "nodeA GPU 2" in findings[code].subject
 
@@ -88,7 +91,7 @@ def test_failures_by_text_and_file(text: str, source: str, code: str) -> None:
     ],
 )
 def test_the_same_error_elsewhere_is_another_thing(text: str, source: str) -> None:
-    assert not found(warn(text, source))
+    assert not by_code(warn(text, source))
 
 
 @pytest.mark.parametrize(
@@ -102,18 +105,20 @@ def test_the_same_error_elsewhere_is_another_thing(text: str, source: str) -> No
     ],
 )
 def test_a_healthy_fabric(line: str) -> None:
-    assert not found(info(line))
+    assert not by_code(info(line))
 
 
 def test_a_fabric_that_is_not_ready() -> None:
-    finding = found(info("MNNVL busId 0x1b000 fabric UUID 0.0 cliqueId 0x0 state 2 healthMask 0x0"))["fabric-unhealthy"]
+    finding = by_code(info("MNNVL busId 0x1b000 fabric UUID 0.0 cliqueId 0x0 state 2 healthMask 0x0"))[
+        "fabric-unhealthy"
+    ]
     assert (finding.severity, finding.subject) == ("warning", "nodeA, GPU 0000:1b:00.0")
 
 
 def test_the_same_gpu_twice() -> None:
     text = "Duplicate GPU detected : rank 3 and rank 0 both on CUDA device f000\n" * 2
     text += "Duplicate GPU detected : rank 7 and rank 0 both on CUDA device f000\n"
-    assert found(text)["duplicate-gpu"].subject == "ranks 0, 3 and 7 (GPU 0000:0f:00.0)"
+    assert by_code(text)["duplicate-gpu"].subject == "ranks 0, 3 and 7 (GPU 0000:0f:00.0)"
 
 
 @pytest.mark.parametrize(
@@ -122,7 +127,7 @@ def test_the_same_gpu_twice() -> None:
 )
 def test_the_same_gpu_twice_in_the_wording_of_2_30(wording: str) -> None:
     text = warn(wording, "init.cc:1057 (init)", "a:511:560 [0]") + warn(wording, "init.cc:1057 (init)", "a:512:561 [0]")
-    finding = found(text)["duplicate-gpu"]
+    finding = by_code(text)["duplicate-gpu"]
     assert finding.subject == "processes 511 and 512 of a, CUDA device 0"
     assert "NCCL_MULTI_RANK_GPU_ENABLE" not in finding.do
 
@@ -134,7 +139,7 @@ def version(text: str, where: str) -> str:
 def test_different_versions_that_nccl_names() -> None:
     text = version("2.27.7+cuda12.9", "nodeA:1:1 [0]") + version("2.26.2+cuda12.8", "nodeB:2:2 [0]")
     line = "Mismatched NCCL version detected : rank 0 version 22707 rank 8 version 22602"
-    finding = found(text + warn(line, "init.cc:705"))["version-mismatch"]
+    finding = by_code(text + warn(line, "init.cc:705"))["version-mismatch"]
     assert finding.severity == "error"
     assert finding.subject == "rank 0 on nodeA (2.27.7) against rank 8 on nodeB (2.26.2)"
 
@@ -143,14 +148,14 @@ def test_different_versions_in_one_communicator() -> None:
     start = "ncclCommInitRank comm 0x1 rank {} nranks 2 cudaDev 0 nvmlDev 0 busId 60 commId 0xabc - Init START"
     text = version("2.27.7", "nodeA:1:1 [0]") + version("2.26.2", "nodeB:2:2 [0]")
     text += info(start.format(0), "nodeA:1:1 [0]")
-    assert "version-mismatch" in found(text + info(start.format(1), "nodeB:2:2 [0]"))
+    assert "version-mismatch" in by_code(text + info(start.format(1), "nodeB:2:2 [0]"))
     other = info(start.format(1).replace("0xabc", "0xdef").replace("nranks 2", "nranks 4"), "nodeB:2:2 [0]")
-    assert "version-mismatch" not in found(text + other)
+    assert "version-mismatch" not in by_code(text + other)
     same = text.replace("2.26.2", "2.27.7+cuda12.9")
-    assert "version-mismatch" not in found(same + info(start.format(1), "nodeB:2:2 [0]"))
+    assert "version-mismatch" not in by_code(same + info(start.format(1), "nodeB:2:2 [0]"))
 
 
 def test_a_driver_of_an_older_major_version() -> None:
     build = version("2.27.7+cuda12.9", "nodeA:1:1 [0]")
-    assert found(build + info("cudaDriverVersion 11080"))["driver-too-old"].severity == "warning"
-    assert not found(build + info("cudaDriverVersion 12020"))
+    assert by_code(build + info("cudaDriverVersion 11080"))["driver-too-old"].severity == "warning"
+    assert not by_code(build + info("cudaDriverVersion 12020"))

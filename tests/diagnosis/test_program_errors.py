@@ -10,9 +10,8 @@ from meshlab.diagnosis.rules._program_errors import PROGRAM_ERROR_RULES
 
 ERRORS = {
     "fork": (
-        "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must "
-        "use the "
-        "'spawn' start method",
+        "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use "
+        "the 'spawn' start method",
         "fork-after-init",
         "the child processes",
     ),
@@ -44,22 +43,19 @@ ERRORS = {
     ),
     "ECC": (
         "[default0]:[rank12]:[E817 17:40:34 ProcessGroupNCCL.cpp:1515] [PG 0 (default_pg) Rank 12] Process group "
-        "watchdog "
-        "thread terminated with exception: CUDA error: uncorrectable ECC error encountered",
+        "watchdog thread terminated with exception: CUDA error: uncorrectable ECC error encountered",
         "ecc-uncorrectable",
         "the GPU of rank 12 (local rank 0 of its host)",
     ),
     "ECC of 2023": (
         "[E ProcessGroupNCCL.cpp:916] [Rank 5] NCCL watchdog thread terminated with exception: CUDA error: "
-        "uncorrectable "
-        "ECC error encountered",
+        "uncorrectable ECC error encountered",
         "ecc-uncorrectable",
         "the GPU of rank 5",
     ),
     "illegal access": (
-        "[rank4]:[E ProcessGroupNCCL.cpp:1414] [PG 0 Rank 4] Process group watchdog thread terminated with "
-        "exception: CUDA "
-        "error: an illegal memory access was encountered",
+        "[rank4]:[E ProcessGroupNCCL.cpp:1414] [PG 0 Rank 4] Process group watchdog thread terminated with exception: "
+        "CUDA error: an illegal memory access was encountered",
         "cuda-error",
         "rank 4",
     ),
@@ -75,8 +71,7 @@ ERRORS = {
     ),
     "open files of 2.30": (
         "[2026-07-07 10:00:00] nodeB:12:13 [0] os/linux.cc:205 (ncclOsSocketTryAccept) NCCL WARN "
-        "ncclOsSocketTryAccept: "
-        "Accept failed: Too many open files",
+        "ncclOsSocketTryAccept: Accept failed: Too many open files",
         "too-many-open-files",
         "nodeB",
     ),
@@ -84,7 +79,7 @@ ERRORS = {
 
 
 def findings(text: str) -> list[TextFinding]:
-    return [item for one in PROGRAM_ERROR_RULES for item in one(Paste(text))]
+    return [item for rule in PROGRAM_ERROR_RULES for item in rule(Paste(text))]
 
 
 @pytest.mark.parametrize("name", ERRORS)

@@ -47,15 +47,15 @@ HEALTHY = "    0         1         2         4         8         8   RUNNING    
 
 
 def codes(paste: Paste) -> list[str]:
-    return [finding.code for one in RAS_RULES for finding in one(paste)]
+    return [finding.code for rule in RAS_RULES for finding in rule(paste)]
 
 
 def test_a_report_without_differences_says_what_it_cannot_show() -> None:
     paste = report(HEALTHY)
     assert codes(paste) == ["ras-consistent"]
     assert "neither sizes" in next(iter(ras_consistent(paste))).why
-    (one,) = read_ras_reports(paste)
-    assert (one.nccl, one.n_nodes, one.n_processes, one.n_gpus, one.is_complete) == ("2.28.9", 2, 8, 8, True)
+    (read,) = read_ras_reports(paste)
+    assert (read.nccl, read.n_nodes, read.n_processes, read.n_gpus, read.is_complete) == ("2.28.9", 2, 8, 8, True)
 
 
 MISMATCH = "    0         1         2         4         8         8   RUNNING  MISMATCH"
@@ -118,9 +118,9 @@ def test_two_reports_with_the_same_counts_show_a_hang() -> None:
 """
     first = report(MISMATCH, warnings=warning).text
     findings = list(ras_mismatch(Paste(first + first)))
-    assert [one.severity for one in findings] == ["warning", "error"]
+    assert [finding.severity for finding in findings] == ["warning", "error"]
     moved = first.replace("operation 7", "operation 90").replace("operation 6", "operation 89")
-    assert [one.severity for one in ras_mismatch(Paste(first + moved))] == ["warning"]
+    assert [finding.severity for finding in ras_mismatch(Paste(first + moved))] == ["warning"]
 
 
 def test_different_states_are_found() -> None:
@@ -255,13 +255,20 @@ def as_json(counts: dict[int, int], missing: list[dict[str, Any]] | None = None,
     ]
     size = len(counts) + len(missing or ())
     comm = {
-        "hash": "0xab", "size": size, "ranks_count": len(counts), "missing_ranks_count": len(missing or ()),
-        "ranks": ranks, "missing_ranks": missing or [],
-    }  # fmt: skip
+        "hash": "0xab",
+        "size": size,
+        "ranks_count": len(counts),
+        "missing_ranks_count": len(missing or ()),
+        "ranks": ranks,
+        "missing_ranks": missing or [],
+    }
     value = {
-        "nccl_version": "2.28.9", "cuda_driver_version": 13000, "communicators_count": 1, "communicators": [comm],
+        "nccl_version": "2.28.9",
+        "cuda_driver_version": 13000,
+        "communicators_count": 1,
+        "communicators": [comm],
         "ras": {"collection_time_sec": 0.0, "timeouts_count": 0},
-    }  # fmt: skip
+    }
     return Paste("SERVER PROTOCOL 2\nOK\n" + json.dumps(value, indent=2))
 
 
@@ -270,9 +277,13 @@ def test_json_is_read_like_the_text() -> None:
     (finding,) = ras_mismatch(as_json({0: 7, 1: 6, 2: 7}))
     assert finding.subject == "communicator ab: rank 1 at AllReduce 6, ranks 0 and 2 at AllReduce 7"
     gone = {
-        "rank": 2, "host": "10.0.0.2", "pid": 9, "cuda_dev": 0, "nvml_dev": 0,
+        "rank": 2,
+        "host": "10.0.0.2",
+        "pid": 9,
+        "cuda_dev": 0,
+        "nvml_dev": 0,
         "status": {"unresponsive": True, "considered_dead": True},
-    }  # fmt: skip
+    }
     (finding,) = ras_incomplete(as_json({0: 7, 1: 7}, [gone]))
     assert "process 9 on 10.0.0.2" in finding.subject
     assert "considered dead" in finding.why

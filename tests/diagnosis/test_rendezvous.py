@@ -10,16 +10,14 @@ from meshlab.diagnosis.rules._rendezvous import RENDEZVOUS_RULES
 
 FAMILY = (
     "[W socket.cpp:558] [c10d] The IPv{} network addresses of (head-0, 29500) cannot be retrieved (gai error: -2 - "
-    "Name or "
-    "service not known)."
+    "Name or service not known)."
 )
 NO_ADDRESS = (
     "[E socket.cpp:610] [c10d] The client socket has failed to connect to any network address of (head-0, 29500)."
 )
 TIMED_OUT = (
     "[E616 02:08:15.931416442 socket.cpp:1023] [c10d] The client socket has timed out after 600000ms while trying to "
-    "connect "
-    "to ({}, 50437)."
+    "connect to ({}, 50437)."
 )
 FALLBACK = (
     "[rank9]:[W ProcessGroupGloo.cpp:721] Warning: Unable to resolve hostname to a (local) address. Using the loopback "
@@ -31,33 +29,32 @@ MESH = (
 )
 REFUSED = (
     "RuntimeError: Gloo connectFullMesh failed with [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:152] timed "
-    "out "
-    "connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:14215"
+    "out connecting: SO_ERROR: Connection refused, remote=[127.0.0.1]:14215"
 )
 
 
 def findings(*lines: str) -> list[TextFinding]:
-    return [item for one in RENDEZVOUS_RULES for item in one(Paste("\n".join(lines)))]
+    return [item for rule in RENDEZVOUS_RULES for item in rule(Paste("\n".join(lines)))]
 
 
-def found(*lines: str) -> list[tuple[str, str, str]]:
+def summaries(*lines: str) -> list[tuple[str, str, str]]:
     return [(item.severity, item.code, item.subject) for item in findings(*lines)]
 
 
 def test_a_name_without_an_address_is_found_with_the_host_that_lacks_it() -> None:
     ray = "(CommandActor pid=369, ip=10.0.0.134) "
-    assert found(*(ray + line for line in (FAMILY.format(6), FAMILY.format(4), NO_ADDRESS))) == [
+    assert summaries(*(ray + line for line in (FAMILY.format(6), FAMILY.format(4), NO_ADDRESS))) == [
         ("error", "hostname-unresolved", "10.0.0.134, name head-0")
     ]
 
 
 def test_a_name_without_an_ipv6_address_is_normal() -> None:
-    assert found(FAMILY.format(6)) == [("normal", "hostname-unresolved", "head-0")]
+    assert summaries(FAMILY.format(6)) == [("normal", "hostname-unresolved", "head-0")]
 
 
 def test_a_client_without_a_name_is_normal() -> None:
     text = "[W socket.cpp:464] [c10d] The hostname of the client socket cannot be retrieved. err=-3"
-    assert [severity for severity, _, _ in found(text)] == ["normal"]
+    assert [severity for severity, _, _ in summaries(text)] == ["normal"]
 
 
 @pytest.mark.parametrize(
@@ -76,37 +73,39 @@ def test_a_refused_attempt_is_normal_and_a_failure_is_not() -> None:
         "[W socket.cpp:663] [c10d] The client socket has failed to connect to [node0]:29500 (errno: 111 - Connection "
         "refused)."
     )
-    assert [severity for severity, _, _ in found(retry)] == ["normal"]
+    assert [severity for severity, _, _ in summaries(retry)] == ["normal"]
     failed = (
         "[E socket.cpp:719] [c10d] The client socket has failed to connect to any network address of (node0, 29500)."
     )
-    assert found(retry, failed) == [("error", "net-unreachable", "TCPStore master node0 port 29500")]
+    assert summaries(retry, failed) == [("error", "net-unreachable", "TCPStore master node0 port 29500")]
 
 
 def test_gloo_on_the_loopback_address_is_an_error_only_if_it_failed() -> None:
-    assert found(FALLBACK) == [("info", "wrong-interface-loopback", "rank 9")]
-    assert found(FALLBACK, MESH) == [("error", "wrong-interface-loopback", "rank 9")]
-    assert [code for _, code, _ in found(REFUSED)] == ["wrong-interface-loopback"]
+    assert summaries(FALLBACK) == [("info", "wrong-interface-loopback", "rank 9")]
+    assert summaries(FALLBACK, MESH) == [("error", "wrong-interface-loopback", "rank 9")]
+    assert [code for _, code, _ in summaries(REFUSED)] == ["wrong-interface-loopback"]
     works = "[Gloo] Rank 0 is connected to 7 peer ranks. Expected number of connected peer ranks is : 7"
-    assert [severity for severity, _, _ in found(FALLBACK, works)] == ["normal"]
+    assert [severity for severity, _, _ in summaries(FALLBACK, works)] == ["normal"]
 
 
 def test_gloo_that_cannot_connect_is_found() -> None:
-    assert found(MESH) == [("error", "net-unreachable", "Gloo, rank 8")]
+    assert summaries(MESH) == [("error", "net-unreachable", "Gloo, rank 8")]
 
 
 def test_ranks_that_did_not_come_are_counted() -> None:
     text = "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 3/4 clients joined."
-    assert found(text) == [("error", "rendezvous-incomplete", "1 of 4 ranks")]
+    assert summaries(text) == [("error", "rendezvous-incomplete", "1 of 4 ranks")]
 
 
 def test_other_lines_about_sockets_give_nothing() -> None:
-    assert found("[I socket.cpp:452] [c10d] The server socket is listening on [::]:29500.", "Gloo backend ready") == []
+    assert (
+        summaries("[I socket.cpp:452] [c10d] The server socket is listening on [::]:29500.", "Gloo backend ready") == []
+    )
 
 
 def test_a_store_that_closed_is_not_gloo() -> None:
     line = "[c10d] sendBytes failed on SocketImpl(fd=85, addr=[node1]:51772, remote=[127.0.0.1]:29500): Broken pipe"
-    assert found(line) == []
+    assert summaries(line) == []
 
 
 @pytest.mark.parametrize(
@@ -127,9 +126,9 @@ BIND = "socket.cpp:426] [c10d] The server socket has failed to bind to [::]:2950
 
 def test_a_port_that_is_taken_is_found() -> None:
     failed = "[E socket.cpp:462] [c10d] The server socket has failed to listen on any local network address."
-    assert found(f"[W {BIND}", failed) == [("error", "port-in-use", "port 29500")]
+    assert summaries(f"[W {BIND}", failed) == [("error", "port-in-use", "port 29500")]
 
 
 def test_one_address_that_is_taken_is_no_fault() -> None:
-    assert found(f"[W {BIND}") == []
-    assert found("OSError: [Errno 98] Address already in use: dashboard") == []
+    assert summaries(f"[W {BIND}") == []
+    assert summaries("OSError: [Errno 98] Address already in use: dashboard") == []

@@ -30,9 +30,8 @@ def test_the_host_whose_partners_are_fast_with_others_is_slow() -> None:
 @pytest.mark.parametrize("between", [" ", ", ", " <-> ", " - ", " -> ", " | ", " and "])
 def test_other_separators_are_read(between: str) -> None:
     rows = "\n".join(f"gpu-{a}{between}gpu-{b}: {value} GB/s" for a, b, value in [(1, 2, 90.1), (2, 3, 89), (1, 3, 40)])
-    assert [(one.a, one.b, one.value) for one in read_host_pairs(Paste("bandwidth\n" + rows))] == [
-        ("gpu-1", "gpu-2", 90.1), ("gpu-2", "gpu-3", 89.0), ("gpu-1", "gpu-3", 40.0),
-    ]  # fmt: skip
+    pairs = [(pair.a, pair.b, pair.value) for pair in read_host_pairs(Paste("bandwidth\n" + rows))]
+    assert pairs == [("gpu-1", "gpu-2", 90.1), ("gpu-2", "gpu-3", 89.0), ("gpu-1", "gpu-3", 40.0)]
 
 
 def test_a_slow_path_between_fast_hosts_blames_neither() -> None:
@@ -65,5 +64,5 @@ def test_in_a_full_table_the_slow_host_is_named(n: int, slow: st.DataObject) -> 
         for b in range(a + 1, n)
     ]
     text = Paste("busbw in GB/s\n" + "\n".join(rows))
-    assert [one.subject for one in slow_node(text)] == [f"node{bad}"]
+    assert [finding.subject for finding in slow_node(text)] == [f"node{bad}"]
     assert not list(slow_node_undecided(text))

@@ -15,10 +15,10 @@ DEVICES = """\
 
 
 def findings(text: str) -> list[TextFinding]:
-    return [item for one in SOFTWARE_VERSION_RULES for item in one(Paste(text))]
+    return [item for rule in SOFTWARE_VERSION_RULES for item in rule(Paste(text))]
 
 
-def found(text: str) -> list[tuple[str, str]]:
+def summaries(text: str) -> list[tuple[str, str]]:
     return [(item.code, item.subject) for item in findings(text)]
 
 
@@ -28,9 +28,8 @@ def test_a_program_without_code_for_the_gpu_is_found() -> None:
         + "node01: Test CUDA failure common.cu:253 'no kernel image is available for execution on the device'"
     )
     (finding,) = findings(text)
-    assert (finding.code, finding.subject) == (
-        "unsupported-arch", "Tesla K80 (compute capability 3.7), ranks 0 and 1 on node01",
-    )  # fmt: skip
+    assert finding.code == "unsupported-arch"
+    assert finding.subject == "Tesla K80 (compute capability 3.7), ranks 0 and 1 on node01"
     assert "sm_37" in finding.do
 
 
@@ -39,7 +38,7 @@ def test_a_pytorch_without_code_for_the_gpu_is_found() -> None:
         "UserWarning: \nNVIDIA GeForce RTX 5090 with CUDA capability sm_120 is not compatible with the current PyTorch "
         "installation.\nRuntimeError: CUDA error: no kernel image is available for execution on the device"
     )
-    assert found(text) == [("unsupported-arch", "NVIDIA GeForce RTX 5090 (sm_120)")]
+    assert summaries(text) == [("unsupported-arch", "NVIDIA GeForce RTX 5090 (sm_120)")]
 
 
 @pytest.mark.parametrize(
@@ -61,12 +60,12 @@ def test_a_pytorch_without_code_for_the_gpu_is_found() -> None:
     ],
 )
 def test_an_old_driver_is_found(text: str, subject: str) -> None:
-    assert found(text) == [("driver-too-old", subject)]
+    assert summaries(text) == [("driver-too-old", subject)]
 
 
 def test_a_library_of_another_driver_is_not_an_old_driver() -> None:
     text = "Failed to initialize NVML: Driver/library version mismatch"
-    assert found(text) == [("driver-library-mismatch", "the host that prints it")]
+    assert summaries(text) == [("driver-library-mismatch", "the host that prints it")]
 
 
 MEMORY = "lab:9:10 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 79856\n"
@@ -74,19 +73,19 @@ MEMORY = "lab:9:10 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSha
 
 def test_kernels_that_need_too_much_shared_memory_show_a_version_that_is_too_old() -> None:
     text = "lab:9:9 [0] NCCL INFO NCCL version 2.25.1+cuda12.8\n" + MEMORY
-    ((code, subject),) = found(text)
+    ((code, subject),) = summaries(text)
     assert code == "nccl-too-old-for-gpu"
     assert subject.startswith("NCCL 2.25.1 on this GPU")
-    assert found(text.replace("2.25.1", "2.27.3")) == []
+    assert summaries(text.replace("2.25.1", "2.27.3")) == []
 
 
 def test_a_version_of_nccl_from_before_the_gpu_is_found_if_it_failed() -> None:
     text = DEVICES.format(name="NVIDIA GeForce RTX 5090") + "NCCL version 2.21.5+cuda12.4\n"
-    assert found(text) == []
+    assert summaries(text) == []
     failed = text + "lab:9:9 [0] enqueue.cc:1500 NCCL WARN Cuda failure 'invalid argument'\n"
-    assert [code for code, _ in found(failed)] == ["nccl-too-old-for-gpu"]
-    assert found(failed.replace("5090", "4090")) == []
-    assert found(failed.replace("2.21.5", "2.26.2")) == []
+    assert [code for code, _ in summaries(failed)] == ["nccl-too-old-for-gpu"]
+    assert summaries(failed.replace("5090", "4090")) == []
+    assert summaries(failed.replace("2.21.5", "2.26.2")) == []
 
 
 @pytest.mark.parametrize(
@@ -94,7 +93,7 @@ def test_a_version_of_nccl_from_before_the_gpu_is_found_if_it_failed() -> None:
 )
 def test_kernels_that_are_missing_in_nccl_are_found(failure: str) -> None:
     text = f"c0ffee:5:5 [0] NCCL WARN Cuda failure '{failure}'\nNCCL version 2.14.3+cuda11.8\n"
-    assert [code for code, _ in found(text)] == ["nccl-too-old-for-gpu"]
+    assert [code for code, _ in summaries(text)] == ["nccl-too-old-for-gpu"]
 
 
 def test_healthy_versions_give_nothing() -> None:
@@ -103,7 +102,7 @@ def test_healthy_versions_give_nothing() -> None:
         + "node01:1:1 [0] NCCL INFO cudaDriverVersion 12040\nNCCL version 2.28.9+cuda13.0\n"
         + "| NVIDIA-SMI 550.54.15    Driver Version: 550.54.15    CUDA Version: 12.4 |"
     )
-    assert found(text) == []
+    assert summaries(text) == []
 
 
 TOO_OLD = """\
@@ -113,7 +112,7 @@ lab:9:10 [0] NCCL INFO ncclMaxSharedMem 82240 exceeds device/fn maxSharedMem 798
 
 
 def test_the_version_and_the_gpu_need_not_fail_in_the_text() -> None:
-    assert [code for code, _ in found(TOO_OLD)] == ["nccl-too-old-for-gpu"]
+    assert [code for code, _ in summaries(TOO_OLD)] == ["nccl-too-old-for-gpu"]
 
 
 ONE_WAY = """\
@@ -124,11 +123,11 @@ Failed to find reverse path from remNode 0/5f000 nlinks 4 to node 0/cb000
 
 
 def test_an_nccl_from_before_hopper_misreads_its_links() -> None:
-    assert found(ONE_WAY.format("2.14.3")) == [("nccl-too-old-for-gpu", "NCCL 2.14.3 on this GPU")]
+    assert summaries(ONE_WAY.format("2.14.3")) == [("nccl-too-old-for-gpu", "NCCL 2.14.3 on this GPU")]
     hopper = DEVICES.format(name="NVIDIA H100 80GB HBM3")
-    assert "NVIDIA H100" in found(hopper + ONE_WAY.format("2.14.3"))[0][1]
+    assert "NVIDIA H100" in summaries(hopper + ONE_WAY.format("2.14.3"))[0][1]
 
 
 def test_links_that_are_misread_are_not_the_fault_of_a_recent_nccl_or_an_old_gpu() -> None:
-    assert found(ONE_WAY.format("2.18.5")) == []
-    assert found(DEVICES.format(name="NVIDIA A100-SXM4-40GB") + ONE_WAY.format("2.14.3")) == []
+    assert summaries(ONE_WAY.format("2.18.5")) == []
+    assert summaries(DEVICES.format(name="NVIDIA A100-SXM4-40GB") + ONE_WAY.format("2.14.3")) == []

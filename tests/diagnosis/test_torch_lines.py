@@ -42,8 +42,8 @@ WATCHDOGS = {
 @pytest.mark.parametrize("version", WATCHDOGS)
 def test_the_watchdog_of_every_version_is_read(version: str) -> None:
     text, expected = WATCHDOGS[version]
-    (one,) = read_torch_log(Paste(text)).timeouts
-    assert (one.rank, one.is_global, one.op, one.seq, one.elements_in, one.ran_ms) == expected
+    (timeout,) = read_torch_log(Paste(text)).timeouts
+    assert (timeout.rank, timeout.is_global, timeout.op, timeout.seq, timeout.elements_in, timeout.ran_ms) == expected
 
 
 STATUSES = {
@@ -71,9 +71,9 @@ STATUSES = {
     ),
     "a dump signal": (
         "[rank3]:[E1128 05:55:17.997 ProcessGroupNCCL.cpp:1914] [PG ID 0 PG GUID 0(default_pg) Rank 3] Received a dump "
-        "signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. Last "
-        "enqueued "
-        "NCCL work: 60, last completed NCCL work: 60.This is most likely caused by incorrect usages of collectives",
+        "signal due to a collective timeout from  rank 0 and we will try our best to dump the debug info. "
+        "Last enqueued NCCL work: 60, last completed NCCL work: 60.This is most likely caused by incorrect usages of "
+        "collectives",
         (3, "0", "default_pg", 3, True, 60, 60, None),
     ),
 }
@@ -82,17 +82,16 @@ STATUSES = {
 @pytest.mark.parametrize("version", STATUSES)
 def test_the_status_of_a_process_group_is_read_in_every_spelling(version: str) -> None:
     text, expected = STATUSES[version]
-    (one,) = read_torch_log(Paste(text)).statuses
-    group = one.group
-    assert (
-        one.rank, group.name, group.desc, group.rank, group.is_shared, one.enqueued, one.completed, one.at,
-    ) == expected  # fmt: skip
+    (status,) = read_torch_log(Paste(text)).statuses
+    group = status.group
+    of_group = (group.name, group.desc, group.rank, group.is_shared)
+    assert (status.rank, *of_group, status.enqueued, status.completed, status.at) == expected
 
 
 def test_the_group_of_a_timeout_is_taken_from_the_status_line_of_the_same_rank() -> None:
     text = "\n".join([WATCHDOGS["2.11"][0], STATUSES["2.7"][0].replace("rank3", "rank0").replace(": 58", ": 7")])
-    (one,) = read_torch_log(Paste(text)).timeouts
-    assert str(one.group) == "tp"
+    (timeout,) = read_torch_log(Paste(text)).timeouts
+    assert str(timeout.group) == "tp"
 
 
 def test_a_repeated_message_is_one_timeout() -> None:
@@ -101,9 +100,9 @@ def test_a_repeated_message_is_one_timeout() -> None:
         "[rank0]:[E1128 05:56:11.66 ProcessGroupNCCL.cpp:1895] [PG ID 0 PG GUID 0(default_pg) Rank 0] Process group "
         "watchdog thread terminated with exception: " + line[line.index("[Rank 0]") :]
     )
-    (one,) = read_torch_log(Paste(f"{line}\n{again}\n  what():  {again}")).timeouts
-    assert str(one.group) == "default_pg"
-    assert one.line.number == 1
+    (timeout,) = read_torch_log(Paste(f"{line}\n{again}\n  what():  {again}")).timeouts
+    assert str(timeout.group) == "default_pg"
+    assert timeout.line.number == 1
 
 
 def test_several_messages_on_one_line_are_all_read() -> None:
@@ -111,7 +110,7 @@ def test_several_messages_on_one_line_are_all_read() -> None:
     ranks = [
         WATCHDOGS["2.11"][0].replace("rank0", f"rank{rank}").replace("[Rank 0]", f"[Rank {rank}]") for rank in (0, 3)
     ]
-    assert [one.rank for one in read_torch_log(Paste(" ".join(ranks))).timeouts] == [0, 3]
+    assert [timeout.rank for timeout in read_torch_log(Paste(" ".join(ranks))).timeouts] == [0, 3]
 
 
 DESYNC = """\
@@ -147,9 +146,8 @@ def test_a_report_that_every_rank_prints_is_read_once() -> None:
 def test_ranks_that_never_joined_are_read() -> None:
     text = (
         "\t - [0] Timeout at collective: BROADCAST, #1\n"
-        "\t - To our best knowledge, ranks [4, 5] are the lagging ranks that caused this timeout. They never joined "
-        "any "
-        "collectives"
+        "\t - To our best knowledge, ranks [4, 5] are the lagging ranks that caused this timeout. "
+        "They never joined any collectives"
     )
     (report,) = read_torch_log(Paste(text)).desync
     assert (report.absent, report.last) == ((4, 5), None)
@@ -162,7 +160,9 @@ CollectiveFingerPrint(SequenceNumber=5, OpType=ALLREDUCE, TensorShape=[20,
  10], TensorDtypes=Float, TensorDeviceTypes=TensorOptions(dtype=float (default))), but Rank 1 is running collective: \
 CollectiveFingerPrint(SequenceNumber=5OpType=REDUCE)."""
     prints = read_torch_log(Paste(text)).finger_prints
-    assert [(one.rank, one.op, one.seq, one.shape) for one in prints][:1] == [(0, "ALLREDUCE", 5, "20, 10")]
+    assert [(fingerprint.rank, fingerprint.op, fingerprint.seq, fingerprint.shape) for fingerprint in prints][:1] == [
+        (0, "ALLREDUCE", 5, "20, 10")
+    ]
 
 
 def test_the_output_of_torchfrtrace_is_read() -> None:
@@ -174,8 +174,14 @@ collective: nccl:all_reduce
 missing ranks: {1, 5}
 world size: 8
 """
-    (one,) = read_torch_log(Paste(text)).analysed
-    assert (one.error, one.ranks, one.seq, one.group, one.op) == ("MISSING", (1, 5), 4, "0:default_pg", "all_reduce")
+    (analysis,) = read_torch_log(Paste(text)).analysed
+    assert (analysis.error, analysis.ranks, analysis.seq, analysis.group, analysis.op) == (
+        "MISSING",
+        (1, 5),
+        4,
+        "0:default_pg",
+        "all_reduce",
+    )
 
 
 def test_a_text_without_these_messages_gives_nothing() -> None:

@@ -37,67 +37,31 @@ _INSTEAD = "paste the dumps as PyTorch writes them, and nothing else"
 
 # Not a dataclass, which takes three times as long to create: dumps have 2,000 calls each.
 class FlightCall(NamedTuple):
-    """One call in a dump.
-
-    Parameters
-    ----------
-    group : str
-        Name of the process group.
-    seq : int
-        Number of the collective within the group, or of the send or receive if `is_p2p`.
-    is_p2p : bool
-        True for a send or a receive.
-    op : str
-        Collective, such as ``"all_reduce"``.
-    source, destination : int or None
-        Ranks within the group of a send or a receive.
-    state : str
-        ``"scheduled"``, ``"started"`` or ``"completed"``.
-    sizes_in, sizes_out : tuple of tuple of int
-        Shapes of the inputs and outputs.
-    dtypes : tuple of str
-        Types of the inputs.
-    is_retired : bool
-        True if the watchdog no longer waits for the call. If it isn't completed, it timed out.
-    frames : tuple of (str, str, str)
-        Name, file and line of each Python function, innermost first.
-    line : int
-        Number of the line in the text.
-    """
+    """One call in a dump."""
 
     group: str
-    seq: int
+    seq: int  # number of the collective within the group, or of the send or receive if is_p2p
     is_p2p: bool
-    op: str
-    source: int | None
+    op: str  # collective, such as "all_reduce"
+    source: int | None  # rank within the group of a send or a receive
     destination: int | None
-    state: str
+    state: str  # "scheduled", "started" or "completed"
     sizes_in: tuple[tuple[int, ...], ...]
     sizes_out: tuple[tuple[int, ...], ...]
     dtypes: tuple[str, ...]
-    is_retired: bool
-    frames: tuple[tuple[str, str, str], ...]
+    is_retired: bool  # the watchdog no longer waits for the call. If it is not completed, it timed out
+    frames: tuple[tuple[str, str, str], ...]  # name, file and line of each Python function, innermost first
     line: int
 
 
 @dataclass(frozen=True, slots=True)
 class FlightGroup:
-    """A process group in a dump.
-
-    Parameters
-    ----------
-    name, desc : str
-        Its name and description.
-    ranks : tuple of int
-        Its global ranks. Empty if the dump does not contain them.
-    last_enqueued, last_completed : int or None
-        Numbers of the last collectives. None if the dump does not contain them.
-    """
+    """A process group in a dump."""
 
     name: str
     desc: str
-    ranks: tuple[int, ...]
-    last_enqueued: int | None
+    ranks: tuple[int, ...]  # global ranks. Empty if the dump does not contain them
+    last_enqueued: int | None  # number of a collective. None if the dump does not contain it
     last_completed: int | None
 
     def __str__(self) -> str:
@@ -106,33 +70,16 @@ class FlightGroup:
 
 @dataclass(frozen=True, slots=True)
 class FlightDump:
-    """The dump of one rank.
+    """The dump of one rank."""
 
-    Parameters
-    ----------
-    rank : int
-        Global rank.
-    is_rank_known : bool
-        False if the text names no rank, so that the dumps were numbered in their order.
-    version : str
-        Version of the format.
-    groups : mapping of str to FlightGroup
-        The process groups by name.
-    calls : tuple of FlightCall
-        The calls in their order. The buffer is a ring, so it rarely starts at the first call.
-    is_complete : bool
-        False if the text ends within the dump.
-    line : int
-        Number of its first line in the text.
-    """
-
-    rank: int
-    is_rank_known: bool
+    rank: int  # global rank
+    is_rank_known: bool  # false if the text names no rank, so that the dumps were numbered in their order
     version: str
     groups: Mapping[str, FlightGroup]
+    # In their order. The buffer is a ring, so it rarely starts at the first call.
     calls: tuple[FlightCall, ...]
-    is_complete: bool
-    line: int
+    is_complete: bool  # false if the text ends within the dump
+    line: int  # number of its first line in the text
 
     def last_seq(self, group: str) -> int:
         """Return the number of the last collective that the rank called in a group, 0 if there was none.
@@ -140,18 +87,12 @@ class FlightDump:
         The recorder notes a call before NCCL enqueues it, and the status is updated after it.
         """
         status = self.groups.get(group)
-        called = max((one.seq for one in self.calls if one.group == group and not one.is_p2p), default=0)
+        called = max((call.seq for call in self.calls if call.group == group and not call.is_p2p), default=0)
         return max(called, (status.last_enqueued or 0) if status else 0)
 
 
 def refuse_pickle(text: str, name: str | None = None) -> None:
-    """Raise an error for a dump in the format of pickle, which can contain code.
-
-    Raises
-    ------
-    ParseError
-        If the text starts like a pickle.
-    """
+    """Raise an error for a dump in the format of pickle, which can contain code."""
     # A pickle of protocol 2 to 5 starts with 0x80 and the number. As text, 0x80 is U+FFFD or, in Latin-1, U+0080.
     if len(text) > 1 and text[0] in "\x80\ufffd" and text[1] in "\x02\x03\x04\x05":
         file = name or "nccl_trace_rank_0"
@@ -166,32 +107,26 @@ def refuse_pickle(text: str, name: str | None = None) -> None:
 
 
 def read_flight_dumps(paste: Paste) -> tuple[FlightDump, ...]:
-    """Read all dumps in a text: one after the other, in a list, or in an object by rank.
-
-    Raises
-    ------
-    LimitError
-        If the text has more dumps, calls or values of JSON than dumps of its length can have.
-    """
+    """Read all dumps in a text: one after the other, in a list, or in an object by rank."""
     if not any(mark in paste.text for mark in _MARKS):
         return ()
-    found: list[_Found] = []
+    dumps: list[_RawDump] = []
     n_calls = 0
     for dump in _dumps(paste):
         if dump[1].get("entries") is None and "pg_config" not in dump[1]:
             continue
-        found.append(dump)
+        dumps.append(dump)
         n_calls += len(_entries(dump[1]))
-        check_number(paste, len(found), "dumps of the flight recorder", most=1_000, length=1_000, hint=_INSTEAD)
+        check_number(paste, len(dumps), "dumps of the flight recorder", most=1_000, length=1_000, hint=_INSTEAD)
         check_number(paste, n_calls, "calls in dumps of the flight recorder", most=10_000, length=100, hint=_INSTEAD)
-    return tuple(_numbered(paste, found))
+    return tuple(_numbered(paste, dumps))
 
 
-_Found = tuple[int | None, Mapping[str, Any], int, int, bool]
+_RawDump = tuple[int | None, Mapping[str, Any], int, int, bool]
 """Rank, content, start and end in the text, and whether the text holds all of it."""
 
 
-def _dumps(paste: Paste) -> Iterator[_Found]:
+def _dumps(paste: Paste) -> Iterator[_RawDump]:
     text, position = paste.text, 0
     after_dump = False
     n_values = 0
@@ -214,29 +149,29 @@ def _dumps(paste: Paste) -> Iterator[_Found]:
         else:
             after_dump = True
             for rank, dump in _dumps_in(value):
-                known = rank if rank is not None else _rank_of(paste, begin, dump)
-                yield known, dump, begin, end, True
+                rank_of_dump = rank if rank is not None else _rank_of(paste, begin, dump)
+                yield rank_of_dump, dump, begin, end, True
         position = max(end, start.end())
 
 
 def _dumps_in(value: object, rank: int | None = None) -> Iterator[tuple[int | None, Mapping[str, Any]]]:
     """Yield the dumps in a JSON value, with the rank that keys around them name."""
     if isinstance(value, list):
-        for one in value:
-            if isinstance(one, dict):
-                yield from _dumps_in(one)
+        for element in value:
+            if isinstance(element, dict):
+                yield from _dumps_in(element)
     elif isinstance(value, dict):
-        own = value.get("rank", value.get("global_rank", rank))
-        own = whole(str(own)) if isinstance(own, (int, str)) and str(own).isdecimal() else rank
+        own_rank = value.get("rank", value.get("global_rank", rank))
+        own_rank = whole(str(own_rank)) if isinstance(own_rank, (int, str)) and str(own_rank).isdecimal() else rank
         if isinstance(value.get("entries"), list) or isinstance(value.get("pg_config"), dict):
-            yield own, value
+            yield own_rank, value
             return
-        for key, one in value.items():
-            if isinstance(one, dict):
+        for key, element in value.items():
+            if isinstance(element, dict):
                 named = re.search(r"(\d+)\D*$", str(key))
-                yield from _dumps_in(one, whole(named[1]) if named else own)
-            elif isinstance(one, list) and key in ("dumps", "ranks", "traces"):
-                yield from _dumps_in(one)
+                yield from _dumps_in(element, whole(named[1]) if named else own_rank)
+            elif isinstance(element, list) and key in ("dumps", "ranks", "traces"):
+                yield from _dumps_in(element)
 
 
 def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
@@ -265,9 +200,9 @@ def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
 
 def _rank_of(paste: Paste, begin: int, dump: Mapping[str, Any]) -> int | None:
     """Return the rank that the dump, or the line before it, names."""
-    own = dump.get("rank")
-    if isinstance(own, int):
-        return whole_or_none(own)
+    rank = dump.get("rank")
+    if isinstance(rank, int):
+        return whole_or_none(rank)
     before = paste.text[max(0, begin - 300) : begin].rstrip()
     line = before.rsplit("\n", 1)[-1] if before else ""
     named = _RANK_OF_FILE.findall(line) if "{" not in line and "}" not in line and len(line) < 200 else []
@@ -284,17 +219,17 @@ def _rank_of(paste: Paste, begin: int, dump: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _numbered(paste: Paste, found: list[_Found]) -> Iterator[FlightDump]:
+def _numbered(paste: Paste, dumps: list[_RawDump]) -> Iterator[FlightDump]:
     """Give dumps without a rank the first free ones, because files are usually pasted in their order."""
-    taken = {rank for rank, *_ in found if rank is not None}
-    free = (number for number in range(len(found) + len(taken)) if number not in taken)
-    for rank, dump, begin, end, is_complete in found:
+    taken = {rank for rank, *_ in dumps if rank is not None}
+    free = (number for number in range(len(dumps) + len(taken)) if number not in taken)
+    for rank, dump, begin, end, is_complete in dumps:
         yield _dump(paste, next(free) if rank is None else rank, rank is not None, dump, begin, end, is_complete)
 
 
 def _entries(dump: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     entries = dump.get("entries")
-    return [one for one in entries if isinstance(one, dict)] if isinstance(entries, list) else []
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
 
 
 def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
@@ -306,21 +241,21 @@ def _group_of(entry: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _configs(dump: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    """Return what the dump says about each group, by its key, and by its name if no key is equal to it."""
+    """Return what the dump contains about each group, by its key, and by its name if no key is equal to it."""
     config = mapping_or_empty(dump.get("pg_config"))
-    found: dict[str, Mapping[str, Any]] = {}
-    for one in config.values():
-        if isinstance(one, dict) and isinstance(name := one.get("name"), str):
-            found.setdefault(name, one)
-    return found | {key: mapping_or_empty(one) for key, one in config.items() if one is not None}
+    by_name: dict[str, Mapping[str, Any]] = {}
+    for group in config.values():
+        if isinstance(group, dict) and isinstance(name := group.get("name"), str):
+            by_name.setdefault(name, group)
+    return by_name | {key: mapping_or_empty(group) for key, group in config.items() if group is not None}
 
 
 def _numbers(value: object) -> tuple[int, ...]:
     """Read a list of numbers, which can be a string in the dump."""
     if isinstance(value, str):
-        return tuple(whole(one) for one in re.findall(r"\d+", value))
+        return tuple(whole(digits) for digits in re.findall(r"\d+", value))
     numbers = map(whole_or_none, value) if isinstance(value, list) else ()
-    return tuple(one for one in numbers if one is not None)
+    return tuple(number for number in numbers if number is not None)
 
 
 def _dump(
@@ -328,27 +263,27 @@ def _dump(
 ) -> FlightDump:
     entries = _entries(dump)
     first = paste.number_at(begin)
-    lines = [paste.number_at(one.start()) for one in _RECORD.finditer(paste.text, begin, end)]
+    lines = [paste.number_at(match.start()) for match in _RECORD.finditer(paste.text, begin, end)]
     if len(lines) < len(entries):
         lines = [first] * len(entries)
     calls = tuple(map(_call, entries, lines))
     config = dump.get("pg_config")
     status = dump.get("pg_status")
     groups: dict[str, FlightGroup] = {}
-    names = dict(_group_of(one) for one in entries)
-    ids = {_group_of(one)[0]: str(one.get("pg_id")) for one in entries}
-    for key, one in config.items() if isinstance(config, dict) else ():
-        names.setdefault(str(one.get("name", key)) if isinstance(one, dict) else str(key), "")
+    names = dict(_group_of(entry) for entry in entries)
+    ids = {_group_of(entry)[0]: str(entry.get("pg_id")) for entry in entries}
+    for key, group in config.items() if isinstance(config, dict) else ():
+        names.setdefault(str(group.get("name", key)) if isinstance(group, dict) else str(key), "")
     configs = _configs(dump)
     for name, desc in names.items():
-        known = configs.get(name, {})
+        group_config = configs.get(name, {})
         # pg_status is keyed by the number of the group in the process, which the entries contain.
         of_group = status.get(ids.get(name, name), status.get(name)) if isinstance(status, dict) else None
         of_group = of_group if isinstance(of_group, dict) else {}
         groups[name] = FlightGroup(
             name,
-            str(known.get("desc", desc)),
-            _numbers(known.get("ranks")),
+            str(group_config.get("desc", desc)),
+            _numbers(group_config.get("ranks")),
             whole_or_none(of_group.get("last_enqueued_collective")),
             whole_or_none(of_group.get("last_completed_collective")),
         )
@@ -358,7 +293,7 @@ def _dump(
 def _shapes(value: object) -> tuple[tuple[int, ...], ...]:
     if not isinstance(value, list):
         return ()
-    return tuple(_numbers(one) for one in value if isinstance(one, list))
+    return tuple(_numbers(shape) for shape in value if isinstance(shape, list))
 
 
 def _call(entry: Mapping[str, Any], line: int) -> FlightCall:
@@ -382,12 +317,12 @@ def _call(entry: Mapping[str, Any], line: int) -> FlightCall:
         state=str(entry.get("state", "")),
         sizes_in=_shapes(entry.get("input_sizes")),
         sizes_out=_shapes(entry.get("output_sizes")),
-        dtypes=tuple(str(one) for one in dtypes) if isinstance(dtypes, list) else (),
+        dtypes=tuple(str(dtype) for dtype in dtypes) if isinstance(dtypes, list) else (),
         is_retired=bool(entry.get("retired", False)),
         frames=tuple(
-            (str(one.get("name", "")), str(one.get("filename", "")), str(one.get("line", "")))
-            for one in (frames if isinstance(frames, list) else ())
-            if isinstance(one, dict)
+            (str(frame.get("name", "")), str(frame.get("filename", "")), str(frame.get("line", "")))
+            for frame in (frames if isinstance(frames, list) else ())
+            if isinstance(frame, dict)
         ),
         line=line,
     )
@@ -442,18 +377,12 @@ def _calls(dumps: tuple[FlightDump, ...]) -> pd.DataFrame:
 
 
 def n_elements(shapes: tuple[tuple[int, ...], ...]) -> int:
-    """Return the number of elements of tensors with some shapes, at most the largest integer of 64 bits.
-
-    Examples
-    --------
-    >>> n_elements(((2, 3), (4,))), n_elements(((LARGEST, LARGEST),)) == LARGEST
-    (10, True)
-    """
+    """Return the number of elements of tensors with some shapes, at most the largest integer of 64 bits."""
     total = 0
     for shape in shapes:
         size = 1
-        for one in shape:
-            size = max(-LARGEST, min(size * one, LARGEST))
+        for extent in shape:
+            size = max(-LARGEST, min(size * extent, LARGEST))
         total += size
     return min(total, LARGEST)
 

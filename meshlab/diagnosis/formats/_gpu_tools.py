@@ -1,6 +1,4 @@
-"""Output of ``nvidia-smi``: the table of GPUs, ``nvlink``, ``topo`` and the sections of ``-q`` about memory and "
-"fabric.
-"""
+"""Output of ``nvidia-smi``: the table of GPUs, ``nvlink``, ``topo``, and ``-q`` about memory and the fabric."""
 
 from __future__ import annotations
 
@@ -87,25 +85,25 @@ class QueriedValue:
 
 def read_nvlinks(paste: Paste) -> tuple[NvlinkState, ...]:
     """Read the output of ``nvidia-smi nvlink -s``."""
-    found = []
+    states = []
     for gpu, product, line in paste.once(_links):
         match = _LINK.match(line.text)
         if match is not None:
             gbs = None if match[2] else float(match[3])
-            found.append(NvlinkState(line, host_of(line), gpu, product, whole(match[1]), gbs))
+            states.append(NvlinkState(line, host_of(line), gpu, product, whole(match[1]), gbs))
         elif _ALL_INACTIVE.search(line.text):
-            found.append(NvlinkState(line, host_of(line), gpu, product, None, None))
-    return tuple(found)
+            states.append(NvlinkState(line, host_of(line), gpu, product, None, None))
+    return tuple(states)
 
 
 def read_nvlink_counters(paste: Paste) -> tuple[NvlinkCounter, ...]:
     """Read the output of ``nvidia-smi nvlink -e``."""
-    found = []
+    counters = []
     for gpu, _, line in paste.once(_links):
         match = _COUNTER.match(line.text)
         if match is not None:
-            found.append(NvlinkCounter(line, host_of(line), gpu, whole(match[1]), match[2], whole(match[3])))
-    return tuple(found)
+            counters.append(NvlinkCounter(line, host_of(line), gpu, whole(match[1]), match[2], whole(match[3])))
+    return tuple(counters)
 
 
 def read_gpu_rows(paste: Paste) -> tuple[GpuRow, ...]:
@@ -125,7 +123,7 @@ def read_gpu_rows(paste: Paste) -> tuple[GpuRow, ...]:
 
 def read_queried_values(paste: Paste) -> tuple[QueriedValue, ...]:
     """Read the sections Fabric, ECC Errors and Remapped Rows of ``nvidia-smi -q``."""
-    found: list[QueriedValue] = []
+    values: list[QueriedValue] = []
     done = 0
     for start in paste.numbers(*_SECTIONS):
         section = _QUERY_SECTION.match(paste.line(start).text)
@@ -146,8 +144,8 @@ def read_queried_values(paste: Paste) -> tuple[QueriedValue, ...]:
                 path.append((len(match[1]), match[2]))
             else:
                 names = tuple(name for _, name in path)
-                found.append(QueriedValue(line, host_of(line), bus_id, product, names, value[2], value[3]))
-    return tuple(found)
+                values.append(QueriedValue(line, host_of(line), bus_id, product, names, value[2], value[3]))
+    return tuple(values)
 
 
 def matrix_numbers(paste: Paste) -> list[int]:
@@ -156,19 +154,19 @@ def matrix_numbers(paste: Paste) -> list[int]:
 
 
 def _matrix_numbers(paste: Paste) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
     for line in paste.containing(_FIRST_CELLS, " X", "\tX", "|X"):
         if _MATRIX_ROW.search(line.text):
-            found.append(line.number)
+            numbers.append(line.number)
             check_number(
                 paste,
-                len(found),
+                len(numbers),
                 "rows of nvidia-smi topo",
                 most=20_000,
                 length=10_000,
                 hint="pass fewer hosts",
             )
-    return found
+    return numbers
 
 
 def link_frame(links: tuple[NvlinkState, ...]) -> pd.DataFrame:
@@ -181,22 +179,22 @@ def link_frame(links: tuple[NvlinkState, ...]) -> pd.DataFrame:
 
 def _links(paste: Paste) -> list[tuple[int, str, PasteLine]]:
     """Return the lines about NVLinks, with the number and the product of their GPU."""
-    found: list[tuple[int, str, PasteLine]] = []
+    lines: list[tuple[int, str, PasteLine]] = []
     heads = {
         line.number: match
         for line in paste.containing(_GPU_SIGN, "GPU ")
         if (match := _GPU.search(line.text)) is not None
     }
     if not heads:
-        return found
+        return lines
     gpu: tuple[int, str] | None = None
     for line in paste.find("GPU ", "Link ", "inactive", "inActive"):
         head = heads.get(line.number)
         if head is not None:
             gpu = whole(head[1]), head[2]
         elif gpu is not None and "NCCL" not in line.raw:
-            found.append((*gpu, line))
-    return found
+            lines.append((*gpu, line))
+    return lines
 
 
 def _owner(paste: Paste, number: int) -> tuple[str | None, str | None]:

@@ -79,7 +79,7 @@ def read_access_control(paste: Paste) -> tuple[AccessControl, ...]:
 def read_pcie_links(paste: Paste) -> tuple[PcieLink, ...]:
     """Read the speed and the width of PCIe links in the output of ``lspci -vv``."""
     capable: dict[str, tuple[PasteLine, float, int]] = {}
-    found = []
+    links = []
     for line, match in paste.matches(_LINK, "LnkCap:", "LnkSta:"):
         device, description = _device(paste, line)
         if device is None:
@@ -89,30 +89,30 @@ def read_pcie_links(paste: Paste) -> tuple[PcieLink, ...]:
             capable[device] = line, speed, width
         elif device in capable:
             first, most_speed, most_width = capable[device]
-            found.append(PcieLink((first, line), device, description, speed, width, most_speed, most_width))
-    return tuple(found)
+            links.append(PcieLink((first, line), device, description, speed, width, most_speed, most_width))
+    return tuple(links)
 
 
 def read_limits(paste: Paste) -> tuple[HostLimit, ...]:
     """Read limits: ``ulimit -a``, ``ulimit -l`` or ``-n`` with its answer, and ``df /dev/shm``."""
-    found = []
+    limits = []
     for line, match in paste.matches(_LIMIT, "max locked memory", "open files"):
-        found.append(_limit(line, "memlock" if "memory" in match[1] else "files", match[2]))
+        limits.append(_limit(line, "memlock" if "memory" in match[1] else "files", match[2]))
     for line, match in paste.matches(_ULIMIT, "ulimit -"):
         answer = paste.line(line.number + 1) if line.number < len(paste) else None
         if answer is not None and re.fullmatch(r"\d+|unlimited", answer.text.strip()):
-            found.append(_limit(answer, "memlock" if match[1] == "l" else "files", answer.text.strip()))
+            limits.append(_limit(answer, "memlock" if match[1] == "l" else "files", answer.text.strip()))
     for line, match in paste.matches(_DF, "/dev/shm"):
         number = re.match(r"(\d+(?:\.\d+)?)([KMGTP]?)", match[2])
         if number is not None:
             size = int(float(number[1]) * _UNITS[number[2]])
-            found.append(HostLimit(line, host_of(line), "shm", size))
-    return tuple(found)
+            limits.append(HostLimit(line, host_of(line), "shm", size))
+    return tuple(limits)
 
 
 def read_services(paste: Paste) -> tuple[ServiceState, ...]:
     """Read the output of ``systemctl status``, or the lines of the journal that say that a service failed."""
-    found = []
+    services = []
     for line, match in paste.matches(_ACTIVE, "Active:"):
         names = [
             (paste.line(number), _SERVICE.search(paste.line(number).text))
@@ -121,11 +121,11 @@ def read_services(paste: Paste) -> tuple[ServiceState, ...]:
         named = [(head, service) for head, service in names if service is not None]
         if named:
             head, service = named[0]
-            found.append(ServiceState((head, line), host_of(head), service[1], match[1], match[2] or ""))
-    if not found:
+            services.append(ServiceState((head, line), host_of(head), service[1], match[1], match[2] or ""))
+    if not services:
         last = {(host_of(line), match[1]): (line, match[2]) for line, match in paste.matches(_JOURNAL, ".service: ")}
-        found = [ServiceState((line,), host, name, "failed", why) for (host, name), (line, why) in last.items()]
-    return tuple(found)
+        services = [ServiceState((line,), host, name, "failed", why) for (host, name), (line, why) in last.items()]
+    return tuple(services)
 
 
 def _limit(line: PasteLine, name: str, value: str) -> HostLimit:

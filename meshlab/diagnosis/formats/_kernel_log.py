@@ -33,29 +33,11 @@ _CHANGE = re.compile(
 
 # Not a dataclass, which takes three times as long to create: a host may log hundreds of thousands of them.
 class Xid(NamedTuple):
-    """An error that the GPU driver logged.
-
-    Parameters
-    ----------
-    line : int
-        Number of the line.
-    bus_id : str
-        PCI bus ID of the GPU, such as ``0000:1b:00``.
-    code : int
-        Number of the error in NVIDIA's catalogue.
-    text : str
-        The text after the number.
-    cause : int or None
-        The earlier error that it names as its cause.
-    link : int or None
-        The NVLink that it names.
-    fatal : bool or None
-        Whether the text says fatal or nonfatal.
-    """
+    """An error that the GPU driver logged."""
 
     line: int
     host: str | None
-    bus_id: str
+    bus_id: str  # PCI bus ID of the GPU, such as 0000:1b:00
     code: int
     text: str
     pid: int | None = None
@@ -130,13 +112,7 @@ def _host_in(raw: str) -> str | None:
 
 @lru_cache(4096)
 def short_bus(bus_id: str) -> str:
-    """Return a PCI bus ID in lower case, with four digits of the domain and without the function.
-
-    Examples
-    --------
-    >>> short_bus("00000000:DC:00.0"), short_bus("0000:1b:00")
-    ('0000:dc:00', '0000:1b:00')
-    """
+    """Return a PCI bus ID in lower case, with four digits of the domain and without the function."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{domain[-4:].zfill(4)}:{rest.partition('.')[0]}"
 
@@ -145,8 +121,8 @@ def read_kernel_log(paste: Paste) -> KernelLog:
     """Read the lines of the kernel log in a paste."""
     for what in ("NVRM: Xid", "SXid ("):
         check_number(paste, len(paste.numbers(what)), "kernel messages of the driver")
-    found = (_xid_at(paste, number) for number in paste.numbers("NVRM: Xid"))
-    xids = [item for item in found if item is not None]
+    candidates = (_xid_at(paste, number) for number in paste.numbers("NVRM: Xid"))
+    xids = [item for item in candidates if item is not None]
     sxids = [
         SXid(line, host_of(line), short_bus(match[1]), whole(match[2]), match[3] or "", *_link_facts(match[3] or ""))
         for line, match in paste.matches(_SXID, "SXid (")
@@ -197,7 +173,7 @@ def _xid_at(paste: Paste, number: int) -> Xid | None:
 
 
 def _link_facts(text: str) -> tuple[int | None, bool | None]:
-    """Return the number of the NVLink, and whether the error is fatal, as far as the text says so."""
+    """Return the number of the NVLink, and whether the error is fatal, as far as the text shows it."""
     link = _LINK.search(text) if "ink " in text else None
     fatal = _FATAL.search(text) if "fatal" in text.lower() else None
     number = None if link is None or whole(link[1]) < 0 else whole(link[1])
@@ -225,11 +201,11 @@ def _bus_losses(paste: Paste, xids: list[Xid]) -> list[BusLoss]:
             continue
         line = paste.line(number)
         lines = [paste.line(near) for near in range(max(1, number - 3), number + 1)]
-        own = _GPU.search(line.raw)
-        if own is None and "NVRM" not in line.raw and "nvidia" not in line.raw.lower() and "GPU" not in line.raw:
+        gpu = _GPU.search(line.raw)
+        if gpu is None and "NVRM" not in line.raw and "nvidia" not in line.raw.lower() and "GPU" not in line.raw:
             continue  # a sentence about it, not a message of the driver
-        if own is not None:
-            add([line], short_bus(own[1]), None)
+        if gpu is not None:
+            add([line], short_bus(gpu[1]), None)
             continue
         named = next(
             (k for k in range(len(lines) - 2, -1, -1) if "NVRM" in lines[k].raw and _GPU.search(lines[k].raw)), None

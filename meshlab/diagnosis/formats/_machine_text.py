@@ -54,7 +54,7 @@ def matrix_of(paste: Paste) -> Cluster | None:
     near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)})
     lines = [_matrix_line(paste.line(number).text) for number in near]
     if not any(_GPU_ROW.match(line) for line in lines):
-        return None  # rows of NICs alone do not tell which of their columns are GPUs
+        return None  # rows of NICs alone do not show which of their columns are GPUs
     if len(paste) in near and not paste.text.endswith("\n"):
         lines[-1] = _without_cut_word(lines[-1])
     text = "\n".join(_without_cut_headers(lines))
@@ -101,19 +101,19 @@ def _without_cut_word(line: str) -> str:
 
 def _without_cut_headers(lines: Sequence[str]) -> list[str]:
     """Remove headers of which the beginning was cut: the column of X shows where a row has its own column."""
-    kept: list[str] = []
+    cleaned: list[str] = []
     header: int | None = None
     for line in lines:
         row = _GPU_ROW.match(line)
         if row is None and re.match(r"[\s|]*(?:GPU|NIC)\d+\b", line) and " X" not in line and "\tX" not in line:
-            header = len(kept)
+            header = len(cleaned)
         if row is not None and header is not None:
-            columns = _COLUMN.findall(kept[header].partition("CPU Affinity")[0])
+            columns = _COLUMN.findall(cleaned[header].partition("CPU Affinity")[0])
             cells = line[row.end(1) :].replace("|", " ").split()
             if "X" in cells and row[1] in columns and columns.index(row[1]) != cells.index("X"):
-                kept[header], header = "", None
-        kept.append(line)
-    return kept
+                cleaned[header], header = "", None
+        cleaned.append(line)
+    return cleaned
 
 
 def _joined(node: Node, tree: Node) -> Node:
@@ -170,9 +170,9 @@ def _loose_node(paste: Paste) -> Node | None:
     for row in rows:
         gpus[row.gpu] = Device(id=row.gpu, name=row.product, bus_id=row.bus_id, ecc_uncorrected=row.ecc)
     for number in sorted({link.gpu for link in links}):
-        mine = [link for link in links if link.gpu == number]
-        known = gpus.get(number, Device(id=number, name=mine[0].product))
-        gpus[number] = replace(known, nvlink_count=sum(link.gbs is not None for link in mine))
+        gpu_links = [link for link in links if link.gpu == number]
+        gpu = gpus.get(number, Device(id=number, name=gpu_links[0].product))
+        gpus[number] = replace(gpu, nvlink_count=sum(link.gbs is not None for link in gpu_links))
     hosts = {row.host for row in rows} | {link.host for link in links} | {port.host for port in ports.values()}
     if len(hosts) > 1 or not (gpus or ports):
         return None
@@ -187,10 +187,10 @@ def _latest(ports: Iterable[PortState]) -> dict[tuple[str, int], PortState]:
 
 
 def _nic(nic: Nic, ports: Mapping[tuple[str, int], PortState]) -> Nic:
-    mine = [port for (device, _), port in ports.items() if device == nic.name]
-    if not mine:
+    nic_ports = [port for (device, _), port in ports.items() if device == nic.name]
+    if not nic_ports:
         return nic
-    port = mine[0]
+    port = nic_ports[0]
     return replace(
         nic,
         state=port.state,

@@ -151,12 +151,12 @@ _MOST_TRIED = 5_000
 
 def tables_of(paste: Paste) -> dict[str, Callable[[], pd.DataFrame]]:
     """Return the tables that the text has, by name. Each is built when it is called."""
-    found: dict[str, Callable[[], pd.DataFrame]] = {}
+    tables: dict[str, Callable[[], pd.DataFrame]] = {}
     for name, (build, pattern, literals) in _FRAMES.items():
         tried = paste.numbers(*literals)[:_MOST_TRIED]
         if any(pattern.search(paste.line(number).text) for number in tried):
-            found[name] = functools.partial(build, paste)
-    return found
+            tables[name] = functools.partial(build, paste)
+    return tables
 
 
 class NetworkUse(NamedTuple):
@@ -175,7 +175,7 @@ _NET = re.compile(r"NET/(?P<network>[^/]+)/(?P<device>\d+)(?P<rest>[^ ]*)")
 
 def network_devices(paste: Paste) -> tuple[NetworkUse, ...]:
     """Return each combination of host, rank, NIC and GPU Direct RDMA once, with the first line that shows it."""
-    found: dict[tuple[str, int, bool, str | None, int | None], NetworkUse] = {}
+    uses: dict[tuple[str, int, bool, str | None, int | None], NetworkUse] = {}
     seen: set[tuple[str, str]] = set()
     for number in paste.numbers("via NET/", "-> NET/"):
         raw = paste.raw(number)
@@ -189,9 +189,9 @@ def network_devices(paste: Paste) -> tuple[NetworkUse, ...]:
             gpu_direct = "GDRDMA" in match["rest"]
             rank = rank_of(paste, item)
             key = (match["network"], whole(match["device"]), gpu_direct, item.host, rank)
-            if key not in found:
-                found[key] = NetworkUse(*key, item.line)
-    return tuple(found.values())
+            if key not in uses:
+                uses[key] = NetworkUse(*key, item.line)
+    return tuple(uses.values())
 
 
 class GraphPattern(NamedTuple):
@@ -215,12 +215,12 @@ _PATTERN = re.compile(
 
 def read_patterns(paste: Paste) -> tuple[GraphPattern, ...]:
     """Return the patterns of the text."""
-    found = []
+    patterns = []
     for item in messages(paste, "NCCL INFO Pattern "):
         match = _PATTERN.match(item.text)
         if match is not None:
             pattern, n_channels, intra, inter, type_intra, type_inter = match.groups()
             speeds = float(intra), float(inter)
             where = item.host, item.line
-            found.append(GraphPattern(whole(pattern), whole(n_channels), *speeds, type_intra, type_inter, *where))
-    return tuple(found)
+            patterns.append(GraphPattern(whole(pattern), whole(n_channels), *speeds, type_intra, type_inter, *where))
+    return tuple(patterns)

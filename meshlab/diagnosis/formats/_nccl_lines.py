@@ -1,4 +1,4 @@
-"""Lines that NCCL and RCCL print with ``NCCL_DEBUG``: who printed them, and what they say about the setup."""
+"""Lines that NCCL and RCCL print with ``NCCL_DEBUG``: the processes that printed them, and the setup that they show."""
 
 from __future__ import annotations
 
@@ -39,35 +39,15 @@ _OLD_HEAD = re.compile(r"[A-Za-z0-9][\w.-]*:\d+:\d+ \[-?\d+\](?: [^\s:]+:\d+)? (
 
 
 class NcclMessage(NamedTuple):
-    """A line that NCCL printed.
-
-    Parameters
-    ----------
-    line : int
-        Number of the line.
-    level : str
-        ``"INFO"``, ``"WARN"``, ``"TRACE"``, or ``""`` for a text without the frame, as frameworks print it.
-    text : str
-        The message.
-    host : str or None
-        The host that printed it, or a host that a launcher names.
-    pid, thread : int or None
-        The process and the thread.
-    device : int or None
-        The CUDA device of the thread. It is not the rank, and None if the thread has no device yet.
-    source : str or None
-        File and line of NCCL's source, for warnings.
-    rank : int or None
-        The rank that a launcher names.
-    """
+    """A line that NCCL printed."""
 
     line: int
-    level: str
+    level: str  # "INFO", "WARN", "TRACE", or "" for a text without the frame, as frameworks print it
     text: str
     host: str | None
     pid: int | None
     thread: int | None
-    device: int | None
+    device: int | None  # CUDA device of the thread, not the rank. None if the thread has no device yet
     source: str | None
     rank: int | None
 
@@ -85,7 +65,7 @@ def _read_head(head: str) -> _Head | None:
     match = _HEAD.search(head)
     if match is None:
         return None
-    pid, thread = (whole(one) if one else None for one in match.group("pid", "thread"))
+    pid, thread = (whole(digits) if digits else None for digits in match.group("pid", "thread"))
     return _Head(match["host"] or match["only"], pid, thread, _device(match["device"]), match["source"])
 
 
@@ -96,19 +76,12 @@ def _device(text: str | None) -> int | None:
 
 
 def message_of(line: PasteLine) -> NcclMessage:
-    """Return a line as a message of NCCL. Without the frame, the level is empty and the text is the complete line.
-
-    Examples
-    --------
-    >>> message = message_of(Paste("nodeA:12:34 [0] misc/socket.cc:49 NCCL WARN Net : no").line(1))
-    >>> message.level, message.host, message.device, message.source, message.text
-    ('WARN', 'nodeA', 0, 'misc/socket.cc:49', 'Net : no')
-    """
+    """Return a line as a message of NCCL. Without the frame, the level is empty and the text is the complete line."""
     head, mark, rest = line.text.partition(" NCCL ")
     if not mark and (old := _OLD_HEAD.match(line.text)):
         head, mark, rest = line.text[: old.end() - 1], "NCCL", line.text[old.end() :]
-    found = _read_head(head) if mark else None
-    if found is None:
+    frame = _read_head(head) if mark else None
+    if frame is None:
         level, _, text = rest.partition(" ") if mark else ("", "", "")
         if level in ("INFO", "WARN", "TRACE"):  # the beginning of the line was cut
             return NcclMessage(line.number, level, text, line.host, None, None, None, None, line.rank)
@@ -116,20 +89,20 @@ def message_of(line: PasteLine) -> NcclMessage:
         host, pid = (process[1], whole(process[2])) if process else (line.host, None)
         return NcclMessage(line.number, "", line.text, host, pid, None, None, None, line.rank)
     level, _, text = rest.partition(" ")
-    return NcclMessage(line.number, level, text, *found, line.rank)
+    return NcclMessage(line.number, level, text, *frame, line.rank)
 
 
-def _known_messages(paste: Paste) -> dict[int, NcclMessage]:
+def _message_cache(paste: Paste) -> dict[int, NcclMessage]:
     """Return the messages that were read so far, by the number of their line, because many rules need the same."""
     return {}
 
 
 def _messages_at(paste: Paste, numbers: Sequence[int]) -> list[NcclMessage]:
-    known = paste.once(_known_messages)
-    new = [number for number in numbers if number not in known]
-    check_number(paste, len(known) + len(new), _WHAT)
-    known.update(zip(new, _read_messages(paste, new), strict=True))
-    return [known[number] for number in numbers]
+    cache = paste.once(_message_cache)
+    new = [number for number in numbers if number not in cache]
+    check_number(paste, len(cache) + len(new), _WHAT)
+    cache.update(zip(new, _read_messages(paste, new), strict=True))
+    return [cache[number] for number in numbers]
 
 
 def _read_messages(paste: Paste, numbers: Sequence[int]) -> Iterator[NcclMessage]:
@@ -141,10 +114,10 @@ def _read_messages(paste: Paste, numbers: Sequence[int]) -> Iterator[NcclMessage
             yield message_of(paste.line(number))
             continue
         host, pid, thread, device, source, level = match.groups()
-        gpu = -1 if device is None else int(device)  # -1 or a random number stands for a thread without a device
-        known = gpu if 0 <= gpu < _MOST_DEVICES else None
+        gpu = -1 if device is None else int(device)  # -1 or a random number: the thread has no device
+        cuda_device = gpu if 0 <= gpu < _MOST_DEVICES else None
         rest = text[match.end() : end]
-        yield make((number, level, rest, host, int(pid), int(thread), known, source, None))
+        yield make((number, level, rest, host, int(pid), int(thread), cuda_device, source, None))
 
 
 def messages(paste: Paste, *literals: str) -> list[NcclMessage]:
@@ -171,8 +144,8 @@ CUDA_FAILURE = re.compile(r"Cuda failure (?:(?P<code>\d+) )?'(?P<text>[^']*)'")
 
 def read_cuda_failures(paste: Paste) -> tuple[tuple[NcclMessage, re.Match[str]], ...]:
     """Return the warnings of NCCL about an error of CUDA, with its ``code`` and its ``text``."""
-    found = ((item, CUDA_FAILURE.search(item.text)) for item in warnings_with(paste, "Cuda failure "))
-    return tuple((item, match) for item, match in found if match is not None)
+    failures = ((item, CUDA_FAILURE.search(item.text)) for item in warnings_with(paste, "Cuda failure "))
+    return tuple((item, match) for item, match in failures if match is not None)
 
 
 # -- communicators -----------------------------------------------------------------------------------------------------
@@ -192,62 +165,35 @@ _STATES = {
 
 @dataclass(frozen=True, slots=True)
 class CommRank:
-    """One rank of one communicator, as its process announces it.
+    """One rank of one communicator, as its process announces it."""
 
-    Parameters
-    ----------
-    comm : str or None
-        ``commId``, which all ranks of a communicator have in common (2.15 and later).
-    rank, n_ranks : int
-        The rank in this communicator, and its size.
-    host, pid, thread
-        The process, and the thread that created the communicator.
-    device, nvml_device : int or None
-        The GPU as CUDA and as NVML count.
-    bus_id : str or None
-        The PCI address of the GPU.
-    n_nodes, local_ranks, local_rank : int or None
-        Hosts of the communicator, its ranks on this host, and the rank among them (2.20 and later).
-    state : {"started", "complete", "aborted", "destroyed"}
-        The last state that the text shows.
-    function : str or None
-        The call that created it (2.21 and later).
-    line : int
-        Number of the first line that names it.
-    """
-
-    comm: str | None
+    comm: str | None  # commId, which all ranks of a communicator have in common (2.15 and later)
     rank: int
     n_ranks: int
     host: str | None
     pid: int | None
     thread: int | None
-    device: int | None = None
+    device: int | None = None  # as CUDA counts
     nvml_device: int | None = None
     bus_id: str | None = None
+    # Hosts of the communicator, its ranks on this host, and the rank among them (2.20 and later).
     n_nodes: int | None = None
     local_ranks: int | None = None
     local_rank: int | None = None
     state: str = "started"
-    function: str | None = None
-    line: int = 0
+    function: str | None = None  # the call that created it (2.21 and later)
+    line: int = 0  # number of the first line that names it
 
 
 def pci_address(bus_id: str) -> str:
-    """Return the PCI address for the number that NCCL prints.
-
-    Examples
-    --------
-    >>> pci_address("1c000"), pci_address("1901000"), pci_address("60")
-    ('0000:1c:00.0', '0019:01:00.0', '0000:00:06.0')
-    """
+    """Return the PCI address for the number that NCCL prints."""
     number = whole(bus_id, 16)
     return f"{number >> 20:04x}:{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
 
 
 def read_communicators(paste: Paste) -> tuple[CommRank, ...]:
     """Return each rank of each communicator once, in the order of the text."""
-    found: dict[tuple[str | None, int | None, str, int], CommRank] = {}
+    comm_ranks: dict[tuple[str | None, int | None, str, int], CommRank] = {}
     generation: dict[tuple[str | None, int | None, str], int] = defaultdict(int)
     for item in messages(paste, " nranks ", " nRanks "):
         match = _COMM.match(item.text)
@@ -256,13 +202,13 @@ def read_communicators(paste: Paste) -> tuple[CommRank, ...]:
         fields = dict(_FIELDS.findall(match["rest"]))
         state = next((name for text, name in _STATES.items() if text in match["rest"]), None)
         address = (item.host, item.pid, match["pointer"])
-        known = found.get((*address, generation[address]))
+        comm_rank = comm_ranks.get((*address, generation[address]))
         # The memory of a communicator that was destroyed is used again.
-        if known is not None and state == "started" and known.state != "started":
+        if comm_rank is not None and state == "started" and comm_rank.state != "started":
             generation[address] += 1
-            known = None
-        if known is None:
-            known = CommRank(
+            comm_rank = None
+        if comm_rank is None:
+            comm_rank = CommRank(
                 None,
                 whole(match["rank"]),
                 whole(match["n_ranks"]),
@@ -272,18 +218,18 @@ def read_communicators(paste: Paste) -> tuple[CommRank, ...]:
                 line=item.line,
                 function=match["function"] if match["function"] != "Rank" else None,
             )
-        found[(*address, generation[address])] = replace(
-            known,
-            comm=fields.get("commId", known.comm),
-            device=_number(fields.get("cudaDev"), known.device),
-            nvml_device=_number(fields.get("nvmlDev"), known.nvml_device),
-            bus_id=pci_address(fields["busId"]) if "busId" in fields else known.bus_id,
-            n_nodes=_number(fields.get("nNodes"), known.n_nodes),
-            local_ranks=_number(fields.get("localRanks"), known.local_ranks),
-            local_rank=_number(fields.get("localRank"), known.local_rank),
-            state=state or known.state,
+        comm_ranks[(*address, generation[address])] = replace(
+            comm_rank,
+            comm=fields.get("commId", comm_rank.comm),
+            device=_number(fields.get("cudaDev"), comm_rank.device),
+            nvml_device=_number(fields.get("nvmlDev"), comm_rank.nvml_device),
+            bus_id=pci_address(fields["busId"]) if "busId" in fields else comm_rank.bus_id,
+            n_nodes=_number(fields.get("nNodes"), comm_rank.n_nodes),
+            local_ranks=_number(fields.get("localRanks"), comm_rank.local_ranks),
+            local_rank=_number(fields.get("localRank"), comm_rank.local_rank),
+            state=state or comm_rank.state,
         )
-    return tuple(found.values())
+    return tuple(comm_ranks.values())
 
 
 def _number(text: str | None, otherwise: int | None) -> int | None:
@@ -305,13 +251,13 @@ class VersionLine(NamedTuple):
 
 def read_versions(paste: Paste) -> tuple[VersionLine, ...]:
     """Return the versions of NCCL or RCCL that the text names. Before 2.22 only rank 0 prints it, without its host."""
-    found = []
+    versions = []
     for item in messages(paste, "NCCL version", "RCCL version"):
         match = LIBRARY_VERSION.search(item.text)
         if match is not None:
             library = "RCCL" if match[0].startswith("R") else "NCCL"
-            found.append(VersionLine(match[1].rstrip(".,;)"), library, item.host, item.pid, item.line))
-    return tuple(found)
+            versions.append(VersionLine(match[1].rstrip(".,;)"), library, item.host, item.pid, item.line))
+    return tuple(versions)
 
 
 class Variable(NamedTuple):
@@ -333,12 +279,12 @@ _COMMAND = re.compile(
 
 def read_variables(paste: Paste) -> tuple[Variable, ...]:
     """Return the variables that NCCL reports, and those that a pasted command sets."""
-    found = []
+    variables = []
     reported = messages(paste, " set by environment to ", " set to ")
     for item in reported:
         match = VARIABLE.search(item.text)
         if match is not None:
-            found.append(Variable(match[1], variable_value(match[2]), item.host, item.pid, item.line))
+            variables.append(Variable(match[1], variable_value(match[2]), item.host, item.pid, item.line))
     others = set(paste.numbers("NCCL_", "FI_PROVIDER=")).difference(item.line for item in reported if item.level)
     for number in sorted(others):
         if "=" not in paste.raw(number):
@@ -347,8 +293,8 @@ def read_variables(paste: Paste) -> tuple[Variable, ...]:
         # A message such as "set NCCL_X=1 to ignore this" sets nothing.
         if "=" in line.text and " NCCL " not in line.text and _COMMAND.search(line.text):
             for name, value in _ASSIGNMENT.findall(line.text):
-                found.append(Variable(name, value.strip("\"'"), line.host, None, line.number))
-    return tuple(found)
+                variables.append(Variable(name, value.strip("\"'"), line.host, None, line.number))
+    return tuple(variables)
 
 
 class NetworkChoice(NamedTuple):
@@ -383,13 +329,13 @@ _PORT = re.compile(r"(?<![A-Za-z])([A-Za-z][\w.-]*):(\d+)/([A-Za-z]+)")
 
 def read_ports(paste: Paste) -> tuple[NetworkPorts, ...]:
     """Return what ``NET/IB : Using`` lists."""
-    found = []
+    port_lists = []
     for item in messages(paste, "NET/IB : Using", "NET/IB: Using"):
         ports = _PORT.findall(item.text.partition("Using")[2].partition("OOB")[0])
         devices = tuple(name if port == "1" else f"{name}:{port}" for name, port, _ in ports)
         layers = tuple(dict.fromkeys(layer for _, _, layer in ports))
-        found.append(NetworkPorts(devices, layers, item.host, item.pid, item.line))
-    return tuple(found)
+        port_lists.append(NetworkPorts(devices, layers, item.host, item.pid, item.line))
+    return tuple(port_lists)
 
 
 class BootstrapAddress(NamedTuple):
@@ -407,13 +353,13 @@ _INTERFACE = re.compile(r"(?:Bootstrap ?: Using|NET : Using interface) ?(?:\[0\]
 
 def read_bootstrap(paste: Paste) -> tuple[BootstrapAddress, ...]:
     """Return the first interface of each process."""
-    found: dict[tuple[str | None, int | None], BootstrapAddress] = {}
+    addresses: dict[tuple[str | None, int | None], BootstrapAddress] = {}
     for item in messages(paste, "Bootstrap : Using", "Bootstrap: Using", "NET : Using interface"):
         match = _INTERFACE.search(item.text)
         key = (item.host, item.pid)
-        if match is not None and key not in found:
-            found[key] = BootstrapAddress(match[1], match[2], *key, item.line)
-    return tuple(found.values())
+        if match is not None and key not in addresses:
+            addresses[key] = BootstrapAddress(match[1], match[2], *key, item.line)
+    return tuple(addresses.values())
 
 
 # -- hosts and ranks ---------------------------------------------------------------------------------------------------
@@ -493,25 +439,25 @@ def _read_ranks(paste: Paste) -> _Ranks:
             by_device.setdefault((item.host, item.pid, item.device), item.rank)
         of_process[process].add(item.rank)
     for line, match in paste.matches(_PROXY, "[Proxy Service "):
-        found = message_of(line)
-        if (found.host, found.pid) not in of_process:
-            by_thread.setdefault((found.host, found.pid, found.thread), whole(match[1]))
+        message = message_of(line)
+        if (message.host, message.pid) not in of_process:
+            by_thread.setdefault((message.host, message.pid, message.thread), whole(match[1]))
     by_process = {process: next(iter(ranks)) for process, ranks in of_process.items() if len(ranks) == 1}
     return _Ranks(by_thread, by_device, by_process)
 
 
 def rank_of(paste: Paste, item: NcclMessage) -> int | None:
-    """Return the rank that printed a message, if the text tells it."""
+    """Return the rank that printed a message, if the text shows it."""
     if item.pid is None:
         return item.rank
     ranks = paste.once(_read_ranks)
-    for found in (
+    for candidate in (
         ranks.by_thread.get((item.host, item.pid, item.thread)),
         ranks.by_process.get((item.host, item.pid)),
         ranks.by_device.get((item.host, item.pid, item.device)),
     ):
-        if found is not None:
-            return found
+        if candidate is not None:
+            return candidate
     return item.rank
 
 
@@ -537,13 +483,7 @@ def _line_number(line: PasteLine | NcclMessage) -> int:
 
 
 def number_list(numbers: Iterable[int], noun: str) -> str:
-    """Return numbers with a noun, and consecutive numbers as a range.
-
-    Examples
-    --------
-    >>> number_list([3, 1, 0, 2, 7], "rank"), number_list([5], "GPU"), number_list([], "GPU")
-    ('ranks 0-3 and 7', 'GPU 5', '')
-    """
+    """Return numbers with a noun, and consecutive numbers as a range."""
     ordered = sorted(set(numbers))
     parts: list[str] = []
     start = 0
@@ -561,11 +501,5 @@ def number_list(numbers: Iterable[int], noun: str) -> str:
 
 
 def text_list(parts: Sequence[str], word: str = "and") -> str:
-    """Join texts as in a sentence.
-
-    Examples
-    --------
-    >>> text_list(["a"]), text_list(["a", "b"]), text_list(["a", "b", "c"])
-    ('a', 'a and b', 'a, b and c')
-    """
+    """Join texts as in a sentence."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {word} {parts[-1]}" if parts else ""

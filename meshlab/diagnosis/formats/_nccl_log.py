@@ -41,10 +41,12 @@ def _facts(paste: Paste) -> dict[str, str]:
     comms = paste.once(read_communicators)
     if comms:
         largest = max(comms, key=lambda item: item.n_ranks)
-        shown = {item.rank for item in comms if item.n_ranks == largest.n_ranks}
-        n_nodes = largest.n_nodes or (len(hosts) if len(shown) == largest.n_ranks else None)
+        members = {item.rank for item in comms if item.n_ranks == largest.n_ranks}
+        n_nodes = largest.n_nodes or (len(hosts) if len(members) == largest.n_ranks else None)
         ranks = f"{largest.n_ranks}" if n_nodes is None else f"{largest.n_ranks} on {_count(n_nodes, 'host')}"
-        facts["ranks"] = ranks if len(shown) == largest.n_ranks else f"{ranks}, lines of {number_list(shown, 'rank')}"
+        facts["ranks"] = (
+            ranks if len(members) == largest.n_ranks else f"{ranks}, lines of {number_list(members, 'rank')}"
+        )
         n_comms = len(_distinct(item.comm for item in comms if item.comm))
         if n_comms > 1:
             facts["communicators"] = str(n_comms)

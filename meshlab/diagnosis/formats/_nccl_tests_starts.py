@@ -1,4 +1,4 @@
-"""The starts of nccl-tests in a text: headers, device lines, and what a start says before its first result."""
+"""The starts of nccl-tests in a text: headers, device lines, and the lines of a start before its first result."""
 
 from __future__ import annotations
 
@@ -19,17 +19,7 @@ _PROMPT = re.compile(r"^(?:[^\s@]+@[^\s:~]+[:~].*?[$#] |\$ |\+ )?\s*(?:\S*/)?(?:
 
 @dataclass(frozen=True, slots=True)
 class TestDevice:
-    """A device line: the GPU of one rank.
-
-    Parameters
-    ----------
-    rank, pid, device : int
-        Rank, process and CUDA device.
-    host, name : str
-        Host, and name of the GPU.
-    line : int
-        Number of the line.
-    """
+    """A device line: the GPU of one rank."""
 
     rank: int
     pid: int
@@ -41,19 +31,7 @@ class TestDevice:
 
 @dataclass
 class TestStart:
-    """The lines of one start, up to the next one.
-
-    Parameters
-    ----------
-    headers : list of int
-        Numbers of the lines that begin with nThread. More than one if several processes started at once.
-    devices : list of TestDevice
-        The device lines.
-    n_rows : int
-        Number of results.
-    command : int or None
-        Number of the line with the command of the launcher.
-    """
+    """The lines of one start, up to the next one."""
 
     headers: list[int] = field(default_factory=list)
     devices: list[TestDevice] = field(default_factory=list)

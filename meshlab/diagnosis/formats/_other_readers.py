@@ -140,14 +140,14 @@ def _read_hardware(paste: Paste) -> Cluster | NcclGraphs | None:
 
 
 def _see_hardware(paste: Paste) -> Seen:
-    found = _read_hardware(paste)
-    if isinstance(found, NcclGraphs):
+    hardware = _read_hardware(paste)
+    if isinstance(hardware, NcclGraphs):
         facts = {}
-        for graph in found.graphs:
+        for graph in hardware.graphs:
             n = len(graph.channels)
             facts[f"{graph.algorithm} of NCCL"] = f"{n} channel{'s' * (n != 1)}, GPUs over {graph.gpu_path}"
-        return Seen(MappingProxyType(facts), MappingProxyType({"graphs": found.frame}))
-    return Seen() if found is None else Seen(MappingProxyType({"hardware": found.summary}), cluster=found)
+        return Seen(MappingProxyType(facts), MappingProxyType({"graphs": hardware.frame}))
+    return Seen() if hardware is None else Seen(MappingProxyType({"hardware": hardware.summary}), cluster=hardware)
 
 
 HARDWARE_FILE = TextFormat(
@@ -192,8 +192,8 @@ def read_mesh_layout(paste: Paste) -> DeviceMesh | str | None:
         texts = ["\n".join(line.text.strip() for line in paste.find(*_LAYOUT_LITERALS)[:_MOST_LINES])]
     else:
         texts = [paste.text, *(line.text for line in paste.find(*_LAYOUT_LITERALS))]
-    own = _OWN.search(texts[-1] if len(paste) > _MOST_LINES else paste.text)
-    texts = [own["axes"], *texts] if own is not None else texts
+    own_text = _OWN.search(texts[-1] if len(paste) > _MOST_LINES else paste.text)
+    texts = [own_text["axes"], *texts] if own_text is not None else texts
     problem = None
     for text in texts:
         try:

@@ -21,17 +21,7 @@ _MOST_LINES = 5_000  # such a table is short, and each line is searched
 
 @dataclass(frozen=True, slots=True)
 class HostPair:
-    """The bandwidth between two hosts.
-
-    Parameters
-    ----------
-    a, b : str
-        The hosts.
-    value : float
-        The bandwidth, in the unit of the table.
-    line : int
-        Number of the line.
-    """
+    """The bandwidth between two hosts."""
 
     a: str
     b: str
@@ -43,18 +33,18 @@ def read_host_pairs(paste: Paste) -> tuple[HostPair, ...]:
     """Read the rows of a table of pairs. Fewer than three rows, or names of no common kind, are no table."""
     if len(paste) > _MOST_LINES or not _says_bandwidth(paste):
         return ()
-    found = []
+    pairs = []
     for number in range(1, len(paste) + 1):
         line = paste.line(number)
         if len(line.raw) > _LONGEST_LINE:
             continue
         match = _PAIR.match(line.raw) or _PAIR.match(line.text)
         if match and match["a"] != match["b"]:
-            found.append(HostPair(match["a"], match["b"], float(match["value"]), number))
-    kinds = {re.sub(r"\d+", "0", name) for one in found for name in (one.a, one.b)}
-    if len(found) < _FEWEST or len(kinds) > 3:
+            pairs.append(HostPair(match["a"], match["b"], float(match["value"]), number))
+    kinds = {re.sub(r"\d+", "0", name) for pair in pairs for name in (pair.a, pair.b)}
+    if len(pairs) < _FEWEST or len(kinds) > 3:
         return ()
-    return tuple(found)
+    return tuple(pairs)
 
 
 def _says_bandwidth(paste: Paste) -> bool:
@@ -62,12 +52,12 @@ def _says_bandwidth(paste: Paste) -> bool:
 
 
 def _find(paste: Paste) -> list[int]:
-    return [one.line for one in paste.once(read_host_pairs)]
+    return [pair.line for pair in paste.once(read_host_pairs)]
 
 
 def _see(paste: Paste) -> Seen:
     pairs = paste.once(read_host_pairs)
-    hosts = {name for one in pairs for name in (one.a, one.b)}
+    hosts = {name for pair in pairs for name in (pair.a, pair.b)}
     return Seen(facts={"pairs": f"{len(pairs)} of {len(hosts)} hosts"})
 
 

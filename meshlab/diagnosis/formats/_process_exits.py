@@ -55,36 +55,16 @@ _SLURM_SIGNALS = {
 
 @dataclass(frozen=True, slots=True)
 class ProcessExit:
-    """A process that ended.
+    """A process that ended."""
 
-    Parameters
-    ----------
-    rank, local_rank : int or None
-        Global rank, and rank on its host.
-    pid : int or None
-        Process id.
-    host : str or None
-        Host.
-    signal : int or None
-        The signal that ended it.
-    code : int or None
-        Its exit code, if no signal ended it.
-    is_first : bool
-        False if the text says that another process ended before it.
-    is_out_of_memory : bool
-        True if the text says that the host, or the container, ran out of memory.
-    lines : tuple of int
-        Numbers of the lines.
-    """
-
-    rank: int | None
+    rank: int | None  # global rank
     local_rank: int | None
     pid: int | None
     host: str | None
     signal: int | None
     code: int | None
-    is_first: bool
-    is_out_of_memory: bool
+    is_first: bool  # false if another process ended before it, as far as the text shows
+    is_out_of_memory: bool  # the host, or the container, ran out of memory
     lines: tuple[int, ...]
 
     def __str__(self) -> str:
@@ -106,30 +86,30 @@ def signal_name(number: int) -> str:
 
 def read_process_exits(paste: Paste) -> tuple[ProcessExit, ...]:
     """Read how processes ended. Messages about one process are merged."""
-    found = list(_exits(paste))
-    has_root = any(one.is_first and one.rank is not None for one in found)
+    ends = list(_exits(paste))
+    has_root = any(end.is_first and end.rank is not None for end in ends)
     merged: list[ProcessExit] = []
-    for one in found:
+    for end in ends:
         same = next(
             (
                 position
                 for position, other in enumerate(merged)
-                if one.pid and other.pid == one.pid and other.signal == one.signal and other.code == one.code
+                if end.pid and other.pid == end.pid and other.signal == end.signal and other.code == end.code
             ),
             None,
         )
         if same is None:
-            merged.append(one)
+            merged.append(end)
             continue
         other = merged[same]
         merged[same] = replace(
             other,
-            rank=other.rank if other.rank is not None else one.rank,
-            local_rank=other.local_rank if other.local_rank is not None else one.local_rank,
-            host=other.host or one.host,
-            is_first=(other.is_first or one.is_first) if has_root else other.is_first and one.is_first,
-            is_out_of_memory=other.is_out_of_memory or one.is_out_of_memory,
-            lines=(*other.lines, *one.lines),
+            rank=other.rank if other.rank is not None else end.rank,
+            local_rank=other.local_rank if other.local_rank is not None else end.local_rank,
+            host=other.host or end.host,
+            is_first=(other.is_first or end.is_first) if has_root else other.is_first and end.is_first,
+            is_out_of_memory=other.is_out_of_memory or end.is_out_of_memory,
+            lines=(*other.lines, *end.lines),
         )
     return tuple(merged)
 
@@ -268,10 +248,10 @@ def _find(paste: Paste) -> list[int]:
 
 def _see(paste: Paste) -> Seen:
     ends = paste.once(read_process_exits)
-    shown = "; ".join(
-        f"{one}: {signal_name(one.signal) if one.signal is not None else f'exit code {one.code}'}" for one in ends[:8]
+    text = "; ".join(
+        f"{end}: {signal_name(end.signal) if end.signal is not None else f'exit code {end.code}'}" for end in ends[:8]
     )
-    return Seen(facts={"ended": shown} if shown else {})
+    return Seen(facts={"ended": text} if text else {})
 
 
 PROCESS_EXITS = TextFormat("launcher messages", _find, _see, "what torchrun, mpirun or srun print when a job fails")

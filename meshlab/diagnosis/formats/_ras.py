@@ -69,154 +69,66 @@ class RasProcess:
 
 @dataclass(frozen=True, slots=True)
 class RasRow:
-    """A row of the table of communicators, which stands for all communicators of one shape.
-
-    Parameters
-    ----------
-    group : int
-        Number of the row.
-    n_comms, n_nodes, n_ranks : int
-        Communicators in the row, and nodes and ranks of each.
-    n_answers : int
-        Ranks of the whole row that answered.
-    status : str
-        State such as ``"RUNNING"``.
-    errors : tuple of str
-        ``"INCOMPLETE"``, ``"ERROR"`` or ``"MISMATCH"``. Empty if all is well.
-    line : int
-        Number of the line.
-    """
+    """A row of the table of communicators, which describes all communicators of one shape."""
 
     group: int
     n_comms: int
     n_nodes: int
     n_ranks: int
     n_answers: int
-    status: str
-    errors: tuple[str, ...]
+    status: str  # state such as "RUNNING"
+    errors: tuple[str, ...]  # "INCOMPLETE", "ERROR" or "MISMATCH". Empty if all is well
     line: int
 
 
 @dataclass(frozen=True, slots=True)
 class RasState:
-    """The ranks of a communicator with one count, status or error.
-
-    Parameters
-    ----------
-    value : int or str
-        Number of launched operations, or a status or error.
-    n_ranks : int
-        How many ranks.
-    ranks : tuple of int
-        The ranks, if the report lists them. ncclras lists only the smaller group, be it ahead or behind.
-    """
+    """The ranks of a communicator with one count, status or error."""
 
     value: int | str
     n_ranks: int
+    # Empty if the report does not list them. ncclras lists only the smaller group, be it ahead or behind.
     ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RasMismatch:
-    """Ranks of one communicator that differ in an operation count or in their status.
+    """Ranks of one communicator that differ in an operation count or in their status."""
 
-    Parameters
-    ----------
-    what : str
-        The operation, such as ``"AllReduce"``, or ``"status"``.
-    states : tuple of RasState
-        The different values.
-    lines : tuple of int
-        Numbers of the lines.
-    """
-
-    what: str
+    what: str  # the operation, such as "AllReduce", or "status"
     states: tuple[RasState, ...]
     lines: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class RasCommunicator:
-    """What a report contains about one communicator.
-
-    Parameters
-    ----------
-    name : str
-        Its hash.
-    group : int or None
-        Row of the table.
-    n_missing : int
-        Ranks without data.
-    missing : tuple of (int, RasProcess or None)
-        Those of them that are named, with their processes.
-    dead : tuple of int
-        Ranks that RAS considers dead, in JSON.
-    errors : tuple of RasState
-        Errors that ranks reported.
-    mismatches : tuple of RasMismatch
-        Differences between the ranks.
-    n_ranks : int or None
-        Size of the communicator.
-    lines : tuple of int
-        Numbers of the lines.
-    odd_ranks : tuple of int
-        Rank numbers that cannot be right.
-    counts : mapping of int to mapping of str to int
-        Operation counts by rank, in JSON.
-    """
+    """What a report contains about one communicator."""
 
     name: str
     group: int | None
     n_missing: int
     missing: tuple[tuple[int, RasProcess | None], ...]
-    dead: tuple[int, ...]
+    dead: tuple[int, ...]  # ranks that RAS considers dead, in JSON
     errors: tuple[RasState, ...]
     mismatches: tuple[RasMismatch, ...]
     n_ranks: int | None
     lines: tuple[int, ...]
-    odd_ranks: tuple[int, ...] = ()
-    counts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)
+    odd_ranks: tuple[int, ...] = ()  # rank numbers that cannot be right
+    counts: Mapping[int, Mapping[str, int]] = field(default_factory=dict)  # operation counts by rank, in JSON
 
 
 @dataclass(frozen=True, slots=True)
 class RasReport:
-    """One report.
+    """One report."""
 
-    Parameters
-    ----------
-    nccl, cuda, driver : str
-        Versions. Empty if the text does not contain them.
-    n_nodes, n_processes, n_gpus : int or None
-        Size of the job.
-    rows : tuple of RasRow
-        Table of communicators. Empty for JSON.
-    communicators : tuple of RasCommunicator
-        The communicators that the report says something about, and in JSON all.
-    missing : tuple of RasProcess
-        Processes without data.
-    n_missing : int
-        How many processes have no data.
-    dead : tuple of RasProcess
-        Processes that are considered dead.
-    n_dead : int
-        How many.
-    n_timeouts : int
-        Communication timeouts of RAS itself.
-    outliers : tuple of (str, int)
-        Nodes that run another number of processes than most, with that number.
-    is_complete : bool
-        False if the text ends before the end of the report.
-    first, last : int
-        Numbers of the first and the last line.
-    """
-
-    nccl: str
+    nccl: str  # version. Empty if the text does not contain it
     cuda: str
     driver: str
     n_nodes: int | None
     n_processes: int | None
     n_gpus: int | None
-    rows: tuple[RasRow, ...]
+    rows: tuple[RasRow, ...]  # table of communicators. Empty for JSON
+    # Those with a problem, and in JSON all.
     communicators: tuple[RasCommunicator, ...]
     missing: tuple[RasProcess, ...]
     n_missing: int
@@ -224,7 +136,7 @@ class RasReport:
     n_dead: int
     n_timeouts: int
     outliers: tuple[tuple[str, int], ...]
-    is_complete: bool
+    is_complete: bool  # false if the text ends before the end of the report
     first: int
     last: int
 
@@ -268,10 +180,12 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
     comms: dict[tuple[str, str], _Draft] = {}
     draft: _Draft | None = None
     section, last, is_complete = "", start, False
+    # Sections have no end marks and differ between versions, so each line is recognised alone. `section` and `draft`
+    # hold what it may belong to.
     for number in range(start, end):
         text = paste.line(number).text
         plain = text.strip()
-        known = True
+        is_read = True
         if match := _HEAD.search(text):
             nccl, cuda = match["nccl"], match["cuda"]
         elif match := _DRIVER.search(text):
@@ -294,8 +208,8 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
         elif match := _totals(paste, number):
             nodes, processes, gpus = whole(match["nodes"]), whole(match["processes"]), whole(match["gpus"])
         elif match := _PROCESS.match(text):
-            one = RasProcess(whole(match["pid"]), match["node"], match["gpus"], number)
-            (dead if section == "DEAD" else missing).append(one)
+            process = RasProcess(whole(match["pid"]), match["node"], match["gpus"], number)
+            (dead if section == "DEAD" else missing).append(process)
         elif match := _OUTLIER.match(text):
             outliers.append((match["node"], match["pids"].count(",") + 1))
         elif match := _MISSING.search(text):
@@ -309,10 +223,10 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
         elif match := _TIMEOUT.search(text):
             n_timeouts = whole(match["n"])
         elif draft is not None:
-            known = draft.add(text, number)
+            is_read = draft.add(text, number)
         else:
-            known = bool(re.search(r"^[= ]+$|Nodes|Processes|per node|\(total\)|Group +Comms|in group|outlier", text))
-        if known and plain:
+            is_read = bool(re.search(r"^[= ]+$|Nodes|Processes|per node|\(total\)|Group +Comms|in group|outlier", text))
+        if is_read and plain:
             last = number
     return RasReport(
         nccl,
@@ -322,7 +236,7 @@ def _text(paste: Paste, start: int, end: int) -> RasReport:
         processes,
         gpus,
         tuple(rows),
-        tuple(one.build({row.group: row for row in rows}) for one in comms.values()),
+        tuple(draft.build({row.group: row for row in rows}) for draft in comms.values()),
         tuple(missing),
         max(n_missing, len(missing)),
         tuple(dead),
@@ -456,17 +370,17 @@ def _json(paste: Paste, value: Mapping[str, Any], begin: int, end: int) -> RasRe
     hashes = [paste.number_at(match.start()) for match in re.compile(r'"hash"').finditer(paste.text, begin, end)]
     lines = hashes if len(hashes) == len(comms) else [paste.number_at(begin)] * len(comms)
     processes = {
-        (str(one.get("host")), str(one.get("pid")))
+        (str(process.get("host")), str(process.get("pid")))
         for comm in comms
         for key in ("ranks", "missing_ranks")
-        for one in objects_in(comm.get(key))
+        for process in objects_in(comm.get(key))
     }
     built = tuple(_json_communicator(comm, line) for comm, line in zip(comms, lines, strict=True))
     gone: dict[tuple[str, int], tuple[RasProcess, bool]] = {}
     for comm, line in zip(comms, lines, strict=True):
-        for one in objects_in(comm.get("missing_ranks")):
-            process = _json_process(one, line)
-            gone[process.node, process.pid] = process, _is_dead(one)
+        for rank in objects_in(comm.get("missing_ranks")):
+            process = _json_process(rank, line)
+            gone[process.node, process.pid] = process, _is_dead(rank)
     dead = tuple(process for process, is_dead in gone.values() if is_dead)
     missing = tuple(process for process, is_dead in gone.values() if not is_dead)
     return RasReport(
@@ -493,8 +407,8 @@ def _json(paste: Paste, value: Mapping[str, Any], begin: int, end: int) -> RasRe
 def _json_communicator(comm: Mapping[str, Any], line: int) -> RasCommunicator:
     ranks, gone = objects_in(comm.get("ranks")), objects_in(comm.get("missing_ranks"))
     counts = {
-        _rank(one): {str(name): _number(n, 0) for name, n in mapping_or_empty(one.get("collective_counts")).items()}
-        for one in ranks
+        _rank(rank): {str(name): _number(n, 0) for name, n in mapping_or_empty(rank.get("collective_counts")).items()}
+        for rank in ranks
     }
     mismatches = []
     for name in dict.fromkeys(name for of_rank in counts.values() for name in of_rank):
@@ -505,22 +419,22 @@ def _json_communicator(comm: Mapping[str, Any], line: int) -> RasCommunicator:
             states = tuple(RasState(count, len(group), tuple(group)) for count, group in sorted(by_count.items()))
             mismatches.append(RasMismatch(name, states, (line,)))
     errors: dict[str, list[int]] = {}
-    for one in ranks:
-        status = mapping_or_empty(one.get("status"))
+    for entry in ranks:
+        status = mapping_or_empty(entry.get("status"))
         for key in ("init_state", "async_error"):
             code = _number(status.get(key), 0)
             if code not in (0, 7):
-                errors.setdefault(_RESULTS.get(code, f"error {code}"), []).append(_rank(one))
+                errors.setdefault(_RESULTS.get(code, f"error {code}"), []).append(_rank(entry))
         if status.get("abort_flag"):
-            errors.setdefault("aborted", []).append(_rank(one))
-    missing = tuple((_rank(one), _json_process(one, line)) for one in gone)
+            errors.setdefault("aborted", []).append(_rank(entry))
+    missing = tuple((_rank(rank), _json_process(rank, line)) for rank in gone)
     size = whole_or_none(comm.get("size"))
     return RasCommunicator(
         str(comm.get("hash", "")).removeprefix("0x"),
         None,
         max(_number(comm.get("missing_ranks_count"), 0), len(missing)),
         missing,
-        tuple(_rank(one) for one in gone if _is_dead(one)),
+        tuple(_rank(rank) for rank in gone if _is_dead(rank)),
         tuple(RasState(text, len(group), tuple(group)) for text, group in errors.items()),
         tuple(mismatches),
         size,
@@ -530,16 +444,16 @@ def _json_communicator(comm: Mapping[str, Any], line: int) -> RasCommunicator:
     )
 
 
-def _json_process(one: Mapping[str, Any], line: int) -> RasProcess:
-    return RasProcess(_number(one.get("pid"), 0), str(one.get("host", "")), str(one.get("cuda_dev", "")), line)
+def _json_process(rank: Mapping[str, Any], line: int) -> RasProcess:
+    return RasProcess(_number(rank.get("pid"), 0), str(rank.get("host", "")), str(rank.get("cuda_dev", "")), line)
 
 
-def _is_dead(one: Mapping[str, Any]) -> bool:
-    return bool(mapping_or_empty(one.get("status")).get("considered_dead"))
+def _is_dead(rank: Mapping[str, Any]) -> bool:
+    return bool(mapping_or_empty(rank.get("status")).get("considered_dead"))
 
 
-def _rank(one: Mapping[str, Any]) -> int:
-    return _number(one.get("rank"), -1)
+def _rank(rank: Mapping[str, Any]) -> int:
+    return _number(rank.get("rank"), -1)
 
 
 def _number(value: object, otherwise: int) -> int:
@@ -548,10 +462,10 @@ def _number(value: object, otherwise: int) -> int:
 
 
 def _find(paste: Paste) -> list[int]:
-    found: list[int] = []
+    numbers: list[int] = []
     for report in paste.once(read_ras_reports):
-        found += range(report.first, report.last + 1)
-    return found
+        numbers += range(report.first, report.last + 1)
+    return numbers
 
 
 def _see(paste: Paste) -> Seen:
@@ -579,14 +493,13 @@ def _launches(reports: tuple[RasReport, ...]) -> pd.DataFrame:
                 for rank, counts in comm.counts.items():
                     rows += [(number, comm.name, name, rank, 1, count) for name, count in counts.items()]
                 continue
-            for one in comm.mismatches:
-                for state in one.states:
+            for mismatch in comm.mismatches:
+                for state in mismatch.states:
                     if isinstance(state.value, int):
-                        listed = state.ranks or (None,)
-                        rows += [
-                            (number, comm.name, one.what, rank, 1 if rank is not None else state.n_ranks, state.value)
-                            for rank in listed
-                        ]
+                        key = (number, comm.name, mismatch.what)
+                        rows += [(*key, rank, 1, state.value) for rank in state.ranks]
+                        if not state.ranks:
+                            rows.append((*key, None, state.n_ranks, state.value))
     frame = pd.DataFrame(rows, columns=["report", "communicator", "collective", "rank", "n_ranks", "launched"])
     return frame.astype({"rank": "Int64"})
 

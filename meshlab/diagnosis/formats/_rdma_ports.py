@@ -28,39 +28,19 @@ _MOST_LINES = 40  # of one port
 
 @dataclass(frozen=True, slots=True)
 class PortState:
-    """What one tool printed about one port at one time.
-
-    Parameters
-    ----------
-    device : str
-        Name of the RDMA device, such as ``mlx5_0``.
-    port : int
-        Number of the port, from 1.
-    state : str
-        Logical state: ``ACTIVE``, ``DOWN``, ``INIT``, ``ARMED`` and so on.
-    physical : str or None
-        Physical state without separators: ``LINKUP``, ``POLLING``, ``DISABLED`` and so on.
-    gbits : float or None
-        Rate in Gb/s.
-    lid, sm_lid : int or None
-        Addresses of the port and of its subnet manager. 0 or 65535 is none.
-    guid : str or None
-        GUID of the port.
-    link_layer : str or None
-        ``InfiniBand`` or ``Ethernet``.
-    """
+    """What one tool printed about one port at one time."""
 
     lines: tuple[PasteLine, ...]
     host: str | None
-    device: str
-    port: int
-    state: str
-    physical: str | None = None
-    gbits: float | None = None
-    lid: int | None = None
+    device: str  # name of the RDMA device, such as mlx5_0
+    port: int  # number of the port, from 1
+    state: str  # logical state: ACTIVE, DOWN, INIT, ARMED and so on
+    physical: str | None = None  # physical state without separators: LINKUP, POLLING, DISABLED and so on
+    gbits: float | None = None  # rate in Gb/s
+    lid: int | None = None  # address of the port. 0 or 65535 is none
     sm_lid: int | None = None
     guid: str | None = None
-    link_layer: str | None = None
+    link_layer: str | None = None  # InfiniBand or Ethernet
     netdev: str | None = None
 
     @property
@@ -71,8 +51,8 @@ class PortState:
 
 def read_ports(paste: Paste) -> tuple[PortState, ...]:
     """Read the states of all ports in a paste, in the order of the lines."""
-    found = [*_rdma_link(paste), *_blocks(paste)]
-    return tuple(sorted(found, key=lambda state: state.lines[0].number))
+    states = [*_rdma_link(paste), *_blocks(paste)]
+    return tuple(sorted(states, key=lambda state: state.lines[0].number))
 
 
 def port_frame(ports: tuple[PortState, ...]) -> pd.DataFrame:
@@ -186,13 +166,7 @@ def _state(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return a state in upper case without numbers and separators.
-
-    Examples
-    --------
-    >>> _plain("5: LinkUp"), _plain("LINK_UP"), _plain("PORT_ACTIVE (4)")
-    ('LINKUP', 'LINKUP', 'PORTACTIVE')
-    """
+    """Return a state in upper case without numbers and separators."""
     return "".join(character for character in text if character.isalpha()).upper()
 
 

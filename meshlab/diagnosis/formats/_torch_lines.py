@@ -85,24 +85,13 @@ _LITERALS = (
 
 @dataclass(frozen=True, slots=True)
 class GroupName:
-    """The process group that a line names.
-
-    Parameters
-    ----------
-    name : str
-        Its name: the same on all ranks if `is_shared`.
-    desc : str
-        Its description, such as ``"default_pg"``. Empty if the line has none.
-    rank : int
-        The rank within the group.
-    is_shared : bool
-        True if the name is the same on all ranks. PyTorch before 2.4 printed a number that each process counts for
-        itself, so equal numbers may mean different groups.
-    """
+    """The process group that a line names."""
 
     name: str
-    desc: str
-    rank: int
+    desc: str  # its description, such as "default_pg". Empty if the line has none
+    rank: int  # the rank within the group
+    # The name is the same on all ranks. PyTorch before 2.4 printed a number that each process counts for itself, so
+    # equal numbers may mean different groups.
     is_shared: bool
 
     def __str__(self) -> str:
@@ -111,33 +100,13 @@ class GroupName:
 
 @dataclass(frozen=True, slots=True)
 class WorkTimeout:
-    """A collective that a watchdog, or a blocking wait, gave up on.
-
-    Parameters
-    ----------
-    line : PasteLine
-        The line.
-    rank : int
-        Global rank, if the prefix of the line names it, else the rank within the group.
-    is_global : bool
-        True if `rank` is a global rank for certain.
-    op : str
-        The collective, such as ``"ALLREDUCE"``.
-    seq : int or None
-        Number of the collective within its group. Not the number of the desync report.
-    elements_in, elements_out : int or None
-        Elements of the input and the output.
-    limit_ms, ran_ms : int or None
-        The timeout, and how long the collective ran.
-    group : GroupName or None
-        The process group, if a line of the same rank names it.
-    """
+    """A collective that a watchdog, or a blocking wait, gave up on."""
 
     line: PasteLine
-    rank: int
-    is_global: bool
-    op: str
-    seq: int | None
+    rank: int  # global rank, if the prefix of the line names it, else the rank within the group
+    is_global: bool  # rank is a global rank for certain
+    op: str  # the collective, such as "ALLREDUCE"
+    seq: int | None  # number of the collective within its group. Not the number of the desync report
     elements_in: int | None
     elements_out: int | None
     limit_ms: int | None
@@ -147,53 +116,23 @@ class WorkTimeout:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """How far a rank came in a process group.
-
-    Parameters
-    ----------
-    line : PasteLine
-        The line.
-    rank : int
-        Global rank, if the prefix of the line names it, else the rank within the group.
-    group : GroupName
-        The process group.
-    enqueued, completed : int
-        Numbers of the last collective that was enqueued and completed. -1 if there was none.
-    at : int or None
-        Number of the collective that failed, if the line names it.
-    """
+    """How far a rank came in a process group."""
 
     line: PasteLine
-    rank: int
+    rank: int  # global rank, if the prefix of the line names it, else the rank within the group
     group: GroupName
-    enqueued: int
+    enqueued: int  # number of the last collective. -1 if there was none
     completed: int
-    at: int | None
+    at: int | None  # number of the collective that failed, if the line names it
 
 
 @dataclass(frozen=True, slots=True)
 class DesyncReport:
-    """The report that TORCH_NCCL_DESYNC_DEBUG prints. Its ranks are ranks within the group.
-
-    Parameters
-    ----------
-    lines : tuple of PasteLine
-        The lines that name the late ranks.
-    absent : tuple of int
-        Ranks that finished collective `last` and did not join the next one, or never joined any.
-    last : int or None
-        The last collective that they finished. None if they never joined any.
-    unfinished : tuple of int
-        Ranks that joined collective `at` and did not finish it.
-    at : int or None
-        The number of that collective.
-    states : tuple of (int, str, str, tuple of int)
-        The snapshot: number, state, collective and ranks.
-    """
+    """The report that TORCH_NCCL_DESYNC_DEBUG prints. Its ranks are ranks within the group."""
 
     lines: tuple[PasteLine, ...]
     absent: tuple[int, ...]
-    last: int | None
+    last: int | None  # the last collective that they finished. None if they never joined any
     unfinished: tuple[int, ...]
     at: int | None
     states: tuple[tuple[int, str, str, tuple[int, ...]], ...]
@@ -201,53 +140,25 @@ class DesyncReport:
 
 @dataclass(frozen=True, slots=True)
 class FingerPrint:
-    """What a rank called, as TORCH_DISTRIBUTED_DEBUG=DETAIL prints it if the ranks differ.
-
-    Parameters
-    ----------
-    line : PasteLine
-        The line at which the message starts.
-    rank : int
-        The rank within the group.
-    op : str
-        The collective.
-    seq : int or None
-        Its number.
-    shape, dtype : str or None
-        Shapes and types of the tensors. None if the message does not contain them.
-    """
+    """What a rank called, as TORCH_DISTRIBUTED_DEBUG=DETAIL prints it if the ranks differ."""
 
     line: PasteLine
-    rank: int
+    rank: int  # the rank within the group
     op: str
     seq: int | None
-    shape: str | None
+    shape: str | None  # None if the message does not contain it
     dtype: str | None
 
 
 @dataclass(frozen=True, slots=True)
 class AnalysedCollective:
-    """A problem that torchfrtrace, PyTorch's analysis of flight recorder dumps, prints.
-
-    Parameters
-    ----------
-    line : PasteLine
-        The line.
-    error : str
-        ``"MISSING"``, or the type of the mismatch, such as ``"COLLECTIVE_TYPE_MISMATCH"``.
-    ranks : tuple of int
-        The global ranks that are missing, or that differ.
-    seq : int or None
-        The number of the collective.
-    group, op : str
-        Group and collective. Empty if the text does not contain them.
-    """
+    """A problem that torchfrtrace, PyTorch's analysis of flight recorder dumps, prints."""
 
     line: PasteLine
-    error: str
-    ranks: tuple[int, ...]
+    error: str  # "MISSING", or the type of the mismatch, such as "COLLECTIVE_TYPE_MISMATCH"
+    ranks: tuple[int, ...]  # the global ranks that are missing, or that differ
     seq: int | None
-    group: str
+    group: str  # empty if the text does not contain it
     op: str
 
 
@@ -296,7 +207,7 @@ def read_torch_log(paste: Paste) -> TorchLog:
 
 def ranks_of(text: str) -> tuple[int, ...]:
     """Return the numbers in a list such as ``"0, 1, 2"``."""
-    return tuple(whole(one) for one in re.findall(r"\d+", text))
+    return tuple(whole(digits) for digits in re.findall(r"\d+", text))
 
 
 def _group(match: re.Match[str]) -> GroupName:
@@ -319,7 +230,7 @@ def _statuses(paste: Paste) -> Iterator[GroupStatus]:
             group,
             whole(match["enqueued"]),
             whole(match["completed"]),
-            next((whole(one) for one in at.groups() if one), None) if at else None,
+            next((whole(digits) for digits in at.groups() if digits), None) if at else None,
         )
         key = (status.rank, group, status.enqueued, status.completed, status.at)
         if key not in seen:
@@ -328,7 +239,7 @@ def _statuses(paste: Paste) -> Iterator[GroupStatus]:
 
 
 def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkTimeout]:
-    found: dict[tuple[object, ...], WorkTimeout] = {}
+    timeouts: dict[tuple[object, ...], WorkTimeout] = {}
     for line, match in find_all(paste, _TIMEOUT, "Watchdog caught collective", "timed out in blocking wait"):
         named = match.groupdict()
         value = {name: named[name] if named.get(name) is not None else named.get(f"b_{name}") for name in _FIELDS}
@@ -340,7 +251,8 @@ def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkT
         group = _group(before[-1]) if before and match.start() - before[-1].end() < 120 else None
         if group is None:
             group = next(
-                (one.group for one in statuses if one.rank == rank and seq is not None and one.at == seq), None
+                (status.group for status in statuses if status.rank == rank and seq is not None and status.at == seq),
+                None,
             )
         timeout = WorkTimeout(
             line,
@@ -355,10 +267,10 @@ def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkT
             group,
         )
         key = (rank, timeout.op, seq, timeout.elements_in)
-        known = found.setdefault(key, timeout)
-        if known.group is None and group is not None:
-            found[key] = replace(known, group=group)
-    yield from found.values()
+        earlier = timeouts.setdefault(key, timeout)
+        if earlier.group is None and group is not None:
+            timeouts[key] = replace(earlier, group=group)
+    yield from timeouts.values()
 
 
 _FIELDS = ("seq", "op", "numel_in", "numel_out", "limit", "ran")
@@ -414,13 +326,13 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
     for number in other_lines(paste).numbers("is running collective:", "is running inconsistent collective:"):
         line = paste.line(number)
         # Terminals wrap these long messages, so the following lines belong to it until another one starts.
-        more = [paste.line(one).text for one in range(number + 1, min(number + 4, len(paste) + 1))]
-        own = len(line.raw)
+        more = [paste.line(following).text for following in range(number + 1, min(number + 4, len(paste) + 1))]
+        length = len(line.raw)
         for match in _FINGER_PRINT.finditer("\n".join([line.raw, *more])):
-            if match.start() >= own:
+            if match.start() >= length:
                 continue
             shape, dtype = match["shape"], match["dtype"]
-            one = FingerPrint(
+            fingerprint = FingerPrint(
                 line,
                 whole(match["rank"]),
                 match["op"] or match["bare"],
@@ -428,10 +340,10 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
                 None if shape is None else " ".join(shape.split()),
                 None if dtype is None else dtype.strip(),
             )
-            key = (one.rank, one.op, one.seq, one.shape)
+            key = (fingerprint.rank, fingerprint.op, fingerprint.seq, fingerprint.shape)
             if key not in seen:
                 seen.add(key)
-                yield one
+                yield fingerprint
 
 
 def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
@@ -449,8 +361,8 @@ def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
             field = _ANALYSED_FIELD.search(other)
             if field:
                 fields.setdefault(field[1], field[2].strip())
-            elif seq is None and (found := re.search(r"sequence number: (\d+)|[Cc]ollective (\d+) at entry", other)):
-                seq = whole(found[1] or found[2])
+            elif seq is None and (entry := re.search(r"sequence number: (\d+)|[Cc]ollective (\d+) at entry", other)):
+                seq = whole(entry[1] or entry[2])
         group, op = fields.get("group info", ""), fields.get("collective", "").removeprefix("nccl:")
         for match in _ANALYSED.finditer(line.raw):
             if match["missing"] is not None:
@@ -467,10 +379,10 @@ def _find(paste: Paste) -> list[int]:
 def _see(paste: Paste) -> Seen:
     log = paste.once(read_torch_log)
     facts: dict[str, str] = {}
-    stuck = {f"{one.op.lstrip('_').lower()}" for one in log.timeouts}
+    stuck = {f"{timeout.op.lstrip('_').lower()}" for timeout in log.timeouts}
     if stuck:
         facts["timed out"] = ", ".join(sorted(stuck))
-    groups = {str(one.group) for one in log.statuses}
+    groups = {str(status.group) for status in log.statuses}
     if groups:
         facts["process groups"] = ", ".join(sorted(groups))
     frames: dict[str, Callable[[], pd.DataFrame]] = {}
@@ -485,32 +397,32 @@ def _calls(log: TorchLog) -> pd.DataFrame:
 
     rows = [
         {
-            "rank": one.rank,
-            "group": None if one.group is None else str(one.group),
-            "sequence": one.seq,
-            "collective": one.op,
-            "elements_in": one.elements_in,
-            "elements_out": one.elements_out,
+            "rank": timeout.rank,
+            "group": None if timeout.group is None else str(timeout.group),
+            "sequence": timeout.seq,
+            "collective": timeout.op,
+            "elements_in": timeout.elements_in,
+            "elements_out": timeout.elements_out,
             "state": "timed out",
-            "line": one.line.number,
+            "line": timeout.line.number,
         }
-        for one in log.timeouts
+        for timeout in log.timeouts
     ]
-    timed_out = {one.rank for one in log.timeouts}
-    latest = {(one.rank, str(one.group)): one for one in log.statuses}
+    timed_out = {timeout.rank for timeout in log.timeouts}
+    latest = {(status.rank, str(status.group)): status for status in log.statuses}
     rows += [
         {
-            "rank": one.rank,
-            "group": str(one.group),
-            "sequence": one.enqueued,
+            "rank": status.rank,
+            "group": str(status.group),
+            "sequence": status.enqueued,
             "collective": None,
             "elements_in": None,
             "elements_out": None,
-            "state": "completed" if one.enqueued == one.completed else "enqueued",
-            "line": one.line.number,
+            "state": "completed" if status.enqueued == status.completed else "enqueued",
+            "line": status.line.number,
         }
-        for one in latest.values()
-        if one.rank not in timed_out
+        for status in latest.values()
+        if status.rank not in timed_out
     ]
     frame = pd.DataFrame(rows)
     numbers = ["rank", "sequence", "elements_in", "elements_out", "line"]

@@ -24,22 +24,22 @@ _CRASHES = {
 
 def _names(ends: Sequence[ProcessExit]) -> str:
     """Return ranks and processes in words. Processes of which only the host is known are one item."""
-    named = [str(one) for one in ends if one.rank is not None or one.local_rank is not None or one.pid is not None]
-    hosts = list(dict.fromkeys(one.host for one in ends if one.host))
+    named = [str(end) for end in ends if end.rank is not None or end.local_rank is not None or end.pid is not None]
+    hosts = list(dict.fromkeys(end.host for end in ends if end.host))
     if not named and hosts:
-        shown = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
-        return f"{'processes' if len(ends) > 1 else 'a process'} on {shown}"
+        names = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
+        return f"{'processes' if len(ends) > 1 else 'a process'} on {names}"
     return ", ".join(list(dict.fromkeys(named))[:6]) or "a process"
 
 
 @rule("rank-killed", "A process was killed by a signal", source=_ELASTIC, causes=("rank-died", "nccl-timeout"))
 def rank_killed(paste: Paste) -> Iterator[TextFinding]:
     """Look for processes that ended by SIGKILL. Those that the launcher ends afterwards are not affected."""
-    ends = [one for one in paste.once(read_process_exits) if one.signal == 9 and one.is_first]
+    ends = [end for end in paste.once(read_process_exits) if end.signal == 9 and end.is_first]
     if not ends:
         return
-    memory = any(one.is_out_of_memory for one in ends)
-    named = [one for one in ends if one.rank is not None or one.local_rank is not None or one.pid is not None] or ends
+    memory = any(end.is_out_of_memory for end in ends)
+    named = [end for end in ends if end.rank is not None or end.local_rank is not None or end.pid is not None] or ends
     why = (
         "The kernel, or the limit of the container, killed it because memory of the host ran out."
         if memory
@@ -52,7 +52,7 @@ def rank_killed(paste: Paste) -> Iterator[TextFinding]:
         f"{why} It is not GPU memory, and the other ranks only ended with it.",
         "On that host, run dmesg -T | grep -i -E 'killed process|oom', or ask the scheduler for the memory of the step "
         "(sacct -o MaxRSS). Then load the model on one rank at a time, use fewer data workers, or ask for more memory.",
-        [line for one in ends for line in one.lines],
+        [line for end in ends for line in end.lines],
     )
 
 
@@ -66,22 +66,22 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
     ends = paste.once(read_process_exits)
     aborts_itself = bool(log.timeouts) or bool(other_lines(paste).numbers("watchdog thread terminated with exception"))
     crashed = [
-        one for one in ends if one.signal in _CRASHES and one.is_first and not (one.signal == 6 and aborts_itself)
+        end for end in ends if end.signal in _CRASHES and end.is_first and not (end.signal == 6 and aborts_itself)
     ]
-    for one in crashed[:6]:
-        assert one.signal is not None  # _CRASHES has only numbers
+    for crash in crashed[:6]:
+        assert crash.signal is not None  # _CRASHES has only numbers
         yield rank_died.finding(
             "error",
-            str(one),
-            f"It ended by {signal_name(one.signal)} ({_CRASHES[one.signal]}); the other ranks only ended with it.",
+            str(crash),
+            f"It ended by {signal_name(crash.signal)} ({_CRASHES[crash.signal]}); the other ranks only ended with it.",
             "Read the log of this rank above this line, and get its stack: PYTHONFAULTHANDLER=1, or a core dump "
             "(ulimit -c unlimited).",
-            one.lines,
+            crash.lines,
         )
     lost = other_lines(paste).find(
         "Worker exit type: SYSTEM_ERROR", "worker died or was killed while executing a task by an unexpected system"
     )
-    if lost and not crashed and not any(one.signal == 9 for one in ends):
+    if lost and not crashed and not any(end.signal == 9 for end in ends):
         hosts = dict.fromkeys(
             match[1] for line in lost if (match := re.search(r"\bip(?:=|: )([\d.]+)", line.raw)) is not None
         )
@@ -89,12 +89,11 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
             "error",
             "a worker of Ray" + (f" on {', '.join(hosts)}" if hosts else ""),
             "Ray lost the process of a worker: it crashed, or was killed, usually because memory of the host ran out.",
-            "Read the worker's own file under /tmp/ray/session_latest/logs (worker-*.err), and run dmesg -T | grep "
-            "-i -E "
-            "'killed process|oom' on its host.",
+            "Read the worker's own file under /tmp/ray/session_latest/logs (worker-*.err), and run dmesg -T | grep -i "
+            "-E 'killed process|oom' on its host.",
             lost,
         )
-    if not crashed and not any(one.signal == 9 for one in ends) and not log.timeouts:
+    if not crashed and not any(end.signal == 9 for end in ends) and not log.timeouts:
         yield from _closed_connections(paste)
         yield from _closed_store(paste)
 
@@ -123,8 +122,8 @@ _OTHER_CAUSES = (
 def _closed_connections(paste: Paste) -> Iterator[TextFinding]:
     """Find ranks that only report that another one closed its connection, if the text has no other cause."""
     if other_lines(paste).numbers("ncclRemoteError", "NCCL error in:", "NCCL error:"):
-        found = other_lines(paste).matches(_CLOSED, "Connection closed by remote peer", "Call to recv from")
-        peers = list(dict.fromkeys(match["peer"] or match["other"] for _, match in found))
+        matches = other_lines(paste).matches(_CLOSED, "Connection closed by remote peer", "Call to recv from")
+        peers = list(dict.fromkeys(match["peer"] or match["other"] for _, match in matches))
         if peers and not paste.numbers(*_OTHER_CAUSES):
             yield rank_died.finding(
                 "warning",
@@ -132,14 +131,14 @@ def _closed_connections(paste: Paste) -> Iterator[TextFinding]:
                 f"The rank that prints this lost its connection to {', '.join(peers[:6])}: a process there ended, or "
                 "the network between them broke. Its own lines do not show which.",
                 "Read the log of the rank on that host: its last lines before this time show why it ended.",
-                [line for line, _ in found],
+                [line for line, _ in matches],
             )
 
 
 @rule("worker-exited", "A worker ended with an error of its own", source=_ELASTIC)
 def worker_exited(paste: Paste) -> Iterator[TextFinding]:
     """Look for workers with an exit code, which have printed their error themselves."""
-    ends = [one for one in paste.once(read_process_exits) if one.code and one.is_first]
+    ends = [end for end in paste.once(read_process_exits) if end.code and end.is_first]
     if ends:
         yield worker_exited.finding(
             "info",
@@ -147,7 +146,7 @@ def worker_exited(paste: Paste) -> Iterator[TextFinding]:
             f"It ended with exit code {ends[0].code}, so it raised an exception; this line is not the cause.",
             "Read the first traceback of this rank. If there is none, start with torchrun --redirects 3 --log-dir "
             "FOLDER, or decorate main with torch.distributed.elastic.multiprocessing.errors.record.",
-            [line for one in ends for line in one.lines],
+            [line for end in ends for line in end.lines],
         )
 
 
@@ -159,10 +158,10 @@ def worker_exited(paste: Paste) -> Iterator[TextFinding]:
 )
 def ended_by_launcher(paste: Paste) -> Iterator[TextFinding]:
     """Look for SIGTERM, by which a launcher ends the other ranks, or a scheduler ends the launcher."""
-    ends = [one for one in paste.once(read_process_exits) if one.signal == 15]
+    ends = [end for end in paste.once(read_process_exits) if end.signal == 15]
     lines = [
         *other_lines(paste).numbers("closing signal SIGTERM", "Killing subprocess"),
-        *(x for one in ends for x in one.lines),
+        *(line for end in ends for line in end.lines),
     ]
     terminated = other_lines(paste).find(
         "Received 15 death signal", "got signal: 15", "Received Signals.SIGTERM death signal"
@@ -201,7 +200,7 @@ _CANCELLED = re.compile(
 
 
 def _others(ends: list[ProcessExit]) -> str:
-    return ", ".join(str(one) for one in ends[:6]) or "the remaining ranks"
+    return ", ".join(str(end) for end in ends[:6]) or "the remaining ranks"
 
 
 _STORE = re.compile(
@@ -212,18 +211,18 @@ _STORE = re.compile(
 
 def _closed_store(paste: Paste) -> Iterator[TextFinding]:
     """Find ranks that lost the store, which lives in the process of rank 0. At the end of a job, this is harmless."""
-    found = other_lines(paste).matches(_STORE, "failed on SocketImpl", "store->get(")
-    if not found or paste.numbers(*_OTHER_CAUSES):
+    matches = other_lines(paste).matches(_STORE, "failed on SocketImpl", "store->get(")
+    if not matches or paste.numbers(*_OTHER_CAUSES):
         return
-    hosts = list(dict.fromkeys(match["host"] for _, match in found if match["host"]))
-    failed = any(match["error"] for _, match in found)
+    hosts = list(dict.fromkeys(match["host"] for _, match in matches if match["host"]))
+    failed = any(match["error"] for _, match in matches)
     yield rank_died.finding(
         "warning" if failed else "info",
         "rank 0, which holds the store" + (f", on {', '.join(hosts)}" if hosts else ""),
         "The connection to the store closed, so the process of rank 0 had ended."
         + (" At the regular end of a job, this is harmless." if not failed else ""),
         "Read the log of rank 0: its last lines before this time show why it ended.",
-        [line for line, _ in found],
+        [line for line, _ in matches],
     )
 
 
@@ -236,8 +235,12 @@ _AMOUNT = re.compile(r"Tried to allocate (?P<amount>[\d.]+ [KMGTPE]i?B)")
 _GPU = re.compile(r"GPU (?P<gpu>\d+)(?:;| has a total)")
 
 
-@rule("oom-rank", "A rank has no GPU memory left", source="pytorch/c10/cuda/CUDACachingAllocator.cpp",
-      causes=("rank-died", "worker-exited", "nccl-timeout"))  # fmt: skip
+@rule(
+    "oom-rank",
+    "A rank has no GPU memory left",
+    source="pytorch/c10/cuda/CUDACachingAllocator.cpp",
+    causes=("rank-died", "worker-exited", "nccl-timeout"),
+)
 def oom_rank(paste: Paste) -> Iterator[TextFinding]:
     """Look for a failed allocation of GPU memory, of PyTorch or of NCCL.
 
@@ -248,7 +251,8 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
     for line, _ in other_lines(paste).matches(_MEMORY, "out of memory", "Failed to CUDA"):
         if re.search(r"nvls|NVLink SHARP|[Mm]ulticast|more than 1EB|oom-kill|cgroup", line.text):
             continue
-        near = " ".join(paste.line(one).text for one in range(line.number, min(line.number + 3, len(paste) + 1)))
+        # PyTorch names the amount and the GPU in the sentences after the first one, which a terminal may have wrapped.
+        near = " ".join(paste.line(number).text for number in range(line.number, min(line.number + 3, len(paste) + 1)))
         rank = last_rank_prefix(line, len(line.raw))
         gpu = _GPU.search(near)
         frame = re.match(r"(?P<host>[\w.-]+):\d+:\d+ \[(?P<gpu>-?\d+)\]", line.text)
@@ -257,8 +261,8 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
             where = (f"{where}, " if where else "") + f"{frame['host']} GPU {frame['gpu']}"
         elif gpu:
             where = (f"{where}, " if where else "") + f"GPU {gpu['gpu']}"
-        found = _AMOUNT.search(near)
-        amount = amount or (found["amount"] if found else "")
+        tried = _AMOUNT.search(near)
+        amount = amount or (tried["amount"] if tried else "")
         ranks.setdefault(where or line.host or "the rank that prints it", []).append(line.number)
     if ranks:
         who = list(ranks)
@@ -271,7 +275,7 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
             "Use a smaller batch or shard more of the model, and see with nvidia-smi whether another process uses this "
             "GPU. If the failing call is NCCL's, leave memory for its buffers, or lower NCCL_BUFFSIZE or "
             "NCCL_MAX_NCHANNELS.",
-            [one for numbers in ranks.values() for one in numbers],
+            [number for numbers in ranks.values() for number in numbers],
         )
     odd = other_lines(paste).find("more than 1EB memory")
     if odd:
@@ -284,4 +288,3 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
 
 
 ENDED_RANK_RULES: tuple[Rule, ...] = (rank_killed, oom_rank, rank_died, worker_exited, ended_by_launcher)
-"""Rules for ranks that ended."""

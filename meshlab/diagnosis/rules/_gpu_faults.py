@@ -44,12 +44,12 @@ def _gpu(item: Xid | SXid, *, function: bool = False) -> str:
 
 def _names(values: Iterable[str], noun: str = "GPU") -> str:
     """Return names after a noun: ``GPU a`` or ``GPUs a and b``."""
-    found = list(dict.fromkeys(values))
-    if len(found) == 1:
-        return f"{noun} {found[0]}"
-    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
-    shown = found[:8]
-    return f"{noun}s {', '.join(shown)}{more}" if more else f"{noun}s {', '.join(shown[:-1])} and {shown[-1]}"
+    names = list(dict.fromkeys(values))
+    if len(names) == 1:
+        return f"{noun} {names[0]}"
+    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
+    first = names[:8]
+    return f"{noun}s {', '.join(first)}{more}" if more else f"{noun}s {', '.join(first[:-1])} and {first[-1]}"
 
 
 def _lines(items: Iterable[Xid | SXid]) -> list[PasteLine | int]:
@@ -75,8 +75,7 @@ def gpu_off_bus(paste: Paste) -> Iterator[TextFinding]:
             f"{when[0].upper()}{when[1:]}. The text does not show whether power, heat, the slot or the GPU is at "
             "fault.",
             "Drain the host and power it off completely (a reboot is not always enough). If it happens again, "
-            "reseat or "
-            "replace the card, and check power and riser. nvidia-bug-report.sh collects the evidence.",
+            "reseat or replace the card, and check power and riser. nvidia-bug-report.sh collects the evidence.",
             loss.lines,
         )
 
@@ -112,9 +111,8 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _nvlink_subject(items, named),
             why,
-            "Run nvidia-smi nvlink -s and nvidia-smi nvlink -e on that host, and read "
-            "/var/log/fabricmanager.log. Reset "
-            "the GPUs or reboot. If the same GPU or link fails again, report the node.",
+            "Run nvidia-smi nvlink -s and nvidia-smi nvlink -e on that host, and read /var/log/fabricmanager.log. "
+            "Reset the GPUs or reboot. If the same GPU or link fails again, report the node.",
             lines,
         )
     if switches:
@@ -122,8 +120,8 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _names((_gpu(item) for item in switches), "NVSwitch"),
             "The driver logged fatal NVSwitch errors: SXid "
-            f"{', '.join(str(c) for c in sorted({s.code for s in switches}))}. "
-            "GPUs that use this switch hang or get Xid 45.",
+            f"{', '.join(str(c) for c in sorted({s.code for s in switches}))}. GPUs that use this switch hang or get "
+            "Xid 45.",
             "Read /var/log/fabricmanager.log, reset all GPUs of the host together or reboot it, and report the node if "
             "it happens again.",
             _lines(switches),
@@ -132,9 +130,7 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
 
 @rule("nvlink-warning", "An NVLink recovered from an error", source=_CATALOG)
 def nvlink_warning(paste: Paste) -> Iterator[TextFinding]:
-    """Looks for Xid 144 to 150 that are marked nonfatal, without an error that stopped a process, and nonfatal "
-    "SXids.
-    """
+    """Looks for nonfatal SXids, and for Xid 144 to 150 that are marked nonfatal, if no error stopped a process."""
     log = paste.once(read_kernel_log)
     errors, named = paste.once(_nvlink_items)
     failed = {(item.host, item.bus_id) for item in (*errors, *named)}  # their nonfatal errors belong to the same event
@@ -170,13 +166,13 @@ def _nvlink_items(paste: Paste) -> tuple[list[Xid], list[Xid]]:
     """Return NVLink errors that stop traffic, and consequences that name an NVLink error as their cause."""
     xids = paste.once(read_kernel_log).xids
     named = [item for item in xids if item.cause in _NVLINK]
-    own = [item for item in xids if item.code in _NVLINK]
-    stopping = [item for item in own if item.code not in _RECOVERABLE or item.fatal is not False]
+    errors = [item for item in xids if item.code in _NVLINK]
+    stopping = [item for item in errors if item.code not in _RECOVERABLE or item.fatal is not False]
     if not stopping and not named:
         return [], []
     # A nonfatal error of a GPU with one that stopped a process belongs to the same event.
     failed = {(item.host, item.bus_id) for item in (*stopping, *named)}
-    return [item for item in own if (item.host, item.bus_id) in failed], named
+    return [item for item in errors if (item.host, item.bus_id) in failed], named
 
 
 def _nvlink_subject(items: Sequence[Xid], named: Sequence[Xid]) -> str:
@@ -184,11 +180,11 @@ def _nvlink_subject(items: Sequence[Xid], named: Sequence[Xid]) -> str:
     codes: dict[str, list[int]] = {}
     for item in (*items, *named):
         code = item.cause if item.cause is not None else item.code
-        known = codes.setdefault(_gpu(item), [])
-        if code not in known:
-            known.append(code)
-    texts = {gpu: f"{gpu} (Xid {', '.join(map(str, found))})" for gpu, found in codes.items()}
-    roots = [gpu for gpu, found in codes.items() if 149 in found]
+        gpu_codes = codes.setdefault(_gpu(item), [])
+        if code not in gpu_codes:
+            gpu_codes.append(code)
+    texts = {gpu: f"{gpu} (Xid {', '.join(map(str, numbers))})" for gpu, numbers in codes.items()}
+    roots = [gpu for gpu, numbers in codes.items() if 149 in numbers]
     others = [gpu for gpu in codes if gpu not in roots]
     links = sorted({item.link for item in items if item.link is not None})
     suffix = f", link{'s' * (len(links) > 1)} {', '.join(map(str, links))}" if links else ""
@@ -219,15 +215,15 @@ def ecc_uncorrectable(paste: Paste) -> Iterator[TextFinding]:
             _lines(items),
         )
     values = [item for item in paste.once(read_queried_values) if _is_uncorrectable(item)]
-    now = [item for item in values if "Volatile" in item.sections]
-    if now:
+    counters = [item for item in values if "Volatile" in item.sections]
+    if counters:
         yield ecc_uncorrectable.finding(
             "error",
-            _queried_gpus(now),
+            _queried_gpus(counters),
             "nvidia-smi -q counts memory errors that ECC could not correct since the driver was loaded: "
-            + ", ".join(dict.fromkeys(f"{item.name} {item.value}" for item in now)),
+            + ", ".join(dict.fromkeys(f"{item.name} {item.value}" for item in counters)),
             _MEMORY_FIX,
-            [item.line for item in now],
+            [item.line for item in counters],
         )
     rows = [row for row in paste.once(read_gpu_rows) if row.ecc]
     if rows:
@@ -315,9 +311,8 @@ def application_fault(paste: Paste) -> Iterator[TextFinding]:
             _names(map(_gpu, items)),
             f"The driver logged {kinds}{whose}. Usually the program or a library is at fault, not the GPU; NCCL of the "
             "other ranks then waits for this one.",
-            "Run the program under compute-sanitizer, or with CUDA_LAUNCH_BLOCKING=1 to find the kernel. If only "
-            "one GPU "
-            "fails with different programs, test it with dcgmi diag -r 3.",
+            "Run the program under compute-sanitizer, or with CUDA_LAUNCH_BLOCKING=1 to find the kernel. "
+            "If only one GPU fails with different programs, test it with dcgmi diag -r 3.",
             _lines(items),
         )
 
@@ -364,8 +359,7 @@ def other_xid(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             _names(map(_gpu, others)),
             f"The driver logged Xid {', '.join(str(code) for code in sorted({item.code for item in others}))}, "
-            "for which "
-            "meshlab has no rule.",
+            "for which meshlab has no rule.",
             f"Look the number up in {_CATALOG}.",
             _lines(others),
         )
@@ -390,16 +384,16 @@ def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
         clique = [item for item in values if item.name in ("CliqueId", "ClusterUUID")]
         zero = [item for item in clique if set(item.value) <= set("0-")]
         why = f"nvidia-smi -q reports for the fabric: {problem}."
+        # Zero is normal in hosts without NVLink to other hosts, so it means something only with a failed status.
         if len(zero) == len(clique) == 2 * len({item.bus_id for item in clique}) and "Status" in problem:
             why += " Clique and cluster UUID are zero, so the GPU is in no NVLink domain of several hosts."
         yield fabric_unhealthy.finding(
             "error",
             _queried_gpus(items),
             why,
-            "Check the fabric manager (systemctl status nvidia-fabricmanager, /var/log/fabricmanager.log) or, in "
-            "a rack "
-            "with NVLink switches, NMX and nvidia-imex. Take the node out until it reports State Completed and Status "
-            "Success.",
+            "Check the fabric manager (systemctl status nvidia-fabricmanager, /var/log/fabricmanager.log) or, "
+            "in a rack with NVLink switches, NMX and nvidia-imex. Take the node out until it reports State Completed "
+            "and Status Success.",
             [item.line for item in items],
         )
     if values and not _fabric_problems(values):
@@ -441,9 +435,8 @@ def _registered(values: Sequence[QueriedValue]) -> Iterator[TextFinding]:
         yield fabric_unhealthy.finding(
             "warning",
             _queried_gpus(in_rack),
-            "The GPU registered with the fabric, but its cluster UUID is zero. In an NVL72 rack this means that "
-            "it is in "
-            "no NVLink domain of several hosts.",
+            "The GPU registered with the fabric, but its cluster UUID is zero. In an NVL72 rack this means that it is "
+            "in no NVLink domain of several hosts.",
             "Check NMX and the NVLink switches of the rack, and nvidia-imex.",
             [item.line for item in in_rack],
         )
@@ -512,16 +505,16 @@ def gpu_without_nvlink(paste: Paste) -> Iterator[TextFinding]:
     products = {(link.host, link.gpu): link.product for link in links}
     for key, count in active.items():
         peers = [other for other in active if other != key and products[other] == products[key]]
-        known = any(active[other] for other in peers)
-        if count or not (known or (peers and _always_has_nvlink(products[key]))):
+        is_certain = any(active[other] for other in peers)
+        if count or not (is_certain or (peers and _always_has_nvlink(products[key]))):
             continue
         yield gpu_without_nvlink.finding(
-            "error" if known else "warning",
+            "error" if is_certain else "warning",
             f"GPU{key[1]} ({products[key]})" + (f" of {key[0]}" if key[0] else ""),
             "All its NVLinks are inactive, "
             + (
                 "but other GPUs of the same product have active ones."
-                if known
+                if is_certain
                 else "like those of the other GPUs, but this product has NVLink. In some virtual machines this is "
                 "by design."
             ),
@@ -536,27 +529,26 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
     """Looks for GPUs with fewer active NVLinks than others of the same product, or than SXM modules have."""
     links = paste.once(read_nvlinks)
     for host, gpu in dict.fromkeys((link.host, link.gpu) for link in links):
-        mine = [link for link in links if (link.host, link.gpu) == (host, gpu)]
-        active = sum(link.gbs is not None for link in mine)
-        dead = [link.link for link in mine if link.gbs is None and link.link is not None]
-        same = [link for link in links if link.product == mine[0].product and link.gbs is not None]
+        gpu_links = [link for link in links if (link.host, link.gpu) == (host, gpu)]
+        active = sum(link.gbs is not None for link in gpu_links)
+        dead = [link.link for link in gpu_links if link.gbs is None and link.link is not None]
+        same = [link for link in links if link.product == gpu_links[0].product and link.gbs is not None]
         counts: dict[tuple[str | None, int], int] = {}
         for link in same:
             counts[link.host, link.gpu] = counts.get((link.host, link.gpu), 0) + 1
         most = max(counts.values(), default=0)
-        if not active or not dead or not (most > active or _always_has_nvlink(mine[0].product)):
+        if not active or not dead or not (most > active or _always_has_nvlink(gpu_links[0].product)):
             continue
-        compared = f"other GPUs of this product have {most}" if most > active else f"this product has {len(mine)}"
+        compared = f"other GPUs of this product have {most}" if most > active else f"this product has {len(gpu_links)}"
         yield nvlinks_inactive.finding(
             "warning",
-            f"GPU{gpu} ({mine[0].product})" + (f" of {host}" if host else ""),
-            f"{active} of {len(mine)} NVLinks are active, and {compared}: link{'s' * (len(dead) > 1)} "
-            f"{', '.join(map(str, dead))} {'are' if len(dead) > 1 else 'is'} inactive. In a virtual machine with "
-            "a part "
-            "of the GPUs this is by design.",
+            f"GPU{gpu} ({gpu_links[0].product})" + (f" of {host}" if host else ""),
+            f"{active} of {len(gpu_links)} NVLinks are active, and {compared}: link{'s' * (len(dead) > 1)} "
+            f"{', '.join(map(str, dead))} {'are' if len(dead) > 1 else 'is'} inactive. In a virtual machine with a "
+            "part of the GPUs this is by design.",
             "Compare with nvidia-smi topo -m, and look for errors with nvidia-smi nvlink -e. A reset of the GPU may "
             "restore failed links.",
-            [link.line for link in mine if link.gbs is None],
+            [link.line for link in gpu_links if link.gbs is None],
         )
 
 
@@ -586,16 +578,16 @@ def nvlink_error_counters(paste: Paste) -> Iterator[TextFinding]:
     """Looks in nvidia-smi nvlink -e for counters that are not zero. They count since the driver was loaded."""
     counted = [item for item in paste.once(read_nvlink_counters) if item.count]
     for host, gpu in dict.fromkeys((item.host, item.gpu) for item in counted):
-        mine = [item for item in counted if (item.host, item.gpu) == (host, gpu)]
-        shown = ", ".join(f"link {item.link}: {item.count:,} {item.counter}" for item in mine[:4])
+        counters = [item for item in counted if (item.host, item.gpu) == (host, gpu)]
+        counts = ", ".join(f"link {item.link}: {item.count:,} {item.counter}" for item in counters[:4])
         yield nvlink_error_counters.finding(
             "warning",
             f"GPU{gpu}" + (f" of {host}" if host else ""),
-            f"The counters of NVLink errors since the driver was loaded are not zero: {shown}"
-            f"{' and more' * (len(mine) > 4)}. Corrected errors cost bandwidth; the text does not show when they "
-            "happened.",
+            "The counters of NVLink errors since the driver was loaded are not zero: "
+            f"{counts}{' and more' * (len(counters) > 4)}. Corrected errors cost bandwidth; "
+            "the text does not show when they happened.",
             "Run nvidia-smi nvlink -e again after a job. If a counter grows, reset the GPU or have its link checked.",
-            [item.line for item in mine],
+            [item.line for item in counters],
         )
 
 
@@ -622,4 +614,3 @@ GPU_RULES: tuple[Rule, ...] = (
     other_xid,
     xid_consequence,
 )
-"""Rules for faults of GPUs and NVLinks."""

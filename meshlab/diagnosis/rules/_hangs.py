@@ -56,7 +56,7 @@ def _collect(paste: Paste, log: TorchLog) -> str:
             "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste the logs of all ranks, or the dumps "
             "nccl_trace_rank_* of all ranks as JSON"
         )
-    if other_lines(paste).numbers("[PG ") or any(one.is_global for one in log.timeouts):
+    if other_lines(paste).numbers("[PG ") or any(timeout.is_global for timeout in log.timeouts):
         return (
             "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste "
             "the logs of all ranks, or the dumps nccl_trace_rank_* of all ranks as JSON"
@@ -68,7 +68,7 @@ def _collect(paste: Paste, log: TorchLog) -> str:
 
 
 def _order_note(dumps: Sequence[FlightDump]) -> str:
-    """Say that the ranks were numbered, if the dumps do not contain them."""
+    """Return a sentence about numbered ranks, if the dumps do not contain them."""
     if all(dump.is_rank_known for dump in dumps):
         return ""
     return " The dumps do not contain their rank, so they are numbered in the order of the text."
@@ -107,25 +107,25 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
             "error",
             f"{rank_list(report.absent)}{where}",
             what + (" (This report numbers collectives differently from SeqNum.)" if log.timeouts else ""),
-            f"Get the stack of {rank_list(report.absent)} during the hang (py-spy dump --pid PID). Such a rank "
-            "computes, "
-            "waits for I/O, handles an exception, or took another branch than the other ranks.",
+            f"Get the stack of {rank_list(report.absent)} during the hang (py-spy dump --pid PID). "
+            "Such a rank computes, waits for I/O, handles an exception, or took another branch than the other ranks.",
             report.lines,
         )
     if not named:
         for finding, ranks in _missing_in_dumps(paste):
             named |= ranks
             yield finding
-    for one in log.analysed:
-        if one.error == "MISSING" and one.ranks and not set(one.ranks) <= named:
-            named |= set(one.ranks)
+    for analysis in log.analysed:
+        if analysis.error == "MISSING" and analysis.ranks and not set(analysis.ranks) <= named:
+            named |= set(analysis.ranks)
             yield rank_missing.finding(
                 "error",
-                f"{rank_list(one.ranks)}, collective {one.seq}" + (f" of {one.group}" if one.group else ""),
-                f"torchfrtrace found no {one.op or 'collective'} number {one.seq} in the dumps of "
-                f"{rank_list(one.ranks)}, while the other ranks of the group called it.",
-                f"Compare what {rank_list(one.ranks)} called last with the stack that torchfrtrace prints.",
-                [one.line],
+                f"{rank_list(analysis.ranks)}, collective {analysis.seq}"
+                + (f" of {analysis.group}" if analysis.group else ""),
+                f"torchfrtrace found no {analysis.op or 'collective'} number {analysis.seq} in the dumps of "
+                f"{rank_list(analysis.ranks)}, while the other ranks of the group called it.",
+                f"Compare what {rank_list(analysis.ranks)} called last with the stack that torchfrtrace prints.",
+                [analysis.line],
             )
     for line, ranks_late in log.barrier_missing:
         if not set(ranks_late) <= named:
@@ -148,14 +148,18 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
     dumps, groups = paste.once(read_flight_dumps), paste.once(calls_by_group)
     stuck = stuck_ranks(dumps)
     note = _order_note(dumps)
+    # A rank that is late here and waits in another call is a victim itself.
     for group, seq, late, call in late_in_dumps(groups):
         roots = [rank for rank in late if rank not in stuck]
         if not roots:
             continue
-        waiting = sorted(rank for rank, one in group.waiting().items() if one.seq == seq)
+        waiting = sorted(rank for rank, first_call in group.waiting().items() if first_call.seq == seq)
         lasts = sorted({group.last(rank) or 0 for rank in roots})
         last = f"collective {lasts[0]}" if len(lasts) == 1 else f"collectives {lasts[0]} to {lasts[-1]}"
-        lines = [call.line, *(max((one.line for one in group.calls[rank].values()), default=0) for rank in roots)]
+        lines = [
+            call.line,
+            *(max((own_call.line for own_call in group.calls[rank].values()), default=0) for rank in roots),
+        ]
         where = " > ".join(reversed(program_stack(call)[:3]))
         yield (
             rank_missing.finding(
@@ -188,13 +192,15 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
 
 
 def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
-    stuck = {one.rank for one in log.timeouts}
+    stuck = {timeout.rank for timeout in log.timeouts}
     for group, first, late in late_in_logs(log):
-        roots = sorted({one.rank for one in late} - stuck)
+        roots = sorted({status.rank for status in late} - stuck)
         if not roots:
             continue
-        waiting = sorted({one.rank for one in log.timeouts if one.seq == first.seq and one.op == first.op})
-        last = max(one.enqueued for one in late if one.rank in roots)
+        waiting = sorted(
+            {timeout.rank for timeout in log.timeouts if timeout.seq == first.seq and timeout.op == first.op}
+        )
+        last = max(status.enqueued for status in late if status.rank in roots)
         yield rank_missing.finding(
             "error",
             f"{rank_list(roots)}, {plain_name(first.op)} {first.seq} of {group}",
@@ -202,9 +208,8 @@ def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
             f"{rank_list(roots)} had enqueued in this group is {'none' if last < 1 else last}. A rank that is stuck "
             "inside the call itself looks the same, because PyTorch counts a collective after NCCL has taken it.",
             f"Get the stack of {rank_list(roots)} during the hang (py-spy dump --pid PID). Such a rank computes, "
-            "waits for "
-            "I/O, or took another branch than the other ranks.",
-            [first.line, *(one.line for one in late)],
+            "waits for I/O, or took another branch than the other ranks.",
+            [first.line, *(status.line for status in late)],
         )
 
 
@@ -216,8 +221,8 @@ _UNIQUE_ID = re.compile(
 
 def _missing_id(paste: Paste) -> Iterator[TextFinding]:
     """Find ranks that waited for the id of the communicator, which the first rank of the group writes."""
-    found = other_lines(paste).matches(_UNIQUE_ID, "retrieving ncclUniqueId")
-    late = [(line, match) for line, match in found if re.search(r"(?i)time", match["error"])]
+    matches = other_lines(paste).matches(_UNIQUE_ID, "retrieving ncclUniqueId")
+    late = [(line, match) for line, match in matches if re.search(r"(?i)time", match["error"])]
     if late:
         root = late[0][1]["root"]
         waiting = sorted({whole(match["rank"]) for _, match in late})
@@ -249,42 +254,42 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
             at.setdefault(number, {}).setdefault(plain_name(op), []).extend(ranks)
         for number, ops in at.items():
             if len(ops) > 1:
-                shown = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in ops.items())
-                yield _different_ops(f"collective #{number}", shown, "the desync report", report.lines)
+                calls = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in ops.items())
+                yield _different_ops(f"collective #{number}", calls, "the desync report", report.lines)
     for prints in _mismatched_prints(log):
-        if len({plain_name(one.op) for one in prints}) > 1 or _sequence_differs(prints):
-            shown = ", ".join(
-                f"rank {one.rank}: {plain_name(one.op)}" + ("" if one.seq is None else f" {one.seq}") for one in prints
+        if len({plain_name(fingerprint.op) for fingerprint in prints}) > 1 or _sequence_differs(prints):
+            calls = ", ".join(f"rank {fingerprint.rank}: {_call_name(fingerprint)}" for fingerprint in prints)
+            yield _different_ops(
+                "this collective", calls, "TORCH_DISTRIBUTED_DEBUG=DETAIL", [fingerprint.line for fingerprint in prints]
             )
-            yield _different_ops("this collective", shown, "TORCH_DISTRIBUTED_DEBUG=DETAIL", [x.line for x in prints])
     for timeouts, _ in lines_by_group(log).values():
         by_seq: dict[int, list[WorkTimeout]] = {}
         for timeout in timeouts:
             if timeout.seq is not None:
                 by_seq.setdefault(timeout.seq, []).append(timeout)
-        for seq, ones in by_seq.items():
+        for seq, at_seq in by_seq.items():
             by_op: dict[str, list[int]] = {}
-            for timeout in ones:
+            for timeout in at_seq:
                 by_op.setdefault(plain_name(timeout.op), []).append(timeout.rank)
             if len(by_op) > 1:
-                shown = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
-                yield _different_ops(f"collective {seq}", shown, "the watchdogs", [one.line for one in ones])
-    for one in log.analysed:
-        if one.error == "COLLECTIVE_TYPE_MISMATCH":
+                calls = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
+                yield _different_ops(f"collective {seq}", calls, "the watchdogs", [timeout.line for timeout in at_seq])
+    for analysis in log.analysed:
+        if analysis.error == "COLLECTIVE_TYPE_MISMATCH":
             yield _different_ops(
-                f"collective {one.seq}" if one.seq is not None else "a collective",
-                rank_list(one.ranks),
+                f"collective {analysis.seq}" if analysis.seq is not None else "a collective",
+                rank_list(analysis.ranks),
                 "torchfrtrace",
-                [one.line],
+                [analysis.line],
             )
     yield from _order_in_dumps(paste)
 
 
-def _different_ops(where: str, shown: str, source: str, lines: Sequence[PasteLine | int]) -> TextFinding:
+def _different_ops(where: str, calls: str, source: str, lines: Sequence[PasteLine | int]) -> TextFinding:
     return order_mismatch.finding(
         "error",
-        f"{shown} at {where}" if where != "this collective" else shown,
-        f"Under one number, {source} shows different collectives: {shown}.",
+        f"{calls} at {where}" if where != "this collective" else calls,
+        f"Under one number, {source} shows different collectives: {calls}.",
         "Make all ranks call the same collectives in the same order: look for a branch that depends on the rank, the "
         "data or the number of batches, and for an exception that one rank catches.",
         lines,
@@ -292,27 +297,29 @@ def _different_ops(where: str, shown: str, source: str, lines: Sequence[PasteLin
 
 
 def _sequence_differs(prints: Sequence[FingerPrint]) -> bool:
-    numbers = {one.seq for one in prints}
+    numbers = {fingerprint.seq for fingerprint in prints}
     return None not in numbers and len(numbers) > 1
 
 
 def _mismatched_prints(log: TorchLog) -> Iterator[list[FingerPrint]]:
     """Yield the calls of different ranks that DETAIL compared: of one message, or of one message per rank."""
     by_line: dict[int, list[FingerPrint]] = {}
-    for one in log.finger_prints:
-        by_line.setdefault(one.line.number, []).append(one)
-    paired = [ones for ones in by_line.values() if len({one.rank for one in ones}) > 1]
+    for fingerprint in log.finger_prints:
+        by_line.setdefault(fingerprint.line.number, []).append(fingerprint)
+    paired = [prints for prints in by_line.values() if len({fingerprint.rank for fingerprint in prints}) > 1]
     if paired:
         seen = set()
-        for ones in paired:
-            key = frozenset((one.rank, one.op, one.seq, one.shape) for one in ones)
+        for prints in paired:
+            key = frozenset(
+                (fingerprint.rank, fingerprint.op, fingerprint.seq, fingerprint.shape) for fingerprint in prints
+            )
             if key not in seen:
                 seen.add(key)
-                yield ones
+                yield prints
         return
     by_rank: dict[int, FingerPrint] = {}
-    for one in log.finger_prints:
-        by_rank.setdefault(one.rank, one)
+    for fingerprint in log.finger_prints:
+        by_rank.setdefault(fingerprint.rank, fingerprint)
     if len(by_rank) > 1:
         yield list(by_rank.values())
 
@@ -327,32 +334,31 @@ def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
             for rank, call in calls.items():
                 by_op.setdefault(plain_name(call.op), []).append(rank)
             if len(by_op) > 1:
-                shown = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
+                called = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
                 lines = [call.line for call in calls.values()]
                 yield order_mismatch.finding(
                     "error",
-                    f"{shown} at collective {seq} of {group.desc}",
-                    f"Under number {seq} of one process group, the ranks called different collectives: {shown}.{note}",
+                    f"{called} at collective {seq} of {group.desc}",
+                    f"Under number {seq} of one process group, the ranks called different collectives: {called}.{note}",
                     "Compare the stacks of these calls, and make all ranks call the same collectives in one order.",
                     lines,
                 )
                 break
-    found = list(late_in_dumps(groups))
-    if found and all(rank in stuck for _, _, late, _ in found for rank in late):
-        # Every rank that is late waits itself, so nobody is the first: a circle. A rank without a dump could be.
-        group, seq, late, call = found[0]
-        if all(set(one.ranks) <= set(one.dumps) for one, *_ in found):
+    behind = list(late_in_dumps(groups))
+    if behind and all(rank in stuck for _, _, late, _ in behind for rank in late):
+        # Every rank that is late waits itself, so no rank is the first: a cycle. A rank without a dump could be.
+        group, seq, late, call = behind[0]
+        if all(set(late_group.ranks) <= set(late_group.dumps) for late_group, *_ in behind):
             yield order_mismatch.finding(
                 "error",
                 f"{rank_list(late)} and those that wait in {plain_name(call.op)} {seq} of {group.desc}",
                 f"{plain_name(call.op)} {seq} of {group.desc} waits for {rank_list(late)}, which wait in a call of "
-                "another "
-                f"group, so the ranks wait for each other.{note}",
+                f"another group, so the ranks wait for each other.{note}",
                 "Use the process groups in the same order on all ranks.",
                 [call.line],
             )
         return
-    for group, seq, late, _ in found:
+    for group, seq, late, _ in behind:
         place = _other_place(group, seq, late)
         if place is not None:
             yield place
@@ -364,34 +370,39 @@ def _other_place(group: GroupCalls, seq: int, late: Sequence[int]) -> TextFindin
     behind = next((rank for rank in late if group.calls.get(rank)), None)
     if ahead is None or behind is None:
         return None
-    mine, theirs = group.calls[ahead], group.calls[behind]
+    calls_ahead, calls_behind = group.calls[ahead], group.calls[behind]
     first = None
-    for number in sorted(set(mine) & set(theirs), reverse=True):
-        here, there = program_stack(mine[number]), program_stack(theirs[number])
+    for number in sorted(set(calls_ahead) & set(calls_behind), reverse=True):
+        here, there = program_stack(calls_ahead[number]), program_stack(calls_behind[number])
         if not here or not there or here == there:
             break
         first = number
     if first is None:
         return None
-    mine_in, theirs_in = program_stack(mine[first])[0], program_stack(theirs[first])[0]
+    ahead_in, behind_in = program_stack(calls_ahead[first])[0], program_stack(calls_behind[first])[0]
     later = next(
-        (number for number in sorted(mine) if number > first and program_stack(mine[number])[:1] == (theirs_in,)), None
+        (
+            number
+            for number in sorted(calls_ahead)
+            if number > first and program_stack(calls_ahead[number])[:1] == (behind_in,)
+        ),
+        None,
     )
     extra = later - first if later is not None else None
     count = "one call" if extra == 1 else f"{extra} calls"
     tail = (
-        f" Rank {ahead} calls from {theirs_in} at {later}, so it made {count} more than rank {behind} before."
+        f" Rank {ahead} calls from {behind_in} at {later}, so it made {count} more than rank {behind} before."
         if extra is not None
         else ""
     )
     return order_mismatch.finding(
         "error",
         f"ranks {min(ahead, behind)} and {max(ahead, behind)} at collective {first} of {group.desc}",
-        f"Both ranks called {plain_name(mine[first].op)} {first}, but from different places: rank {ahead} in "
-        f"{mine_in}, rank {behind} in {theirs_in}.{tail}",
-        f"Make all ranks call {mine_in} equally often, or none: it contains a collective, so it must not be in a "
+        f"Both ranks called {plain_name(calls_ahead[first].op)} {first}, but from different places: rank {ahead} in "
+        f"{ahead_in}, rank {behind} in {behind_in}.{tail}",
+        f"Make all ranks call {ahead_in} equally often, or none: it contains a collective, so it must not be in a "
         "branch that depends on the rank.",
-        [mine[first].line, theirs[first].line],
+        [calls_ahead[first].line, calls_behind[first].line],
     )
 
 
@@ -405,37 +416,42 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """Look for ranks that call one collective with different sizes or types. NCCL itself does not compare them."""
     log = paste.once(read_torch_log)
     for prints in _mismatched_prints(log):
-        if len({plain_name(one.op) for one in prints}) > 1 or _sequence_differs(prints):
+        if len({plain_name(fingerprint.op) for fingerprint in prints}) > 1 or _sequence_differs(prints):
             continue
         for what in ("shape", "dtype"):
-            values = Counter(getattr(one, what) for one in prints if getattr(one, what) is not None)
+            values = Counter(
+                getattr(fingerprint, what) for fingerprint in prints if getattr(fingerprint, what) is not None
+            )
             if len(values) > 1:
-                shown = " against ".join(
-                    f"rank {one.rank} ({'[' if what == 'shape' else ''}{getattr(one, what)}"
-                    f"{']' if what == 'shape' else ''})"
-                    for one in prints
-                    if getattr(one, what) is not None
+                sides = " against ".join(
+                    f"rank {fingerprint.rank} "
+                    f"({'[' if what == 'shape' else ''}{getattr(fingerprint, what)}{']' if what == 'shape' else ''})"
+                    for fingerprint in prints
+                    if getattr(fingerprint, what) is not None
                 )
                 name = "shapes" if what == "shape" else "types"
-                yield _different_sizes(plain_name(prints[0].op), shown, name, [one.line for one in prints])
+                yield _different_sizes(
+                    plain_name(prints[0].op), sides, name, [fingerprint.line for fingerprint in prints]
+                )
                 break
     for timeouts, _ in lines_by_group(log).values():
         by_call: dict[tuple[int | None, str], dict[int, list[WorkTimeout]]] = {}
-        for one in timeouts:
-            if one.seq is not None and one.elements_in is not None and _EVEN.match(one.op):
-                by_call.setdefault((one.seq, one.op), {}).setdefault(one.elements_in, []).append(one)
+        for timeout in timeouts:
+            if timeout.seq is not None and timeout.elements_in is not None and _EVEN.match(timeout.op):
+                by_call.setdefault((timeout.seq, timeout.op), {}).setdefault(timeout.elements_in, []).append(timeout)
         for (seq, op), sizes in by_call.items():
             if len(sizes) > 1:
-                shown = " against ".join(
-                    f"{rank_list(one.rank for one in ones)} ({size:,} elements)" for size, ones in sizes.items()
+                sides = " against ".join(
+                    f"{rank_list(timeout.rank for timeout in same_size)} ({size:,} elements)"
+                    for size, same_size in sizes.items()
                 )
-                lines = [one.line for ones in sizes.values() for one in ones]
-                yield _different_sizes(f"{plain_name(op)} {seq}", shown, "sizes", lines)
-    for found in log.analysed:
-        if found.error in ("SIZE_OR_SYNTAX_MISMATCH", "COLLECTIVE_DTYPE_MISMATCH"):
-            name = "types" if "DTYPE" in found.error else "sizes"
-            where = f"collective {found.seq}" if found.seq is not None else "a collective"
-            yield _different_sizes(where, f"{rank_list(found.ranks)} against the others", name, [found.line])
+                lines = [timeout.line for same_size in sizes.values() for timeout in same_size]
+                yield _different_sizes(f"{plain_name(op)} {seq}", sides, "sizes", lines)
+    for analysis in log.analysed:
+        if analysis.error in ("SIZE_OR_SYNTAX_MISMATCH", "COLLECTIVE_DTYPE_MISMATCH"):
+            name = "types" if "DTYPE" in analysis.error else "sizes"
+            where = f"collective {analysis.seq}" if analysis.seq is not None else "a collective"
+            yield _different_sizes(where, f"{rank_list(analysis.ranks)} against the others", name, [analysis.line])
     yield from _sizes_in_dumps(paste)
     yield from _parameters_differ(paste)
 
@@ -451,30 +467,30 @@ _PARAMETERS = re.compile(
 
 def _parameters_differ(paste: Paste) -> Iterator[TextFinding]:
     """Find models of DistributedDataParallel that differ between ranks."""
-    found = other_lines(paste).matches(_PARAMETERS, "DDP expects same model", "appears not to match")
-    if found:
-        shown = dict.fromkeys(
+    matches = other_lines(paste).matches(_PARAMETERS, "DDP expects same model", "appears not to match")
+    if matches:
+        sides = dict.fromkeys(
             f"rank {match['rank']} ({match['own']}) against rank {match['peer']} ({match['other']} params)"
             if match["rank"]
             else f"rank {match['here']} ({match['sizes']}) against rank {match['first']}, parameter {match['index']}"
-            for _, match in found
+            for _, match in matches
         )
         yield size_mismatch.finding(
             "error",
-            ", ".join(list(shown)[:4]),
+            ", ".join(list(sides)[:4]),
             "The model that DistributedDataParallel received is not the same on all ranks. With 0 parameters on one "
             "side, that rank may also have failed before, or be in another call.",
             "Build the same model on all ranks before DDP wraps it: the same configuration, the same frozen "
             "parameters (requires_grad), and no branch that depends on the rank.",
-            [line for line, _ in found],
+            [line for line, _ in matches],
         )
 
 
-def _different_sizes(call: str, shown: str, name: str, lines: Sequence[PasteLine | int]) -> TextFinding:
+def _different_sizes(call: str, sides: str, name: str, lines: Sequence[PasteLine | int]) -> TextFinding:
     return size_mismatch.finding(
         "error",
-        f"{shown}, {call}",
-        f"The {name} of one collective ({call}) differ: {shown}.",
+        f"{sides}, {call}",
+        f"The {name} of one collective ({call}) differ: {sides}.",
         "Make the tensors equal on all ranks: drop or pad the last batch, gather the sizes first, and check that all "
         "ranks have the same parameters, with the same requires_grad."
         if name != "types"
@@ -496,12 +512,12 @@ def _sizes_in_dumps(paste: Paste) -> Iterator[TextFinding]:
                 sizes.setdefault((n_elements(call.sizes_in), call.dtypes), []).append(rank)
             if len(sizes) > 1:
                 name = "sizes" if len({size for size, _ in sizes}) > 1 else "types"
-                shown = " against ".join(
+                sides = " against ".join(
                     f"{rank_list(ranks)} ({f'{size:,} elements' if name == 'sizes' else ', '.join(dtypes)})"  # type: ignore[arg-type]
                     for (size, dtypes), ranks in sizes.items()
                 )
                 lines = [call.line for call in calls.values()]
-                yield _different_sizes(f"{plain_name(op)} {seq} of {group.desc}", shown, name, lines)
+                yield _different_sizes(f"{plain_name(op)} {seq} of {group.desc}", sides, name, lines)
                 break
 
 
@@ -513,28 +529,16 @@ def _sizes_in_dumps(paste: Paste) -> Iterator[TextFinding]:
 def collective_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """Look for a mismatch of which the text contains the call of only one rank."""
     prints = paste.once(read_torch_log).finger_prints
-    if len({one.rank for one in prints}) == 1:
-        one = prints[0]
+    if len({fingerprint.rank for fingerprint in prints}) == 1:
+        first = prints[0]
         yield collective_mismatch.finding(
             "error",
-            f"rank {one.rank}, {plain_name(one.op)}",
-            f"PyTorch found that rank {one.rank} calls another collective than the others, or with another size. What "
-            "the others call is not in the text.",
+            f"rank {first.rank}, {plain_name(first.op)}",
+            f"PyTorch found that rank {first.rank} calls another collective than the others, or with another size. "
+            "What the others call is not in the text.",
             "Paste the same message of all ranks: PyTorch before 2.0 prints on each rank only its own call.",
-            [x.line for x in prints],
+            [fingerprint.line for fingerprint in prints],
         )
-
-
-def _join_groups(groups: dict[tuple[object, ...], list[WorkTimeout]]) -> None:
-    """Add lines that name no process group to the only named group with the same collective."""
-    for key in [key for key in groups if len(key) > 1]:
-        same = [
-            name
-            for name, ones in groups.items()
-            if len(name) == 1 and any((one.op, one.seq) == key[1:] for one in ones)
-        ]
-        if key[2] is not None and len(same) == 1:
-            groups[same[0]] += groups.pop(key)
 
 
 @rule("nccl-timeout", "A collective timed out", source=_WATCHDOG)
@@ -544,66 +548,9 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
     The ranks that print it are those that waited. The lines of one rank never show which other rank did not join.
     """
     log = paste.once(read_torch_log)
-    late = [finding.subject for finding in rank_missing.check(paste)]
-    groups: dict[tuple[object, ...], list[WorkTimeout]] = {}
-    for one in log.timeouts:
-        key = (str(one.group),) if one.group is not None else ("", one.op, one.seq)
-        groups.setdefault(key, []).append(one)
-    _join_groups(groups)
-    for same_group in groups.values():
-        first = min(same_group, key=lambda one: one.seq or 0)
-        op, seq, group = first.op, first.seq, str(first.group or "")
-        ones = [one for one in same_group if (one.op, one.seq) == (op, seq)]
-        others = [one for one in same_group if one not in ones]
-        ranks = sorted({one.rank for one in ones})
-        call = plain_name(op) + ("" if seq is None else f" {seq}")
-        where = f"{rank_list(ranks)}{_place(paste, ranks)}{f' of {group}' if group else ''}, {call}"
-        waited = _minutes(max((one.ran_ms or one.limit_ms or 0 for one in ones), default=0) or None)
-        shown = f"{rank_list(ranks).capitalize()} waited {waited or 'until the timeout'} in {call}"
-        if others:
-            shown += f"; {rank_list(one.rank for one in others)} waited in " + ", ".join(
-                dict.fromkeys(plain_name(one.op) + ("" if one.seq is None else f" {one.seq}") for one in others[:4])
-            )
-        if late:
-            yield nccl_timeout.finding(
-                "error",
-                where,
-                f"{shown}. It follows from the missing rank: {late[0]}.",
-                lines=[one.line for one in same_group],
-            )
-            continue
-        if others:
-            why = (
-                f"{shown}. The ranks are in different collectives of one process group. Their lines do "
-                "not show which of them, or which other rank, is the cause."
-            )
-            look = f"Look first at {rank_list(one.rank for one in others)} and at ranks that are not in the text. "
-        elif len(ranks) == 1:
-            why = (
-                f"{shown}, and is the one that noticed, not necessarily the cause: one rank's lines do not show which "
-                "rank did not join."
-            )
-            look = _other_end(ones[0], op)
-        else:
-            is_plausible = len(ranks) > 2 and max(ranks) < MAX_RANKS
-            absent = sorted(set(range(max(ranks) + 1)) - set(ranks)) if is_plausible else []
-            rest = (
-                f" Their lines agree, so the cause is outside them: in ranks that are not in the text "
-                f"(below {max(ranks)}: {rank_list(absent)}), in the network, or on a GPU."
-                if absent and len(absent) <= 16
-                else " Their lines agree, so the cause is outside them: in a rank that is not in the text, in the "
-                "network, or on a GPU."
-            )
-            why = shown + "." + rest
-            look = ""
-        yield nccl_timeout.finding(
-            "error",
-            where,
-            why,
-            f"{look}To find the missing rank, {_collect(paste, log)}. While the job hangs, run py-spy dump "
-            "on every rank, or ncclras on one host.",
-            [one.line for one in same_group],
-        )
+    missing = next((finding.subject for finding in rank_missing.check(paste)), None)
+    for timeouts in _timeouts_by_group(log):
+        yield _group_timeout(paste, timeouts, missing)
     if not log.timeouts:
         yield from _stuck_in_dumps(paste)
     for report in log.desync:
@@ -617,19 +564,80 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
+def _timeouts_by_group(log: TorchLog) -> list[list[WorkTimeout]]:
+    """Return the timeouts of each process group. Lines without a group belong to the only group with their call."""
+    groups: dict[tuple[object, ...], list[WorkTimeout]] = {}
+    for timeout in log.timeouts:
+        key = (str(timeout.group),) if timeout.group is not None else ("", timeout.op, timeout.seq)
+        groups.setdefault(key, []).append(timeout)
+    for _, *call in [key for key in groups if len(key) > 1]:
+        same = [
+            name
+            for name, timeouts in groups.items()
+            if len(name) == 1 and any([timeout.op, timeout.seq] == call for timeout in timeouts)
+        ]
+        if call[1] is not None and len(same) == 1:
+            groups[same[0]] += groups.pop(("", *call))
+    return list(groups.values())
+
+
+def _group_timeout(paste: Paste, timeouts: Sequence[WorkTimeout], missing: str | None) -> TextFinding:
+    """Return the finding about the timeouts of one process group, and about its missing rank if one is known."""
+    first = min(timeouts, key=lambda timeout: timeout.seq or 0)
+    earliest = [timeout for timeout in timeouts if (timeout.op, timeout.seq) == (first.op, first.seq)]
+    others = [timeout for timeout in timeouts if timeout not in earliest]
+    ranks = sorted({timeout.rank for timeout in earliest})
+    call = _call_name(first)
+    where = f"{rank_list(ranks)}{_place(paste, ranks)}{f' of {first.group}' if first.group else ''}, {call}"
+    waited = _minutes(max((timeout.ran_ms or timeout.limit_ms or 0 for timeout in earliest), default=0) or None)
+    why = f"{rank_list(ranks).capitalize()} waited {waited or 'until the timeout'} in {call}"
+    if others:
+        calls = ", ".join(dict.fromkeys(map(_call_name, others[:4])))
+        why += f"; {rank_list(timeout.rank for timeout in others)} waited in {calls}"
+    lines = [timeout.line for timeout in timeouts]
+    if missing is not None:
+        return nccl_timeout.finding("error", where, f"{why}. It follows from the missing rank: {missing}.", lines=lines)
+    look = ""
+    if others:
+        why += ". The ranks are in different collectives of one process group. Their lines do not show which of them, "
+        why += "or which other rank, is the cause."
+        look = f"Look first at {rank_list(timeout.rank for timeout in others)} and at ranks that are not in the text. "
+    elif len(ranks) == 1:
+        why += ", and is the one that noticed, not necessarily the cause: one rank's lines do not show which rank did "
+        why += "not join."
+        look = _other_end(first, first.op)
+    else:
+        why += f". Their lines agree, so the cause is outside them: {_outside(ranks)}, in the network, or on a GPU."
+    look += f"To find the missing rank, {_collect(paste, paste.once(read_torch_log))}. "
+    look += "While the job hangs, run py-spy dump on every rank, or ncclras on one host."
+    return nccl_timeout.finding("error", where, why, look, lines)
+
+
+def _outside(ranks: Sequence[int]) -> str:
+    """Return the ranks that are not in the text, if they are few and the numbers are plausible."""
+    is_plausible = len(ranks) > 2 and max(ranks) < MAX_RANKS
+    absent = sorted(set(range(max(ranks) + 1)) - set(ranks)) if is_plausible else []
+    if absent and len(absent) <= 16:
+        return f"in ranks that are not in the text (below {max(ranks)}: {rank_list(absent)})"
+    return "in a rank that is not in the text"
+
+
+def _call_name(call: WorkTimeout | FingerPrint) -> str:
+    return plain_name(call.op) + ("" if call.seq is None else f" {call.seq}")
+
+
 def _stuck_in_dumps(paste: Paste) -> Iterator[TextFinding]:
     """Find a collective that all ranks of a group called and none finished, and that timed out."""
     for group in paste.once(calls_by_group):
         waiting = group.waiting()
         calls = {(plain_name(call.op), call.seq) for call in waiting.values()}
-        if set(waiting) == set(group.ranks) and len(calls) == 1 and any(one.is_retired for one in waiting.values()):
+        if set(waiting) == set(group.ranks) and len(calls) == 1 and any(call.is_retired for call in waiting.values()):
             ((op, seq),) = calls
             yield nccl_timeout.finding(
                 "error",
                 f"{rank_list(group.ranks)}, {op} {seq} of {group.desc}",
-                f"All ranks of {group.desc} called {op} {seq}, and it timed out, so no rank is missing. The cause is "
-                "on "
-                "a GPU, in the network, or in a size or type that the dumps do not contain.",
+                f"All ranks of {group.desc} called {op} {seq}, and it timed out, so no rank is missing. "
+                "The cause is on a GPU, in the network, or in a size or type that the dumps do not contain.",
                 "Look at the kernel messages (dmesg) of all hosts for Xid, and at NCCL's warnings (NCCL_DEBUG=WARN).",
                 [call.line for call in waiting.values()],
             )
@@ -645,12 +653,12 @@ def dumps_missing(paste: Paste) -> Iterator[TextFinding]:
         absent = [rank for rank in group.ranks if rank not in group.dumps]
         if waiting and absent:
             first = min(waiting.values(), key=lambda call: call.seq)
-            shown = rank_list(absent) if len(absent) < 64 else f"{len(absent)} ranks"
+            ranks = rank_list(absent) if len(absent) < 64 else f"{len(absent)} ranks"
             yield dumps_missing.finding(
                 "info",
-                f"{shown} of {group.desc}",
+                f"{ranks} of {group.desc}",
                 f"{rank_list(waiting).capitalize()} {'waits' if len(waiting) == 1 else 'wait'} in "
-                f"{plain_name(first.op)} {first.seq}. The dumps of {shown} are not in the text, so it does not show "
+                f"{plain_name(first.op)} {first.seq}. The dumps of {ranks} are not in the text, so it does not show "
                 f"which rank did not join.{_order_note(paste.once(read_flight_dumps))}",
                 "Paste the dumps of all ranks as JSON, one after the other.",
                 [first.line],
@@ -672,12 +680,12 @@ def _place(paste: Paste, ranks: Sequence[int]) -> str:
     return ""
 
 
-def _other_end(one: WorkTimeout, op: str) -> str:
-    """Say which rank a rooted collective needs, as far as its sizes show it."""
+def _other_end(timeout: WorkTimeout, op: str) -> str:
+    """Return which rank a rooted collective needs, as far as its sizes show it."""
     name = plain_name(op)
-    if name in ("gather", "reduce") and one.elements_out == 0 and one.elements_in:
+    if name in ("gather", "reduce") and timeout.elements_out == 0 and timeout.elements_in:
         return (
-            f"Rank {one.rank} sends its part and gets nothing back, so look first at the destination of the {name} "
+            f"Rank {timeout.rank} sends its part and gets nothing back, so look first at the destination of the {name} "
             "(usually rank 0), then at the other ranks: crashed, busy, or in another collective. "
         )
     if name == "broadcast":
@@ -687,7 +695,7 @@ def _other_end(one: WorkTimeout, op: str) -> str:
             "FSDP and ZeRO-3 call this for each module, so check that all ranks run the same modules equally often "
             "(generate with synced_gpus=True, experts without tokens, uneven batches, an early exit). "
         )
-    if name == "all_reduce" and one.elements_in == 1:
+    if name == "all_reduce" and timeout.elements_in == 1:
         return "An all_reduce of one element is usually a metric or a flag: look for a branch around it. "
     return ""
 
@@ -702,9 +710,9 @@ _HEARTBEAT = re.compile(r"watchdog got stuck for (\d+) seconds|Heartbeat monitor
 )
 def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
     """Look for the heartbeat monitor, which ends a process whose watchdog thread hangs in a call of CUDA or Python."""
-    found = other_lines(paste).matches(_HEARTBEAT, "watchdog got stuck for", "Heartbeat monitor timed out")
-    ranks = {rank for line, match in found if (rank := _rank_of(line, match.start())) is not None}
-    if found:
+    matches = other_lines(paste).matches(_HEARTBEAT, "watchdog got stuck for", "Heartbeat monitor timed out")
+    ranks = {rank for line, match in matches if (rank := _rank_of(line, match.start())) is not None}
+    if matches:
         yield watchdog_stuck.finding(
             "error",
             rank_list(ranks) if ranks else "the process that prints it",
@@ -712,7 +720,7 @@ def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
             "Python's lock (GIL). This is not the timeout of a collective.",
             "Get the stacks of all threads (py-spy dump --native --pid PID), and look for kernel messages (dmesg) "
             "about the GPU and for storage that does not answer.",
-            [line for line, _ in found],
+            [line for line, _ in matches],
         )
 
 
@@ -733,4 +741,3 @@ HANG_RULES: tuple[Rule, ...] = (
     dumps_missing,
     watchdog_stuck,
 )
-"""Rules for hangs and mismatched collectives."""

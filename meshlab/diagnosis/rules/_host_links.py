@@ -8,11 +8,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._findings import Level, Rule, TextFinding, line_numbers, rule
+from meshlab.diagnosis._findings import Level, TextFinding, line_numbers, rule
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._gpu_tools import matrix_numbers, read_nvlinks
 from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links
 from meshlab.diagnosis.formats._machine_text import health_of, machine_of, matrix_of, tree_of
+from meshlab.diagnosis.rules._line_rules import LineRule, matching, rules_of
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._links import NEAR, UNKNOWN, Distance
@@ -70,14 +71,14 @@ def host_health(paste: Paste) -> Iterator[TextFinding]:
             continue
         code = _CODES.get(item.code, item.code)
         if code == "nic-far-from-gpu":
-            continue  # a rule of its own, which names the nearest NIC
+            continue  # another rule reports it with the nearest NIC
         names = _GPU.findall(item.message.partition(" but ")[0])
         subject = ", ".join(dict.fromkeys(names)) or "all GPUs"
         subject += f" of {item.where}" if item.nodes and item.nodes != ("node0",) else ""
         do = f"{item.fix[0].upper()}{item.fix[1:]}."
         why = f"{item.message[0].upper()}{item.message[1:]}."
         level = "info" if item.code in _BY_DESIGN else _LEVELS[item.severity]
-        yield TextFinding(code, subject, level, why, do, line_numbers(_shown(paste, names)))
+        yield TextFinding(code, subject, level, why, do, line_numbers(_matrix_rows(paste, names)))
 
 
 @rule("nic-far-from-gpu", "No NIC is near a GPU", source=(_SMI, _HEALTH))
@@ -92,22 +93,22 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
             continue
         count = len(node.devices)
         away = node.distance[:count, count:]
-        # The rows of the NICs alone do not tell which of their columns are GPUs.
+        # The rows of the NICs alone do not show which of their columns are GPUs.
         is_known = [UNKNOWN not in node.words[i][count:] for i in range(count)]
-        shown = [i for i in range(count) if away[i].min() > NEAR and is_known[i]]
-        if not shown:
+        far = [i for i in range(count) if away[i].min() > NEAR and is_known[i]]
+        if not far:
             continue
         described = [
             f"{node.ends[i]} (nearest NIC {node.nics[int(away[i].argmin())].name} at "
             f"{Distance(int(away[i].min())).name})"
-            for i in shown
+            for i in far
         ]
         near = [
             f"{node.ends[i]} with {node.nics[int(away[i].argmin())].name}"
             for i in range(count)
             if away[i].min() <= NEAR
         ]
-        why = f"{', '.join(described[:8])} reach{'es' if len(shown) == 1 else ''} every NIC only through the CPU. "
+        why = f"{', '.join(described[:8])} reach{'es' if len(far) == 1 else ''} every NIC only through the CPU. "
         why += f"Behind one PCIe switch are {', '.join(near[:8])}."
         do = "Check for a missing or inactive NIC with ibstat and lspci. "
         if any(_ONE_GPU.search(line.text) for line in paste.find("-g 1", "CUDA_VISIBLE_DEVICES=")):
@@ -120,7 +121,7 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
             f"{', '.join(described[:8])}{_of(names)}",
             why,
             do,
-            _shown(paste, [node.ends[i] for i in shown]),
+            _matrix_rows(paste, [node.ends[i] for i in far]),
         )
 
 
@@ -135,11 +136,11 @@ def no_nvlink(paste: Paste) -> Iterator[TextFinding]:
     for node, names in _kinds(machine):
         count = len(node.devices)
         inner = node.distance[:count, :count]
-        known = node.nvlink_known and node.complete and not (inner == Distance.UNKNOWN).any()
-        if count < 2 or not known or (inner == Distance.NVLINK).any() or names[0] in reported:
+        is_complete = node.nvlink_known and node.complete and not (inner == Distance.UNKNOWN).any()
+        if count < 2 or not is_complete or (inner == Distance.NVLINK).any() or names[0] in reported:
             continue
         where = f"{node.ends[0]}-{node.ends[count - 1]}" + _of(names)
-        lines = _shown(paste, [])
+        lines = _matrix_rows(paste, [])
         if names[0] in faults:
             item = faults[names[0]]
             why, do = f"{item.message[0].upper()}{item.message[1:]}.", f"{item.fix[0].upper()}{item.fix[1:]}."
@@ -176,8 +177,7 @@ def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
                 f"{node.ends[i]} and {node.ends[j]}{more}" + _of(names),
                 f"The GPUs have NVLink between them, but the driver reports {node.p2p[i][j]} for peer access.",
                 "Check the fabric manager and dmesg for NVLink errors, and that no MIG mode, virtual machine or "
-                "registry "
-                "key of the driver disables peer access. Then reset both GPUs.",
+                "registry key of the driver disables peer access. Then reset both GPUs.",
                 [paste.line(number) for number in matrix_numbers(paste)],
             )
 
@@ -200,10 +200,9 @@ def p2p_matrix(paste: Paste) -> Iterator[TextFinding]:
         yield p2p_matrix.finding(
             "warning" if {"CNS", "TNS", "DR"} & set(words) else "info",
             where,
-            f"The driver reports {meanings} for {len(pairs)} pair{'s' * (len(pairs) > 1)}, so data goes through "
-            "the memory of "
-            "the host. For consumer GPUs this is by design. If the matrix is that of topo -p2p n, it only means that "
-            "there is no NVLink.",
+            f"The driver reports {meanings} for {len(pairs)} pair{'s' * (len(pairs) > 1)}, so data goes through the "
+            "memory of the host. For consumer GPUs this is by design. If the matrix is that of topo -p2p n, "
+            "it only means that there is no NVLink.",
             ""
             if words == ["GNS"]
             else "Check the settings of the driver, MIG and the IOMMU if peer access is expected.",
@@ -233,7 +232,7 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
         if count < 2 or names[0] in faulty or _blocked(node):
             continue
         sentences = []
-        described: set[int] = set()
+        described: set[int] = set()  # GPUs of the sentences, because the subject must not name the others
         if node.p2p and all(word == "OK" for i, row in enumerate(node.p2p) for j, word in enumerate(row) if i != j):
             sentences.append(f"The driver allows peer access between {'both' if count == 2 else f'all {count}'} GPUs.")
             described.update(range(count))
@@ -270,7 +269,9 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
             f"{node.ends[0]}-{node.ends[count - 1]}" if len(ends) == count else ", ".join(_end(node, i) for i in ends)
         )
         where += _of(names)
-        yield TextFinding("nothing-wrong", where, "info", " ".join(sentences), do, line_numbers(_shown(paste, [])))
+        yield TextFinding(
+            "nothing-wrong", where, "info", " ".join(sentences), do, line_numbers(_matrix_rows(paste, []))
+        )
 
 
 @rule("acs-iommu-p2p", "ACS redirects PCIe peer-to-peer transfers", source=_ACS, causes=("nccl-timeout",))
@@ -369,12 +370,10 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
             yield small_limits.finding(
                 "warning",
                 f"locked memory{where}",
-                f"Processes may lock only {item.value >> 10:,} KiB. RDMA needs more; without InfiniBand or RoCE "
-                "it does "
-                "not matter.",
+                f"Processes may lock only {item.value >> 10:,} KiB. RDMA needs more; without InfiniBand or RoCE it "
+                "does not matter.",
                 "Set memlock to unlimited in /etc/security/limits.conf, in the unit of the launcher "
-                "(LimitMEMLOCK=infinity) "
-                "or with docker run --ulimit memlock=-1.",
+                "(LimitMEMLOCK=infinity) or with docker run --ulimit memlock=-1.",
                 [item.line],
             )
         elif item.name == "files" and item.value is not None and item.value < _FILES:
@@ -389,37 +388,20 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
             yield small_limits.finding(
                 "warning",
                 f"/dev/shm{where}",
-                f"/dev/shm has {item.value >> 20:,} MiB. NCCL needs up to 9 MiB per pair of ranks and channel of "
-                "a host "
-                "that it connects through shared memory, and data loaders need it too.",
+                f"/dev/shm has {item.value >> 20:,} MiB. NCCL needs up to 9 MiB per pair of ranks and channel of a "
+                "host that it connects through shared memory, and data loaders need it too.",
                 "Start the container with --shm-size=8g or --ipc=host; in Kubernetes mount an emptyDir with medium: "
                 "Memory on /dev/shm.",
                 [item.line],
             )
 
 
-@rule("peermem-unused", "The module nvidia_peermem has no users", source="lsmod(8)")
-def peermem_unused(paste: Paste) -> Iterator[TextFinding]:
-    """Looks for nvidia_peermem in the output of lsmod. Its use count does not show whether GPUDirect RDMA works."""
-    lines = [
-        line
-        for line in paste.find("nvidia_peermem", "nv_peer_mem")
-        if re.match(r"\s*(?:nvidia_peermem|nv_peer_mem)\s+\d+\s+0\b", line.text)
-    ]
-    if lines:
-        yield peermem_unused.finding(
-            "normal",
-            "nvidia_peermem",
-            "The module is loaded. A use count of 0 is normal, because other modules call it without holding it.",
-            "",
-            lines,
-        )
-
-
 def _kinds(machine: Cluster) -> Iterator[tuple[Node, list[str]]]:
     """Iterate over hosts that differ, each with the names of all hosts that equal it."""
     for kind, node in enumerate(machine.templates):
-        names = [name for name, one in zip(machine.names, machine.kinds.tolist(), strict=True) if one == kind]
+        names = [
+            name for name, host_kind in zip(machine.names, machine.kinds.tolist(), strict=True) if host_kind == kind
+        ]
         if names:
             yield node, names
 
@@ -428,8 +410,8 @@ def _of(names: list[str]) -> str:
     """Return the end of a subject that names hosts. A matrix without the name of its host needs none."""
     if names == ["node0"]:
         return ""
-    shown = ", ".join(names[:4])
-    return f" of {shown}" if len(names) <= 4 else f" of {shown} and {len(names) - 4} more"
+    first = ", ".join(names[:4])
+    return f" of {first}" if len(names) <= 4 else f" of {first} and {len(names) - 4} more"
 
 
 def _blocked(node: Node) -> list[tuple[int, int]]:
@@ -455,14 +437,17 @@ def _short(bus: str) -> str:
     return f"{number >> 12 & 0xFF:02x}:{number >> 4 & 0xFF:02x}.{number & 0xF:x}"
 
 
-def _shown(paste: Paste, names: list[str]) -> list[PasteLine]:
+def _matrix_rows(paste: Paste, names: list[str]) -> list[PasteLine]:
     """Return the rows of the matrix, or the heads of the trees, that show a finding about some GPUs."""
     rows = [paste.line(number) for number in matrix_numbers(paste)]
     chosen = [line for line in rows if any(re.match(rf"[\s|]*{name}\b", line.text) for name in names)]
     return chosen or rows or paste.find("=== System : max", "INFO GPU/")[:8]
 
 
-LINK_RULES: tuple[Rule, ...] = (
+_UNUSED_MODULE = re.compile(r"^\s*(?:nvidia_peermem|nv_peer_mem)\s+\d+\s+0\b")
+
+LINK_RULES = rules_of(
+    __name__,
     host_health,
     nic_far_from_gpu,
     no_nvlink,
@@ -472,6 +457,15 @@ LINK_RULES: tuple[Rule, ...] = (
     pcie_width,
     small_limits,
     healthy_matrix,
-    peermem_unused,
+    LineRule(
+        code="peermem-unused",
+        title="The module nvidia_peermem has no users",
+        looks_for="Looks for nvidia_peermem in the output of lsmod. Its use count does not show whether GPUDirect RDMA "
+        "works.",
+        find=matching(_UNUSED_MODULE, "nvidia_peermem", "nv_peer_mem"),
+        level="normal",
+        subject="nvidia_peermem",
+        why="The module is loaded. A use count of 0 is normal, because other modules call it without holding it.",
+        source="lsmod(8)",
+    ),
 )
-"""Rules for the links inside a host."""

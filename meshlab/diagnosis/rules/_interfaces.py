@@ -19,6 +19,7 @@ from meshlab.diagnosis.formats._nccl_lines import (
     read_variables,
     text_list,
 )
+from meshlab.diagnosis.rules._line_rules import LineRule, having, matching, rules_of
 
 _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _TROUBLESHOOTING = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html"
@@ -36,12 +37,12 @@ _VIRTUAL = re.compile(
 )
 def loopback_interface(paste: Paste) -> Iterator[TextFinding]:
     """The interface of the bootstrap is ``lo``, or an address of 127.0.0.0/8, in a job with several hosts."""
-    used = [
+    loopbacks = [
         item
         for item in paste.once(read_bootstrap)
         if item.interface == "lo" or item.address.startswith(("127.", "::1"))
     ]
-    if not used or is_one_host(paste) is True:
+    if not loopbacks or is_one_host(paste) is True:
         return
     names = [item for item in paste.once(read_variables) if item.name == "NCCL_SOCKET_IFNAME"]
     lets_in = next(
@@ -50,30 +51,33 @@ def loopback_interface(paste: Paste) -> Iterator[TextFinding]:
     chosen = next((item for item in names if item.value.lstrip("=").startswith("lo")), None)
     several = is_one_host(paste) is False
     severity: Level = "error" if several else "warning" if lets_in or chosen else "info"
-    hosts = text_list(hosts_of(paste, (item.line for item in used)))
-    why = f"NCCL chose the loopback interface ({used[0].interface}, {used[0].address}) to talk to the other processes. "
+    hosts = text_list(hosts_of(paste, (item.line for item in loopbacks)))
+    why = f"NCCL chose the loopback interface ({loopbacks[0].interface}, {loopbacks[0].address}) to talk to the other "
+    why += "processes. "
     if several:
         why += "A loopback address leads every host to itself, so ranks of other hosts cannot connect."
     else:
         why += "That works within one host only, and the text does not show whether there are others."
     if lets_in:
         why += f" NCCL_SOCKET_IFNAME={lets_in.value} replaces the default ^lo,docker, so it no longer excludes lo."
-    others = sorted({found for item in used for found in _other_interfaces(paste, item.host)})
+    others = sorted({name for item in loopbacks for name in _other_interfaces(paste, item.host)})
     name = others[0] if others else "the interface that leads to the other hosts, such as eth0"
     do = (
         f"Set NCCL_SOCKET_IFNAME={name} on every rank" if others else f"Set NCCL_SOCKET_IFNAME to {name}, on every rank"
     )
     do += ", or exclude lo as well: NCCL_SOCKET_IFNAME=^lo,docker."
-    lines = [item.line for item in used] + [item.line for item in (lets_in, chosen) if item]
-    yield loopback_interface.finding(severity, f"{hosts}, interface {used[0].interface}".lstrip(", "), why, do, lines)
+    lines = [item.line for item in loopbacks] + [item.line for item in (lets_in, chosen) if item]
+    yield loopback_interface.finding(
+        severity, f"{hosts}, interface {loopbacks[0].interface}".lstrip(", "), why, do, lines
+    )
 
 
 def _other_interfaces(paste: Paste, host: str | None) -> set[str]:
     """Return the interfaces that NCCL lists on a host, except the loopback and virtual ones."""
-    found = paste.matches(
+    matches = paste.matches(
         re.compile(r"(?:\]|interface )([^\s:\[\]]+):[\d.]+<\d+>"), "Using interface", "NET/Socket : Using"
     )
-    names = {match[1] for line, match in found if message_of(line).host == host}
+    names = {match[1] for line, match in matches if message_of(line).host == host}
     return {name for name in names if name != "lo" and not _VIRTUAL.match(name)}
 
 
@@ -87,17 +91,16 @@ def virtual_interface(paste: Paste) -> Iterator[TextFinding]:
     """The interface of the bootstrap belongs to docker, a virtual machine or a tunnel, in a job with several hosts."""
     chosen = paste.once(read_bootstrap)
     virtual = {name for name in {item.interface for item in chosen} if _VIRTUAL.match(name)}
-    used = [item for item in chosen if item.interface in virtual or item.address[:4].lower() == "fe80"]
-    if used and is_one_host(paste) is False:
-        hosts = text_list(hosts_of(paste, (item.line for item in used)))
+    unreachable = [item for item in chosen if item.interface in virtual or item.address[:4].lower() == "fe80"]
+    if unreachable and is_one_host(paste) is False:
+        hosts = text_list(hosts_of(paste, (item.line for item in unreachable)))
         yield virtual_interface.finding(
             "warning",
-            f"{hosts}, interface {used[0].interface}".lstrip(", "),
-            f"NCCL chose {used[0].interface} ({used[0].address}) to talk to the other processes. Interfaces of "
-            f"this kind "
-            "are usually not reachable from other hosts.",
+            f"{hosts}, interface {unreachable[0].interface}".lstrip(", "),
+            f"NCCL chose {unreachable[0].interface} ({unreachable[0].address}) to talk to the other processes. "
+            "Interfaces of this kind are usually not reachable from other hosts.",
             "Set NCCL_SOCKET_IFNAME to the interface that leads to the other hosts, on every rank.",
-            [item.line for item in used],
+            [item.line for item in unreachable],
         )
 
 
@@ -138,9 +141,8 @@ def interface_not_found(paste: Paste) -> Iterator[TextFinding]:
         "error",
         affected(paste, lines),
         why,
-        "Compare NCCL_SOCKET_IFNAME with the output of ip -brief address on each host. Where names differ "
-        "between hosts, "
-        "list them all (NCCL_SOCKET_IFNAME=eth0,eno1), give the common beginning, or set the variable in "
+        "Compare NCCL_SOCKET_IFNAME with the output of ip -brief address on each host. Where names differ between "
+        "hosts, list them all (NCCL_SOCKET_IFNAME=eth0,eno1), give the common beginning, or set the variable in "
         "/etc/nccl.conf.",
         [*lines, *(item.line for item in names)],
     )
@@ -171,15 +173,15 @@ _REASONS = {
 
 def _failed_connections(paste: Paste) -> list[tuple[PasteLine, str | None, str]]:
     """Return the lines that report a failed connection, with the address and the reason."""
-    found: list[tuple[PasteLine, str | None, str]] = []
+    failures: list[tuple[PasteLine, str | None, str]] = []
     for line, match in paste.matches(_CONNECT, "onnect to ", "Call to connect failed", "Call to connect timeout"):
         if "retrying" in line.text and "exceeded" not in line.text:
             continue  # normal while the other ranks start
         groups = match.groupdict()
         peer = next((groups[name] for name in groups if name.startswith("peer") and groups[name]), None)
-        found.append((line, peer, groups["reason"].strip()))
-    found += [(line, None, "Connection timed out") for line, _ in paste.matches(_RETRIES, ": exceeded ")]
-    return found
+        failures.append((line, peer, groups["reason"].strip()))
+    failures += [(line, None, "Connection timed out") for line, _ in paste.matches(_RETRIES, ": exceeded ")]
+    return failures
 
 
 @rule(
@@ -192,24 +194,23 @@ def connection_failed(paste: Paste) -> Iterator[TextFinding]:
     """A warning of NCCL reports that a connection failed, with the reason of the operating system."""
     by_reason: dict[str, list[tuple[PasteLine, str | None]]] = defaultdict(list)
     for line, peer, reason in _failed_connections(paste):
-        by_reason[next((known for known in _REASONS if reason.startswith(known)), reason)].append((line, peer))
-    for reason, found in by_reason.items():
+        by_reason[next((meaning for meaning in _REASONS if reason.startswith(meaning)), reason)].append((line, peer))
+    for reason, failures in by_reason.items():
         if reason == "Too many open files":
             continue
-        peers = list(dict.fromkeys(_spell_peer(peer) for _, peer in found if peer))
-        lines = [line for line, _ in found]
+        peers = list(dict.fromkeys(_spell_peer(peer) for _, peer in failures if peer))
+        lines = [line for line, _ in failures]
         to = f" to {text_list(peers[:4])}" + (f" and {len(peers) - 4} more" if len(peers) > 4 else "") if peers else ""
         meaning = _REASONS.get(reason, "see the text of the operating system")
         why = f"A TCP connection{to} could not be made ({reason}): {meaning}."
-        addresses = {peer.partition("<")[0].strip("[]") for _, peer in found if peer}
+        addresses = {peer.partition("<")[0].strip("[]") for _, peer in failures if peer}
         why += _address_hint(addresses)
-        first = next((peer.partition("<")[0] for _, peer in found if peer), "ADDRESS")
-        port = next((peer.partition("<")[2].rstrip(">") for _, peer in found if peer), "PORT")
+        first = next((peer.partition("<")[0] for _, peer in failures if peer), "ADDRESS")
+        port = next((peer.partition("<")[2].rstrip(">") for _, peer in failures if peer), "PORT")
         do = (
-            f"Test the path from that host: nc -vz {first} {port} while the job waits, or any free port with nc "
-            f"-l on the "
-            "other side. Open the ports between the hosts (to test this, stop the firewall: systemctl stop firewalld, "
-            "ufw disable), and set NCCL_SOCKET_IFNAME to an interface that all hosts reach."
+            f"Test the path from that host: nc -vz {first} {port} while the job waits, or any free port with nc -l on "
+            "the other side. Open the ports between the hosts (to test this, stop the firewall: systemctl stop "
+            "firewalld, ufw disable), and set NCCL_SOCKET_IFNAME to an interface that all hosts reach."
         )
         yield connection_failed.finding("error", f"{affected(paste, lines)}{to}".strip(), why, do, lines)
 
@@ -220,7 +221,7 @@ def _spell_peer(peer: str) -> str:
 
 
 def _address_hint(addresses: set[str]) -> str:
-    """Say what the address itself tells."""
+    """Return what the address itself shows, as a sentence."""
     for text in sorted(addresses):
         try:
             address = ipaddress.ip_address(text.partition("%")[0])
@@ -235,89 +236,61 @@ def _address_hint(addresses: set[str]) -> str:
     return ""
 
 
-@rule(
-    "hostname-unresolved",
-    "A host name cannot be resolved",
-    source=(f"{_ENV}#nccl-comm-id", "NCCL src/misc/socket.cc"),
-)
-def address_info_failed(paste: Paste) -> Iterator[TextFinding]:
-    """NCCL could not turn the host in ``NCCL_COMM_ID`` into an address."""
-    lines = paste.find("Net : error encountered when getting address info")
-    if lines:
-        yield address_info_failed.finding(
-            "error",
-            affected(paste, lines),
-            "The name of the host in NCCL_COMM_ID cannot be turned into an address on this host.",
-            "Give NCCL_COMM_ID an IP address (NCCL_COMM_ID=10.0.0.1:23456), or add the name to DNS or /etc/hosts.",
-            lines,
-        )
-
-
 _COUNTS = re.compile(r"mismatch in (?:rank count|info) from procs")
-
-
-@rule(
-    "world-size-mismatch",
-    "Processes with different numbers of ranks try to form one communicator",
-    source="NCCL src/bootstrap.cc",
-)
-def world_size_mismatch(paste: Paste) -> Iterator[TextFinding]:
-    """The root of the bootstrap received different numbers of ranks."""
-    lines = [line for line, _ in paste.matches(_COUNTS, "mismatch in ")]
-    if lines:
-        yield world_size_mismatch.finding(
-            "error",
-            affected(paste, lines),
-            "Processes with the same unique id gave different numbers of ranks: their world sizes differ, or processes "
-            "of an older start are still alive and use the same address.",
-            "Start all processes with the same world size, and end the processes of earlier runs on every host first.",
-            lines,
-        )
+_FOREIGN = re.compile(r"wrong (magic|type) \w+ != \w+")
 
 
 @rule("duplicate-rank", "Two processes have the same rank", source="NCCL src/bootstrap.cc")
 def duplicate_rank(paste: Paste) -> Iterator[TextFinding]:
     """The root of the bootstrap saw one rank twice."""
-    found = paste.matches(re.compile(r"rank (\d+) of (\d+) ranks has already checked in"), "has already checked in")
-    if found:
-        ranks = sorted({whole(match[1]) for _, match in found})
+    matches = paste.matches(re.compile(r"rank (\d+) of (\d+) ranks has already checked in"), "has already checked in")
+    if matches:
+        ranks = sorted({whole(match[1]) for _, match in matches})
         yield duplicate_rank.finding(
             "error",
-            f"rank {text_list([str(rank) for rank in ranks])} of {found[0][1][2]}",
+            f"rank {text_list([str(rank) for rank in ranks])} of {matches[0][1][2]}",
             "Two processes joined the communicator with the same rank, so another rank will never join.",
             "Check how ranks are given (RANK, node_rank of torchrun, the rank passed to ncclCommInitRank), and that no "
             "process of an earlier start uses the same address.",
-            [line for line, _ in found],
+            [line for line, _ in matches],
         )
 
 
-@rule(
-    "foreign-connection",
-    "A process that is not part of the communicator connected",
-    source="NCCL src/misc/socket.cc",
-)
-def foreign_connection(paste: Paste) -> Iterator[TextFinding]:
-    """A connection has the wrong magic number or the wrong type."""
-    found = paste.matches(re.compile(r"wrong (magic|type) \w+ != \w+"), "wrong magic", "wrong type")
-    if found:
-        yield foreign_connection.finding(
-            "warning",
-            affected(paste, [line for line, _ in found]),
-            "A connection arrived that does not belong to this communicator: from a process of another job or "
-            "of an older "
-            "start, from a port scanner, or from a rank with another version of NCCL.",
-            "End old processes on every host, use the same NCCL everywhere, and keep scanners away from these ports.",
-            [line for line, _ in found],
-        )
-
-
-INTERFACE_RULES = (
+INTERFACE_RULES = rules_of(
+    __name__,
     loopback_interface,
     virtual_interface,
     interface_not_found,
     connection_failed,
-    address_info_failed,
-    world_size_mismatch,
+    LineRule(
+        code="hostname-unresolved",
+        title="A host name cannot be resolved",
+        looks_for="NCCL could not turn the host in ``NCCL_COMM_ID`` into an address.",
+        find=having("Net : error encountered when getting address info"),
+        why="The name of the host in NCCL_COMM_ID cannot be turned into an address on this host.",
+        do="Give NCCL_COMM_ID an IP address (NCCL_COMM_ID=10.0.0.1:23456), or add the name to DNS or /etc/hosts.",
+        source=(f"{_ENV}#nccl-comm-id", "NCCL src/misc/socket.cc"),
+    ),
+    LineRule(
+        code="world-size-mismatch",
+        title="Processes with different numbers of ranks try to form one communicator",
+        looks_for="The root of the bootstrap received different numbers of ranks.",
+        find=matching(_COUNTS, "mismatch in "),
+        why="Processes with the same unique id gave different numbers of ranks: their world sizes differ, or processes "
+        "of an older start are still alive and use the same address.",
+        do="Start all processes with the same world size, and end the processes of earlier runs on every host first.",
+        source="NCCL src/bootstrap.cc",
+    ),
     duplicate_rank,
-    foreign_connection,
+    LineRule(
+        code="foreign-connection",
+        title="A process that is not part of the communicator connected",
+        looks_for="A connection has the wrong magic number or the wrong type.",
+        find=matching(_FOREIGN, "wrong magic", "wrong type"),
+        level="warning",
+        why="A connection arrived that does not belong to this communicator: from a process of another job or of an "
+        "older start, from a port scanner, or from a rank with another version of NCCL.",
+        do="End old processes on every host, use the same NCCL everywhere, and keep scanners away from these ports.",
+        source="NCCL src/misc/socket.cc",
+    ),
 )

@@ -1,6 +1,4 @@
-"""Rules for a job as a whole: data of different sizes, errors of a GPU that NCCL meets, ended peers, "
-"variables, RCCL.
-"""
+"""Rules for a job as a whole: data of different sizes, errors of a GPU, ended peers, variables, RCCL."""
 
 from __future__ import annotations
 
@@ -15,13 +13,13 @@ from meshlab.diagnosis.formats._nccl_lines import (
     hosts_of,
     number_list,
     read_communicators,
-    read_cuda_failures,
     read_variables,
     read_versions,
     read_warnings,
     text_list,
     warnings_with,
 )
+from meshlab.diagnosis.rules._line_rules import LineRule, cuda_failures, having, matching, rules_of
 from meshlab.mesh._axes import MAX_RANKS
 
 _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
@@ -50,19 +48,19 @@ _SIZES = re.compile(
 )
 def transfer_size_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """The network transport received more or less than the other side announced."""
-    found = paste.matches(
+    matches = paste.matches(
         _SIZES, "collective mismatch error", "message truncated : receiving", "posted incorrect receive"
     )
     old = paste.find("Mismatched collective detected", "may be caused by a collective mismatch")
-    if not found and not old:
+    if not matches and not old:
         return
-    lines = [*(line for line, _ in found), *old]
-    peers = list(dict.fromkeys(match["peer"].partition("<")[0] for _, match in found if match["peer"]))
+    lines = [*(line for line, _ in matches), *old]
+    peers = list(dict.fromkeys(match["peer"].partition("<")[0] for _, match in matches if match["peer"]))
     why = "Two ranks of the same step do not agree on the size of a transfer"
-    if found and found[0][1]["local"]:
-        why += f": {found[0][1]['local']} bytes here, {found[0][1]['remote']} bytes on the other side"
-    elif found and found[0][1]["received"]:
-        why += f": {found[0][1]['received']} bytes arrived instead of {found[0][1]['wanted']}"
+    if matches and matches[0][1]["local"]:
+        why += f": {matches[0][1]['local']} bytes here, {matches[0][1]['remote']} bytes on the other side"
+    elif matches and matches[0][1]["received"]:
+        why += f": {matches[0][1]['received']} bytes arrived instead of {matches[0][1]['wanted']}"
     why += ". They call different collectives, or with different counts, or run with different settings of NCCL."
     against = f" against peer {text_list(peers[:4])}" if peers else ""
     around = dict.fromkeys(match[1] for line in old if (match := _AROUND.search(line.text)))
@@ -71,30 +69,13 @@ def transfer_size_mismatch(paste: Paste) -> Iterator[TextFinding]:
         "error",
         f"{affected(paste, lines)}{against}".strip(),
         why,
-        "Compare the NCCL_* variables and the versions of NCCL of both hosts first, then the order and the "
-        "sizes of the "
-        "calls with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL on all ranks.",
+        "Compare the NCCL_* variables and the versions of NCCL of both hosts first, then the order and the sizes of "
+        "the calls with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=COLL on all ranks.",
         lines,
     )
 
 
-@rule("bootstrap-truncated", "Ranks exchanged data of different sizes during the setup", source="NCCL src/bootstrap.cc")
-def bootstrap_truncated(paste: Paste) -> Iterator[TextFinding]:
-    """The bootstrap received more bytes than it expected."""
-    lines = [line for line in paste.find("Message truncated : received ") if "NET/" not in line.text]
-    if lines:
-        yield bootstrap_truncated.finding(
-            "error",
-            affected(paste, lines),
-            "During the setup a rank received more data than it expected. The ranks use different versions of "
-            "NCCL, or they "
-            "are in different calls (one creates a communicator that another does not).",
-            "Compare the versions (NCCL_DEBUG=VERSION) on all ranks, and check that all ranks create the same "
-            "communicators "
-            "in the same order.",
-            lines,
-        )
-
+_OF_BOOTSTRAP = re.compile(r"^(?!.*NET/)")
 
 # -- errors of CUDA that NCCL meets ------------------------------------------------------------------------------------
 
@@ -102,29 +83,6 @@ _EARLIER = re.compile(
     r"illegal memory access|unspecified launch failure|misaligned address|illegal instruction|device-side assert"
     r"|invalid program counter|launch timed out|hardware stack error|invalid address space"
 )
-
-
-@rule(
-    "cuda-error",
-    "A GPU failed before NCCL used it",
-    source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
-    causes=("rank-died",),
-)
-def earlier_cuda_error(paste: Paste) -> Iterator[TextFinding]:
-    """A warning of NCCL has an error of CUDA that a kernel caused earlier."""
-    found = [(item, match) for item, match in paste.once(read_cuda_failures) if _EARLIER.search(match["text"])]
-    if found:
-        yield earlier_cuda_error.finding(
-            "error",
-            affected(paste, [item for item, _ in found]),
-            f"CUDA reports '{found[0][1]['text']}'. Such errors come from a kernel that ran earlier on this "
-            f"GPU, usually one "
-            "of the program; NCCL is only the next to call CUDA.",
-            "Run this rank with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer to find the kernel, and check dmesg "
-            "| grep -i xid "
-            "on its host.",
-            [item.line for item, _ in found],
-        )
 
 
 # -- ended peers -------------------------------------------------------------------------------------------------------
@@ -141,6 +99,7 @@ _ECHOES = re.compile(
 
 
 # A word of each of them, in lower case. Most warnings have none, and finding out takes a tenth of the time.
+# Lists of words have several words per line (fmt: skip), because a column of them would fill a screen.
 _WORDS_OF_ECHOES = (
     "connection closed by", "socket recv failed", "execute operation", "proxy call to", "closing connection",
     "fatal error", "progress error", "is in abort", "ncclasyncjobcomplete", "could not receive type", "call to recv",
@@ -184,22 +143,20 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     warnings = [item for item in paste.once(read_warnings) if item.line not in harmless]
     if not warnings or not all(item.line in echoes for item in warnings) or paste.numbers(*_OTHER_CAUSES):
         return
-    found = [(item, match) for item in warnings if (match := _PEER.search(item.text))]
-    if not found:
+    closed = [(item, match) for item in warnings if (match := _PEER.search(item.text))]
+    if not closed:
         return
-    peers = list(dict.fromkeys(match["peer"] for _, match in found))
-    own = set(hosts_of(paste, [item.line for item in warnings]))
-    others = [peer for peer in peers if peer not in own] or peers
+    peers = list(dict.fromkeys(match["peer"] for _, match in closed))
+    own_hosts = set(hosts_of(paste, [item.line for item in warnings]))
+    others = [peer for peer in peers if peer not in own_hosts] or peers
     yield peer_ended.finding(
         "error",
-        f"a process on {text_list(others[:6])}, noticed by {affected(paste, [item for item, _ in found])}",
-        f"A process on {text_list(others[:6])} closed its connection: it ended or aborted first. These lines "
-        f"only notice it, "
-        "and do not show why.",
-        "Read the log of the ranks on that host: the first warning or traceback in time is the cause. Look "
-        "there for exit "
-        "codes, dmesg | grep -i -E 'killed process|xid', and the limits of the job.",
-        [item.line for item, _ in found],
+        f"a process on {text_list(others[:6])}, noticed by {affected(paste, [item for item, _ in closed])}",
+        f"A process on {text_list(others[:6])} closed its connection: it ended or aborted first. "
+        "These lines only notice it, and do not show why.",
+        "Read the log of the ranks on that host: the first warning or traceback in time is the cause. "
+        "Look there for exit codes, dmesg | grep -i -E 'killed process|xid', and the limits of the job.",
+        [item.line for item, _ in closed],
     )
 
 
@@ -227,19 +184,17 @@ def variables_differ(paste: Paste) -> Iterator[TextFinding]:
     for name, by_value in values.items():
         if len(by_value) > 1:
             parts = [
-                f"{value!r} on {text_list(list(dict.fromkeys(host for host, _ in found if host))[:4])}"
-                for value, found in by_value.items()
+                f"{value!r} on {text_list(list(dict.fromkeys(host for host, _ in places if host))[:4])}"
+                for value, places in by_value.items()
             ]
             yield variables_differ.finding(
                 "warning",
                 f"{name}: {', '.join(parts)}",
-                f"{name} differs between ranks. Ranks that choose different algorithms, sizes or transports can "
-                f"hang or stop "
-                "with a mismatch.",
+                f"{name} differs between ranks. Ranks that choose different algorithms, sizes or transports can hang "
+                "or stop with a mismatch.",
                 f"Give {name} the same value on every rank (mpirun -x, srun --export, the environment of the "
-                f"container, "
-                "/etc/nccl.conf, ~/.nccl.conf).",
-                [line for found in by_value.values() for _, line in found],
+                "container, /etc/nccl.conf, ~/.nccl.conf).",
+                [line for places in by_value.values() for _, line in places],
             )
 
 
@@ -259,9 +214,8 @@ def init_incomplete(paste: Paste) -> Iterator[TextFinding]:
             yield init_incomplete.finding(
                 "info",
                 f"{number_list((rank for rank, _ in stuck), 'rank')} of communicator {comm}",
-                "These ranks began the setup of the communicator and do not print its end, while other ranks "
-                "do. They are "
-                "stuck there, or their lines are missing in the text.",
+                "These ranks began the setup of the communicator and do not print its end, while other ranks do. "
+                "They are stuck there, or their lines are missing in the text.",
                 "Look at the last lines of these ranks, and get their stacks (py-spy dump --native).",
                 [line for _, line in stuck],
             )
@@ -282,9 +236,8 @@ def ranks_not_shown(paste: Paste) -> Iterator[TextFinding]:
             yield ranks_not_shown.finding(
                 "info",
                 f"{number_list(missing, 'rank')} of communicator {comm}",
-                "No rank finished the setup of this communicator, and the text has no lines of these ranks. If "
-                "their logs are "
-                "complete, they never began it, and all others wait for them.",
+                "No rank finished the setup of this communicator, and the text has no lines of these ranks. "
+                "If their logs are complete, they never began it, and all others wait for them.",
                 "Look whether these ranks are running, and at their last lines.",
                 [line for _, _, _, line in ranks],
             )
@@ -293,68 +246,75 @@ def ranks_not_shown(paste: Paste) -> Iterator[TextFinding]:
 # -- RCCL --------------------------------------------------------------------------------------------------------------
 
 
-@rule(
-    "iommu-not-passthrough",
-    "The IOMMU may not be in passthrough mode",
-    source=(_RCCL, "https://github.com/ROCm/rccl/issues/1454"),
-)
-def iommu_not_passthrough(paste: Paste) -> Iterator[TextFinding]:
-    """RCCL misses ``iommu=pt`` in the command line of the kernel."""
-    lines = paste.find('Missing "iommu=pt"')
-    if lines:
-        version = next((f" (RCCL {item.version})" for item in paste.once(read_versions) if item.library == "RCCL"), "")
-        yield iommu_not_passthrough.finding(
-            "warning",
-            f"{text_list(hosts_of(paste, [line.number for line in lines])[:8])}{version}".strip(),
-            "RCCL does not find iommu=pt in the command line of the kernel. Without passthrough, P2P between "
-            "GPUs may fail or "
-            "hang. This is only a hint: where passthrough is the default of the kernel, the message is wrong.",
-            'Check dmesg | grep "Default domain type": if it is not Passthrough, add iommu=pt to the kernel '
-            "command line and "
-            "reboot.",
-            lines,
-        )
+def _hosts_with_rccl(paste: Paste, numbers: Sequence[int]) -> str:
+    version = next((f" (RCCL {item.version})" for item in paste.once(read_versions) if item.library == "RCCL"), "")
+    return f"{text_list(hosts_of(paste, numbers)[:8])}{version}".strip()
 
 
-@rule("numa-balancing", "NUMA balancing is on", source=_RCCL)
-def numa_balancing(paste: Paste) -> Iterator[TextFinding]:
-    """RCCL reports that automatic NUMA balancing is on."""
-    lines = paste.find("NUMA auto balancing enabled")
-    if lines:
-        yield numa_balancing.finding(
-            "warning",
-            text_list(hosts_of(paste, [line.number for line in lines])[:8]),
-            "Automatic NUMA balancing moves pages while GPUs use them, so times vary. It is not the cause of an error.",
-            "Turn it off: sudo sysctl kernel.numa_balancing=0.",
-            lines,
-        )
-
-
-@rule("fine-grain-pcie", "Fine-grained memory over PCIe is off", source=_RCCL)
-def fine_grain_pcie(paste: Paste) -> Iterator[TextFinding]:
-    """RCCL misses ``HSA_FORCE_FINE_GRAIN_PCIE=1``."""
-    lines = paste.find('Missing "HSA_FORCE_FINE_GRAIN_PCIE=1"')
-    if lines:
-        yield fine_grain_pcie.finding(
-            "info",
-            text_list(hosts_of(paste, [line.number for line in lines])[:8]),
-            "RCCL does not find HSA_FORCE_FINE_GRAIN_PCIE=1, which P2P over PCIe needs on AMD GPUs without XGMI "
-            "between "
-            "them. It is a hint, not an error.",
-            "If the GPUs are connected by PCIe only, set HSA_FORCE_FINE_GRAIN_PCIE=1.",
-            lines,
-        )
-
-
-JOB_RULES = (
+JOB_RULES = rules_of(
+    __name__,
     transfer_size_mismatch,
-    bootstrap_truncated,
-    earlier_cuda_error,
+    LineRule(
+        code="bootstrap-truncated",
+        title="Ranks exchanged data of different sizes during the setup",
+        looks_for="The bootstrap received more bytes than it expected.",
+        find=matching(_OF_BOOTSTRAP, "Message truncated : received "),
+        why="During the setup a rank received more data than it expected. The ranks use different versions of NCCL, "
+        "or they are in different calls (one creates a communicator that another does not).",
+        do="Compare the versions (NCCL_DEBUG=VERSION) on all ranks, and check that all ranks create the same "
+        "communicators in the same order.",
+        source="NCCL src/bootstrap.cc",
+    ),
+    LineRule(
+        code="cuda-error",
+        title="A GPU failed before NCCL used it",
+        looks_for="A warning of NCCL has an error of CUDA that a kernel caused earlier.",
+        find=cuda_failures(_EARLIER),
+        why="CUDA reports '{text}'. Such errors come from a kernel that ran earlier on this GPU, usually one of the "
+        "program; NCCL is only the next to call CUDA.",
+        do="Run this rank with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer to find the kernel, and check dmesg | grep "
+        "-i xid on its host.",
+        source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
+        causes=("rank-died",),
+    ),
     peer_ended,
     variables_differ,
     init_incomplete,
     ranks_not_shown,
-    iommu_not_passthrough,
-    numa_balancing,
-    fine_grain_pcie,
+    LineRule(
+        code="iommu-not-passthrough",
+        title="The IOMMU may not be in passthrough mode",
+        looks_for="RCCL misses ``iommu=pt`` in the command line of the kernel.",
+        find=having('Missing "iommu=pt"'),
+        level="warning",
+        subject=_hosts_with_rccl,
+        why="RCCL does not find iommu=pt in the command line of the kernel. Without passthrough, P2P between GPUs may "
+        "fail or hang. This is only a hint: where passthrough is the default of the kernel, the message is wrong.",
+        do='Check dmesg | grep "Default domain type": if it is not Passthrough, add iommu=pt to the kernel command '
+        "line and reboot.",
+        source=(_RCCL, "https://github.com/ROCm/rccl/issues/1454"),
+    ),
+    LineRule(
+        code="numa-balancing",
+        title="NUMA balancing is on",
+        looks_for="RCCL reports that automatic NUMA balancing is on.",
+        find=having("NUMA auto balancing enabled"),
+        level="warning",
+        subject="{hosts}",
+        why="Automatic NUMA balancing moves pages while GPUs use them, so times vary. It is not the cause of an error.",
+        do="Turn it off: sudo sysctl kernel.numa_balancing=0.",
+        source=_RCCL,
+    ),
+    LineRule(
+        code="fine-grain-pcie",
+        title="Fine-grained memory over PCIe is off",
+        looks_for="RCCL misses ``HSA_FORCE_FINE_GRAIN_PCIE=1``.",
+        find=having('Missing "HSA_FORCE_FINE_GRAIN_PCIE=1"'),
+        level="info",
+        subject="{hosts}",
+        why="RCCL does not find HSA_FORCE_FINE_GRAIN_PCIE=1, which P2P over PCIe needs on AMD GPUs without XGMI "
+        "between them. It is a hint, not an error.",
+        do="If the GPUs are connected by PCIe only, set HSA_FORCE_FINE_GRAIN_PCIE=1.",
+        source=_RCCL,
+    ),
 )

@@ -26,21 +26,21 @@ def two_copies(paste: Paste) -> Iterator[TextFinding]:
     Runs that follow each other have results, an error or a command between them.
     """
     for start in paste.once(read_test_starts):
-        roots = {(one.host, one.pid): one for one in start.devices if one.rank == 0}
+        roots = {(device.host, device.pid): device for device in start.devices if device.rank == 0}
         if len(roots) > 1 or len(start.headers) > 1:
             yield _copies(paste, start)
 
 
 def _copies(paste: Paste, start: TestStart) -> TextFinding:
-    roots = [one for one in start.devices if one.rank == 0]
-    hosts = list(dict.fromkeys(one.host for one in start.devices))
-    number = max(len({(one.host, one.pid) for one in roots}), len(start.headers))
-    lines = [*start.headers, *(one.line for one in roots)]
+    roots = [device for device in start.devices if device.rank == 0]
+    hosts = list(dict.fromkeys(device.host for device in start.devices))
+    number = max(len({(root.host, root.pid) for root in roots}), len(start.headers))
+    lines = [*start.headers, *(root.line for root in roots)]
     if start.command is not None:
         lines.append(start.command)
     command = paste.line(start.command).text if start.command is not None else ""
     node = re.search(r"--nodelist[= ](\S+)|-w (\S+)", command)
-    where = ", ".join(hosts) or (next(one for one in node.groups() if one) if node else "")
+    where = ", ".join(hosts) or (next(name for name in node.groups() if name) if node else "")
     tool = "srun" if "srun" in command else "mpirun" if "mpirun" in command else "the launcher"
     each = (
         "each of them calls itself rank 0"
@@ -48,12 +48,12 @@ def _copies(paste: Paste, start: TestStart) -> TextFinding:
         else "each prints the header, which only rank 0 of a job does"
     )
     plugins = [line.text.removeprefix("srun: ").strip() for line in other_lines(paste).find("srun: ")]
-    known = [one for one in plugins if re.fullmatch(r"(?:pmi\w*|pmix\w*|openmpi|cray_shasta|none)", one)]
-    if known:
+    types = [plugin for plugin in plugins if re.fullmatch(r"(?:pmi\w*|pmix\w*|openmpi|cray_shasta|none)", plugin)]
+    if types:
         do = (
-            f"Start with the PMI type that the MPI library of the program was built for. This Slurm offers "
-            f"{', '.join(known)}"
-            + ("" if any("pmix" in one for one in known) else " and no pmix, which Open MPI needs")
+            "Start with the PMI type that the MPI library of the program was built for. "
+            f"This Slurm offers {', '.join(types)}"
+            + ("" if any("pmix" in name for name in types) else " and no pmix, which Open MPI needs")
             + ". Check also that nccl-tests was built with MPI=1."
         )
     else:
@@ -134,9 +134,9 @@ _LAUNCH_DO = {
 )
 def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
     """Look for launchers that could not start the processes or bring them together."""
-    found = other_lines(paste).matches(_LAUNCH, *_LAUNCH_LITERALS)
+    matches = other_lines(paste).matches(_LAUNCH, *_LAUNCH_LITERALS)
     kinds: dict[str, list[tuple[PasteLine, re.Match[str]]]] = {}
-    for line, match in found:
+    for line, match in matches:
         kind = next(name for name in _LAUNCH_DO if match[name] is not None)
         kinds.setdefault(kind, []).append((line, match))
     if not kinds:
@@ -144,10 +144,10 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
     # A failed start prints several of these messages. The first one is closest to the cause.
     kind = min(kinds, key=lambda name: kinds[name][0][0].number)
     line, match = kinds[kind][0]
-    lines = [one for ones in kinds.values() for one, _ in ones]
+    lines = [message for messages in kinds.values() for message, _ in messages]
     if kind == "pmix":
         neighbour = paste.matches(re.compile(r"neighbor id: next \d+:(\S+?), prev \d+:(\S+)"), "neighbor id:")
-        others = sorted({name for _, one in neighbour for name in one.groups()} - {match["node"]})
+        others = sorted({name for _, ids in neighbour for name in ids.groups()} - {match["node"]})
         other = ", ".join(others)
         subject = f"slurmstepd on {match['node']}" + (f" waiting for {other}" if other else "")
         why = (
@@ -155,7 +155,7 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
             + (f" waiting for {other}" if other else "")
             + ", before any call of NCCL."
         )
-        lines += [one for one, _ in neighbour]
+        lines += [message for message, _ in neighbour]
     else:
         host = match["host"] or line.host or ""
         named = re.search(r"(?:start failed on|on node|Task launch for) (\S+?)[:. ]", line.text)
@@ -181,17 +181,17 @@ _REQUESTED = re.compile(
 )
 def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
     """Look for a device number that does not exist, or a check that counts fewer GPUs than are asked for."""
-    found = other_lines(paste).matches(_ORDINAL, "invalid device ordinal", "cudaErrorInvalidDevice")
+    matches = other_lines(paste).matches(_ORDINAL, "invalid device ordinal", "cudaErrorInvalidDevice")
     # In NCCL's own calls, the number is of a peer: a GPU that this container does not see, which another rule finds.
-    found = [one for one in found if "NCCL WARN" not in one[0].text]
-    found += other_lines(paste).matches(
+    matches = [pair for pair in matches if "NCCL WARN" not in pair[0].text]
+    matches += other_lines(paste).matches(
         _REQUESTED, "requested but only", "no GPUs found", "number of required GPUs", "no CUDA-capable", "No CUDA GPUs"
     )
-    if not found:
+    if not matches:
         return
-    lines = [line for line, _ in found]
-    counted = next((match for _, match in found if match.re is _REQUESTED and match["asked"]), None)
-    hosts = _hosts(lines) or ", ".join(dict.fromkeys(one.host for one in _devices(paste)))
+    lines = [line for line, _ in matches]
+    counted = next((match for _, match in matches if match.re is _REQUESTED and match["asked"]), None)
+    hosts = _hosts(lines) or ", ".join(dict.fromkeys(device.host for device in _devices(paste)))
     asked = ""
     for _, match in other_lines(paste).matches(re.compile(r"\bnGpus:? (\d+)"), "nGpus"):
         asked = f" Each process asks for {match[1]} GPUs" if match[1] != "1" else " Each process takes one GPU"
@@ -201,7 +201,7 @@ def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
         f"{counted['asked']} GPUs are asked for and {counted['there']} are visible."
         if counted
         else "No GPU is visible to the process."
-        if all("ordinal" not in match[0] and "InvalidDevice" not in match[0] for _, match in found)
+        if all("ordinal" not in match[0] and "InvalidDevice" not in match[0] for _, match in matches)
         else "A process uses a device number that does not exist on its host: there are more processes, or GPUs per "
         "process, than GPUs that it sees."
     )
@@ -229,8 +229,7 @@ def _hosts(lines: Sequence[PasteLine]) -> str:
 
 
 def _devices(paste: Paste) -> list[TestDevice]:
-    return [one for start in paste.once(read_test_starts) for one in start.devices]
+    return [device for start in paste.once(read_test_starts) for device in start.devices]
 
 
 LAUNCH_RULES: tuple[Rule, ...] = (two_copies, launcher_failed, too_few_gpus)
-"""Rules for jobs that do not start as intended."""

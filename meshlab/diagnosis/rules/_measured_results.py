@@ -49,4 +49,3 @@ def wrong_results(paste: Paste) -> Iterator[TextFinding]:
 
 
 MEASURED_RESULT_RULES: tuple[Rule, ...] = (wrong_results,)
-"""Rules for the results of nccl-tests."""

@@ -12,11 +12,16 @@ from meshlab.diagnosis.formats._nccl_lines import (
     affected,
     message_of,
     messages,
-    read_cuda_failures,
-    read_hosts,
-    read_variables,
-    text_list,
-    warnings_with,
+)
+from meshlab.diagnosis.rules._line_rules import (
+    LineRule,
+    Lines,
+    cuda_failures,
+    hosts_of_variables,
+    matching,
+    rules_of,
+    variable_is,
+    warnings_matching,
 )
 
 _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
@@ -24,15 +29,18 @@ _SHM = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshootin
 _SHMUTILS = "NCCL src/misc/shmutils.cc (2.4 to 2.30)"
 
 _ENLARGE = (
-    "Give the container more shared memory: docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir "
-    "with medium: "
-    "Memory mounted at /dev/shm. Check with df -h /dev/shm, and remove stale files (rm /dev/shm/nccl-*) if no "
+    "Give the container more shared memory: docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with "
+    "medium: Memory mounted at /dev/shm. Check with df -h /dev/shm, and remove stale files (rm /dev/shm/nccl-*) if no "
     "job runs."
 )
 
 _EXTEND = re.compile(r"failed to extend (?P<path>/dev/shm/\S*) to (?P<size>\d+) bytes(?:, error: (?P<error>[^(]+))?")
 _CREATE = re.compile(
     r"Error while creating shared memory segment (?P<path>\S*) \(size (?P<size>\d+)\)(?:, error: (?P<error>[^(]+))?"
+)
+_REFUSED = re.compile(
+    r"Error while creating shared memory segment \S* \(size \d+\), "
+    r"error: (?P<error>(?:Permission|Read-only|No such file|Operation not)[^(]*)"
 )
 _ATTACH = re.compile(
     r"Error while attaching to shared memory segment (?P<path>.*?) ?\(size (?P<size>-?\d+)\)"
@@ -49,21 +57,19 @@ _NO_SPACE = "No space left on device"
     causes=("rank-died", "net-unreachable", "rank-killed"),
 )
 def shm_too_small(paste: Paste) -> Iterator[TextFinding]:
-    """A segment in ``/dev/shm`` could not be created or filled, or a process died of a bus error while NCCL "
-    "connected.
-    """
-    found: list[tuple[PasteLine, int]] = []
+    """A segment in ``/dev/shm`` could not be created or filled, or a bus error ended a process while NCCL connected."""
+    segments: list[tuple[PasteLine, int]] = []
     failed = paste.matches(_EXTEND, "failed to extend ") + paste.matches(_CREATE, "Error while creating shared memory")
     for line, match in failed:
         error = (match["error"] or "").strip()
         if not error or error.startswith((_NO_SPACE, "Success", "Cannot allocate", "Disk quota")):
-            found.append((line, whole(match["size"])))
-    lines = [line for line, _ in found]
+            segments.append((line, whole(match["size"])))
+    lines = [line for line, _ in segments]
     calls = paste.find("posix_fallocate failed", "Call to fallocate failed", "insufficient shared memory (shm)")
     lines += [line for line in calls if "shm" in line.text or _NO_SPACE in line.text]
     lines += [line for line in paste.find("/dev/shm") if _NO_SPACE in line.text]
     if lines:
-        size = max((number for _, number in found), default=0)
+        size = max((number for _, number in segments), default=0)
         what = f" A segment of {size / 1e6:.1f} MB could not be made." if size else ""
         yield shm_too_small.finding(
             "error",
@@ -96,33 +102,17 @@ def shm_too_small(paste: Paste) -> Iterator[TextFinding]:
         yield shm_too_small.finding(
             "error",
             f"{who}, /dev/shm".lstrip(", "),
-            "A bus error while NCCL connects its ranks is what a full /dev/shm usually looks like: the segment "
-            "could be "
-            "created, but not filled. The text does not show how full it was.",
+            "A bus error while NCCL connects its ranks is what a full /dev/shm usually looks like: the segment could "
+            "be created, but not filled. The text does not show how full it was.",
             _ENLARGE,
             crashed,
         )
 
 
-@rule("shm-not-writable", "A process may not use /dev/shm", source=(_SHM, _SHMUTILS), causes=("rank-died",))
-def shm_not_writable(paste: Paste) -> Iterator[TextFinding]:
-    """A segment in ``/dev/shm`` could not be created because of permissions or because the folder is missing."""
-    found = [
-        (line, match["error"].strip())
-        for line, match in paste.matches(_CREATE, "Error while creating shared memory")
-        if match["error"] and match["error"].startswith(("Permission", "Read-only", "No such file", "Operation not"))
-    ]
-    if found:
-        yield shm_not_writable.finding(
-            "error",
-            f"{affected(paste, [line for line, _ in found])}, /dev/shm".lstrip(", "),
-            f"The process could not create a file in /dev/shm ({found[0][1]}).",
-            "Check ls -ld /dev/shm and mount | grep shm where the ranks run: it must be a tmpfs with mode 1777.",
-            [line for line, _ in found],
-        )
-
-
 # -- host memory of CUDA -----------------------------------------------------------------------------------------------
+
+_NO_PEER_ACCESS = re.compile("Cuda failure (?:217 )?'peer access")
+_OTHER_THAN_PEER_ACCESS = re.compile("^(?!.*peer access)")
 
 _FELL_BACK = "cuMem host allocations do not appear to be working"
 
@@ -154,14 +144,11 @@ def cumem_host_asymmetric(paste: Paste) -> Iterator[TextFinding]:
         yield cumem_host_asymmetric.finding(
             "error",
             affected(paste, odd),
-            "A rank tried to attach to a shared memory segment without a valid name or size. So it read "
-            "something that is "
-            "not a file of /dev/shm: its peer shares host memory through CUDA (cuMem), and this rank does not. "
-            "/dev/shm "
-            "itself is not full.",
-            "Set NCCL_CUMEM_HOST_ENABLE=0 on all ranks. The reason is usually that CUDA cannot allocate host "
-            "memory on some "
-            "NUMA nodes: compare numactl -H and the CPU set of the container for each rank.",
+            "A rank tried to attach to a shared memory segment without a valid name or size. So it read something that "
+            "is not a file of /dev/shm: its peer shares host memory through CUDA (cuMem), and this rank does not. "
+            "/dev/shm itself is not full.",
+            "Set NCCL_CUMEM_HOST_ENABLE=0 on all ranks. The reason is usually that CUDA cannot allocate host memory on "
+            "some NUMA nodes: compare numactl -H and the CPU set of the container for each rank.",
             [*odd, *(item.line for item in fell_back)],
         )
         return
@@ -172,122 +159,92 @@ def cumem_host_asymmetric(paste: Paste) -> Iterator[TextFinding]:
         yield cumem_host_asymmetric.finding(
             "warning",
             affected(paste, fell_back),
-            "Some ranks of this host fall back to /dev/shm because CUDA's host allocations do not work for "
-            "them, and others "
-            "do not report it. Ranks that share memory in different ways cannot connect.",
+            "Some ranks of this host fall back to /dev/shm because CUDA's host allocations do not work for them, "
+            "and others do not report it. Ranks that share memory in different ways cannot connect.",
             "Set NCCL_CUMEM_HOST_ENABLE=0 on all ranks, and compare numactl -H and the CPU set of each rank.",
             [item.line for item in fell_back],
         )
 
 
-@rule(
-    "shm-not-shared",
-    "A shared memory segment of another rank is not visible",
-    source=(_SHM, _SHMUTILS),
-    causes=("rank-died",),
-)
-def shm_not_shared(paste: Paste) -> Iterator[TextFinding]:
-    """A rank cannot attach to a segment with a valid name, because the file does not exist."""
-    lines = [
-        line
-        for line, match in paste.matches(_ATTACH, "attaching to shared memory segment")
-        if not _malformed(match["path"], whole(match["size"])) and "No such file" in (match["error"] or "No such file")
-    ]
-    if lines:
-        yield shm_not_shared.finding(
-            "error",
-            f"{affected(paste, lines)}, /dev/shm".lstrip(", "),
-            "A rank could not attach to the shared memory segment of another rank on its host, because the file "
-            "is not "
-            "there: the ranks are in containers with separate /dev/shm, the file was removed, or its owner had "
-            "already "
-            "failed.",
-            "Look for the first warning of the other ranks on this host. For containers on one host, share it "
-            "(docker "
-            "--ipc=host or --ipc=container:NAME), or give each container its own host name so that NCCL uses "
-            "the network.",
-            lines,
-        )
+def _absent_segments(paste: Paste) -> Lines:
+    """Find the lines of ranks that attach to a segment with a valid name, and do not find it."""
+    return Lines(
+        [
+            line.number
+            for line, match in paste.matches(_ATTACH, "attaching to shared memory segment")
+            if not _malformed(match["path"], whole(match["size"]))
+            and "No such file" in (match["error"] or "No such file")
+        ]
+    )
 
 
-@rule(
-    "cumem-host-no-p2p",
-    "Sharing host memory through CUDA needs P2P, which these GPUs do not have",
-    source=(
-        "https://github.com/NVIDIA/nccl/issues/1838",
-        f"{_ENV}#nccl-cumem-host-enable",
-        "NCCL src/transport/shm.cc",
-    ),
-    causes=("rank-died",),
-)
-def cumem_host_no_p2p(paste: Paste) -> Iterator[TextFinding]:
-    """The transport for shared memory fails with CUDA error 217."""
-    found = [
-        item
-        for item in warnings_with(paste, "Cuda failure ")
-        if "shm.cc" in (item.source or "") and re.search(r"Cuda failure (?:217 )?'peer access", item.text)
-    ]
-    if found:
-        yield cumem_host_no_p2p.finding(
-            "error",
-            affected(paste, found),
-            "The shared memory transport failed in CUDA's host allocations (cuMem), on GPUs that cannot reach "
-            "each other "
-            "directly. This is a fault of that way to share memory on such GPUs, and not of /dev/shm.",
-            "Set NCCL_CUMEM_HOST_ENABLE=0, or use a newer NCCL and driver.",
-            [item.line for item in found],
-        )
-
-
-@rule(
-    "cumem-host-failed",
-    "Sharing host memory through CUDA failed",
-    source=(f"{_ENV}#nccl-cumem-host-enable", "NCCL src/transport/shm.cc"),
-    causes=("rank-died",),
-)
-def cumem_host_failed(paste: Paste) -> Iterator[TextFinding]:
-    """The transport for shared memory fails with another CUDA error."""
-    found = [
-        (item, match)
-        for item, match in paste.once(read_cuda_failures)
-        if "shm.cc" in (item.source or "") and "peer access" not in match["text"]
-    ]
-    if found:
-        _, match = found[0]
-        yield cumem_host_failed.finding(
-            "error",
-            affected(paste, [item for item, _ in found]),
-            f"The shared memory transport failed in a call of CUDA ({match['text']}). It shares host memory "
-            f"between the "
-            "processes of a host, and the call is refused here.",
-            "Try NCCL_CUMEM_HOST_ENABLE=0, which uses /dev/shm instead (it must be large enough). If that "
-            "helps, update the "
-            "driver, and check the NUMA nodes and the permissions of the container.",
-            [item.line for item, _ in found],
-        )
-
-
-@rule("shm-disabled-by-env", "A variable turns off shared memory", source=f"{_ENV}#nccl-shm-disable")
-def shm_disabled(paste: Paste) -> Iterator[TextFinding]:
-    """``NCCL_SHM_DISABLE=1`` is set."""
-    found = [item for item in paste.once(read_variables) if item.name == "NCCL_SHM_DISABLE" and item.value == "1"]
-    if found:
-        hosts = [item.host for item in found if item.host] or list(paste.once(read_hosts))
-        yield shm_disabled.finding(
-            "info",
-            text_list(list(dict.fromkeys(hosts))[:8]),
-            "NCCL_SHM_DISABLE=1 turns off shared memory, so ranks of one host without P2P talk over the network.",
-            "Remove it, unless it was set to find the cause of an error.",
-            [item.line for item in found],
-        )
-
-
-MEMORY_RULES = (
+MEMORY_RULES = rules_of(
+    __name__,
     shm_too_small,
-    shm_not_writable,
+    LineRule(
+        code="shm-not-writable",
+        title="A process may not use /dev/shm",
+        looks_for="A segment in ``/dev/shm`` could not be created because of permissions or because the folder is "
+        "missing.",
+        find=matching(_REFUSED, "Error while creating shared memory"),
+        subject="{affected}, /dev/shm",
+        why="The process could not create a file in /dev/shm ({error}).",
+        do="Check ls -ld /dev/shm and mount | grep shm where the ranks run: it must be a tmpfs with mode 1777.",
+        source=(_SHM, _SHMUTILS),
+        causes=("rank-died",),
+    ),
     cumem_host_asymmetric,
-    shm_not_shared,
-    cumem_host_no_p2p,
-    cumem_host_failed,
-    shm_disabled,
+    LineRule(
+        code="shm-not-shared",
+        title="A shared memory segment of another rank is not visible",
+        looks_for="A rank cannot attach to a segment with a valid name, because the file does not exist.",
+        find=_absent_segments,
+        subject="{affected}, /dev/shm",
+        why="A rank could not attach to the shared memory segment of another rank on its host, because the file is not "
+        "there: the ranks are in containers with separate /dev/shm, the file was removed, or its owner had already "
+        "failed.",
+        do="Look for the first warning of the other ranks on this host. For containers on one host, share it (docker "
+        "--ipc=host or --ipc=container:NAME), or give each container its own host name so that NCCL uses the "
+        "network.",
+        source=(_SHM, _SHMUTILS),
+        causes=("rank-died",),
+    ),
+    LineRule(
+        code="cumem-host-no-p2p",
+        title="Sharing host memory through CUDA needs P2P, which these GPUs do not have",
+        looks_for="The transport for shared memory fails with CUDA error 217.",
+        find=warnings_matching(_NO_PEER_ACCESS, "Cuda failure ", r"shm\.cc"),
+        why="The shared memory transport failed in CUDA's host allocations (cuMem), on GPUs that cannot reach each "
+        "other directly. This is a fault of that way to share memory on such GPUs, and not of /dev/shm.",
+        do="Set NCCL_CUMEM_HOST_ENABLE=0, or use a newer NCCL and driver.",
+        source=(
+            "https://github.com/NVIDIA/nccl/issues/1838",
+            f"{_ENV}#nccl-cumem-host-enable",
+            "NCCL src/transport/shm.cc",
+        ),
+        causes=("rank-died",),
+    ),
+    LineRule(
+        code="cumem-host-failed",
+        title="Sharing host memory through CUDA failed",
+        looks_for="The transport for shared memory fails with another CUDA error.",
+        find=cuda_failures(_OTHER_THAN_PEER_ACCESS, r"shm\.cc"),
+        why="The shared memory transport failed in a call of CUDA ({text}). It shares host memory between "
+        "the processes of a host, and the call is refused here.",
+        do="Try NCCL_CUMEM_HOST_ENABLE=0, which uses /dev/shm instead (it must be large enough). "
+        "If that helps, update the driver, and check the NUMA nodes and the permissions of the container.",
+        source=(f"{_ENV}#nccl-cumem-host-enable", "NCCL src/transport/shm.cc"),
+        causes=("rank-died",),
+    ),
+    LineRule(
+        code="shm-disabled-by-env",
+        title="A variable turns off shared memory",
+        looks_for="``NCCL_SHM_DISABLE=1`` is set.",
+        find=variable_is(NCCL_SHM_DISABLE=("1",)),
+        level="info",
+        subject=hosts_of_variables,
+        why="NCCL_SHM_DISABLE=1 turns off shared memory, so ranks of one host without P2P talk over the network.",
+        do="Remove it, unless it was set to find the cause of an error.",
+        source=f"{_ENV}#nccl-shm-disable",
+    ),
 )

@@ -26,6 +26,7 @@ from meshlab.diagnosis.formats._nccl_lines import (
     text_list,
 )
 from meshlab.diagnosis.rules._jobs import is_echo_text, read_echoes
+from meshlab.diagnosis.rules._line_rules import LineRule, having, rules_of
 
 _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _MOST = 200  # lines of one kind that are named
@@ -55,82 +56,25 @@ def plugin_not_found(paste: Paste) -> Iterator[TextFinding]:
         yield plugin_not_found.finding(
             "normal",
             text_list(hosts_of(paste, symbols[:_MOST])[:8]),
-            "NCCL tries the interfaces of a plugin from the newest to the oldest. A symbol that is not found "
-            "only means that "
-            "the plugin has another one.",
+            "NCCL tries the interfaces of a plugin from the newest to the oldest. A symbol that is not found only "
+            "means that the plugin has another one.",
             lines=symbols[:_MOST],
-        )
-
-
-@rule("nvls-not-available", "NVLink SHARP is not available", source=f"{_ENV}#nccl-nvls-enable")
-def nvls_not_available(paste: Paste) -> Iterator[TextFinding]:
-    """NVLS is not available, or has no channels."""
-    lines = paste.numbers("NVLS multicast support is not available", ", 0 nvls channels")
-    if lines:
-        yield nvls_not_available.finding(
-            "normal",
-            affected(paste, lines[:_MOST]),
-            "NVLink SHARP needs Hopper or newer with NVSwitches of the third generation or newer. Without it "
-            "there are 0 NVLS "
-            "channels, and NCCL uses rings and trees.",
-            lines=lines[:_MOST],
         )
 
 
 @rule("pattern-without-channels", "A pattern is not possible on this machine", source="NCCL src/graph/search.cc")
 def pattern_without_channels(paste: Paste) -> Iterator[TextFinding]:
     """The search found no channels for CollNet or NVLS."""
-    found = [item for item in paste.once(read_patterns) if item.n_channels == 0 and item.pattern in (3, 5, 6)]
-    if found:
+    unused = [item for item in paste.once(read_patterns) if item.n_channels == 0 and item.pattern in (3, 5, 6)]
+    if unused:
         names = {3: "CollNet trees", 5: "NVLS", 6: "direct CollNet"}
-        kinds = text_list([names[pattern] for pattern in sorted({item.pattern for item in found})])
+        kinds = text_list([names[pattern] for pattern in sorted({item.pattern for item in unused})])
         yield pattern_without_channels.finding(
             "normal",
-            text_list(list(dict.fromkeys(item.host for item in found if item.host))[:8]),
-            f"A pattern with 0 channels only says that {kinds} cannot be used here. Rings (pattern 4) and trees "
-            f"(1 and 2) are "
-            "what counts.",
-            lines=[item.line for item in found[:_MOST]],
-        )
-
-
-@rule("p2p-not-used-for-pair", "NCCL does not use P2P for a pair of GPUs", source="NCCL src/transport/p2p.cc")
-def p2p_not_used(paste: Paste) -> Iterator[TextFinding]:
-    """NCCL notes that it cannot enable P2P between two GPUs."""
-    lines = paste.numbers("Could not enable P2P between dev")
-    if lines:
-        yield p2p_not_used.finding(
-            "normal",
-            affected(paste, lines[:_MOST]),
-            "NCCL tests P2P for each pair of GPUs. If it is not possible, data goes through shared memory: "
-            "slower, and "
-            "correct.",
-            lines=lines[:_MOST],
-        )
-
-
-@rule(
-    "not-readable", "Details of the machine cannot be read", source="NCCL src/graph/xml.cc, src/transport/net_socket.cc"
-)
-def not_readable(paste: Paste) -> Iterator[TextFinding]:
-    """NCCL cannot read a file below ``/sys``, or does not find an optional symbol."""
-    lines = paste.numbers(
-        "Topology detection : could not read",
-        "Could not find real path of",
-        "dlvsym failed on",
-        "is not a PCI device (virtio)",
-        "Affinity for GPU",
-        "Failed to open mlx5dv symbols",
-        "Failed to open libmlx5",
-    )
-    if lines:
-        yield not_readable.finding(
-            "normal",
-            text_list(hosts_of(paste, lines[:_MOST])[:8]),
-            "In virtual machines and containers some files of /sys are missing, and older libraries lack "
-            "optional functions. "
-            "NCCL continues without them; it may then know less about speeds and distances.",
-            lines=lines[:_MOST],
+            text_list(list(dict.fromkeys(item.host for item in unused if item.host))[:8]),
+            f"A pattern with 0 channels only says that {kinds} cannot be used here. Rings (pattern 4) and trees (1 and "
+            "2) are what counts.",
+            lines=[item.line for item in unused[:_MOST]],
         )
 
 
@@ -150,19 +94,18 @@ def no_rdma_device(paste: Paste) -> Iterator[TextFinding]:
 @rule("device-number-odd", "A thread without a device", source="NCCL src/debug.cc")
 def device_number_odd(paste: Paste) -> Iterator[TextFinding]:
     """The number in brackets is -1 or very large."""
-    found = [
+    threads = [
         number
         for number in paste.numbers(" [-1] NCCL", "] NCCL INFO Bootstrap", "] NCCL INFO cudaDriverVersion")[:_MOST]
         if (match := re.search(r"\d \[(-?\d+)\] NCCL", paste.line(number).text)) and not 0 <= whole(match[1]) < 128
     ]
-    if found:
+    if threads:
         yield device_number_odd.finding(
             "normal",
-            text_list(hosts_of(paste, found)[:8]),
-            "The number in brackets is the CUDA device of the thread, not the rank. Before a thread has a "
-            "device it is -1 or "
-            "arbitrary.",
-            lines=found,
+            text_list(hosts_of(paste, threads)[:8]),
+            "The number in brackets is the CUDA device of the thread, not the rank. Before a thread has a device it is "
+            "-1 or arbitrary.",
+            lines=threads,
         )
 
 
@@ -209,15 +152,15 @@ def nccl_echo(paste: Paste) -> Iterator[TextFinding]:
         yield nccl_echo.finding(
             "normal",
             affected(paste, lines[:_MOST]),
-            "These lines pass an error on. The cause is in the first warning before them; the last line of all, "
-            "such as "
-            '"internal error" or "unhandled system error", does not show it.',
+            "These lines pass an error on. The cause is in the first warning before them; the last line of all, such "
+            'as "internal error" or "unhandled system error", does not show it.',
             lines=lines[:_MOST],
         )
 
 
 # -- a log without faults ----------------------------------------------------------------------------------------------
 
+# Lists of words have several words per line (fmt: skip), because a column of them would fill two screens.
 _FAILURES = (
     "Traceback (most recent", "Test NCCL failure", "Test CUDA failure", "Cuda failure", "ncclInternalError",
     "ncclSystemError", "ncclUnhandledCudaError", "ncclInvalidUsage", "ncclRemoteError", "Signal: ", "Watchdog caught",
@@ -236,8 +179,8 @@ def nccl_healthy(paste: Paste) -> Iterator[TextFinding]:
     fast = [item for item in paste.once(read_networks) if item.name != "Socket"]
     paths = [item for item in messages(paste, "/LOC)", "/NVL)") if re.match(r"(?:GPU|NET)/\S+ :", item.text)]
     if complete:
-        shown = sorted({item.rank for item in complete if item.n_ranks == max(c.n_ranks for c in complete)})
-        sentence = f"{number_list(shown, 'rank').capitalize()} finished the setup of NCCL without a warning."
+        ranks = sorted({item.rank for item in complete if item.n_ranks == max(c.n_ranks for c in complete)})
+        sentence = f"{number_list(ranks, 'rank').capitalize()} finished the setup of NCCL without a warning."
         lines = [item.line for item in complete]
     elif connected:
         lines = [item.line for item in connected]
@@ -257,9 +200,8 @@ def nccl_healthy(paste: Paste) -> Iterator[TextFinding]:
         "info",
         affected(paste, lines[:_MOST]) or text_list(paste.once(read_hosts)[:8]),
         f"{sentence} Nothing in these lines of NCCL is wrong.",
-        "If the job hangs anyway, it does so after these lines: collect a flight recorder dump or "
-        "ncclras, and the "
-        "lines of all ranks."
+        "If the job hangs anyway, it does so after these lines: collect a flight recorder dump or ncclras, "
+        "and the lines of all ranks."
         if connected and not complete
         else "",
         lines[:_MOST],
@@ -292,7 +234,7 @@ def _path_summary(paths: list[NcclMessage]) -> str:
 
 # -- warnings that no rule knows ---------------------------------------------------------------------------------------
 
-_KNOWN = (
+_EXPLAINED = (
     "onnect to ", "Call to connect", "interface found", "no device found", "is neither AF_INET", "address info",
     "from procs", "already checked in", "wrong magic", "wrong type", "exceeded ", "NET/OFI", "libibverbs", "async",
     "Got completion", "modify_qp", "incompatible", "ibv_reg", "ibv_create", "RLIMIT", "GID table", "mixed local",
@@ -301,17 +243,17 @@ _KNOWN = (
     "Driver version", "mismatch error", "truncated", "incorrect receive", "collective mismatch", 'Missing "',
     "NUMA auto", "out of memory", "Failed to CUDA", "Too many open files", "uncorrectable ECC", "IPC handle",
 )  # fmt: skip
-_KNOWN_CUDA = (
+_EXPLAINED_CUDA = (
     "illegal memory access", "unspecified launch failure", "misaligned address", "illegal instruction", "assert",
     "out of memory", "system not yet initialized", "named symbol not found", "invalid device function", "ECC",
     "no kernel image", "driver version is insufficient", "peer mapping resources", "operation not supported",
 )  # fmt: skip
 
 
-def _is_known(item: NcclMessage, words: Sequence[str]) -> bool:
+def _is_explained(item: NcclMessage, words: Sequence[str]) -> bool:
     if "Cuda failure" in item.text:
         by_source = any(name in (item.source or "") for name in ("shm.cc", "p2p.cc", "nvls.cc"))
-        return by_source or any(text in item.text for text in _KNOWN_CUDA)
+        return by_source or any(text in item.text for text in _EXPLAINED_CUDA)
     return any(map(item.text.__contains__, words))
 
 
@@ -319,11 +261,11 @@ def _is_known(item: NcclMessage, words: Sequence[str]) -> bool:
 def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
     """The first warning of NCCL that is neither known nor an echo, also as PyTorch repeats it."""
     echoes = paste.once(read_echoes)
-    words = [word for word in _KNOWN if paste.may_contain(word)]
-    unknown = (item for item in paste.once(read_warnings) if item.line not in echoes and not _is_known(item, words))
-    found = list(islice(unknown, _MOST))
-    if found:
-        first = found[0]
+    words = [word for word in _EXPLAINED if paste.may_contain(word)]
+    unknown = (item for item in paste.once(read_warnings) if item.line not in echoes and not _is_explained(item, words))
+    warnings = list(islice(unknown, _MOST))
+    if warnings:
+        first = warnings[0]
         where = f" ({first.source})" if first.source else ""
         text = first.text if len(first.text) <= 160 else f"{first.text[:159]}…"
         yield unknown_warning.finding(
@@ -331,7 +273,7 @@ def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
             affected(paste, [first]),
             f'NCCL warns: "{text.strip()}"{where}. meshlab has no rule for this warning.',
             "Read the lines around it, and search for its text in https://github.com/NVIDIA/nccl/issues.",
-            [item.line for item in found[:_MOST]],
+            [item.line for item in warnings[:_MOST]],
         )
     elif not paste.once(read_warnings) and (last := _unknown_last_error(paste)) is not None:
         text = last.text.partition("Last error:")[2].strip() or last.text.strip()
@@ -354,22 +296,65 @@ def _unknown_last_error(paste: Paste) -> PasteLine | None:
                 continue
             line = paste.line(number + 1)
         text = line.text.strip()
-        known: tuple[str, ...] = _KNOWN_CUDA if "Cuda failure" in text else (*_KNOWN, "reverse path")
+        words: tuple[str, ...] = _EXPLAINED_CUDA if "Cuda failure" in text else (*_EXPLAINED, "reverse path")
         if "NET/OFI" in text and "completed with error" in text:
-            known = ()
-        if text and not is_echo_text(text) and not any(one in text for one in known):
+            words = ()
+        if text and not is_echo_text(text) and not any(word in text for word in words):
             return line
     return None
 
 
-NCCL_NORMAL_RULES = (
+NCCL_NORMAL_RULES = rules_of(
+    __name__,
     nccl_healthy,
     unknown_warning,
     plugin_not_found,
-    nvls_not_available,
+    LineRule(
+        code="nvls-not-available",
+        title="NVLink SHARP is not available",
+        looks_for="NVLS is not available, or has no channels.",
+        find=having("NVLS multicast support is not available", ", 0 nvls channels"),
+        level="normal",
+        why=(
+            "NVLink SHARP needs Hopper or newer with NVSwitches of the third generation or newer. "
+            "Without it there are 0 NVLS channels, and NCCL uses rings and trees."
+        ),
+        source=f"{_ENV}#nccl-nvls-enable",
+    ),
     pattern_without_channels,
-    p2p_not_used,
-    not_readable,
+    LineRule(
+        code="p2p-not-used-for-pair",
+        title="NCCL does not use P2P for a pair of GPUs",
+        looks_for="NCCL notes that it cannot enable P2P between two GPUs.",
+        find=having("Could not enable P2P between dev"),
+        level="normal",
+        why=(
+            "NCCL tests P2P for each pair of GPUs. If it is not possible, data goes through shared memory: slower, "
+            "and correct."
+        ),
+        source="NCCL src/transport/p2p.cc",
+    ),
+    LineRule(
+        code="not-readable",
+        title="Details of the machine cannot be read",
+        looks_for="NCCL cannot read a file below ``/sys``, or does not find an optional symbol.",
+        find=having(
+            "Topology detection : could not read",
+            "Could not find real path of",
+            "dlvsym failed on",
+            "is not a PCI device (virtio)",
+            "Affinity for GPU",
+            "Failed to open mlx5dv symbols",
+            "Failed to open libmlx5",
+        ),
+        level="normal",
+        subject="{hosts}",
+        why=(
+            "In virtual machines and containers some files of /sys are missing, and older libraries lack optional "
+            "functions. NCCL continues without them; it may then know less about speeds and distances."
+        ),
+        source="NCCL src/graph/xml.cc, src/transport/net_socket.cc",
+    ),
     no_rdma_device,
     device_number_odd,
     connect_retried,

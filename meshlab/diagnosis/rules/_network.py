@@ -51,24 +51,22 @@ def _set_lines(paste: Paste, *names: str) -> list[int]:
     source=(f"{_TROUBLESHOOTING}#networking-issues", "NCCL src/plugin/net.cc, src/transport/net_ib.cc"),
 )
 def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
-    """``Using network Socket``, or the line of the Socket transport, although the job may need InfiniBand, "
-    "RoCE or EFA.
-    """
-    used = [item.line for item in paste.once(read_networks) if item.name == "Socket"]
+    """``Using network Socket``, or a line of the TCP transport, although the job may need InfiniBand, RoCE or EFA."""
+    sockets = [item.line for item in paste.once(read_networks) if item.name == "Socket"]
     others = [item for item in paste.once(read_networks) if item.name != "Socket"]
-    if not used and not others:  # before 2.7
-        used = [line.number for line in paste.find("NET/Socket : Using")]
-    if not used or is_one_host(paste) is True:
+    if not sockets and not others:  # before 2.7
+        sockets = [line.number for line in paste.find("NET/Socket : Using")]
+    if not sockets or is_one_host(paste) is True:
         return
     forced = _set_to(paste, "NCCL_NET", "Socket") + _set_to(paste, "NCCL_IB_DISABLE", "1")
     if forced and not others:
         return
     missing = [line.number for line in paste.find("NET/IB : No device found", "Failed to open libibverbs")]
     failed_plugin = [line.number for line in paste.find("NET/OFI", "Failed to initialize NET plugin")]
-    wanted = _set_lines(paste, *_FOR_RDMA)
+    hints = _set_lines(paste, *_FOR_RDMA)
     if any("NET/OFI" in paste.line(number).text for number in failed_plugin):
-        wanted += failed_plugin
-    hosts = text_list(hosts_of(paste, used)[:8])
+        hints += failed_plugin
+    hosts = text_list(hosts_of(paste, sockets)[:8])
     verbs = any("libibverbs" in paste.line(number).text for number in missing)
     reason = (
         "libibverbs could not be opened, so NCCL sees no RDMA device"
@@ -77,9 +75,9 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
         if missing
         else "the text does not show why"
     )
-    severity: Level = "warning" if wanted or others else "info"
+    severity: Level = "warning" if hints or others else "info"
     why = f"Traffic between hosts goes over TCP (NET/Socket): {reason}."
-    if wanted:
+    if hints:
         names = sorted({item.name for item in paste.once(read_variables) if item.name in _FOR_RDMA})
         if names:
             why += f" {text_list(names)} {'shows' if len(names) == 1 else 'show'} that RDMA is wanted."
@@ -97,7 +95,7 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
             else "."
         )
     )
-    yield socket_fallback.finding(severity, hosts or "the rank that prints it", why, do, [*used, *missing, *wanted])
+    yield socket_fallback.finding(severity, hosts or "the rank that prints it", why, do, [*sockets, *missing, *hints])
 
 
 _PROVIDER = re.compile(r"Selected [Pp]rovider is ([\w;.-]+)")
@@ -137,10 +135,8 @@ def efa_missing(paste: Paste) -> Iterator[TextFinding]:
         affected(paste, lines),
         f"The OFI plugin {what}, so it sees no EFA device. Warnings of NET/OFI that follow come from this choice.",
         "Run fi_info -p efa where the ranks run. In a container pass the devices through "
-        "(--device=/dev/infiniband/uverbs0 "
-        "and so on, or the EFA device plugin of Kubernetes), install the EFA installer's libfabric, and use an "
-        "instance "
-        "type with EFA.",
+        "(--device=/dev/infiniband/uverbs0 and so on, or the EFA device plugin of Kubernetes), install the EFA "
+        "installer's libfabric, and use an instance type with EFA.",
         lines,
     )
 
@@ -153,20 +149,18 @@ def efa_missing(paste: Paste) -> Iterator[TextFinding]:
 def ib_disable_without_effect(paste: Paste) -> Iterator[TextFinding]:
     """``NCCL_IB_DISABLE=1`` is set, and a plugin carries the traffic."""
     disabled = _set_to(paste, "NCCL_IB_DISABLE", "1")
-    used = [item for item in paste.once(read_networks) if item.name not in ("IB", "Socket")]
-    if disabled and used:
-        hosts = text_list(hosts_of(paste, [item.line for item in used])[:8])
-        name = used[0].name
+    plugins = [item for item in paste.once(read_networks) if item.name not in ("IB", "Socket")]
+    if disabled and plugins:
+        hosts = text_list(hosts_of(paste, [item.line for item in plugins])[:8])
+        name = plugins[0].name
         yield ib_disable_without_effect.finding(
             "warning",
             f"{hosts}, plugin {name}".lstrip(", "),
-            f"NCCL_IB_DISABLE=1 turns off only the InfiniBand code of NCCL itself. Here the external plugin "
-            f"{name} carries "
-            "the traffic anyway.",
+            f"NCCL_IB_DISABLE=1 turns off only the InfiniBand code of NCCL itself. Here the external plugin {name} "
+            "carries the traffic anyway.",
             "To use TCP, set NCCL_NET=Socket, or NCCL_NET_PLUGIN=none together with NCCL_IB_DISABLE=1. "
-            "Otherwise remove "
-            "NCCL_IB_DISABLE.",
-            [*disabled, *(item.line for item in used)],
+            "Otherwise remove NCCL_IB_DISABLE.",
+            [*disabled, *(item.line for item in plugins)],
         )
 
 
@@ -186,12 +180,10 @@ def net_plugin_too_old(paste: Paste) -> Iterator[TextFinding]:
         yield net_plugin_too_old.finding(
             "info",
             f"{text_list(hosts_of(paste, [line.number for line in lines])[:8])}, libnccl-net.so".lstrip(", "),
-            "A libnccl-net.so was found that offers only interfaces that this version of NCCL no longer "
-            "supports, so NCCL "
-            "uses its own network code instead.",
-            "Update the plugin to the version for this NCCL (HPC-X, AWS, Google and others publish it), or "
-            "remove it from "
-            "the library path.",
+            "A libnccl-net.so was found that offers only interfaces that this version of NCCL no longer supports, "
+            "so NCCL uses its own network code instead.",
+            "Update the plugin to the version for this NCCL (HPC-X, AWS, Google and others publish it), or remove it "
+            "from the library path.",
             lines,
         )
 
@@ -208,9 +200,11 @@ def net_plugin_differs(paste: Paste) -> Iterator[TextFinding]:
     for item in paste.once(read_networks):
         if item.host:
             by_host[item.host].setdefault(item.name, item.line)
-    names = {frozenset(found) for found in by_host.values()}
+    names = {frozenset(networks) for networks in by_host.values()}
     if len(by_host) > 1 and len(names) > 1:
-        yield _plugins_differ(paste, {host: (", ".join(found), min(found.values())) for host, found in by_host.items()})
+        yield _plugins_differ(
+            paste, {host: (", ".join(networks), min(networks.values())) for host, networks in by_host.items()}
+        )
         return
     if names and len(by_host) == len(paste.once(read_hosts)):
         return  # all hosts name their network, and it is the same
@@ -221,31 +215,30 @@ def net_plugin_differs(paste: Paste) -> Iterator[TextFinding]:
         yield _plugins_differ(paste, sides | {host: ("no RDMA device", line) for host, line in without.items()})
         return
     plugins: dict[str, tuple[str, int]] = {}
-    for found in messages(paste, "NET/Plugin", "Plugin Path :", "external network plugin"):
-        if found.host is None or re.search(r"CollNet|collnet", found.text):
+    for message in messages(paste, "NET/Plugin", "Plugin Path :", "external network plugin"):
+        if message.host is None or re.search(r"CollNet|collnet", message.text):
             continue
-        if re.search(r"Plugin Path :|Loaded net plugin|Successfully loaded external network plugin", found.text):
-            plugins[found.host] = ("an external plugin", found.line)
-        elif re.search(r"No plugin found|Could not find|Using internal", found.text):
-            plugins.setdefault(found.host, ("no plugin", found.line))
+        if re.search(r"Plugin Path :|Loaded net plugin|Successfully loaded external network plugin", message.text):
+            plugins[message.host] = ("an external plugin", message.line)
+        elif re.search(r"No plugin found|Could not find|Using internal", message.text):
+            plugins.setdefault(message.host, ("no plugin", message.line))
     if len({name for name, _ in plugins.values()}) > 1:
         yield _plugins_differ(paste, plugins)
 
 
-def _plugins_differ(paste: Paste, found: dict[str, tuple[str, int]]) -> TextFinding:
+def _plugins_differ(paste: Paste, sides: dict[str, tuple[str, int]]) -> TextFinding:
     groups: dict[str, list[str]] = defaultdict(list)
-    for host, (name, _) in found.items():
+    for host, (name, _) in sides.items():
         groups[name].append(host)
     parts = [f"{text_list(hosts[:6])}{' …' if len(hosts) > 6 else ''}: {name}" for name, hosts in groups.items()]
     return net_plugin_differs.finding(
         "error",
         "; ".join(parts),
-        "The hosts do not use the same network code. Ranks that speak different protocols cannot connect, and "
-        "the job "
-        "hangs or fails at its first connection.",
+        "The hosts do not use the same network code. Ranks that speak different protocols cannot connect, "
+        "and the job hangs or fails at its first connection.",
         "Make the library path the same on all hosts: either libnccl-net.so is found on each (LD_LIBRARY_PATH, "
         "NCCL_NET_PLUGIN) or on none (NCCL_NET_PLUGIN=none), and give NCCL_NET the same value everywhere.",
-        [line for _, line in found.values()],
+        [line for _, line in sides.values()],
     )
 
 
@@ -263,6 +256,7 @@ _UNUSABLE = re.compile(r"NET/IB : Unable to (?:open|query) device ([\w.-]+)")
 )
 def nic_sets_differ(paste: Paste) -> Iterator[TextFinding]:
     """NCCL says so, or hosts list different numbers of ports, or build channels on different numbers of NICs."""
+    # From the surest evidence to the weakest: a message of NCCL, the lists of ports, the NICs of channels.
     mixed = paste.matches(_MIXED, "Detected mixed local ")
     of_rank = paste.matches(_OF_RANK, " local Net devices (max ")
     if mixed or any(match[2] != match[3] for _, match in of_rank):
@@ -275,8 +269,7 @@ def nic_sets_differ(paste: Paste) -> Iterator[TextFinding]:
             ranks or affected(paste, lines),
             f"The ranks see {span} network devices, so they cannot build the same channels.",
             "Make the same NICs usable on every rank: compare ibv_devinfo, NCCL_IB_HCA and the devices of the "
-            "containers. "
-            "Do not set NCCL_IGNORE_NET_MISMATCH=1: the channels on the additional NICs then wait forever.",
+            "containers. Do not set NCCL_IGNORE_NET_MISMATCH=1: the channels on the additional NICs then wait forever.",
             lines,
         )
         return
@@ -288,26 +281,26 @@ def nic_sets_differ(paste: Paste) -> Iterator[TextFinding]:
         counted = {host: (f"{len(names)} ({', '.join(names)})", line) for host, (names, line) in ports.items()}
         yield _nics_differ(paste, counted)
         return
-    used: dict[str, dict[int, int]] = defaultdict(dict)
+    devices_of: dict[str, dict[int, int]] = defaultdict(dict)
     for use in paste.once(network_devices):
         who = use.host if len(paste.once(read_hosts)) > 1 else f"rank {use.rank}" if use.rank is not None else None
         if who and use.network != "Socket":
-            used[who].setdefault(use.device, use.line)
+            devices_of[who].setdefault(use.device, use.line)
     if _asymmetric(paste):
         sets = {
             who: (f"NIC {', '.join(str(number) for number in sorted(devices))}", min(devices.values()))
-            for who, devices in used.items()
+            for who, devices in devices_of.items()
         }
         yield _nics_differ(paste, sets)
         return
     unusable = paste.find("NET/IB : Unable to open device", "NET/IB : Unable to query device")
     ignored = _set_to(paste, "NCCL_IGNORE_NET_MISMATCH", "1")
-    if (unusable or ignored) and len({frozenset(found) for found in used.values()}) > 1:
-        found = {
+    if (unusable or ignored) and len({frozenset(devices) for devices in devices_of.values()}) > 1:
+        sides = {
             who: (f"NIC {', '.join(str(number) for number in sorted(devices))}", min(devices.values()))
-            for who, devices in used.items()
+            for who, devices in devices_of.items()
         }
-        yield _nics_differ(paste, found, [*(line.number for line in unusable), *ignored])
+        yield _nics_differ(paste, sides, [*(line.number for line in unusable), *ignored])
     elif unusable and ignored:
         yield _nics_differ(paste, {}, [*(line.number for line in unusable), *ignored])
 
@@ -322,26 +315,30 @@ def _asymmetric(paste: Paste) -> bool:
             channels, devices = by_host[item.host]
             channels.add(match[1])
             devices.add(whole(match[2]))
-    shown = {frozenset(channels) for channels, _ in by_host.values()}
+    channel_sets = {frozenset(channels) for channels, _ in by_host.values()}
     sizes = {len(devices) for _, devices in by_host.values()}
-    return len(by_host) > 1 and len(shown) == 1 and len(next(iter(shown))) > 1 and len(sizes) > 1 and 1 in sizes
+    return (
+        len(by_host) > 1
+        and len(channel_sets) == 1
+        and len(next(iter(channel_sets))) > 1
+        and len(sizes) > 1
+        and 1 in sizes
+    )
 
 
-def _nics_differ(paste: Paste, found: dict[str, tuple[str, int]], more: list[int] | None = None) -> TextFinding:
+def _nics_differ(paste: Paste, sides: dict[str, tuple[str, int]], more: list[int] | None = None) -> TextFinding:
     groups: dict[str, list[str]] = defaultdict(list)
-    for who, (what, _) in found.items():
+    for who, (what, _) in sides.items():
         groups[what].append(who)
     parts = [f"{text_list(names[:6])}: {what}" for what, names in groups.items()]
     return nic_sets_differ.finding(
         "error" if more else "warning",
         "; ".join(parts) or affected(paste, more or ()),
-        "Ranks of one job do not use the same set of NICs. A channel over a NIC that the other side does not "
-        "have waits "
-        "for a peer that never answers, or falls back to a slower path.",
-        "Make the same NICs usable on every host (ibv_devinfo, the devices of the containers), or name the "
-        "common ones in "
-        "NCCL_IB_HCA on all hosts.",
-        [*(line for _, line in found.values()), *(more or ())],
+        "Ranks of one job do not use the same set of NICs. A channel over a NIC that the other side does not have "
+        "waits for a peer that never answers, or falls back to a slower path.",
+        "Make the same NICs usable on every host (ibv_devinfo, the devices of the containers), or name the common ones "
+        "in NCCL_IB_HCA on all hosts.",
+        [*(line for _, line in sides.values()), *(more or ())],
     )
 
 
@@ -352,19 +349,17 @@ def _nics_differ(paste: Paste, found: dict[str, tuple[str, int]], more: list[int
 )
 def ib_device_unusable(paste: Paste) -> Iterator[TextFinding]:
     """NCCL cannot open or query a device."""
-    found = paste.matches(_UNUSABLE, "NET/IB : Unable to ")
-    if found:
-        devices = text_list(list(dict.fromkeys(match[1] for _, match in found)))
+    matches = paste.matches(_UNUSABLE, "NET/IB : Unable to ")
+    if matches:
+        devices = text_list(list(dict.fromkeys(match[1] for _, match in matches)))
         yield ib_device_unusable.finding(
             "warning",
-            f"{affected(paste, [line for line, _ in found])}, {devices}".lstrip(", "),
+            f"{affected(paste, [line for line, _ in matches])}, {devices}".lstrip(", "),
             f"The RDMA device {devices} is visible, but this process may not open it. NCCL continues without it, "
-            f"so this rank "
-            "may have fewer NICs than others.",
-            "Pass the character devices (/dev/infiniband/uverbs*) of all NICs into the container, or leave the "
-            "device out "
-            "with NCCL_IB_HCA on every host.",
-            [line for line, _ in found],
+            "so this rank may have fewer NICs than others.",
+            "Pass the character devices (/dev/infiniband/uverbs*) of all NICs into the container, or leave the device "
+            "out with NCCL_IB_HCA on every host.",
+            [line for line, _ in matches],
         )
 
 
@@ -378,7 +373,7 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
     by_host: dict[str | None, tuple[tuple[str, ...], int]] = {}
     for item in paste.once(read_ports):
         by_host.setdefault(item.host, (item.devices, item.line))
-    single = {host: found for host, found in by_host.items() if len(found[0]) == 1}
+    single = {host: ports for host, ports in by_host.items() if len(ports[0]) == 1}
     if not single or len(single) < len(by_host) or is_one_host(paste) is True:
         return
     comms = paste.once(read_communicators)
@@ -387,7 +382,7 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
     measures = bool(paste.numbers("#wrong", "busbw"))
     if per_host == 1 or (per_host == 0 and not measures and paste.numbers("NCCL WARN")):
         return
-    names = sorted({found[0][0] for found in single.values()})
+    names = sorted({ports[0][0] for ports in single.values()})
     limited = _set_lines(paste, "NCCL_IB_HCA")
     hosts = text_list([host for host in single if host][:8])
     why = f"NCCL found one RDMA port ({text_list(names)}), so all traffic between hosts goes through it. "
@@ -402,9 +397,8 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
         f"{hosts}, {text_list(names)}".lstrip(", "),
         why,
         "Compare with ibv_devinfo or ibstat where the ranks run: each port should be Active. Check NCCL_IB_HCA, "
-        "and in a "
-        "container the devices that are passed through.",
-        [*(found[1] for found in single.values()), *limited],
+        "and in a container the devices that are passed through.",
+        [*(ports[1] for ports in single.values()), *limited],
     )
 
 
@@ -449,11 +443,9 @@ def gdr_disabled(paste: Paste) -> Iterator[TextFinding]:
         why,
         "Remove the variable."
         if off
-        else "Load the module on each host (modprobe nvidia-peermem; lsmod | grep "
-        "peermem), "
-        "or use the open GPU driver with DMA-BUF on Linux 5.12 or newer. NCCL before 2.23 does not recognise "
-        "every name of "
-        "the module, so update NCCL if it is loaded already. In a container, /sys/module must be visible.",
+        else "Load the module on each host (modprobe nvidia-peermem; lsmod | grep peermem), or use the open GPU driver "
+        "with DMA-BUF on Linux 5.12 or newer. NCCL before 2.23 does not recognise every name of the module, "
+        "so update NCCL if it is loaded already. In a container, /sys/module must be visible.",
         [*(line for line, _ in disabled), *off],
     )
 
@@ -473,9 +465,8 @@ def gdr_not_used(paste: Paste) -> Iterator[TextFinding]:
     yield gdr_not_used.finding(
         "info",
         f"{hosts}, channels over {text_list(names[:8])}".lstrip(", "),
-        "The channels over the network carry no GDRDMA mark, so data goes through the memory of the host. NCCL "
-        "does that "
-        "if GPU Direct RDMA is not available, and also if the NIC is far from the GPU.",
+        "The channels over the network carry no GDRDMA mark, so data goes through the memory of the host. "
+        "NCCL does that if GPU Direct RDMA is not available, and also if the NIC is far from the GPU.",
         'Look for lines with "GPU Direct RDMA" (NCCL_DEBUG_SUBSYS=INIT,NET,GRAPH), check lsmod | grep peermem, and '
         "compare the NIC of each GPU in nvidia-smi topo -m.",
         [use.line for use in uses],
@@ -506,9 +497,9 @@ def slow_network(paste: Paste) -> Iterator[TextFinding]:
     networks = sorted({whole(number, 16) for item in chains for number in _NET_NODE.findall(item.text)})
     if not networks and is_one_host(paste) is not False:
         return
-    item = min(slow, key=lambda found: found.bw_inter_gbs)
+    item = min(slow, key=lambda pattern: pattern.bw_inter_gbs)
     unknown = [line.number for line in paste.find("Defaulting to 10 Gbps")]
-    hosts = text_list(list(dict.fromkeys(found.host for found in slow if found.host))[:8])
+    hosts = text_list(list(dict.fromkeys(pattern.host for pattern in slow if pattern.host))[:8])
     nets = f", NET/{networks[0]}-{networks[-1]}" if len(networks) > 1 else f", NET/{networks[0]}" if networks else ""
     why = (
         f"NCCL plans {item.n_channels} channels of {item.bw_inter_gbs:g} GB/s between hosts, which is the speed of a "
@@ -521,12 +512,10 @@ def slow_network(paste: Paste) -> Iterator[TextFinding]:
         "warning",
         f"{hosts}{nets}".lstrip(", "),
         why,
-        "Compare with the real speed: cat /sys/class/net/*/speed, ibstat. If the NICs are faster, NCCL does not "
-        "see it (as "
-        "with virtual interfaces): use the RDMA devices, or give the speed in a file for NCCL_TOPO_FILE. "
-        "Otherwise the "
-        "network itself is the limit.",
-        [*(found.line for found in slow), *unknown[:3]],
+        "Compare with the real speed: cat /sys/class/net/*/speed, ibstat. If the NICs are faster, NCCL does not see it "
+        "(as with virtual interfaces): use the RDMA devices, or give the speed in a file for NCCL_TOPO_FILE. "
+        "Otherwise the network itself is the limit.",
+        [*(pattern.line for pattern in slow), *unknown[:3]],
     )
 
 

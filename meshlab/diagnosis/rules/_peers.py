@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import TextFinding, rule
@@ -12,7 +13,6 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._nccl_lines import (
     CUDA_FAILURE,
     NOT_NAMED,
-    NcclMessage,
     affected,
     hosts_of,
     is_one_host,
@@ -22,11 +22,19 @@ from meshlab.diagnosis.formats._nccl_lines import (
     pci_address,
     read_communicators,
     read_cuda_failures,
-    read_hosts,
-    read_variables,
     read_versions,
     text_list,
     warnings_with,
+)
+from meshlab.diagnosis.rules._line_rules import (
+    LineRule,
+    Lines,
+    cuda_failures,
+    having,
+    hosts_of_variables,
+    rules_of,
+    variable_is,
+    warnings_matching,
 )
 from meshlab.nccl_tests._info import version_from_code
 
@@ -42,155 +50,36 @@ _P2P_FAILURE = re.compile(
 )
 
 
-def _disabled_pairs(paste: Paste, nvlink: bool) -> tuple[list[int], set[int], set[str | None]]:
-    lines: list[int] = []
-    gpus: set[int] = set()
-    hosts: set[str | None] = set()
-    for line, match in paste.matches(_DISABLED, "P2P is disabled between "):
-        if bool(match["nvlink"]) == nvlink:
-            lines.append(line.number)
-            gpus.update((whole(match[2]), whole(match[3])))
-            hosts.add(message_of(line).host)
-    return lines, gpus, hosts
+def _disabled_pairs(paste: Paste, *, nvlink: bool) -> Lines:
+    """Find the lines about GPUs without P2P that NVLink connects, or does not."""
+    matches = paste.matches(_DISABLED, "P2P is disabled between ")
+    return Lines([line.number for line, match in matches if bool(match["nvlink"]) == nvlink])
 
 
-def _gpus_of(gpus: set[int], hosts: set[str | None]) -> str:
-    names = sorted(host for host in hosts if host)
-    return f"{number_list(gpus, 'GPU')} of {text_list(names[:6])}" if names else number_list(gpus, "GPU")
+def _connected_gpus(paste: Paste, numbers: Sequence[int]) -> str:
+    pairs = (match for number in numbers if (match := _DISABLED.search(paste.line(number).text)))
+    gpus = number_list((whole(gpu) for match in pairs for gpu in match.group(2, 3)), "GPU")
+    names = sorted(hosts_of(paste, numbers))
+    return f"{gpus} of {text_list(names[:6])}" if names else gpus
 
 
-@rule(
-    "nvlink-p2p-broken",
-    "GPUs with NVLink cannot use P2P",
-    source=(_PATHS, "https://github.com/NVIDIA/nccl/issues/2329"),
-)
-def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
-    """NCCL warns that P2P is disabled between GPUs that NVLink connects."""
-    lines, gpus, hosts = _disabled_pairs(paste, nvlink=True)
-    if lines:
-        yield nvlink_p2p_broken.finding(
-            "error",
-            _gpus_of(gpus, hosts),
-            "NCCL sees NVLink between these GPUs, but the driver does not allow P2P between them. NCCL takes "
-            "this for a "
-            "fault of the hardware.",
-            "On this host: nvidia-smi topo -p2p r, nvidia-smi nvlink -s, dmesg | grep -i xid, and on NVSwitch "
-            "systems "
-            "systemctl status nvidia-fabricmanager. Reset the GPUs or reboot. NCCL_IGNORE_DISABLED_P2P=1 only "
-            "hides it.",
-            lines,
-        )
-
-
-@rule("p2p-not-supported", "These GPUs have no P2P", source=(_PATHS, "https://github.com/NVIDIA/nccl-tests/issues/287"))
-def p2p_not_supported(paste: Paste) -> Iterator[TextFinding]:
-    """NCCL notes that P2P is disabled between GPUs that are connected by PCIe only."""
-    lines, gpus, hosts = _disabled_pairs(paste, nvlink=False)
-    if lines:
-        yield p2p_not_supported.finding(
-            "info",
-            _gpus_of(gpus, hosts),
-            "The driver does not allow P2P between these GPUs, which have no NVLink. This is usual for GeForce "
-            "cards, and in "
-            "many virtual machines. NCCL uses shared memory instead: slower, and correct.",
-            "No action is needed. Give the container enough /dev/shm. This line is not the cause of a crash "
-            "further down: look "
-            "for the first warning.",
-            lines,
-        )
-
-
-@rule("p2p-limited-by-env", "A variable limits P2P", source=(f"{_ENV}#nccl-p2p-disable", f"{_ENV}#nccl-p2p-level"))
-def p2p_limited(paste: Paste) -> Iterator[TextFinding]:
-    """``NCCL_P2P_DISABLE=1`` is set, or ``NCCL_P2P_LEVEL`` forbids P2P."""
-    found = [
-        item
-        for item in paste.once(read_variables)
-        if (item.name == "NCCL_P2P_DISABLE" and item.value == "1")
-        or (item.name == "NCCL_P2P_LEVEL" and item.value in ("LOC", "0"))
-    ]
-    if found:
-        hosts = list(dict.fromkeys(item.host for item in found if item.host)) or list(paste.once(read_hosts))
-        first = found[0]
-        yield p2p_limited.finding(
-            "info",
-            text_list(hosts[:8]),
-            f"{first.name}={first.value} forbids direct copies between GPUs, also over NVLink. Data within a "
-            f"host goes "
-            "through shared memory or the network.",
-            f"Remove {first.name}, unless it was set to find the cause of an error.",
-            [item.line for item in found],
-        )
-
-
-def _p2p_failures(paste: Paste) -> list[tuple[NcclMessage, str]]:
-    """Return the warnings of the P2P transport about CUDA, with the text of the error."""
-    found = []
+def _p2p_failures(paste: Paste) -> Iterator[tuple[int, str]]:
+    """Yield the lines of the P2P transport's warnings about CUDA, with the text of the error."""
     for item in warnings_with(paste, "Cuda failure ", "open CUDA IPC handle", "failed to peer with device"):
         match = CUDA_FAILURE.search(item.text) or _P2P_FAILURE.search(item.text)
         if match and "p2p.cc" in (item.source or ""):
-            found.append((item, match["text"].strip()))
-    return found
+            yield item.line, match["text"].strip()
 
 
-@rule(
-    "p2p-import-across-containers",
-    "The memory of a GPU in another container cannot be imported",
-    source=("https://github.com/NVIDIA/nccl/issues/1647", "NCCL src/transport/p2p.cc"),
-    causes=("rank-died",),
-)
-def p2p_import(paste: Paste) -> Iterator[TextFinding]:
-    """The P2P transport fails because a device does not exist in this process."""
-    found = [item for item, text in _p2p_failures(paste) if "invalid device ordinal" in text]
-    if found:
-        yield p2p_import.finding(
-            "error",
-            f"{affected(paste, found)} and its peer on the same host",
-            "NCCL set up P2P with a GPU that does not exist in this process (CUDA error 101, invalid device "
-            "ordinal). That "
-            "happens between containers on one host that each see only their own GPU.",
-            "Let each container see all GPUs of the host that belong to the job, or put these ranks into one "
-            "container. "
-            "NCCL_P2P_DISABLE=1 works around it, or NCCL_CUMEM_ENABLE=0 with some versions.",
-            [item.line for item in found],
-        )
+def _failed_imports(paste: Paste) -> Lines:
+    return Lines([number for number, text in _p2p_failures(paste) if "invalid device ordinal" in text])
 
 
-@rule(
-    "p2p-failed", "P2P between GPUs could not be set up", source=f"{_TROUBLESHOOTING}#gpu-direct", causes=("rank-died",)
-)
-def p2p_failed(paste: Paste) -> Iterator[TextFinding]:
-    """The P2P transport fails with another error of CUDA."""
-    known = ("invalid device ordinal", "out of memory", "peer mapping resources")
-    found = [(item, text) for item, text in _p2p_failures(paste) if not any(word in text for word in known)]
-    if found:
-        yield p2p_failed.finding(
-            "error",
-            affected(paste, [item for item, _ in found]),
-            f"The connection between two GPUs of this host failed in CUDA ({found[0][1]}). The text alone does "
-            f"not show "
-            "whether the driver, the permissions of a container or the hardware is the reason.",
-            "Try NCCL_P2P_DISABLE=1, then NCCL_CUMEM_ENABLE=0: what helps shows which part fails. Check "
-            "nvidia-smi topo -p2p r "
-            "and dmesg | grep -i xid on this host, and that all ranks of a host share IPC and PID namespaces.",
-            [item.line for item, _ in found],
-        )
-
-
-@rule("too-many-peers", "A GPU has too many P2P peers", source="https://github.com/NVIDIA/nccl/issues/1874")
-def too_many_peers(paste: Paste) -> Iterator[TextFinding]:
-    """CUDA reports that the resources for mapping peers are exhausted."""
-    lines = paste.find("peer mapping resources exhausted")
-    if lines:
-        yield too_many_peers.finding(
-            "error",
-            affected(paste, lines),
-            "CUDA allows P2P with at most 8 peers of one GPU in a process, unless an NVSwitch connects them. "
-            "This process "
-            "uses more GPUs.",
-            "Use one process per GPU, or fewer GPUs per process, or NCCL_P2P_DISABLE=1 as a test.",
-            lines,
-        )
+def _other_p2p_failures(paste: Paste) -> Lines:
+    """Find the failures that no other rule explains, and the text of the first."""
+    explained = ("invalid device ordinal", "out of memory", "peer mapping resources")
+    texts = {number: text for number, text in _p2p_failures(paste) if not any(word in text for word in explained)}
+    return Lines(list(texts), {"text": next(iter(texts.values()), "")})
 
 
 # -- NVLS and the fabric -----------------------------------------------------------------------------------------------
@@ -215,14 +104,11 @@ def nvls_fabric(paste: Paste) -> Iterator[TextFinding]:
         yield nvls_fabric.finding(
             "error",
             who if who != NOT_NAMED else f"the host of {NOT_NAMED}",
-            "Setting up multicast memory for NVLink SHARP (NVLS) failed: the NVSwitches or the fabric manager "
-            "of this host are "
-            "in a bad state, or a container lacks what they need.",
+            "Setting up multicast memory for NVLink SHARP (NVLS) failed: the NVSwitches or the fabric manager of this "
+            "host are in a bad state, or a container lacks what they need.",
             "On this host: systemctl status nvidia-fabricmanager, nvidia-smi -q (Fabric: Completed, Success), "
-            "dmesg for Xid "
-            "and SXid. Restart the fabric manager and reset the GPUs, or reboot. Until then NCCL_NVLS_ENABLE=0 "
-            "runs with less "
-            "bandwidth.",
+            "dmesg for Xid and SXid. Restart the fabric manager and reset the GPUs, or reboot. "
+            "Until then NCCL_NVLS_ENABLE=0 runs with less bandwidth.",
             lines,
         )
 
@@ -243,12 +129,10 @@ def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
         yield fabric_not_ready.finding(
             "error",
             affected(paste, lines),
-            "CUDA error 802 (system not yet initialized): on machines with NVSwitch, CUDA cannot be used until "
-            "the fabric "
-            "manager has set up the switches.",
-            "Start the fabric manager in the version of the driver: systemctl enable --now "
-            "nvidia-fabricmanager; look at its "
-            "log (/var/log/fabricmanager.log).",
+            "CUDA error 802 (system not yet initialized): on machines with NVSwitch, CUDA cannot be used until the "
+            "fabric manager has set up the switches.",
+            "Start the fabric manager in the version of the driver: systemctl enable --now nvidia-fabricmanager; "
+            "look at its log (/var/log/fabricmanager.log).",
             lines,
         )
     # The fields are those of nvmlGpuFabricInfo_t: 1 is not started, 2 is in progress.
@@ -260,9 +144,8 @@ def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
             f"{text_list(hosts_of(paste, [line.number for line, _ in waiting])[:6])}, GPU {text_list(gpus[:8])}".lstrip(
                 ", "
             ),
-            "The registration of these GPUs with the NVLink fabric is not complete, so NVLink SHARP and NVLink "
-            "between hosts "
-            "are not available to them.",
+            "The registration of these GPUs with the NVLink fabric is not complete, so NVLink SHARP and NVLink between "
+            "hosts are not available to them.",
             "Look at the fabric manager of this host (systemctl status nvidia-fabricmanager) and nvidia-smi -q "
             "(Fabric).",
             [line for line, _ in waiting],
@@ -285,10 +168,9 @@ def imex_not_working(paste: Paste) -> Iterator[TextFinding]:
             affected(paste, lines),
             "The GPUs belong to an NVLink domain of several hosts, but memory cannot be shared through it: the "
             + ("IMEX channel is missing in this process." if channel else "IMEX service does not connect these hosts."),
-            "Check that nvidia-imex runs on every host with the same nodes_config.cfg (nvidia-imex-ctl -N), and "
-            "that the "
-            "container has a channel (ls /dev/nvidia-caps-imex-channels). NCCL_MNNVL_ENABLE=0 uses the network "
-            "instead.",
+            "Check that nvidia-imex runs on every host with the same nodes_config.cfg (nvidia-imex-ctl -N), "
+            "and that the container has a channel (ls /dev/nvidia-caps-imex-channels). NCCL_MNNVL_ENABLE=0 uses the "
+            "network instead.",
             lines,
         )
 
@@ -307,9 +189,8 @@ _DUPLICATE = re.compile(r"Duplicate GPU detected : rank (\d+) and rank (\d+) bot
 def duplicate_gpu(paste: Paste) -> Iterator[TextFinding]:
     """NCCL reports ranks with the same GPU, in the old or the new wording."""
     do = (
-        "Start at most as many ranks per host as it has GPUs, and select the GPU by the local rank before the "
-        "first call: "
-        "torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), or CUDA_VISIBLE_DEVICES for each rank."
+        "Start at most as many ranks per host as it has GPUs, and select the GPU by the local rank before the first "
+        "call: torch.cuda.set_device(int(os.environ['LOCAL_RANK'])), or CUDA_VISIBLE_DEVICES for each rank."
     )
     by_gpu: dict[tuple[str | None, str], tuple[set[int], list[int]]] = defaultdict(lambda: (set(), []))
     for line, match in paste.matches(_DUPLICATE, "Duplicate GPU detected"):
@@ -321,9 +202,8 @@ def duplicate_gpu(paste: Paste) -> Iterator[TextFinding]:
         yield duplicate_gpu.finding(
             "error",
             f"{number_list(ranks, 'rank')} (GPU {gpu}{f' of {host}' if host else ''})",
-            f"{number_list(ranks, 'rank').capitalize()} use the same GPU, {gpu}. There are more ranks than GPUs "
-            f"on this host, "
-            "or every process takes its default device.",
+            f"{number_list(ranks, 'rank').capitalize()} use the same GPU, {gpu}. There are more ranks than GPUs on "
+            "this host, or every process takes its default device.",
             do,
             lines,
         )
@@ -365,21 +245,21 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """NCCL says so, or processes of one job print different versions."""
     do = (
         "Make all ranks use the same library: see which libnccl.so.2 each process loads (NCCL_DEBUG=VERSION, ldd, "
-        "grep nccl /proc/PID/maps): the wheel of pip, the package of the system, or one from "
-        "LD_LIBRARY_PATH or LD_PRELOAD."
+        "grep nccl /proc/PID/maps): the wheel of pip, the package of the system, or one from LD_LIBRARY_PATH or "
+        "LD_PRELOAD."
     )
     hosts = {item.version.partition("+")[0]: item.host for item in paste.once(read_versions) if item.host}
-    found = paste.matches(_MISMATCH, "Mismatched NCCL version detected")
-    if found:
+    mismatches = paste.matches(_MISMATCH, "Mismatched NCCL version detected")
+    if mismatches:
         sides: dict[str, set[int]] = defaultdict(set)
-        for _, match in found:
+        for _, match in mismatches:
             sides[_spell(match[2])].add(whole(match[1]))
             sides[_spell(match[4])].add(whole(match[3]))
         parts = [
             f"{number_list(ranks, 'rank')}{f' on {hosts[version]}' if hosts.get(version) else ''} ({version})"
             for version, ranks in sides.items()
         ]
-        lines = [line.number for line, _ in found] + [item.line for item in paste.once(read_versions)]
+        lines = [line.number for line, _ in mismatches] + [item.line for item in paste.once(read_versions)]
         why = "The ranks loaded different versions of NCCL, which cannot work in one communicator."
         yield version_mismatch.finding("error", " against ".join(parts), why, do, lines)
         return
@@ -401,10 +281,12 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
     if len(by_version) > 1 and is_one_host(paste) is False and (len(comms) == 1 or len(worlds) == 1):
         yield version_mismatch.finding(
             "warning",
-            " against ".join(f"{text_list(list(found)[:6])} ({version})" for version, found in by_version.items()),
+            " against ".join(
+                f"{text_list(list(version_hosts)[:6])} ({version})" for version, version_hosts in by_version.items()
+            ),
             "The hosts print different versions of NCCL. If they belong to one job, it can hang or fail.",
             do,
-            [line for found in by_version.values() for line in found.values()],
+            [line for version_hosts in by_version.values() for line in version_hosts.values()],
         )
 
 
@@ -414,15 +296,15 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
 def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
     """NCCL names the version of the driver that it found, and the one that it needs."""
     pattern = re.compile(r"CUDA Driver version found is (\d+)\. Minimum requirement is (\d+)")
-    found = paste.matches(pattern, "CUDA Driver version found is ")
-    if found:
-        have, need = (f"{whole(code) // 1000}.{whole(code) % 1000 // 10}" for code in found[0][1].groups())
+    matches = paste.matches(pattern, "CUDA Driver version found is ")
+    if matches:
+        have, need = (f"{whole(code) // 1000}.{whole(code) % 1000 // 10}" for code in matches[0][1].groups())
         yield driver_too_old_for_nccl.finding(
             "error",
-            affected(paste, [line for line, _ in found]),
+            affected(paste, [line for line, _ in matches]),
             f"The driver supports CUDA {have}, and this build of NCCL needs a driver for CUDA {need} or newer.",
             "Update the driver of this host, or use an NCCL that was built for an older CUDA.",
-            [line for line, _ in found],
+            [line for line, _ in matches],
         )
         return
     drivers = paste.matches(re.compile(r"cudaDriverVersion (\d+)"), "cudaDriverVersion ")
@@ -437,74 +319,119 @@ def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
             yield driver_too_old_for_nccl.finding(
                 "warning",
                 affected(paste, [line]),
-                f"The driver supports CUDA {have_major}.{whole(match[1]) % 1000 // 10}, and this NCCL was built "
-                f"for CUDA "
-                f"{need_text}, a newer major version.",
+                f"The driver supports CUDA {have_major}.{whole(match[1]) % 1000 // 10}, and this NCCL was built for "
+                f"CUDA {need_text}, a newer major version.",
                 f"Update the driver of this host to one for CUDA {need_major}, or use an NCCL built for CUDA "
                 f"{have_major}.",
                 [line.number, builds[0].line],
             )
 
 
-@rule("unsupported-arch", "NCCL has no code for this GPU", source="https://github.com/NVIDIA/nccl/issues/1372")
-def no_code_for_gpu(paste: Paste) -> Iterator[TextFinding]:
-    """A kernel of NCCL is missing in its library."""
-    found = [
-        item
-        for item, match in paste.once(read_cuda_failures)
-        if re.search("named symbol not found|invalid device function", match["text"])
-    ]
-    if found:
-        yield no_code_for_gpu.finding(
-            "error",
-            affected(paste, found),
-            "The library of NCCL has no kernel for this generation of GPUs: it was built for others.",
-            "Use an official build, or build NCCL with NVCC_GENCODE for this GPU, for example "
-            'make src.build NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90".',
-            [item.line for item in found],
-        )
+_MISSING_KERNEL = re.compile("named symbol not found|invalid device function")
+_NOT_SUPPORTED = re.compile("Cuda failure (?:801 )?'operation not supported")
 
-
-@rule(
-    "vgpu-unsupported",
-    "The virtual GPU lacks a function that NCCL needs",
-    source="https://github.com/NVIDIA/nccl/issues/2101",
-)
-def vgpu_unsupported(paste: Paste) -> Iterator[TextFinding]:
-    """The initialisation of NCCL fails because CUDA does not support an operation."""
-    found = [
-        item
-        for item in warnings_with(paste, "Cuda failure ")
-        if re.search("^(?:src/)?init.cc", item.source or "")
-        and re.search("Cuda failure (?:801 )?'operation not supported", item.text)
-    ]
-    if found:
-        yield vgpu_unsupported.finding(
-            "error",
-            affected(paste, found),
-            "CUDA does not support a function that NCCL needs while it starts, most often memory pools. This is "
-            "usual for "
-            "virtual GPUs without unified memory, and for drivers that are too old.",
-            "For a vGPU, turn on unified memory for it in the hypervisor (enable_uvm=1), or pass the whole GPU "
-            "through. "
-            "Otherwise update the driver.",
-            [item.line for item in found],
-        )
-
-
-PEER_RULES = (
-    nvlink_p2p_broken,
+PEER_RULES = rules_of(
+    __name__,
+    LineRule(
+        code="nvlink-p2p-broken",
+        title="GPUs with NVLink cannot use P2P",
+        looks_for="NCCL warns that P2P is disabled between GPUs that NVLink connects.",
+        find=partial(_disabled_pairs, nvlink=True),
+        subject=_connected_gpus,
+        why="NCCL sees NVLink between these GPUs, but the driver does not allow P2P between them. "
+        "NCCL takes this for a fault of the hardware.",
+        do="On this host: nvidia-smi topo -p2p r, nvidia-smi nvlink -s, dmesg | grep -i xid, and on NVSwitch systems "
+        "systemctl status nvidia-fabricmanager. Reset the GPUs or reboot. NCCL_IGNORE_DISABLED_P2P=1 only hides "
+        "it.",
+        source=(_PATHS, "https://github.com/NVIDIA/nccl/issues/2329"),
+    ),
     duplicate_gpu,
     version_mismatch,
     driver_too_old_for_nccl,
-    no_code_for_gpu,
-    vgpu_unsupported,
+    LineRule(
+        code="unsupported-arch",
+        title="NCCL has no code for this GPU",
+        looks_for="A kernel of NCCL is missing in its library.",
+        find=cuda_failures(_MISSING_KERNEL),
+        why="The library of NCCL has no kernel for this generation of GPUs: it was built for others.",
+        do="Use an official build, or build NCCL with NVCC_GENCODE for this GPU, for example "
+        'make src.build NVCC_GENCODE="-gencode=arch=compute_90,code=sm_90".',
+        source="https://github.com/NVIDIA/nccl/issues/1372",
+    ),
+    LineRule(
+        code="vgpu-unsupported",
+        title="The virtual GPU lacks a function that NCCL needs",
+        looks_for="The initialisation of NCCL fails because CUDA does not support an operation.",
+        find=warnings_matching(_NOT_SUPPORTED, "Cuda failure ", r"^(?:src/)?init\.cc"),
+        why="CUDA does not support a function that NCCL needs while it starts, most often memory pools. "
+        "This is usual for virtual GPUs without unified memory, and for drivers that are too old.",
+        do="For a vGPU, turn on unified memory for it in the hypervisor (enable_uvm=1), or pass the whole GPU "
+        "through. Otherwise update the driver.",
+        source="https://github.com/NVIDIA/nccl/issues/2101",
+    ),
     imex_not_working,
     fabric_not_ready,
     nvls_fabric,
-    p2p_import,
-    too_many_peers,
-    p2p_failed,
-    p2p_not_supported,
-    p2p_limited,
+    LineRule(
+        code="p2p-import-across-containers",
+        title="The memory of a GPU in another container cannot be imported",
+        looks_for="The P2P transport fails because a device does not exist in this process.",
+        find=_failed_imports,
+        subject="{affected} and its peer on the same host",
+        why="NCCL set up P2P with a GPU that does not exist in this process (CUDA error 101, invalid device ordinal). "
+        "That happens between containers on one host that each see only their own GPU.",
+        do="Let each container see all GPUs of the host that belong to the job, or put these ranks into one "
+        "container. NCCL_P2P_DISABLE=1 works around it, or NCCL_CUMEM_ENABLE=0 with some versions.",
+        source=("https://github.com/NVIDIA/nccl/issues/1647", "NCCL src/transport/p2p.cc"),
+        causes=("rank-died",),
+    ),
+    LineRule(
+        code="too-many-peers",
+        title="A GPU has too many P2P peers",
+        looks_for="CUDA reports that the resources for mapping peers are exhausted.",
+        find=having("peer mapping resources exhausted"),
+        why="CUDA allows P2P with at most 8 peers of one GPU in a process, unless an NVSwitch connects them. "
+        "This process uses more GPUs.",
+        do="Use one process per GPU, or fewer GPUs per process, or NCCL_P2P_DISABLE=1 as a test.",
+        source="https://github.com/NVIDIA/nccl/issues/1874",
+    ),
+    LineRule(
+        code="p2p-failed",
+        title="P2P between GPUs could not be set up",
+        looks_for="The P2P transport fails with another error of CUDA.",
+        find=_other_p2p_failures,
+        why="The connection between two GPUs of this host failed in CUDA ({text}). "
+        "The text alone does not show whether the driver, the permissions of a container or the hardware is the "
+        "reason.",
+        do="Try NCCL_P2P_DISABLE=1, then NCCL_CUMEM_ENABLE=0: what helps shows which part fails. "
+        "Check nvidia-smi topo -p2p r and dmesg | grep -i xid on this host, and that all ranks of a host share IPC "
+        "and PID namespaces.",
+        source=f"{_TROUBLESHOOTING}#gpu-direct",
+        causes=("rank-died",),
+    ),
+    LineRule(
+        code="p2p-not-supported",
+        title="These GPUs have no P2P",
+        looks_for="NCCL notes that P2P is disabled between GPUs that are connected by PCIe only.",
+        find=partial(_disabled_pairs, nvlink=False),
+        level="info",
+        subject=_connected_gpus,
+        why="The driver does not allow P2P between these GPUs, which have no NVLink. This is usual for GeForce cards, "
+        "and in many virtual machines. NCCL uses shared memory instead: slower, and correct.",
+        do="No action is needed. Give the container enough /dev/shm. This line is not the cause of a crash further "
+        "down: look for the first warning.",
+        source=(_PATHS, "https://github.com/NVIDIA/nccl-tests/issues/287"),
+    ),
+    LineRule(
+        code="p2p-limited-by-env",
+        title="A variable limits P2P",
+        looks_for="``NCCL_P2P_DISABLE=1`` is set, or ``NCCL_P2P_LEVEL`` forbids P2P.",
+        find=variable_is(NCCL_P2P_DISABLE=("1",), NCCL_P2P_LEVEL=("LOC", "0")),
+        level="info",
+        subject=hosts_of_variables,
+        why="{name}={value} forbids direct copies between GPUs, also over NVLink. "
+        "Data within a host goes through shared memory or the network.",
+        do="Remove {name}, unless it was set to find the cause of an error.",
+        source=(f"{_ENV}#nccl-p2p-disable", f"{_ENV}#nccl-p2p-level"),
+    ),
 )

@@ -16,10 +16,10 @@ _VICTIM_CODES = ("ib-retry-exceeded", "net-unreachable", "socket-fallback", "sin
 
 def _histories(ports: Sequence[PortState]) -> dict[tuple[str | None, str, int], list[PortState]]:
     """Return the states of every port in the order of the text."""
-    found: dict[tuple[str | None, str, int], list[PortState]] = {}
+    histories: dict[tuple[str | None, str, int], list[PortState]] = {}
     for port in ports:
-        found.setdefault((port.host, port.device, port.port), []).append(port)
-    return found
+        histories.setdefault((port.host, port.device, port.port), []).append(port)
+    return histories
 
 
 def _is_flapping(states: Sequence[PortState], devices: int) -> bool:
@@ -53,9 +53,9 @@ def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
             states[0].name,
             f"The state of the port changes between calls: {seen}. This fits a cable, a transceiver or a switch port "
             "that fails.",
-            f"Take the host, or {states[0].device} with NCCL_IB_HCA=^{states[0].device}, out of the job. Check "
-            "the cable, and "
-            "compare the counters of the port (symbol errors, link downed) with those of another host.",
+            f"Take the host, or {states[0].device} with NCCL_IB_HCA=^{states[0].device}, out of the job. "
+            "Check the cable, and compare the counters of the port (symbol errors, link downed) with those of another "
+            "host.",
             _all_lines(states),
         )
     for (host, interface), changes in _changes(paste).items():
@@ -159,11 +159,10 @@ def ports_active(paste: Paste) -> Iterator[TextFinding]:
 
 
 def _changes(paste: Paste) -> dict[tuple[str | None, str], list[LinkChange]]:
-    found: dict[tuple[str | None, str], list[LinkChange]] = {}
+    changes: dict[tuple[str | None, str], list[LinkChange]] = {}
     for change in paste.once(read_kernel_log).link_changes:
-        found.setdefault((change.host, change.interface), []).append(change)
-    return found
+        changes.setdefault((change.host, change.interface), []).append(change)
+    return changes
 
 
 PORT_RULES: tuple[Rule, ...] = (ib_port_flap, ib_port_down, ports_active)
-"""Rules for ports of the network."""

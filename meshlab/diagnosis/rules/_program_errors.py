@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 
 from meshlab.base._collectives import COLLECTIVES, TORCH_FUNCTIONS
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._torch_lines import last_rank_prefix
+from meshlab.diagnosis.rules._line_rules import LineRule, Subject, having, others_having, others_matching, rules_of
 
 
 def _who(lines: Sequence[PasteLine], default: str) -> str:
@@ -27,32 +28,20 @@ def _who(lines: Sequence[PasteLine], default: str) -> str:
     return rank_list(ranks) if ranks else ", ".join(hosts) or default
 
 
+def _who_or(default: str) -> Subject:
+    """Return the subject of a row: the ranks or hosts that `_who` finds, or a default."""
+    return lambda paste, numbers: _who([paste.line(number) for number in numbers], default)
+
+
+def _nvlinks_of(paste: Paste, numbers: Sequence[int]) -> str:
+    return f"the NVLinks of the GPU of {_who_or('the process that prints it')(paste, numbers)}"
+
+
 def _frame_host(line: PasteLine) -> str:
     frame = re.match(r"([\w.-]+):\d+:\d+ \[", line.text) or re.match(
         r"([\w.-]+): Test (?:CUDA|NCCL) failure", line.text
     )
     return frame[1] if frame else ""
-
-
-@rule(
-    "fork-after-init",
-    "CUDA was used before a fork",
-    source="pytorch/torch/cuda/__init__.py, _lazy_init",
-    causes=("worker-exited",),
-)
-def fork_after_init(paste: Paste) -> Iterator[TextFinding]:
-    """Look for a child process that uses CUDA although its parent had started it before the fork."""
-    lines = other_lines(paste).find("Cannot re-initialize CUDA in forked subprocess")
-    if lines:
-        yield fork_after_init.finding(
-            "error",
-            _who(lines, "the child processes"),
-            "The parent process had already used CUDA and then forked. A child of such a fork can use neither CUDA nor "
-            "NCCL.",
-            "Start the processes with torch.multiprocessing.set_start_method('spawn') or 'forkserver', or do not touch "
-            "CUDA (torch.cuda.is_available() included) before the fork. vLLM: VLLM_WORKER_MULTIPROC_METHOD=spawn.",
-            lines,
-        )
 
 
 _CAPTURE = re.compile(
@@ -79,10 +68,10 @@ _CALL = re.compile(rf"\bin ({'|'.join(_FUNCTIONS)})\b")
 )
 def graph_capture(paste: Paste) -> Iterator[TextFinding]:
     """Look for calls that CUDA or HIP refuse while a stream is being captured."""
-    found = other_lines(paste).matches(_CAPTURE, "captur", "cudaErrorStreamCapture")
-    if not found:
+    matches = other_lines(paste).matches(_CAPTURE, "captur", "cudaErrorStreamCapture")
+    if not matches:
         return
-    lines = [line for line, _ in found]
+    lines = [line for line, _ in matches]
     call = next(
         (match[1] for _, match in other_lines(paste).matches(_CALL, *_IN_FUNCTIONS)),
         "",
@@ -114,13 +103,13 @@ _METHOD = re.compile(rf"\bpg\.(\w+)\(|\bin ({'|'.join(_FUNCTIONS)})\b")
 )
 def dtype_unsupported(paste: Paste) -> Iterator[TextFinding]:
     """Look for types that this build of PyTorch cannot pass to NCCL."""
-    found = other_lines(paste).matches(
+    matches = other_lines(paste).matches(
         _DTYPE, "Unconvertible NCCL type", "not supported for NCCL", "type for NCCL", "NCCL does not support"
     )
-    if not found:
+    if not matches:
         return
-    lines = [line for line, _ in found]
-    dtype = next(name for name in (found[0][1][key] for key in ("one", "two", "three", "four")) if name)
+    lines = [line for line, _ in matches]
+    dtype = next(name for name in (matches[0][1][key] for key in ("one", "two", "three", "four")) if name)
     methods = [
         name
         for _, match in other_lines(paste).matches(_METHOD, "pg.", *_IN_FUNCTIONS)
@@ -163,87 +152,72 @@ def ecc_in_program(paste: Paste) -> Iterator[TextFinding]:
     )
 
 
-@rule(
-    "nvlink-error",
-    "A program met an uncorrectable NVLink error",
-    source="CUDA Runtime API, cudaErrorNvlinkUncorrectable",
-    causes=("nccl-timeout", "rank-died", "worker-exited"),
-)
-def nvlink_in_program(paste: Paste) -> Iterator[TextFinding]:
-    """Look for an uncorrectable NVLink error that a program received. It does not show which end of the link failed."""
-    lines = other_lines(paste).find("uncorrectable NVLink error", "cudaErrorNvlinkUncorrectable")
-    if lines:
-        yield nvlink_in_program.finding(
-            "error",
-            f"the NVLinks of the GPU of {_who(lines, 'the process that prints it')}",
-            "An NVLink of this GPU had an error that could not be corrected, so the driver ended the work on it. The "
-            "text does not show which link, or which end of it.",
-            "On that host, look for Xid 74 and 144 to 150 and SXid in dmesg, and run nvidia-smi nvlink -e. Reset the "
-            "GPUs (nvidia-smi -r) with the fabric manager, and take the host out if it happens again.",
-            lines,
-        )
-
-
+# Xids and warnings of NCCL are about the same error, but have their own rules.
 _CUDA_ERROR = re.compile(
-    r"an illegal memory access was encountered|device-side assert triggered|unspecified launch failure"
-    r"|misaligned address"
+    r"^(?!.*(?:Xid|NCCL WARN)).*?(?P<error>an illegal memory access was encountered|device-side assert triggered"
+    r"|unspecified launch failure|misaligned address)"
 )
 
 
-@rule(
-    "cuda-error",
-    "A kernel failed on the GPU",
-    source="CUDA Runtime API, error codes",
-    causes=("nccl-timeout", "rank-died", "worker-exited"),
-)
-def cuda_error(paste: Paste) -> Iterator[TextFinding]:
-    """Look for failed kernels. The error appears at a later call, such as one of the watchdog."""
-    found = other_lines(paste).matches(
-        _CUDA_ERROR, "illegal memory access", "device-side assert", "launch failure", "misaligned"
-    )
-    found = [one for one in found if "Xid" not in one[0].text and "NCCL WARN" not in one[0].text]
-    if found:
-        lines = [line for line, _ in found]
-        yield cuda_error.finding(
-            "error",
-            _who(lines, "the rank that prints it"),
-            f"A kernel failed ({found[0][1][0]}). CUDA reports it at a later call, so the line that prints it, often "
-            "the watchdog of NCCL, is usually not the place.",
-            "Run with CUDA_LAUNCH_BLOCKING=1, or with compute-sanitizer on one rank, to find the kernel. Check whether "
-            "one host is always affected (dmesg for Xid), and whether NCCL is recent enough for the GPU.",
-            lines,
-        )
-
-
-@rule(
-    "too-many-open-files",
-    "The limit of open files is reached",
-    source="accept(2), socket(2): EMFILE",
-    causes=("rank-died", "worker-exited", "net-unreachable"),
-)
-def too_many_open_files(paste: Paste) -> Iterator[TextFinding]:
-    """Look for the error of the system about open files, which sockets count as."""
-    lines = paste.find("Too many open files", "received 0 items of ancdata")
-    if lines:
-        yield too_many_open_files.finding(
-            "error",
-            _who(lines, "the process that prints it"),
-            "A process reached its limit of open files. NCCL opens sockets per rank and channel, so the number grows "
-            "with the job.",
-            'Raise the limit in the shell or unit that starts the ranks: ulimit -n "$(ulimit -Hn)" before srun or '
-            "mpirun, LimitNOFILE= for systemd, --ulimit nofile=1048576 for Docker. Check it with ulimit -n on every "
-            "host.",
-            lines,
-        )
-
-
-PROGRAM_ERROR_RULES: tuple[Rule, ...] = (
+PROGRAM_ERROR_RULES = rules_of(
+    __name__,
     ecc_in_program,
-    nvlink_in_program,
-    fork_after_init,
+    LineRule(
+        code="nvlink-error",
+        title="A program met an uncorrectable NVLink error",
+        looks_for="Look for an uncorrectable NVLink error that a program received. It does not show which end of "
+        "the link failed.",
+        find=others_having("uncorrectable NVLink error", "cudaErrorNvlinkUncorrectable"),
+        subject=_nvlinks_of,
+        why="An NVLink of this GPU had an error that could not be corrected, so the driver ended the work on it. The "
+        "text does not show which link, or which end of it.",
+        do="On that host, look for Xid 74 and 144 to 150 and SXid in dmesg, and run nvidia-smi nvlink -e. Reset the "
+        "GPUs (nvidia-smi -r) with the fabric manager, and take the host out if it happens again.",
+        source="CUDA Runtime API, cudaErrorNvlinkUncorrectable",
+        causes=("nccl-timeout", "rank-died", "worker-exited"),
+    ),
+    LineRule(
+        code="fork-after-init",
+        title="CUDA was used before a fork",
+        looks_for="Look for a child process that uses CUDA although its parent had started it before the fork.",
+        find=others_having("Cannot re-initialize CUDA in forked subprocess"),
+        subject=_who_or("the child processes"),
+        why="The parent process had already used CUDA and then forked. A child of such a fork can use neither CUDA nor "
+        "NCCL.",
+        do="Start the processes with torch.multiprocessing.set_start_method('spawn') or 'forkserver', or do not touch "
+        "CUDA (torch.cuda.is_available() included) before the fork. vLLM: VLLM_WORKER_MULTIPROC_METHOD=spawn.",
+        source="pytorch/torch/cuda/__init__.py, _lazy_init",
+        causes=("worker-exited",),
+    ),
     graph_capture,
     dtype_unsupported,
-    cuda_error,
-    too_many_open_files,
+    LineRule(
+        code="cuda-error",
+        title="A kernel failed on the GPU",
+        looks_for="Look for failed kernels. The error appears at a later call, such as one of the watchdog.",
+        find=others_matching(
+            _CUDA_ERROR, "illegal memory access", "device-side assert", "launch failure", "misaligned"
+        ),
+        subject=_who_or("the rank that prints it"),
+        why="A kernel failed ({error}). CUDA reports it at a later call, so the line that prints it, often "
+        "the watchdog of NCCL, is usually not the place.",
+        do="Run with CUDA_LAUNCH_BLOCKING=1, or with compute-sanitizer on one rank, to find the kernel. Check whether "
+        "one host is always affected (dmesg for Xid), and whether NCCL is recent enough for the GPU.",
+        source="CUDA Runtime API, error codes",
+        causes=("nccl-timeout", "rank-died", "worker-exited"),
+    ),
+    LineRule(
+        code="too-many-open-files",
+        title="The limit of open files is reached",
+        looks_for="Look for the error of the system about open files, which sockets count as.",
+        find=having("Too many open files", "received 0 items of ancdata"),
+        subject=_who_or("the process that prints it"),
+        why="A process reached its limit of open files. NCCL opens sockets per rank and channel, so the number grows "
+        "with the job.",
+        do='Raise the limit in the shell or unit that starts the ranks: ulimit -n "$(ulimit -Hn)" before srun or '
+        "mpirun, LimitNOFILE= for systemd, --ulimit nofile=1048576 for Docker. Check it with ulimit -n on every "
+        "host.",
+        source="accept(2), socket(2): EMFILE",
+        causes=("rank-died", "worker-exited", "net-unreachable"),
+    ),
 )
-"""Rules for errors of the program or of the GPU that PyTorch's text shows."""

@@ -19,7 +19,7 @@ def ras_incomplete(paste: Paste) -> Iterator[TextFinding]:
     for report in paste.once(read_ras_reports):
         if not report.n_missing and not report.n_dead and not any(_missing(comm) for comm in report.communicators):
             continue
-        named = list(dict.fromkeys(str(one) for one in (*report.missing, *report.dead)))
+        named = list(dict.fromkeys(str(process) for process in (*report.missing, *report.dead)))
         ranks = sorted({rank for comm in report.communicators for rank, _ in _missing(comm)})
         if not named:
             named = [rank_list(ranks)] if ranks else [f"{max(report.n_missing, 1)} process(es), not named"]
@@ -40,7 +40,7 @@ def ras_incomplete(paste: Paste) -> Iterator[TextFinding]:
             "Look at these processes on their hosts (alive? py-spy dump, dmesg), and make sure that no processes of an "
             "earlier job are left there.",
             [
-                *(one.line for one in (*report.missing, *report.dead)),
+                *(process.line for process in (*report.missing, *report.dead)),
                 *(line for comm in report.communicators if _missing(comm) for line in comm.lines),
             ],
         )
@@ -53,8 +53,8 @@ def _missing(comm: RasCommunicator) -> list[tuple[int, object]]:
 def _uneven(report: RasReport) -> str:
     if not report.outliers:
         return ""
-    shown = ", ".join(f"{node} runs {number}" for node, number in report.outliers[:4])
-    return f" The hosts run different numbers of processes: {shown}, unlike the others."
+    outliers = ", ".join(f"{node} runs {number}" for node, number in report.outliers[:4])
+    return f" The hosts run different numbers of processes: {outliers}, unlike the others."
 
 
 @rule("ras-mismatch", "Ranks of a communicator have launched different numbers of operations", source=_SOURCE)
@@ -68,35 +68,35 @@ def ras_mismatch(paste: Paste) -> Iterator[TextFinding]:
     seen: dict[tuple[str, str], RasMismatch] = {}
     for report in reports:
         for comm in report.communicators:
-            for one in comm.mismatches:
-                before = seen.get((comm.name, one.what))
-                seen[comm.name, one.what] = one
-                if before is None or before.states == one.states:
-                    yield _mismatch(comm, one, stands_still=before is not None)
+            for mismatch in comm.mismatches:
+                before = seen.get((comm.name, mismatch.what))
+                seen[comm.name, mismatch.what] = mismatch
+                if before is None or before.states == mismatch.states:
+                    yield _mismatch(comm, mismatch, stands_still=before is not None)
 
 
-def _mismatch(comm: RasCommunicator, one: RasMismatch, *, stands_still: bool) -> TextFinding:
+def _mismatch(comm: RasCommunicator, mismatch: RasMismatch, *, stands_still: bool) -> TextFinding:
     def ranks(state: object) -> str:
         listed, number = getattr(state, "ranks"), getattr(state, "n_ranks")  # noqa: B009
         return rank_list(listed) if listed else f"{number} ranks"
 
     name = f"communicator {comm.name}"
-    if one.what == "status":
-        shown = ", ".join(f"{ranks(state)} in {state.value}" for state in one.states)
+    if mismatch.what == "status":
+        states = ", ".join(f"{ranks(state)} in {state.value}" for state in mismatch.states)
         return ras_mismatch.finding(
             "warning",
-            f"{name}: {shown}",
-            f"The ranks of this communicator are in different states: {shown}. While a communicator is created or "
+            f"{name}: {states}",
+            f"The ranks of this communicator are in different states: {states}. While a communicator is created or "
             "destroyed, this is normal for a moment.",
             "Query RAS again after some seconds. If the states stay, look at the ranks that are not in RUNNING.",
-            one.lines,
+            mismatch.lines,
         )
-    counted = [state for state in one.states if isinstance(state.value, int)]
+    counted = [state for state in mismatch.states if isinstance(state.value, int)]
     if not counted:
         return ras_mismatch.finding(
-            "warning", name, f"The {one.what} counts of its ranks differ.", "Query RAS again.", one.lines
+            "warning", name, f"The {mismatch.what} counts of its ranks differ.", "Query RAS again.", mismatch.lines
         )
-    shown = ", ".join(f"{ranks(state)} at {one.what} {state.value}" for state in counted)
+    states = ", ".join(f"{ranks(state)} at {mismatch.what} {state.value}" for state in counted)
     low = min(counted, key=lambda state: int(state.value))
     high = max(counted, key=lambda state: int(state.value))
     ahead = int(high.value) - int(low.value)
@@ -107,27 +107,27 @@ def _mismatch(comm: RasCommunicator, one: RasMismatch, *, stands_still: bool) ->
         else ""
     )
     late = (
-        f"{ranks(low).capitalize()} {'has' if low.n_ranks == 1 else 'have'} not launched {one.what} {high.value}, "
+        f"{ranks(low).capitalize()} {'has' if low.n_ranks == 1 else 'have'} not launched {mismatch.what} {high.value}, "
         f"which {ranks(high)} launched ({by} ahead).{listed}"
     )
     if stands_still:
         return ras_mismatch.finding(
             "error",
-            f"{name}: {shown}",
+            f"{name}: {states}",
             f"{late} Two reports show the same counts, so the job stands still: the ranks that are behind did not "
             "come.",
             f"Get the stacks of {ranks(low)} (py-spy dump --pid PID).",
-            one.lines,
+            mismatch.lines,
         )
     return ras_mismatch.finding(
         "warning",
-        f"{name}: {shown}",
+        f"{name}: {states}",
         f"{late} RAS counts launches, and in a running job, "
         + ("a difference of one is normal." if ahead == 1 else "ranks may be some calls ahead of each other."),
         "Query RAS again after some seconds. If the counts stand still, look at "
         + (ranks(low) if low.ranks else f"the {ranks(low)} that are behind (ncclras -v lists them)")
         + ". If the counts grow, nothing hangs.",
-        one.lines,
+        mismatch.lines,
     )
 
 
@@ -138,15 +138,15 @@ def ras_error(paste: Paste) -> Iterator[TextFinding]:
         for comm in report.communicators:
             if not comm.errors:
                 continue
-            shown = "; ".join(
+            errors = "; ".join(
                 f"{rank_list(state.ranks) if state.ranks else f'{state.n_ranks} ranks'}: {state.value}"
                 for state in comm.errors
             )
             yield ras_error.finding(
                 "error",
-                f"communicator {comm.name}: {shown}",
-                f"NCCL stored an error in this communicator: {shown}. A remote process error is an echo of a rank that "
-                "ended or of a broken connection.",
+                f"communicator {comm.name}: {errors}",
+                f"NCCL stored an error in this communicator: {errors}. A remote process error is an echo of a rank "
+                "that ended or of a broken connection.",
                 "Look for the first NCCL WARN line in the logs of these ranks (NCCL_DEBUG=WARN).",
                 comm.lines,
             )
@@ -188,7 +188,7 @@ def ras_output_unreliable(paste: Paste) -> Iterator[TextFinding]:
                 groups |= {comm.group} if comm.group is not None else set()
                 lines += comm.lines
         if odd:
-            where = "groups " + " and ".join(str(one) for one in sorted(groups)) if len(groups) > 1 else ""
+            where = "groups " + " and ".join(str(group) for group in sorted(groups)) if len(groups) > 1 else ""
             yield ras_output_unreliable.finding(
                 "info",
                 where or (f"group {next(iter(groups))}" if groups else "the report"),
@@ -221,7 +221,7 @@ def ras_consistent(paste: Paste) -> Iterator[TextFinding]:
         if not report.is_complete or report.n_missing or report.n_dead or report.n_timeouts:
             continue
         bad = any(row.errors for row in report.rows)
-        bad = bad or any(one.mismatches or one.errors or one.n_missing for one in report.communicators)
+        bad = bad or any(comm.mismatches or comm.errors or comm.n_missing for comm in report.communicators)
         if not bad and (report.rows or report.communicators):
             yield ras_consistent.finding(
                 "info",
@@ -246,4 +246,3 @@ RAS_RULES: tuple[Rule, ...] = (
     ras_timeout,
     ras_consistent,
 )
-"""Rules for reports of NCCL's RAS subsystem."""

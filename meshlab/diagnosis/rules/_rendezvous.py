@@ -34,17 +34,17 @@ def _hosts(lines: Sequence[PasteLine]) -> str:
 
 def _unresolved(paste: Paste) -> dict[tuple[str, str], dict[str, list[PasteLine]]]:
     """Return the lines about each name and port, by family of addresses."""
-    found: dict[tuple[str, str], dict[str, list[PasteLine]]] = {}
+    names: dict[tuple[str, str], dict[str, list[PasteLine]]] = {}
     for line, match in other_lines(paste).matches(_UNRESOLVED, "network addresses of ("):
-        found.setdefault((match["name"], match["port"]), {}).setdefault(match["family"], []).append(line)
-    return found
+        names.setdefault((match["name"], match["port"]), {}).setdefault(match["family"], []).append(line)
+    return names
 
 
 @rule("hostname-unresolved", "A host name cannot be resolved", source=_SOCKET, causes=("net-unreachable",))
 def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
     """Look for names without an address. A name without an IPv6 address is normal as long as IPv4 works."""
     for (name, port), families in _unresolved(paste).items():
-        lines = [line for ones in families.values() for line in ones]
+        lines = [line for family in families.values() for line in family]
         if "IPv4" not in families:
             yield hostname_unresolved.finding(
                 "normal",
@@ -64,15 +64,15 @@ def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
             lines,
         )
     if not _unresolved(paste):
-        found = other_lines(paste).matches(
+        matches = other_lines(paste).matches(
             _UNRESOLVED_PYTHON, "gaierror", "getaddrinfo failed", "Could not resolve host"
         )
-        if found:
-            lines = [line for line, _ in found]
+        if matches:
+            lines = [line for line, _ in matches]
             yield hostname_unresolved.finding(
                 "error",
                 _hosts(lines) or "the host that prints it",
-                f"A host name has no address: {found[0][1][0].strip()}.",
+                f"A host name has no address: {matches[0][1][0].strip()}.",
                 "Use IP addresses, or make the name known on every host. Check it with: getent hosts NAME",
                 lines,
             )
@@ -134,15 +134,15 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
             lines,
         )
     if not targets:
-        found = other_lines(paste).matches(_RDZV, "RendezvousConnectionError", "connect() timed out")
-        if found:
+        matches = other_lines(paste).matches(_RDZV, "RendezvousConnectionError", "connect() timed out")
+        if matches:
             yield store_unreachable.finding(
                 "error",
-                _hosts([line for line, _ in found]) or "the host that prints it",
+                _hosts([line for line, _ in matches]) or "the host that prints it",
                 "The rendezvous could not connect to its store.",
                 "Check that --rdzv-endpoint (or MASTER_ADDR and MASTER_PORT) is the same on all hosts, that its host "
                 "runs already, and that its port is open: nc -vz HOST PORT",
-                [line for line, _ in found],
+                [line for line, _ in matches],
             )
         retries = other_lines(paste).matches(_RETRY, "has failed to connect to")
         if retries:
@@ -157,7 +157,7 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
 
 
 def _about(host: str) -> str:
-    """Say what is special about an address."""
+    """Return what is special about an address, as a sentence."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:
@@ -190,14 +190,14 @@ def _gloo_failures(paste: Paste) -> tuple[list[PasteLine], list[PasteLine]]:
     """Return the lines about failed connections of Gloo, and those of them that go to the loopback address."""
     failed = [line for line, _ in other_lines(paste).matches(_MESH, "connectFullMesh failed", "gloo::")]
     remote = other_lines(paste).matches(_REMOTE, "remote=[", "connect [")
-    remote = [one for one in remote if re.search(r"SO_ERROR|gloo", one[0].text, re.IGNORECASE)]
-    own = [line for line, match in remote if (match["remote"] or match["address"]).startswith(_LOOPBACK)]
-    return [*failed, *(line for line, _ in remote if line not in failed)], own
+    remote = [pair for pair in remote if re.search(r"SO_ERROR|gloo", pair[0].text, re.IGNORECASE)]
+    loopbacks = [line for line, match in remote if (match["remote"] or match["address"]).startswith(_LOOPBACK)]
+    return [*failed, *(line for line, _ in remote if line not in failed)], loopbacks
 
 
 def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
-    failed, own = _gloo_failures(paste)
-    if failed and not own and not other_lines(paste).numbers("Using the loopback address as fallback"):
+    failed, loopbacks = _gloo_failures(paste)
+    if failed and not loopbacks and not other_lines(paste).numbers("Using the loopback address as fallback"):
         yield store_unreachable.finding(
             "error",
             f"Gloo, {_hosts(failed) or 'the rank that prints it'}",
@@ -219,11 +219,11 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
 def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
     """Look for Gloo on the loopback address, which works within one host only."""
     fallback = other_lines(paste).find("Using the loopback address as fallback")
-    failed, own = _gloo_failures(paste)
-    lines = [*fallback, *own]
+    failed, loopbacks = _gloo_failures(paste)
+    lines = [*fallback, *loopbacks]
     if not lines:
         return
-    if failed or own:
+    if failed or loopbacks:
         yield gloo_loopback.finding(
             "error",
             _hosts(lines) or "the ranks that print it",
@@ -263,9 +263,9 @@ _RDZV_TIMEOUT = re.compile(r"RendezvousTimeoutError|RendezvousClosedError|rendez
 )
 def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
     """Look for a store that waited for more ranks than came."""
-    found = other_lines(paste).matches(_JOINED, "clients joined")
-    if found:
-        line, match = found[-1]
+    matches = other_lines(paste).matches(_JOINED, "clients joined")
+    if matches:
+        line, match = matches[-1]
         n, total = whole(match["n"]), whole(match["of"])
         yield rendezvous_incomplete.finding(
             "error",
@@ -296,19 +296,19 @@ _IN_USE = re.compile(
 @rule("port-in-use", "The port of the rendezvous is taken", source=_SOCKET, causes=("net-unreachable", "worker-exited"))
 def port_in_use(paste: Paste) -> Iterator[TextFinding]:
     """Look for a store that could not listen. A single address that fails is normal if another one works."""
-    found = other_lines(paste).matches(_IN_USE, "Address already in use", "any local network address")
-    final = [line for line, match in found if not re.match(r"\[W", line.text)]
+    matches = other_lines(paste).matches(_IN_USE, "Address already in use", "any local network address")
+    final = [line for line, match in matches if not re.match(r"\[W", line.text)]
     if final and paste.numbers("Address already in use", "EADDRINUSE"):
-        port = next((match["port"] for _, match in found if match["port"]), "")
+        port = next((match["port"] for _, match in matches if match["port"]), "")
         yield port_in_use.finding(
             "error",
-            ", ".join(one for one in (_hosts(final), f"port {port}" if port else "") if one)
+            ", ".join(part for part in (_hosts(final), f"port {port}" if port else "") if part)
             or "the rank that prints it",
             "The store of rank 0 cannot listen, because another process has this port: another job on this host, or "
             "one that did not end.",
             "Use another port (--master-port, MASTER_PORT, or --rdzv-endpoint HOST:0 on one host), or end the process "
             f"that has it: ss -ltnp | grep {port or 'PORT'}",
-            [line for line, _ in found],
+            [line for line, _ in matches],
         )
 
 
@@ -319,4 +319,3 @@ RENDEZVOUS_RULES: tuple[Rule, ...] = (
     rendezvous_incomplete,
     port_in_use,
 )
-"""Rules for the start of a PyTorch job."""

@@ -14,14 +14,14 @@ _SLOW = 0.8
 
 def _split(pairs: tuple[HostPair, ...]) -> tuple[list[HostPair], dict[str, list[HostPair]], set[str], float]:
     """Return the slow pairs, the pairs of each host, the hosts with a fast pair, and the bandwidth of fast pairs."""
-    ordered = sorted(one.value for one in pairs)
+    ordered = sorted(pair.value for pair in pairs)
     fast = ordered[-max(len(ordered) // 3, 1)]  # the upper third is not affected by one outlier
-    slow = [one for one in pairs if one.value < _SLOW * fast]
+    slow = [pair for pair in pairs if pair.value < _SLOW * fast]
     by_host: dict[str, list[HostPair]] = {}
-    for one in pairs:
-        by_host.setdefault(one.a, []).append(one)
-        by_host.setdefault(one.b, []).append(one)
-    cleared = {name for name, ones in by_host.items() if any(one not in slow for one in ones)}
+    for pair in pairs:
+        by_host.setdefault(pair.a, []).append(pair)
+        by_host.setdefault(pair.b, []).append(pair)
+    cleared = {name for name, host_pairs in by_host.items() if any(pair not in slow for pair in host_pairs)}
     return slow, by_host, cleared, fast
 
 
@@ -29,9 +29,10 @@ def _suspects(pairs: tuple[HostPair, ...]) -> dict[str, list[HostPair]]:
     """Return the hosts that are slow for certain: only slow pairs, each with a partner that is fast with others."""
     slow, by_host, cleared, _ = _split(pairs)
     return {
-        name: ones
-        for name, ones in by_host.items()
-        if all(one in slow for one in ones) and any((one.b if one.a == name else one.a) in cleared for one in ones)
+        name: host_pairs
+        for name, host_pairs in by_host.items()
+        if all(pair in slow for pair in host_pairs)
+        and any((pair.b if pair.a == name else pair.a) in cleared for pair in host_pairs)
     }
 
 
@@ -42,19 +43,18 @@ def slow_node(paste: Paste) -> Iterator[TextFinding]:
     if not pairs:
         return
     fast = _split(pairs)[3]
-    for name, ones in _suspects(pairs).items():
-        partners = sorted({one.b if one.a == name else one.a for one in ones})
-        values = sorted(one.value for one in ones)
-        shown = f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g} to {values[-1]:g}"
+    for name, host_pairs in _suspects(pairs).items():
+        partners = sorted({pair.b if pair.a == name else pair.a for pair in host_pairs})
+        values = sorted(pair.value for pair in host_pairs)
+        values_text = f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g} to {values[-1]:g}"
         yield slow_node.finding(
             "warning",
             name,
-            f"{_how_many(len(ones), name)} "
-            f"{'reaches' if len(ones) == 1 else 'reach'} {shown}, while its partners ({', '.join(partners)}) reach up "
-            f"to {fast:g} with other hosts.",
+            f"{_how_many(len(host_pairs), name)} {'reaches' if len(host_pairs) == 1 else 'reach'} {values_text}, "
+            f"while its partners ({', '.join(partners)}) reach up to {fast:g} with other hosts.",
             f"Compare {name} with a good host: NCCL_TOPO_DUMP_FILE on a rank there, rate and width of NICs and PCIe "
             "(ibstat, lspci -vv), and GPU Direct RDMA on every NIC.",
-            [one.line for one in ones],
+            [pair.line for pair in host_pairs],
         )
 
 
@@ -70,26 +70,25 @@ def slow_node_undecided(paste: Paste) -> Iterator[TextFinding]:
         return
     slow, _, cleared, fast = _split(pairs)
     suspects = _suspects(pairs)
-    for one in slow:
-        if one.a in suspects or one.b in suspects:
+    for pair in slow:
+        if pair.a in suspects or pair.b in suspects:
             continue
-        good = sorted(cleared - {one.a, one.b})[:2]
-        both = one.a in cleared and one.b in cleared
+        good = sorted(cleared - {pair.a, pair.b})[:2]
+        are_cleared = pair.a in cleared and pair.b in cleared
         yield slow_node_undecided.finding(
             "info",
-            f"{one.a} or {one.b}" if not both else f"{one.a} with {one.b}",
-            f"This pair reaches {one.value:g} of {fast:g}. "
+            f"{pair.a} or {pair.b}" if not are_cleared else f"{pair.a} with {pair.b}",
+            f"This pair reaches {pair.value:g} of {fast:g}. "
             + (
                 "Both hosts are fast with others, so the path between them is slow."
-                if both
+                if are_cleared
                 else "Neither host was measured with a partner that is fast."
             ),
-            f"Run {one.a} and {one.b} each with {' or '.join(good) or 'a host that is fast with others'}."
-            if not both
+            f"Run {pair.a} and {pair.b} each with {' or '.join(good) or 'a host that is fast with others'}."
+            if not are_cleared
             else "Compare the path between them: switch, rail, and routing.",
-            [one.line],
+            [pair.line],
         )
 
 
 SLOW_HOST_RULES: tuple[Rule, ...] = (slow_node, slow_node_undecided)
-"""Rules for tables of pairs of hosts."""

@@ -6,11 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._nccl_tests_starts import read_test_starts
+from meshlab.diagnosis.rules._line_rules import LineRule, others_matching, rules_of
 
 _ARCHITECTURES = (
     (r"GeForce RTX 50\d\d|RTX PRO \d000 Blackwell", "sm_120", "12.0"),
@@ -40,7 +41,7 @@ def _architecture(name: str) -> tuple[str, str] | None:
 
 def _gpu_names(paste: Paste) -> list[str]:
     """Return the names of GPUs that the text contains, of device lines first."""
-    names = [one.name for start in paste.once(read_test_starts) for one in start.devices if one.name]
+    names = [device.name for start in paste.once(read_test_starts) for device in start.devices if device.name]
     pattern = re.compile(r"(?:NVIDIA |Tesla |GeForce )+[A-Z][\w ]*?\d\w*(?: ?(?:Ti|SUPER|Blackwell|Ada))?|\bTesla \w+")
     for _, match in other_lines(paste).matches(pattern, "NVIDIA ", "Tesla ", "GeForce "):
         if "NVIDIA-SMI" not in match[0] and _architecture(match[0]):
@@ -50,10 +51,10 @@ def _gpu_names(paste: Paste) -> list[str]:
 
 def _where(paste: Paste, lines: Sequence[PasteLine]) -> str:
     """Return the hosts and ranks of device lines, else what the lines name."""
-    devices = [one for start in paste.once(read_test_starts) for one in start.devices]
+    devices = [device for start in paste.once(read_test_starts) for device in start.devices]
     if devices:
-        hosts = dict.fromkeys(one.host for one in devices)
-        return f"{rank_list(one.rank for one in devices)} on {', '.join(hosts)}"
+        hosts = dict.fromkeys(device.host for device in devices)
+        return f"{rank_list(device.rank for device in devices)} on {', '.join(hosts)}"
     hosts = dict.fromkeys(
         host for line in lines if (host := line.host or ((m := re.match(r"([\w.-]+):\d+:\d+ \[", line.text)) and m[1]))
     )
@@ -79,20 +80,24 @@ _INCOMPATIBLE = re.compile(
 def unsupported_arch(paste: Paste) -> Iterator[TextFinding]:
     """Look for kernels that were not built for the GPU of the text. Such an error of NCCL itself is another rule."""
     warned = other_lines(paste).matches(_INCOMPATIBLE, "is not compatible with the current PyTorch installation")
-    found = other_lines(paste).matches(_NO_IMAGE, "no kernel image", "invalid device function", "NoKernelImage")
-    found = [one for one in found if "NCCL WARN" not in one[0].text]
-    if not warned and not found:
+    matches = other_lines(paste).matches(_NO_IMAGE, "no kernel image", "invalid device function", "NoKernelImage")
+    matches = [pair for pair in matches if "NCCL WARN" not in pair[0].text]
+    if not warned and not matches:
         return
-    lines = [line for line, _ in (*warned, *found)]
+    lines = [line for line, _ in (*warned, *matches)]
     if warned:
         name, arch = warned[0][1]["name"].strip(), warned[0][1]["arch"]
         subject = f"{name} ({arch})"
         program = "this PyTorch"
     else:
         names = [name for name in _gpu_names(paste) if _architecture(name)]
-        known = _architecture(names[0]) if names else None
-        arch = known[0] if known else "its architecture"
-        subject = f"{names[0]} (compute capability {known[1]})" if known else "the GPU of the rank that prints it"
+        architecture = _architecture(names[0]) if names else None
+        arch = architecture[0] if architecture else "its architecture"
+        subject = (
+            f"{names[0]} (compute capability {architecture[1]})"
+            if architecture
+            else "the GPU of the rank that prints it"
+        )
         program = "the program"
     where = _where(paste, lines)
     build = (
@@ -128,13 +133,17 @@ _DRIVER = re.compile(r"Driver Version: (?P<smi>[\d.]+)|found version (?P<torch>\
 )
 def driver_too_old(paste: Paste) -> Iterator[TextFinding]:
     """Look for CUDA's error that the driver is too old for its runtime or for compiled code."""
-    found = other_lines(paste).matches(
-        _TOO_OLD, "driver version is insufficient", "InsufficientDriver", "is too old", "unsupported toolchain",
+    matches = other_lines(paste).matches(
+        _TOO_OLD,
+        "driver version is insufficient",
+        "InsufficientDriver",
+        "is too old",
+        "unsupported toolchain",
         "UnsupportedPtx",
-    )  # fmt: skip
-    if not found:
+    )
+    if not matches:
         return
-    lines = [line for line, _ in found]
+    lines = [line for line, _ in matches]
     versions = [match for _, match in paste.matches(_DRIVER, "Driver Version:", "found version", "cudaDriverVersion")]
     version = ""
     if versions:
@@ -155,46 +164,31 @@ def driver_too_old(paste: Paste) -> Iterator[TextFinding]:
 
 
 _LIBRARY = re.compile(
-    r"Driver/library version mismatch|system has unsupported display driver / cuda driver combination"
-    r"|forward compatibility was attempted on non supported HW"
+    r"(?P<message>Driver/library version mismatch|system has unsupported display driver / cuda driver combination"
+    r"|forward compatibility was attempted on non supported HW)"
 )
-
-
-@rule(
-    "driver-library-mismatch",
-    "The library of the driver does not belong to the loaded driver",
-    source="CUDA Runtime API, cudaErrorSystemDriverMismatch and cudaErrorCompatNotSupportedOnDevice",
-    causes=("worker-exited", "rank-died"),
-)
-def driver_library_mismatch(paste: Paste) -> Iterator[TextFinding]:
-    """Look for a libcuda that does not fit the kernel module: after an update, or in a container."""
-    found = other_lines(paste).matches(
-        _LIBRARY, "Driver/library", "unsupported display driver", "forward compatibility"
-    )
-    if found:
-        lines = [line for line, _ in found]
-        yield driver_library_mismatch.finding(
-            "error",
-            _where(paste, lines) or "the host that prints it",
-            f"{found[0][1][0]}: the library of the driver and the loaded kernel module have different versions.",
-            "Reboot the host, or reload the module, after an update of the driver. In a container, remove cuda-compat "
-            "or use an image whose CUDA the driver supports.",
-            lines,
-        )
 
 
 _IN_NCCL = re.compile(
     r"NCCL WARN .*(?:named symbol not found|no kernel image is available|invalid device function|no device function)"
 )
 _WORDS_OF_MISSING = (
-    "named symbol not found", "no kernel image is available", "invalid device function", "no device function",
-)  # fmt: skip
+    "named symbol not found",
+    "no kernel image is available",
+    "invalid device function",
+    "no device function",
+)
 _SHARED_MEMORY = re.compile(r"ncclMaxSharedMem (?P<wanted>\d+) exceeds device/fn maxSharedMem (?P<there>\d+)")
 _VERSION = re.compile(r"NCCL version (?P<v>\d+\.\d+\.\d+)")
 _FAILED = (
-    "illegal memory access", "Test CUDA failure", "Test NCCL failure", "NCCL WARN", "unhandled cuda error",
-    "DistBackendError", "invalid argument",
-)  # fmt: skip
+    "illegal memory access",
+    "Test CUDA failure",
+    "Test NCCL failure",
+    "NCCL WARN",
+    "unhandled cuda error",
+    "DistBackendError",
+    "invalid argument",
+)
 
 
 @rule(
@@ -234,17 +228,17 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
         )
         return
     if memory and number and number < _FIRST_NCCL["sm_120"]:
-        wanted = ".".join(str(part) for part in _FIRST_NCCL["sm_120"])
+        required = ".".join(str(part) for part in _FIRST_NCCL["sm_120"])
         why = (
             f"The kernels of NCCL {version} need {memory[0][1]['wanted']} bytes of shared memory, and this GPU has "
             f"{memory[0][1]['there']}, so collectives fail or hang."
         )
     elif in_nccl or (is_older and paste.numbers(*_FAILED)):
-        wanted = ".".join(str(part) for part in first)
+        required = ".".join(str(part) for part in first)
         why = (
             f"NCCL {version or 'of this program'} contains no code for {name or 'this GPU'}"
             + (f" ({arch})" if arch else "")
-            + (f"; it came with {wanted}." if is_older else ", so its first kernel cannot start.")
+            + (f"; it came with {required}." if is_older else ", so its first kernel cannot start.")
         )
     else:
         return
@@ -253,16 +247,31 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
         f"NCCL {version or '(version unknown)'} on {name or 'this GPU'}"
         + (f", {w}" if (w := _where(paste, lines)) else ""),
         why,
-        f"Use NCCL {wanted or '2.26.2'} or newer: install a PyTorch with a newer nvidia-nccl-cu12, or build NCCL for "
+        f"Use NCCL {required or '2.26.2'} or newer: install a PyTorch with a newer nvidia-nccl-cu12, or build NCCL for "
         "this GPU and put it first in LD_LIBRARY_PATH.",
         lines,
     )
 
 
-SOFTWARE_VERSION_RULES: tuple[Rule, ...] = (
+def _where_printed(paste: Paste, numbers: Sequence[int]) -> str:
+    return _where(paste, [paste.line(number) for number in numbers]) or "the host that prints it"
+
+
+SOFTWARE_VERSION_RULES = rules_of(
+    __name__,
     driver_too_old,
-    driver_library_mismatch,
+    LineRule(
+        code="driver-library-mismatch",
+        title="The library of the driver does not belong to the loaded driver",
+        looks_for="Look for a libcuda that does not fit the kernel module: after an update, or in a container.",
+        find=others_matching(_LIBRARY, "Driver/library", "unsupported display driver", "forward compatibility"),
+        subject=_where_printed,
+        why="{message}: the library of the driver and the loaded kernel module have different versions.",
+        do="Reboot the host, or reload the module, after an update of the driver. In a container, remove cuda-compat "
+        "or use an image whose CUDA the driver supports.",
+        source="CUDA Runtime API, cudaErrorSystemDriverMismatch and cudaErrorCompatNotSupportedOnDevice",
+        causes=("worker-exited", "rank-died"),
+    ),
     nccl_too_old_for_gpu,
     unsupported_arch,
 )
-"""Rules for software that does not fit."""

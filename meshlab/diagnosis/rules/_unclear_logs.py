@@ -18,13 +18,13 @@ _ALONE = re.compile(r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):\d+ .*\brank 0 n
 @rule("communicator-of-one", "A communicator of one rank", source="NVIDIA/nccl#1267")
 def communicator_of_one(paste: Paste) -> Iterator[TextFinding]:
     """Look for communicators with nranks 1, which move nothing. They are normal for an axis of size 1."""
-    found = paste.matches(_ALONE, "nranks 1 ", "nRanks 1 ")
-    if not found:
+    matches = paste.matches(_ALONE, "nranks 1 ", "nRanks 1 ")
+    if not matches:
         return
     larger = re.compile(r"\bn[rR]anks (?!1 )\d+")
     has_larger = any(True for _ in paste.matches(larger, " nranks ", " nRanks "))
-    processes = {(match["host"], match["pid"]) for _, match in found}
-    hosts = dict.fromkeys(match["host"] for _, match in found)
+    processes = {(match["host"], match["pid"]) for _, match in matches}
+    hosts = dict.fromkeys(match["host"] for _, match in matches)
     yield communicator_of_one.finding(
         "info",
         f"{', '.join(hosts)}, rank 0" + (f" of {len(processes)} processes" if len(processes) > 1 else ""),
@@ -38,7 +38,7 @@ def communicator_of_one(paste: Paste) -> Iterator[TextFinding]:
         "Check WORLD_SIZE and RANK in each process, and --nnodes, --nproc-per-node and the rendezvous of torchrun."
         if not has_larger
         else "",
-        [line for line, _ in found],
+        [line for line, _ in matches],
     )
 
 
@@ -52,19 +52,19 @@ def log_ends_early(paste: Paste) -> Iterator[TextFinding]:
     if any(mark in paste.text for mark in _LATER):
         return
     lines = messages(paste, "Bootstrap : Using", "Bootstrap: Using")
-    found = [item for item in lines if item.level and item.pid is not None]
+    starts = [item for item in lines if item.level and item.pid is not None]
     # "Plugin load returned 2: … No such file" is how NCCL says that there is no plugin.
     trouble = [line for line in paste.find(*_TROUBLE) if "NET/Plugin" not in line.text and "PROFILER/" not in line.text]
-    if not found or trouble:
+    if not starts or trouble:
         return
-    devices = [one for start in paste.once(read_test_starts) for one in start.devices]
-    hosts = dict.fromkeys(item.host for item in found if item.host is not None)
+    devices = [device for start in paste.once(read_test_starts) for device in start.devices]
+    hosts = dict.fromkeys(item.host for item in starts if item.host is not None)
     yield log_ends_early.finding(
         "info",
-        rank_list(one.rank for one in devices) if devices else ", ".join(hosts),
+        rank_list(device.rank for device in devices) if devices else ", ".join(hosts),
         "The text ends right after the bootstrap. Nothing in it is an error, so it does not show where the job stops.",
         'Paste the lines up to "Init COMPLETE" or the first NCCL WARN, of all ranks (NCCL_DEBUG=INFO).',
-        [item.line for item in found],
+        [item.line for item in starts],
     )
 
 
@@ -72,7 +72,7 @@ _FAILED = re.compile(
     r"(?P<what>unhandled system error|unhandled cuda error|internal error - please report|remote process exited or "
     r"there was a network error|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError)"
 )
-_SHOWN = (
+_CAUSES = (
     "NCCL WARN",
     "Watchdog caught",
     "out of memory",
@@ -91,19 +91,19 @@ _SHOWN = (
 @rule("warning-missing", "NCCL failed, and its warning is not in the text", source="NVIDIA/nccl/src/debug.cc")
 def warning_missing(paste: Paste) -> Iterator[TextFinding]:
     """Look for a failure of NCCL without the warning that says why. The name of the error is too general."""
-    found = other_lines(paste).matches(
+    matches = other_lines(paste).matches(
         _FAILED, "unhandled ", "internal error", "remote process exited", "ncclSystem", "ncclInternal", "ncclRemote"
     )
-    if not found or any(mark in paste.text for mark in _SHOWN) or _last_error(paste):
+    if not matches or any(mark in paste.text for mark in _CAUSES) or _last_error(paste):
         return
-    hosts = dict.fromkeys(match[1] for line, _ in found if (match := re.match(r"([\w.-]+): Test NCCL", line.text)))
+    hosts = dict.fromkeys(match[1] for line, _ in matches if (match := re.match(r"([\w.-]+): Test NCCL", line.text)))
     yield warning_missing.finding(
         "info",
         ", ".join(hosts) or "the rank that prints it",
-        f'NCCL failed with "{found[0][1]["what"]}", which names only the kind of the error. The warning that says what '
-        "happened is not in the text.",
+        f'NCCL failed with "{matches[0][1]["what"]}", which names only the kind of the error. The warning that says '
+        "what happened is not in the text.",
         "Run again with NCCL_DEBUG=WARN (INFO for all details), and paste the first NCCL WARN line of each rank.",
-        [line for line, _ in found],
+        [line for line, _ in matches],
     )
 
 
@@ -118,4 +118,3 @@ def _last_error(paste: Paste) -> bool:
 
 
 UNCLEAR_LOG_RULES: tuple[Rule, ...] = (communicator_of_one, log_ends_early, warning_missing)
-"""Rules for logs that show less than they seem to."""
