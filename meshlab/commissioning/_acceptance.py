@@ -148,8 +148,8 @@ def acceptance(
     planned = plans(scope.mesh, engines, scope.thresholds, quick=scope.quick)
     earlier: dict[str, RunData] = {}
     if resume is not None:
-        known = {name: one.plan for name, one in planned.items() if one.plan is not None}
-        earlier = earlier_runs(resume, known | {CONFIRMATION: known.get("pairs")}, scope.mesh)
+        stage_plans = {name: stage.plan for name, stage in planned.items() if stage.plan is not None}
+        earlier = earlier_runs(resume, stage_plans | {CONFIRMATION: stage_plans.get("pairs")}, scope.mesh)
         _check_same_machine(earlier, engines, scope.mesh)
     out = resume if out is None else out
     if out is not None and (resume is None or Path(out).resolve() != Path(resume).resolve()):
@@ -165,13 +165,13 @@ def _machine(engines: Engines, cluster: ClusterLike | None) -> tuple[Cluster | N
     if engines.backend in CPU_SOURCES:
         return None, "the ranks run on CPUs, and only GPUs and their links have rules"
     try:
-        found = probe(engines)
+        machine = probe(engines)
     except (TopologyError, EngineError) as error:
         return None, f"the hardware could not be read: {error.message}"
-    if found.n_devices < engines.world_size:
-        notes = f": {'; '.join(found.notes)}" if found.notes else ""
-        return None, f"the driver reports {count(found.n_devices, 'GPU')} for {engines.world_size} ranks{notes}"
-    return found, ""
+    if machine.n_devices < engines.world_size:
+        notes = f": {'; '.join(machine.notes)}" if machine.notes else ""
+        return None, f"the driver reports {count(machine.n_devices, 'GPU')} for {engines.world_size} ranks{notes}"
+    return machine, ""
 
 
 def _check_same(
@@ -310,7 +310,7 @@ class _Acceptor:
         if run.out_problem:
             return "failed", [f"The run could not be written: {run.out_problem}."]
         results = run.results
-        correct = next(one for one in answers(ReportEvidence(results=results)) if one.question == "correct")
+        correct = next(answer for answer in answers(ReportEvidence(results=results)) if answer.question == "correct")
         if correct.state == "bad":
             return "failed", list(correct.sentences)
         if results["status"].eq("skipped").all():
@@ -324,17 +324,17 @@ class _Acceptor:
 
     def _judge_pairs(self, run: RunData) -> _Finding:
         """Fail if a pair is clearly slower than the others of its kind, twice, unless the ranks share cores or GPUs."""
-        found = [sentence for _, sentence in load_findings(Frames(run.results, run.samples, ""))]
+        sentences = [sentence for _, sentence in load_findings(Frames(run.results, run.samples, ""))]
         slow = self._slow_pairs(run)
         if not len(slow):
             if not pair_table(run)["is_slow"].any():
-                return "passed", found
+                return "passed", sentences
             limit = "Only pairs below half the median count on a CPU, and there are none."
             others = "No pair is slower than the other ones on one host, or between hosts."
-            return "passed", [*found, limit if run.source in CPU_SOURCES else others]
+            return "passed", [*sentences, limit if run.source in CPU_SOURCES else others]
         shared = run.results.attrs.get("oversubscribed")
         if shared:
-            return "passed", [*found, f"Slow pairs do not count, because {shared}."]
+            return "passed", [*sentences, f"Slow pairs do not count, because {shared}."]
         try:
             again = self._bench(CONFIRMATION, run.plan)
             _wait(again)
@@ -345,7 +345,7 @@ class _Acceptor:
         confirmed = self._slow_pairs(again)
         twice = confirmed.merge(slow[keys].drop_duplicates(), on=keys)
         if not len(twice):
-            return "passed", [*found, "The slow pairs were as fast as the others when they were measured again."]
+            return "passed", [*sentences, "The slow pairs were as fast as the others when they were measured again."]
         named = [_pair(row) for _, row in twice.head(_MOST_NAMED).iterrows()]
         more = f" and {len(twice) - len(named)} more" if len(twice) > len(named) else ""
         verb = "is" if len(twice) == 1 else "are"
@@ -363,10 +363,10 @@ def _skipped(reason: str) -> _Finding:
     return "skipped", [reason]
 
 
-def _installation(given: Sequence[Check] | str | None) -> _Finding:
-    if isinstance(given, str):
-        return _skipped(f"{given}.")
-    checks = run_checks() if given is None else given
+def _installation(installation: Sequence[Check] | str | None) -> _Finding:
+    if isinstance(installation, str):
+        return _skipped(f"{installation}.")
+    checks = run_checks() if installation is None else installation
     broken = [check for check in checks if check.verdict == "broken"]
     if broken:
         return "failed", [f"{check.name} is broken: {check.text}; {check.fix}." for check in broken]
@@ -420,8 +420,8 @@ def _pair(row: pd.Series) -> str:
 
 
 def _judge_contention(run: RunData) -> _Finding:
-    found = [sentence for _, sentence in load_findings(Frames(run.results, run.samples, ""))]
-    return "passed", [*found, "Only wrong results count here, because there is no reference for contention."]
+    sentences = [sentence for _, sentence in load_findings(Frames(run.results, run.samples, ""))]
+    return "passed", [*sentences, "Only wrong results count here, because there is no reference for contention."]
 
 
 def _reference(answer: Answer | None) -> _Finding:
@@ -436,8 +436,8 @@ def _reference(answer: Answer | None) -> _Finding:
 
 def _thresholds(answer: Answer | None, limits: Thresholds | None) -> _Finding:
     if limits is None:
-        known = ", ".join(Thresholds.presets())
-        return _skipped(f"there are none for this machine. Pass a file of thresholds, or a preset: {known}.")
+        presets = ", ".join(Thresholds.presets())
+        return _skipped(f"there are none for this machine. Pass a file of thresholds, or a preset: {presets}.")
     if answer is None:
         return _skipped("nothing was measured.")
     return "passed" if answer.state == "good" else "failed", list(answer.sentences)
