@@ -185,12 +185,12 @@ def draw_bandwidth(
 
 def _predicted_lines(lines: Sequence[Line], predicted: Prediction) -> list[Line]:
     """Return the predicted line of each measured line, which is empty if there is none."""
-    known = {(line.axis, line.collective): line for line in predicted.lines}
-    found = []
+    predictions = {(line.axis, line.collective): line for line in predicted.lines}
+    dotted = []
     for line in lines:
-        one = known.get((str(line.keys.get("axis")), str(line.keys.get("collective"))))
-        found.append(Line.of([], []) if one is None else Line.of(one.size_bytes, one.busbw_gbs))
-    return found
+        prediction = predictions.get((str(line.keys.get("axis")), str(line.keys.get("collective"))))
+        dotted.append(Line.of([], []) if prediction is None else Line.of(prediction.size_bytes, prediction.busbw_gbs))
+    return dotted
 
 
 def _with_bounds(run: Any, cluster: ClusterLike | None, mesh: MeshLike | None, y: str) -> pd.DataFrame | None:
@@ -204,10 +204,10 @@ def _with_bounds(run: Any, cluster: ClusterLike | None, mesh: MeshLike | None, y
 
 def _with_share(line: Line, bounded: pd.DataFrame) -> Line:
     """Add the share of the bound at the largest size to the name of a line."""
-    known = np.flatnonzero(np.isfinite(line.value))
-    if not known.size:
+    finite = np.flatnonzero(np.isfinite(line.value))
+    if not finite.size:
         return line
-    share = share_of_bound(bounded.iloc[line.rows], line.size[known[-1]], line.value[known[-1]])
+    share = share_of_bound(bounded.iloc[line.rows], line.size[finite[-1]], line.value[finite[-1]])
     parts = [part for part in (line.name, f"{share} of bound" if share else "") if part]
     return replace(line, name=SEPARATOR.join(parts))
 
@@ -273,20 +273,7 @@ def draw_latency(ax: Axes, results: pd.DataFrame, lines: Sequence[Line], earlier
 
 
 def run_figure(run: RunData, *, previous: pd.DataFrame | None = None) -> Figure | None:
-    """Return the figure that a notebook shows for a run, or None if there are no times yet.
-
-    Parameters
-    ----------
-    run : RunData
-        The run.
-    previous : pandas.DataFrame, optional
-        Results of an earlier run, drawn in grey.
-
-    Returns
-    -------
-    matplotlib.figure.Figure or None
-        The figure. Its label describes it for screen readers.
-    """
+    """Return the figure that a notebook shows for a run, or None if there are no times yet."""
     from matplotlib.figure import Figure
 
     results = run.results
@@ -312,19 +299,7 @@ def run_figure_png(run: RunData) -> bytes | None:
 
 
 def curve_box(figsize: tuple[float, float]) -> tuple[float, float, float, float]:
-    """Return the largest position of the axes in a figure, as fractions of it, with room for the scales.
-
-    Parameters
-    ----------
-    figsize : tuple of float
-        Width and height of the figure, in inches.
-
-    Examples
-    --------
-    >>> left, bottom, width, height = curve_box((8, 4.2))
-    >>> left + width < 1, bottom + height < 1
-    (True, True)
-    """
+    """Return the largest position of the axes in a figure, as fractions of it, with room for the scales."""
     width, height = figsize[0] * 72, figsize[1] * 72
     right, above = 22.0, 12.0
     return _LEFT / width, _BELOW / height, 1 - (_LEFT + right) / width, 1 - (_BELOW + above) / height
@@ -354,15 +329,7 @@ def _values(lines: Sequence[Line], earlier: Sequence[Line]) -> Values:
 
 
 def draw_lines(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
-    """Draw bands, lines, groups and crosses, then name the lines at their ends or in a legend.
-
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        The axes, with the scale and the limits of y.
-    lines, earlier : sequence of Line
-        The lines, and those of an earlier run, which are grey.
-    """
+    """Draw bands, lines, groups and crosses, then name the lines at their ends or in a legend."""
     sizes = _concatenate([line.size for line in (*lines, *earlier)] + [line.wrong_size for line in lines])
     if not sizes.size:
         ax.text(0.5, 0.5, "nothing to draw", transform=ax.transAxes, ha="center", va="center")
@@ -407,9 +374,9 @@ def draw_lines(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None
 def _draw_band(ax: Axes, line: Line, color: str) -> None:
     """Fill the interval of a line. A point between two points without an interval has a bar instead."""
     ax.fill_between(line.size, line.low, line.high, color=color, alpha=0.25, linewidth=0)
-    known = np.isfinite(line.low) & np.isfinite(line.high)
-    around = np.pad(known, 1)
-    alone = known & ~around[:-2] & ~around[2:]
+    bounded = np.isfinite(line.low) & np.isfinite(line.high)
+    around = np.pad(bounded, 1)
+    alone = bounded & ~around[:-2] & ~around[2:]
     if alone.any():
         ax.vlines(line.size[alone], line.low[alone], line.high[alone], color=color, alpha=0.25, linewidth=5)
 
@@ -527,9 +494,9 @@ def _straight(start: Any, end: Any, shrinkA: float, shrinkB: float, **_: Any) ->
     """Return a line that ends before both points. The styles of matplotlib search for the ends by bisection."""
     from matplotlib.path import Path
 
-    one, other = np.asarray(start, np.float64), np.asarray(end, np.float64)
-    step = (other - one) / max(float(np.hypot(*(other - one))), 1e-9)
-    return Path(np.array([one + shrinkA * step, other - shrinkB * step]))
+    first, last = np.asarray(start, np.float64), np.asarray(end, np.float64)
+    step = (last - first) / max(float(np.hypot(*(last - first))), 1e-9)
+    return Path(np.array([first + shrinkA * step, last - shrinkB * step]))
 
 
 def _draw_references(ax: Axes, references: Mapping[str, float]) -> None:
@@ -545,29 +512,9 @@ def _draw_references(ax: Axes, references: Mapping[str, float]) -> None:
         ax.text(0.02, y, label, transform=ax.transAxes, fontsize=_TEXT, va="center", bbox=paper, parse_math=False)
 
 
-def spread_labels(wanted: npt.ArrayLike, gap: float, low: float, high: float) -> Values:
-    """Move labels apart so that none overlap and each stays as close to its wanted position as possible.
-
-    Parameters
-    ----------
-    wanted : array_like
-        The wanted position of each label.
-    gap : float
-        The minimum distance between two labels.
-    low, high : float
-        The bounds of the positions. If there are too many labels, some are placed below `low`.
-
-    Returns
-    -------
-    numpy.ndarray
-        The positions with the least sum of squared moves: an isotonic regression of ``wanted - gap * order``.
-
-    Examples
-    --------
-    >>> spread_labels([0.5, 0.5, 0.1], 0.2, 0.0, 1.0).round(3).tolist()
-    [0.4, 0.6, 0.1]
-    """
-    positions = np.asarray(wanted, dtype=np.float64)
+def spread_labels(targets: npt.ArrayLike, gap: float, low: float, high: float) -> Values:
+    """Move labels apart so that none overlap and each stays as close to its wanted position as possible."""
+    positions = np.asarray(targets, dtype=np.float64)
     order = np.argsort(positions, kind="stable")
     offsets = gap * np.arange(positions.size)
     free = positions[order] - offsets

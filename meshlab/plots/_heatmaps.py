@@ -95,8 +95,10 @@ def links(cluster: ClusterLike | Node, node: int | str | None = None, *, ax: Axe
     if not codes.size:
         reason = "; ".join(cluster.notes) or "the host has no devices"
         raise TopologyError(f"nothing to draw: {reason}", hint="choose a host with devices")
-    used = set(np.unique(codes).tolist())
-    kinds = sorted((word for k, word in enumerate(words) if k in used and word != "X"), key=lambda w: _far(w, cluster))
+    present = set(np.unique(codes).tolist())
+    kinds = sorted(
+        (word for k, word in enumerate(words) if k in present and word != "X"), key=lambda w: _far(w, cluster)
+    )
     if ax is None:
         ax = _new_axes(list(names.values()), kinds, len(codes))
     colors = dict(zip(kinds, _colors(kinds), strict=True)) | {"X": np.zeros(4)}
@@ -162,15 +164,15 @@ def _write_words(ax: Axes, words: list[str], codes: npt.NDArray[np.int16], table
 def _write_ends(ax: Axes, names: dict[int, str], size: int) -> None:
     """Name rows and columns if there is room: every endpoint of a host, or the first device of every host."""
     cell = min(axes_size(ax)) / size
-    shown: list[int] = []
+    ticks: list[int] = []
     for index in names:
-        if not shown or (index - shown[-1]) * cell >= 1.35 * _POINTS:
-            shown.append(index)
-    labels = [names[index] for index in shown]
-    apart = min((b - a for a, b in pairwise(shown)), default=size) * cell
+        if not ticks or (index - ticks[-1]) * cell >= 1.35 * _POINTS:
+            ticks.append(index)
+    labels = [names[index] for index in ticks]
+    apart = min((b - a for a, b in pairwise(ticks)), default=size) * cell
     flat = max(text_width(label, _POINTS) for label in labels) < apart - 4
-    ax.set_xticks(shown, labels, rotation=0 if flat else 90)
-    ax.set_yticks(shown, labels)
+    ax.set_xticks(ticks, labels, rotation=0 if flat else 90)
+    ax.set_yticks(ticks, labels)
     ax.tick_params(length=0, labelsize=_POINTS, top=True, bottom=False, labeltop=True, labelbottom=False)
     ax.spines[:].set_visible(False)
 
@@ -253,12 +255,12 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     if ax is None:
         side = float(np.clip(_MATRIX_CELL * len(values), _LEAST, _MOST))
         ax = new_figure(((side + 130) / 72, (side + 96) / 72), layout="constrained").add_subplot()
-    shown = -values if is_time else values  # the lightest colour is the best value
+    goodness = -values if is_time else values  # the lightest colour is the best value
     low, high = color_range(values, is_time)
-    image = ax.imshow(shown, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
+    image = ax.imshow(goodness, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
     slow = slow_cells(values, is_time)
     _frame(ax, slow)
-    _write(ax, values, image.cmap(image.norm(shown)), is_time)
+    _write(ax, values, image.cmap(image.norm(goodness)), is_time)
     _name_ends(ax, cells)
     parts = [
         f"{attrs.get('collective', '')} {format_size(attrs['size_bytes']) if 'size_bytes' in attrs else ''}".strip(),

@@ -64,12 +64,12 @@ class _Sheet:
     def line(self, start: tuple[float, float], end: tuple[float, float], gbs: float, color: str | None = None) -> None:
         from matplotlib import rcParams
 
-        known = bool(np.isfinite(gbs))
+        has_rate = bool(np.isfinite(gbs))
         look: Any = {
             "color": color or rcParams["text.color"],
             "alpha": 1 if color else 0.55,
-            "linewidth": 0.8 + 5 * float(np.sqrt(min(gbs, 800) / 800)) if known else 1.0,
-            "linestyle": "-" if known else (0, (3, 2)),
+            "linewidth": 0.8 + 5 * float(np.sqrt(min(gbs, 800) / 800)) if has_rate else 1.0,
+            "linestyle": "-" if has_rate else (0, (3, 2)),
             "solid_capstyle": "butt",
             "zorder": 1,
         }
@@ -147,9 +147,9 @@ def _branches(host: Node) -> list[_Branch]:
     while left:
         together, edge = {min(left)}, [min(left)]
         while edge:
-            found = {int(k) for k in np.flatnonzero(near[edge.pop()])} & (left - together)
-            together |= found
-            edge += found
+            neighbours = {int(k) for k in np.flatnonzero(near[edge.pop()])} & (left - together)
+            together |= neighbours
+            edge += neighbours
         left -= together
         members = sorted(together)
         words = [host.distance[i, j] for i in members for j in members if i < j and near[i, j]]
@@ -235,8 +235,8 @@ def _draw_nvlink(sheet: _Sheet, host: Node, gpu_x: dict[int, float]) -> None:
     if count == 1:
         return
     if not links.any():
-        known = host.nvlink_known and not (host.distance[:count, :count] == Distance.UNKNOWN).any()
-        label = "no NVLink" if known else "NVLink: unknown"
+        is_complete = host.nvlink_known and not (host.distance[:count, :count] == Distance.UNKNOWN).any()
+        label = "no NVLink" if is_complete else "NVLink: unknown"
         sheet.text(min(gpu_x.values()) - _BOX / 2, _NVLINK_Y - 0.3, label, va="center")
         return
     on = [gpu for gpu in range(count) if links[gpu].any()]
@@ -302,5 +302,5 @@ def _nic_label(host: Node, nics: Sequence[int], scale: float) -> str:
     speeds = (
         [] if gbits is None else [f"{gbits:g}G"] if len(nics) == 1 else [f"{len(nics)} × {gbits:g}G", f"{gbits:g}G"]
     )
-    speed = next((one for one in speeds if text_width(one, _POINTS) < room), "")
+    speed = next((text for text in speeds if text_width(text, _POINTS) < room), "")
     return f"{name}\n{speed}" if speed else name

@@ -32,39 +32,17 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """The samples behind one row of the results: ranks down and batches across.
-
-    Parameters
-    ----------
-    ranks : list of int
-        The ranks, one per row.
-    values : numpy.ndarray
-        In µs, of shape (ranks, batches): the start after the first rank, or the excess time over the fastest rank.
-    times : numpy.ndarray
-        The times in µs, of the same shape.
-    is_warmup : numpy.ndarray
-        One bool per batch.
-    is_aligned : bool
-        True if `values` are starts.
-    rows : pandas.DataFrame
-        The row of the results.
-    verdict : str
-        The result as a sentence, without the full stop.
-    floor : float
-        The smallest lateness that can be measured, in µs. NaN unless starts are aligned.
-    late : set of int
-        The stragglers.
-    """
+    """The samples behind one row of the results: ranks down and batches across."""
 
     ranks: list[int]
-    values: Floats
-    times: Floats
-    is_warmup: npt.NDArray[np.bool_]
-    is_aligned: bool
-    rows: pd.DataFrame
-    verdict: str
-    floor: float
-    late: set[int]
+    values: Floats  # µs, of shape (ranks, batches): start after the first rank, or excess over the fastest
+    times: Floats  # µs, of the same shape
+    is_warmup: npt.NDArray[np.bool_]  # of each batch
+    is_aligned: bool  # whether `values` are starts
+    rows: pd.DataFrame  # the row of the results
+    verdict: str  # a sentence without the full stop
+    floor: float  # the smallest measurable lateness in µs, NaN unless starts are aligned
+    late: set[int]  # the stragglers
 
     @property
     def title(self) -> list[str]:
@@ -260,13 +238,13 @@ def _choose(run: Any, results: pd.DataFrame | None, step: int | None, group: str
         )
     if samples["run_id"].nunique() > 1:
         raise BenchError(f"run contains {samples['run_id'].nunique()} runs, but the figure shows one; pass one of them")
-    wanted = {"step": step, "group": group, "launch": launch}
-    chosen = samples[_matches(samples, wanted)]
+    choice = {"step": step, "group": group, "launch": launch}
+    chosen = samples[_matches(samples, choice)]
     if chosen.empty:
-        named = ", ".join(f"{column} {value}" for column, value in wanted.items() if value is not None)
+        named = ", ".join(f"{column} {value}" for column, value in choice.items() if value is not None)
         raise BenchError(f"no samples of {named}; choose values from run.samples[['step', 'group', 'launch']]")
     late = find_stragglers((results, samples))
-    late = late[_matches(late, wanted)]
+    late = late[_matches(late, choice)]
     # A step has several rows: one per group, pair or concurrent axis. All columns of `STEP` together select one.
     first = (late if len(late) else chosen).iloc[0]
     key = {column: first[column] for column in STEP if column != "run_id"}
@@ -289,12 +267,12 @@ def _choose(run: Any, results: pd.DataFrame | None, step: int | None, group: str
     )
 
 
-def _matches(frame: pd.DataFrame, wanted: dict[str, Any], *, missing: bool = False) -> npt.NDArray[np.bool_]:
+def _matches(frame: pd.DataFrame, choice: dict[str, Any], *, missing: bool = False) -> npt.NDArray[np.bool_]:
     """Select the rows with these values. A missing value matches any value or, if `missing`, missing values only."""
     import pandas as pd
 
     selected = np.ones(len(frame), dtype=bool)
-    for column, value in wanted.items():
+    for column, value in choice.items():
         if not pd.isna(value):
             selected &= frame[column].eq(value).fillna(value=False).to_numpy(bool)
         elif missing:
@@ -336,10 +314,10 @@ def _name_ranks(ax: Axes, part: _Part) -> None:
     distance = max(1, int(np.ceil(1.3 * _POINTS * len(part.ranks) / max(axes_size(ax)[1], 1))))
     late = [index for index, rank in enumerate(part.ranks) if rank in part.late]
     others = [index for index in range(0, len(part.ranks), distance) if not _is_near(index, late, distance)]
-    shown = sorted({*late, *others})
-    ax.set_yticks(shown, [f"{'▸ ' * (index in late)}rank {part.ranks[index]}" for index in shown])
+    ticks = sorted({*late, *others})
+    ax.set_yticks(ticks, [f"{'▸ ' * (index in late)}rank {part.ranks[index]}" for index in ticks])
     ax.tick_params(axis="y", labelsize=_POINTS, length=0)
-    for index, label in zip(shown, ax.get_yticklabels(), strict=True):
+    for index, label in zip(ticks, ax.get_yticklabels(), strict=True):
         if index in late:
             label.set_fontweight("bold")
 

@@ -129,29 +129,7 @@ def topology_figure(
     size: int | str = "256M",
     width: float = _WIDTH,
 ) -> Figure:
-    """Draw the picture of `topology` on a new figure without pyplot, as high as the machine needs.
-
-    Parameters
-    ----------
-    mesh : DeviceMesh, str or Placement or None
-        A mesh, text such as ``"dp=2, tp=4"``, or a placement. None to draw only the machine.
-    cluster : Cluster or str or None
-        A cluster, or the name of a preset. None if `mesh` is a placement.
-    axis : str or sequence of str, optional
-        An axis, several axes, or the name of a group. By default the fastest axis.
-    group : int or str, optional
-        The group whose route is drawn.
-    collective : str, optional
-        The collective that causes the loads. By default the usual one of the axis.
-    size : int or str, default "256M"
-        Message size.
-    width : float, default 936
-        Width of the figure in CSS pixels.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
+    """Draw the picture of `topology` on a new figure without pyplot, as high as the machine needs."""
     from matplotlib.figure import Figure
 
     prepared = _prepare(make_view(mesh, cluster, axis), group, "auto", collective, size)

@@ -127,14 +127,14 @@ def prediction(prediction: Prediction, results: Any = None, *, ax: Axes | None =
     given: Any = prediction
     if not isinstance(given, Prediction):
         raise BenchError(f"prediction must be a Prediction, not {type(given).__name__}; pass ml.predict(mesh, cluster)")
-    shown = prediction.lines[:_MOST_PANELS]
-    points = [prediction.measured(line, results) if results is not None else _NOTHING for line in shown]
-    panels = [_of_line(line, *pair) for line, pair in zip(shown, points, strict=True)]
+    lines = prediction.lines[:_MOST_PANELS]
+    points = [prediction.measured(line, results) if results is not None else _NOTHING for line in lines]
+    panels = [_of_line(line, *pair) for line, pair in zip(lines, points, strict=True)]
     parts = [part for part in (str(prediction.mesh), prediction.title) if part]
     note = [f"model of NCCL {prediction.constants}"] * bool(prediction.constants)
     note += [f"calibrated with {prediction.where}"] * bool(prediction.where and prediction.cluster is not None)
-    if len(prediction.lines) > len(shown):
-        note.append(f"{len(shown)} of {len(prediction.lines)} lines are drawn")
+    if len(prediction.lines) > len(lines):
+        note.append(f"{len(lines)} of {len(prediction.lines)} lines are drawn")
     if any(not panel.is_drawn.all() for panel in panels):
         note.append("a band without a line: right within a factor of 2")
     return _draw(panels, ["predicted time per call", *parts], note, ax)
@@ -174,7 +174,7 @@ def calibration(calibration: Calibration, *, ax: Axes | None = None) -> Axes:
     if len(calibration.lines) > len(lines):
         note.append(f"{len(lines)} of {len(calibration.lines)} fits are drawn")
     parts = ["calibration", *(part for part in (calibration.where, calibration.mode) if part)]
-    return _draw([_of_fit(calibration, one) for one in lines], parts, note, ax)
+    return _draw([_of_fit(calibration, line) for line in lines], parts, note, ax)
 
 
 def figure_html(value: Prediction | Calibration) -> str:
@@ -223,20 +223,20 @@ def _of_line(line: PredictedLine, sizes: Floats, times: Floats) -> _Panel:
     )
 
 
-def _of_fit(calibration: Calibration, one: Calibrated) -> _Panel:
-    size, time = np.array(one.fit.size_bytes, dtype=np.float64), np.array(one.time_us)
-    errors = np.array(one.fit.errors)
+def _of_fit(calibration: Calibration, line: Calibrated) -> _Panel:
+    size, time = np.array(line.fit.size_bytes, dtype=np.float64), np.array(line.time_us)
+    errors = np.array(line.fit.errors)
     suspects = [
-        (size, time) for name, axis, size, time in calibration.outliers if (name, axis) == (one.collective, one.axis)
+        (size, time) for name, axis, size, time in calibration.outliers if (name, axis) == (line.collective, line.axis)
     ]
     more = np.array(suspects, dtype=np.float64).reshape(-1, 2)
     unknown = np.full(len(more), np.nan)
     return _Panel(
-        title=f"{one.collective} · {one.axis or 'all ranks'} ({one.signature})",
+        title=f"{line.collective} · {line.axis or 'all ranks'} ({line.signature})",
         size=size,
         time=time * np.exp(-errors),
-        low=time * np.exp(-errors - one.fit.half_width),
-        high=time * np.exp(-errors + one.fit.half_width),
+        low=time * np.exp(-errors - line.fit.half_width),
+        high=time * np.exp(-errors + line.fit.half_width),
         is_drawn=np.ones(size.size, dtype=bool),
         is_fitted=np.ones(size.size, dtype=bool),
         choices=[],
@@ -244,14 +244,14 @@ def _of_fit(calibration: Calibration, one: Calibrated) -> _Panel:
         bound="",
         points=(np.concatenate([size, more[:, 0]]), np.concatenate([time, more[:, 1]])),
         ratio=np.concatenate([np.exp(errors), unknown]),
-        inside=np.concatenate([np.abs(errors) <= one.fit.half_width, unknown > 0]),
+        inside=np.concatenate([np.abs(errors) <= line.fit.half_width, unknown > 0]),
         is_suspect=np.concatenate([errors > np.inf, np.isnan(unknown)]),
     )
 
 
-def _at(sizes: Floats, known: Floats, values: Floats) -> Floats:
+def _at(sizes: Floats, grid: Floats, values: Floats) -> Floats:
     """Interpolate over the logarithm of the size. NaN outside of the known sizes."""
-    return np.interp(np.log(sizes), np.log(known), values, left=np.nan, right=np.nan)
+    return np.interp(np.log(sizes), np.log(grid), values, left=np.nan, right=np.nan)
 
 
 # -- layout ------------------------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ def _draw(panels: Sequence[_Panel], parts: Sequence[str], note: Sequence[str], a
     for number, panel in enumerate(panels):
         column, row = number % n_columns, number // n_columns
         in_row = slice(row * n_columns, (row + 1) * n_columns)
-        titles = [_wrapped(one.title, plot_width + _LEFT - 4) for one in panels[in_row]]
+        titles = [_wrapped(neighbour.title, plot_width + _LEFT - 4) for neighbour in panels[in_row]]
         n_above = max((label.row + 1 for placed in labels[in_row] for label in placed), default=0)
         heading = max(len(lines) for lines in titles) * _LINE + n_above * _LINE + 8
         left = column * cell_width + _LEFT
@@ -346,7 +346,7 @@ class _Label:
 
 def _choice_labels(panel: _Panel, width: float) -> list[_Label]:
     """Place the labels of all choices so that no two overlap."""
-    found: list[_Label] = []
+    labels: list[_Label] = []
     # From the right to the left: the tick of a label crosses the rows below it, where only labels to its right may be.
     starts = [math.inf] * _ROWS
     names = [name for _, name in panel.choices]
@@ -361,8 +361,8 @@ def _choice_labels(panel: _Panel, width: float) -> list[_Label]:
             start = tick - 3 - wide
         row = next((row for row in range(_ROWS) if start + wide + 6 <= starts[row]), _ROWS - 1)
         starts[row] = min(start, tick)
-        found.append(_Label(text, float(panel.size[k]), start, tick, row))
-    return found
+        labels.append(_Label(text, float(panel.size[k]), start, tick, row))
+    return labels
 
 
 def _draw_heading(ax: Axes, title: Sequence[str], labels: Sequence[_Label], n_above: int) -> None:
@@ -487,10 +487,10 @@ def _draw_ratios(ax: Axes, panel: _Panel, size: tuple[float, float]) -> None:
     scale_sizes(ax, *_limits(panel))
     _fit_ticks(ax, size[0], is_labelled=True)
     ax.set_yscale("log")
-    known = np.isfinite(panel.ratio)
+    finite = np.isfinite(panel.ratio)
     low, high = panel.low / panel.time, panel.high / panel.time
     widths = _at(panel.points[0], panel.size, np.log(np.maximum(high, 1 / low)))
-    extent = [np.abs(np.log(panel.ratio[known])).max(initial=0.0), widths[known].max(initial=0.0), math.log(1.05)]
+    extent = [np.abs(np.log(panel.ratio[finite])).max(initial=0.0), widths[finite].max(initial=0.0), math.log(1.05)]
     top = math.exp(min(max(extent) * 1.2, math.log(64.0)))
     ax.set_ylim(1 / top, top)
     color = current_theme().accent
@@ -501,7 +501,7 @@ def _draw_ratios(ax: Axes, panel: _Panel, size: tuple[float, float]) -> None:
     ax.yaxis.set_minor_locator(NullLocator())
     ratio = np.clip(panel.ratio, 1 / top, top)
     _draw_points(ax, panel, ratio)
-    _name_outside(ax, panel, ratio, known & ~panel.inside, size)
+    _name_outside(ax, panel, ratio, finite & ~panel.inside, size)
     ax.set_ylabel("ratio", fontsize=_TEXT, labelpad=0)
     ax.spines[["top", "right"]].set_visible(False)
     ax.grid(alpha=0.25, linewidth=0.6, axis="x")
@@ -512,7 +512,7 @@ def _draw_ratios(ax: Axes, panel: _Panel, size: tuple[float, float]) -> None:
 def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: tuple[float, float]) -> None:
     """Write sizes and ratios next to the points that are farthest outside the band, where no point is covered."""
     low, high = ax.get_ylim()
-    x = np.array([_x_of(panel, one) for one in panel.points[0]]) * size[0]
+    x = np.array([_x_of(panel, point) for point in panel.points[0]]) * size[0]
     y = np.log(ratio / low) / math.log(high / low) * size[1]
     order = np.flatnonzero(outside)
     taken: list[tuple[float, float, float, float]] = []

@@ -208,9 +208,9 @@ def _panels(frame: pd.DataFrame, most: int) -> tuple[npt.NDArray[np.float64], li
         rank = np.concatenate([_interest(rows) for rows in parts])
         best = np.full(len(sizes), np.inf)
         np.minimum.at(best, places, rank)
-        kept = np.sort(np.argsort(best, kind="stable")[:_MOST_SIZES])
+        choice = np.sort(np.argsort(best, kind="stable")[:_MOST_SIZES])
         omitted.append(f"{_MOST_SIZES} of {len(sizes)} sizes are drawn: the largest changes")
-        sizes = sizes[kept]
+        sizes = sizes[choice]
     return sizes, [panel for rows in parts if (panel := _panel(rows, columns, sizes)) is not None], omitted
 
 
@@ -223,8 +223,8 @@ def _interest(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
 def _panel(rows: pd.DataFrame, columns: Sequence[str], sizes: npt.NDArray[np.float64]) -> _Panel | None:
     """Return a panel with the rows of these sizes, with at most `_MOST_MEMBERS` rows per size."""
     size = rows["size_bytes"].to_numpy("float64", na_value=np.nan)
-    known = np.isin(size, sizes) | (np.isnan(size) & np.isnan(sizes[-1]))
-    rows, size = rows[known], size[known]
+    is_drawn = np.isin(size, sizes) | (np.isnan(size) & np.isnan(sizes[-1]))
+    rows, size = rows[is_drawn], size[is_drawn]
     if not len(rows):
         return None
     first = rows.iloc[0].drop(labels=[name for name in _MEMBER if name in rows])
@@ -238,10 +238,10 @@ def _panel(rows: pd.DataFrame, columns: Sequence[str], sizes: npt.NDArray[np.flo
         order = np.lexsort((_interest(rows), place))
         starts = np.flatnonzero(np.diff(place[order], prepend=-1))
         turn[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
-        kept = turn < _MOST_MEMBERS
-        if not kept.all():
+        has_room = turn < _MOST_MEMBERS
+        if not has_room.all():
             note = f"{_MOST_MEMBERS} of {len(names)} groups at each size: the largest changes"
-        rows, place, turn = rows[kept], place[kept], turn[kept]
+        rows, place, turn = rows[has_room], place[has_room], turn[has_room]
     n_members = int(turn.max()) + 1
     shift = (turn - (n_members - 1) / 2) / n_members * 0.8
     return _Panel(row_name(first, columns, is_line=True), note, rows, place + shift, n_members)
@@ -308,7 +308,11 @@ def _set_title(ax: Axes, comparison: Comparison, frame: pd.DataFrame, omitted: S
     # A comparison across these differences was forced with anyway=True, so the title must name them.
     sides = comparison.before, comparison.after
     parts = [] if sides == ("before", "after") else [" → ".join(sides)]
-    parts += [f"{one.what}: {one.before} → {one.after}" for one in comparison.differences if one.blocks]
+    parts += [
+        f"{difference.what}: {difference.before} → {difference.after}"
+        for difference in comparison.differences
+        if difference.blocks
+    ]
     present = set(frame["verdict"])
     handles: list[Any] = [
         Line2D([], [], linestyle="none", markersize=6, **style)
@@ -472,7 +476,7 @@ def _scale_ratios(ax: Axes, bounds: tuple[float, float], *, is_labelled: bool) -
 
     low, high = bounds
     usable = (ticks for ticks in _TICKS if ticks[0] < 1.3 * low and ticks[-1] > high / 1.3)
-    shown = (ticks[(ticks >= low) & (ticks <= high)] for ticks in usable)
-    ticks = next((ticks for ticks in shown if ticks.size <= 40 and fits(ticks)), np.array([1.0]))
+    visible = (ticks[(ticks >= low) & (ticks <= high)] for ticks in usable)
+    ticks = next((ticks for ticks in visible if ticks.size <= 40 and fits(ticks)), np.array([1.0]))
     ax.set_xticks(ticks, [f"{tick:g}×" for tick in ticks] if is_labelled else [""] * ticks.size)
     ax.xaxis.set_minor_locator(NullLocator())

@@ -167,11 +167,11 @@ def _rows(frame: pd.DataFrame, names: Sequence[str]) -> list[_Row]:
     rows: list[_Row] = []
     place = 0.0
     for name in names:
-        own = frame[frame["layout"] == name]
-        rows.append(_Row(place, str(name), own, is_step=True))
-        for axis in own["axis"].dropna():
+        parts = frame[frame["layout"] == name]
+        rows.append(_Row(place, str(name), parts, is_step=True))
+        for axis in parts["axis"].dropna():
             place += 1
-            rows.append(_Row(place, str(axis), own[own["axis"] == axis], is_step=False))
+            rows.append(_Row(place, str(axis), parts[parts["axis"] == axis], is_step=False))
         place += 1 + _GAP / _ROW
     return rows
 

@@ -97,7 +97,7 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
     is_new = ax is None
     if ax is None:
         ax = new_figure((_WIDTH, _WIDTH)).add_axes((left / _WIDTH / 72, 0.1, 1 - (left + 8) / _WIDTH / 72, 0.8))
-    ends = [_end_label(one) for _, one in frame.iterrows()]
+    ends = [_end_label(layout) for _, layout in frame.iterrows()]
     ties = _ties(frame, layouts)
     right = max(text_width(text, _TEXT) for text in ends) + 8
     bracket = max((text_width(text, _TEXT) for _, _, text in ties), default=-16.0) + 16
@@ -173,9 +173,9 @@ def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
     for name in COMPONENTS:
         width = (frame[f"{name}_s_hi"] - frame[f"{name}_s_lo"]).to_numpy(dtype=float)
         color = theme.groups[_COLORS[name]]
-        shown = width > 1e-3 * (longest - start)
+        is_wide = width > 1e-3 * (longest - start)
         ax.barh(
-            y[shown], width[shown], height, left=at[shown], color="none", edgecolor=color, hatch="//////",
+            y[is_wide], width[is_wide], height, left=at[is_wide], color="none", edgecolor=color, hatch="//////",
             linewidth=0.0, gid=f"{name}_s_hi",
         )  # fmt: skip
         at += width
@@ -187,10 +187,10 @@ def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
         points = (longest - start) / axes_size(ax)[0]
         x = start + np.array([5.0, 8.5])[:, None] * points
         slant = 2.0 * points
-        for one in x.ravel():
+        for cut in x.ravel():
             for row in y:
                 ax.plot(
-                    [one - slant, one + slant], [row + height * 0.7, row - height * 0.7], color=ax.get_facecolor(),
+                    [cut - slant, cut + slant], [row + height * 0.7, row - height * 0.7], color=ax.get_facecolor(),
                     linewidth=1.5, solid_capstyle="butt", gid="cut",
                 )  # fmt: skip
     ax.set_xlabel("seconds per step" + (" (the beginning of computation is cut off)" if is_cut else ""), fontsize=_TEXT)

@@ -101,13 +101,6 @@ def reserve(ax: Axes, *, left: float = 0.0, right: float = 0.0, above: float = 0
     """Shrink the axes if there are fewer points than this outside of them, so that text there is not clipped.
 
     In a figure with a layout engine, nothing changes, because the engine measures the text itself.
-
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        The axes.
-    left, right, above, below : float, default 0
-        The space that is needed outside the axes, in points.
     """
     figure = ax.get_figure(root=True)
     if figure is None or figure.get_layout_engine() is not None:
@@ -124,15 +117,7 @@ def reserve(ax: Axes, *, left: float = 0.0, right: float = 0.0, above: float = 0
 
 
 def new_figure(size: tuple[float, float], **options: Any) -> Figure:
-    """Create a figure of pyplot that notebooks show as SVG in the colours of their theme.
-
-    Parameters
-    ----------
-    size : tuple of float
-        Width and height in inches.
-    **options
-        Passed to `matplotlib.pyplot.figure`.
-    """
+    """Create a figure of pyplot that notebooks show as SVG in the colours of their theme."""
     from matplotlib import pyplot as plt
 
     return plt.figure(figsize=size, FigureClass=_themed_figure(), **options)
@@ -157,15 +142,7 @@ def _titles(figure: Figure) -> str:
 
 
 def wrap_parts(parts: Sequence[str], width: float, size: float) -> str:
-    """Join parts with a middle dot, and break lines between them to stay within `width` points.
-
-    Examples
-    --------
-    >>> wrap_parts(["all_reduce", "tp", "NCCL"], 1000, 10)
-    'all_reduce · tp · NCCL'
-    >>> wrap_parts(["all_reduce", "tp"], 10, 10).splitlines()
-    ['all_reduce', 'tp']
-    """
+    """Join parts with a middle dot, and break lines between them to stay within `width` points."""
     lines: list[str] = []
     for part in parts:
         longer = f"{lines[-1]}{SEPARATOR}{part}" if lines else part
@@ -202,26 +179,7 @@ def wrap_words(text: str, width: float, size: float | None = None) -> str:
 def set_title(
     ax: Axes, parts: Sequence[str], *, verdict: str = "", note: Sequence[str] = (), gap: float = 0.0
 ) -> float:
-    """Set a left-aligned title that stays inside the figure.
-
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        The axes.
-    parts : sequence of str
-        The parts of the title, which is broken between them.
-    verdict : str, default ""
-        A sentence that comes first.
-    note : sequence of str, default ()
-        The parts of a note in smaller text between the title and the axes.
-    gap : float, default 0
-        Free height above the axes, in points.
-
-    Returns
-    -------
-    float
-        The height of all of this, in points.
-    """
+    """Set a left-aligned title that stays inside the figure."""
     import matplotlib as mpl
 
     figure = ax.get_figure(root=True)
@@ -334,9 +292,9 @@ def _themed(match: re.Match[str]) -> str:
 
 def _scope_ids(text: str) -> str:
     """Remove the ids without a reference, and make the others unique to this figure."""
-    used = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
+    references = set(re.findall(r'(?:url\(#|href="#)([^")]+)', text))
     prefix = f"ml{hashlib.sha256(text.encode()).hexdigest()[:8]}-"
-    text = re.sub(r' id="([^"]*)"', lambda match: f' id="{prefix}{match[1]}"' if match[1] in used else "", text)
+    text = re.sub(r' id="([^"]*)"', lambda match: f' id="{prefix}{match[1]}"' if match[1] in references else "", text)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}", text)
 
 
@@ -402,23 +360,7 @@ def group_colors(n: int) -> Colors:
 
 
 def rank_colors(color: npt.NDArray[np.integer]) -> Colors:
-    """Return the colour of each rank from the index of its group. Ranks without a group (-1) are transparent.
-
-    Parameters
-    ----------
-    color : numpy.ndarray
-        Integers of any shape, such as `Groups.color`.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64 of that shape with 4 channels: sRGB and opacity.
-
-    Examples
-    --------
-    >>> rank_colors(np.array([0, -1]))[:, 3].tolist()
-    [1.0, 0.0]
-    """
+    """Return the colour of each rank from the index of its group. Ranks without a group (-1) are transparent."""
     rgba = np.empty((*color.shape, 4))
     rgba[..., :3] = _RGB[color % len(_RGB)]
     rgba[..., 3] = color >= 0
@@ -426,12 +368,6 @@ def rank_colors(color: npt.NDArray[np.integer]) -> Colors:
 
 
 def text_colors(rgb: npt.ArrayLike) -> npt.NDArray[np.str_]:
-    """Return near black or near white for each colour, whichever has more contrast.
-
-    Examples
-    --------
-    >>> text_colors([[1, 1, 0], [0, 0, 0.5]]).tolist()
-    ['#111111', '#fcfcfc']
-    """
+    """Return near black or near white for each colour, whichever has more contrast."""
     # Black and white have the same contrast, (L + 0.05) / 0.05 = 1.05 / (L + 0.05), at a luminance of L = 0.179.
     return np.where(luminance(rgb) > 0.179, ON_LIGHT, ON_DARK)

@@ -190,7 +190,10 @@ def _draw(ax: Axes, panels: Sequence[_Panel]) -> None:
     for number, panel in enumerate(panels):
         column, row = number % n_columns, number // n_columns
         in_row = slice(row * n_columns, (row + 1) * n_columns)
-        titles = [wrap_words(one.heading, plot_width + _LEFT - 4, _TEXT + 0.5).split("\n") for one in panels[in_row]]
+        titles = [
+            wrap_words(neighbour.heading, plot_width + _LEFT - 4, _TEXT + 0.5).split("\n")
+            for neighbour in panels[in_row]
+        ]
         n_above = max((label.row + 1 for placed in labels[in_row] for label in placed), default=0)
         above = max(len(lines) for lines in titles) * _LINE + n_above * _LINE + 10
         left, top = column * cell_width + _LEFT, height - row * cell_height - above
@@ -249,9 +252,9 @@ def _draw_gains(ax: Axes, panel: _Panel, width: float) -> None:
     ax.plot(x[is_faster], gain[is_faster], "o", markersize=4, color=color, markeredgewidth=0, zorder=4)
     candidates = 100 * rows["candidate_gain"].to_numpy(float)
     _draw_candidates(ax, panel, candidates)
-    shown = np.concatenate([gain, candidates[panel.is_candidate]])
-    top = max(float(np.nanmax(shown, initial=0.0)) * 1.25, 5.0)
-    ax.set_ylim(min(0.0, float(np.nanmin(shown, initial=0.0))) - 0.08 * top, top)
+    drawn = np.concatenate([gain, candidates[panel.is_candidate]])
+    top = max(float(np.nanmax(drawn, initial=0.0)) * 1.25, 5.0)
+    ax.set_ylim(min(0.0, float(np.nanmin(drawn, initial=0.0))) - 0.08 * top, top)
     step = next(step for step in (2, 5, 10, 20, 25, 50) if 2.6 * step >= top or step == 50)
     ticks = np.arange(0, top, step)
     ax.set_yticks(ticks, [f"{tick:.0f}{THIN}%" for tick in ticks])
@@ -288,17 +291,17 @@ def _draw_legend(ax: Axes, library: str, *, has_candidates: bool) -> None:
 
 def _labels(panel: _Panel, width: float) -> list[_Label]:
     """Place the names of the options so that no two overlap."""
-    found: list[_Label] = []
+    labels: list[_Label] = []
     for part in reversed([part for part in size_ranges(panel.rows) if part.row is not None]):
         tick, text = _x_of(panel, part.sizes[0]) * width, _short(part.row)
         wide = text_width(text, _TEXT)
         start = tick + 3 if tick + 3 + wide <= width + 14 else tick - 3 - wide
-        row = next((row for row in range(_MOST_ROWS) if _is_free(found, start, start + wide, tick, row)), None)
+        row = next((row for row in range(_MOST_ROWS) if _is_free(labels, start, start + wide, tick, row)), None)
         # Without room for its name, a change is only a line.
-        found.append(
+        labels.append(
             _Label(text, start, start + wide, tick, row) if row is not None else _Label("", tick, tick, tick, -1)
         )
-    return found
+    return labels
 
 
 def _is_free(placed: Sequence[_Label], start: float, end: float, tick: float, row: int) -> bool:
