@@ -128,19 +128,15 @@ def acceptance(
     --------
     >>> import meshlab as ml
     >>> with ml.launch(2, backend="threads") as engines:
-    ...     found = ml.acceptance(engines, quick=True, installation="not needed for this example")
-    >>> found.outcome, [stage.name for stage in found.stages.items if stage.outcome == "passed"]
+    ...     acceptance = ml.acceptance(engines, quick=True, installation="not needed for this example")
+    >>> acceptance.outcome, [stage.name for stage in acceptance.stages.items if stage.outcome == "passed"]
     ('passed', ['groups', 'pairs', 'sweep'])
     """
     machine, why_no_machine = _machine(engines, cluster)
     limits = thresholds if thresholds is None or isinstance(thresholds, Thresholds) else Thresholds.read(thresholds)
     layout = None if mesh is None else as_mesh(mesh, fill=engines.world_size)
     if resume is None:
-        if layout is None:
-            layout = machine_mesh([info.host for info in engines.ranks], machine)
-        if limits is None and (preset := matching_preset(machine, engines.world_size)) is not None:
-            limits = Thresholds.read(preset)
-        scope = Scope.new(layout, quick, limits)
+        scope = _new_scope(engines, machine, layout, limits, quick)
     else:
         scope = read_scope(resume)
         _check_same(scope, resume, layout, limits, quick)
@@ -172,6 +168,17 @@ def _machine(engines: Engines, cluster: ClusterLike | None) -> tuple[Cluster | N
         notes = f": {'; '.join(machine.notes)}" if machine.notes else ""
         return None, f"the driver reports {count(machine.n_devices, 'GPU')} for {engines.world_size} ranks{notes}"
     return machine, ""
+
+
+def _new_scope(
+    engines: Engines, machine: Cluster | None, mesh: DeviceMesh | None, limits: Thresholds | None, quick: bool
+) -> Scope:
+    """Return the scope of a new acceptance, with the mesh and the thresholds of the machine by default."""
+    if mesh is None:
+        mesh = machine_mesh([info.host for info in engines.ranks], machine)
+    if limits is None and (preset := matching_preset(machine, engines.world_size)) is not None:
+        limits = Thresholds.read(preset)
+    return Scope.new(mesh, quick, limits)
 
 
 def _check_same(

@@ -1,4 +1,4 @@
-"""The folder of an acceptance: what it accepts, and a folder with the run of each stage."""
+"""The folder of an acceptance: its scope, and a folder with the run of each stage."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class Acceptance:
     Parameters
     ----------
     stages : Stages
-        The stages in order, each with its outcome and what it found.
+        The stages in order, each with its outcome and findings.
     mesh : DeviceMesh
         The measured mesh.
     runs : mapping of str to RunData

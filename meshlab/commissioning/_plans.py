@@ -120,7 +120,7 @@ def _named(limits: Sequence[Threshold], name: str) -> list[str]:
 
 
 def _supported(names: Sequence[str], backends: Sequence[Capabilities], what: str) -> list[str]:
-    """Return the names that all backends support. A limit for another one is not measured, and says so."""
+    """Return the names that all backends support. A limit for another one is not measured."""
     return [name for name in dict.fromkeys(names) if all(name in getattr(backend, what) for backend in backends)]
 
 

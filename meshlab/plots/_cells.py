@@ -16,9 +16,11 @@ from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plots._style import (
     PALETTE,
+    Margins,
     axes_size,
-    new_figure,
+    open_axes,
     rank_colors,
+    reserve,
     room_right,
     set_title,
     text_colors,
@@ -109,13 +111,17 @@ class CellGrid:
         return names
 
     def figure_box(self, *, widest: float = 792.0) -> tuple[tuple[float, float], tuple[float, float, float, float]]:
-        """Return the size of a figure with room for the cells and the names of rows and columns."""
+        """Return the size of a figure for the cells and their names in inches, and the box of its axes."""
+        width, height, margins = self.page(widest=widest)
+        return (width / 72, height / 72), margins.box(width, height)
+
+    def page(self, *, widest: float = 792.0) -> tuple[float, float, Margins]:
+        """Return width and height of a figure with room for the cells and their names, and its margins, in points."""
         left = max(text_width(name, _TEXT) for name in self.row_names([0, self.rows - 1])) + 16
         above, below = 40.0, 66.0 + (len(self.inner) > 1) * 16
         cell = min(48.0, 640 / self.columns, 640 / self.rows, (widest - left - 8) / self.columns)
         width, height = max(288.0, left + cell * self.columns + 8), above + cell * self.rows + below
-        rect = (left / width, below / height, cell * self.columns / width, cell * self.rows / height)
-        return (width / 72, height / 72), rect
+        return width, height, Margins(left, below, width - left - cell * self.columns, above)
 
 
 def membership_title(groups: Groups) -> list[str]:
@@ -167,9 +173,10 @@ def membership(
     mesh = as_mesh(mesh)
     groups = mesh[axis or fastest_axis(mesh)]
     grid = CellGrid.of(mesh, columns)
-    if ax is None:
-        figsize, rect = grid.figure_box()
-        ax = new_figure(figsize).add_axes(rect)
+    page = grid.page()
+    ax = open_axes(ax, *page)
+    reserve(ax, left=page[2].left, below=page[2].below)
+    reserve(ax, above=set_title(ax, membership_title(groups)))
     color = groups.color.reshape(grid.rows, grid.columns)  # row-major ranks fill the rows in order
     width, height = axes_size(ax)
     cell = min(width / grid.columns, height / grid.rows)
@@ -180,7 +187,6 @@ def membership(
     if groups.array.size < groups.world_size:
         notes.append("hatched: in no group")
     _name_cells(ax, grid, height / grid.rows, wrap_parts([note for note in notes if note], room_right(ax), _TEXT))
-    set_title(ax, membership_title(groups))
     return ax
 
 

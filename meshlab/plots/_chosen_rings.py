@@ -15,7 +15,17 @@ from meshlab.base._errors import TopologyError
 from meshlab.diagnosis._explanation import Explanation
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plots._ring_curves import arrow_heads, bowed_curves, collection_style
-from meshlab.plots._style import PALETTE, axes_size, new_figure, reserve, set_title, text_colors, text_width, wrap_words
+from meshlab.plots._style import (
+    PALETTE,
+    Margins,
+    axes_size,
+    open_axes,
+    reserve,
+    set_title,
+    text_colors,
+    text_width,
+    wrap_words,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,13 +91,10 @@ def chosen_ring(
     rings = [_ring(order, channels, chosen) for order, channels in list(chosen.orders.items())[:_MOST_ORDERS]]
     if group is not None:
         rings.append(_mesh_ring(group[0], mesh_order, rings, chosen))
-    if ax is None:
-        columns = len(rings) if len(rings) < 4 else 2
-        room = _NAMES * _SCALE + _names_width(chosen)
-        width = max(2 * columns * room, 420)
-        height = math.ceil(len(rings) / columns) * (2 * _EDGE * _SCALE + _CAPTION) + _legend_height(rings) + 44
-        figure = new_figure((width / 72, height / 72))
-        ax = figure.add_axes((0.01, 0.01, 0.98, (height - 44) / height))
+    columns = len(rings) if len(rings) < 4 else 2
+    width = 2 * columns * (_NAMES * _SCALE + _names_width(chosen))
+    height = math.ceil(len(rings) / columns) * (2 * _EDGE * _SCALE + _CAPTION) + _legend_height(rings) + 44
+    ax = open_axes(ax, max(width, 420), height, Margins(5, 4, 5, 40))
     reserve(ax, above=set_title(ax, _title(chosen, size, mesh_order, group)))
     centers, scale = _layout(ax, rings, chosen)
     for ring, center in zip(rings, centers, strict=True):

@@ -17,12 +17,14 @@ from meshlab.plots._style import (
     PALETTE,
     PREVIOUS,
     WRONG,
+    Margins,
     axes_size,
     figure_png,
     figure_svg,
     font_size,
     free_right,
-    new_figure,
+    light_grid,
+    open_axes,
     reserve,
     set_title,
     text_width,
@@ -61,8 +63,11 @@ _MOST_VECTORS = 4000
 _WIDTH = 8.0
 """Width of a figure in inches. It is as wide as the output of a notebook."""
 
-_LEFT, _BELOW = 62.0, 42.0
-"""Width and height of the scales with their labels, in points."""
+_MARGINS = Margins(left=62.0, below=42.0, right=22.0, above=12.0)
+"""Room for the scales with their labels."""
+
+_PAGE = (_WIDTH * 72, 4.2 * 72, _MARGINS)
+"""Width, height and margins of a new figure, in points."""
 
 _MARKERS = "os^DvPXh"
 _DASHES: Sequence[Any] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
@@ -141,7 +146,7 @@ def bandwidth(
     earlier = [] if previous is None else lines_of(as_results(previous), y)
     bounded = _with_bounds(run, cluster, mesh, y)
     return draw_bandwidth(
-        _axes(ax),
+        open_axes(ax, *_PAGE),
         results,
         lines_of(results, y),
         earlier,
@@ -246,7 +251,7 @@ def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
     """
     results = as_results(run)
     earlier = [] if previous is None else lines_of(as_results(previous), "time_us")
-    return draw_latency(_axes(ax), results, lines_of(results, "time_us"), earlier)
+    return draw_latency(open_axes(ax, *_PAGE), results, lines_of(results, "time_us"), earlier)
 
 
 def draw_latency(ax: Axes, results: pd.DataFrame, lines: Sequence[Line], earlier: Sequence[Line]) -> Axes:
@@ -300,23 +305,12 @@ def run_figure_png(run: RunData) -> bytes | None:
 
 def curve_box(figsize: tuple[float, float]) -> tuple[float, float, float, float]:
     """Return the largest position of the axes in a figure, as fractions of it, with room for the scales."""
-    width, height = figsize[0] * 72, figsize[1] * 72
-    right, above = 22.0, 12.0
-    return _LEFT / width, _BELOW / height, 1 - (_LEFT + right) / width, 1 - (_BELOW + above) / height
-
-
-def _axes(ax: Axes | None) -> Axes:
-    if ax is None:
-        figsize = (_WIDTH, 4.2)
-        ax = new_figure(figsize).add_axes(curve_box(figsize))
-    return ax
+    return _MARGINS.box(figsize[0] * 72, figsize[1] * 72)
 
 
 def _prepare(ax: Axes) -> None:
-    reserve(ax, left=_LEFT, below=_BELOW)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(alpha=0.25, linewidth=0.6)
-    ax.set_axisbelow(True)
+    reserve(ax, left=_MARGINS.left, below=_MARGINS.below)
+    light_grid(ax)
     ax.set_xlabel("message size")
 
 
@@ -418,7 +412,7 @@ def _legend_place(ax: Axes, names: Sequence[str]) -> dict[str, Any]:
         return {"loc": "best"}
     width = max(text_width(name, _TEXT) for name in names) + _HANDLE
     if width > free_right(ax) * _MOST_OUTSIDE:
-        return {"loc": "best", "ncols": 1 + (len(names) > _MOST_IN_COLUMN)}
+        return {"loc": "best", "ncols": 1 + (len(names) > _MOST_IN_COLUMN and 2 * width <= axes_size(ax)[0])}
     reserve(ax, right=width)
     place = (1 + 8 / axes_size(ax)[0], 1.0)
     return {"loc": "upper left", "bbox_to_anchor": place, "frameon": False, "borderaxespad": 0.0, "borderpad": 0.0}
@@ -435,6 +429,11 @@ def _shorten(ax: Axes, handles: Sequence[tuple[Line2D, str]]) -> list[tuple[Line
     return [*handles[: most - 1], more]
 
 
+def size_margin(smallest: float, largest: float) -> float:
+    """Return the space between the first or the last size and the end of their axis, in octaves."""
+    return max(float(np.log2(largest / smallest)), 1.0) * 0.012 if largest > smallest else 0.5
+
+
 def scale_sizes(ax: Axes, smallest: float, largest: float) -> None:
     """Scale x by powers of two, from the smallest to the largest size."""
     import matplotlib as mpl
@@ -442,7 +441,7 @@ def scale_sizes(ax: Axes, smallest: float, largest: float) -> None:
 
     width = axes_size(ax)[0]
     octaves = max(np.log2(largest / smallest), 1.0)
-    pad = 2 ** (octaves * 0.012 if largest > smallest else 0.5)
+    pad = 2 ** size_margin(smallest, largest)
     ax.set_xscale("log", base=2)
     ax.set_xlim(smallest / pad, largest * pad)
     label = text_width("512 KiB", font_size(mpl.rcParams["xtick.labelsize"])) + 4
@@ -468,26 +467,15 @@ def _label_ends(ax: Axes, drawn: Sequence[tuple[str, Line, Line2D]]) -> None:
     gap = _TEXT * 1.35 / axes_size(ax)[1]
     places = spread_labels(ends[:, 1], gap, gap / 2, 1 - gap / 2)
     for (name, _, handle), point, y in zip(drawn, points, places, strict=True):
-        ax.annotate(
-            name,
-            point,
-            (1, y),
-            textcoords=margin,
-            fontsize=_TEXT,
-            va="center",
-            parse_math=False,
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": handle.get_color(),
-                "linewidth": 0.8,
-                "relpos": (0, 0.5),
-                "shrinkA": 3,
-                "shrinkB": 4,
-                "patchA": None,
-                "connectionstyle": _straight,
-            },
-        )
+        leader: dict[str, Any] = {
+            "arrowstyle": "-",
+            "color": handle.get_color(),
+            "linewidth": 0.8,
+            "connectionstyle": _straight,
+        }
+        leader |= {"relpos": (0, 0.5), "shrinkA": 3, "shrinkB": 4, "patchA": None}
+        look: Any = {"fontsize": _TEXT, "va": "center", "parse_math": False, "annotation_clip": False}
+        ax.annotate(name, point, (1, y), textcoords=margin, arrowprops=leader, **look)
 
 
 def _straight(start: Any, end: Any, shrinkA: float, shrinkB: float, **_: Any) -> Any:  # noqa: N803

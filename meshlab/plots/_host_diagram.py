@@ -12,7 +12,17 @@ import numpy as np
 
 from meshlab.base._errors import TopologyError
 from meshlab.base._units import format_bandwidth
-from meshlab.plots._style import PALETTE, WRONG, axes_size, new_figure, set_title, text_colors, text_width
+from meshlab.plots._style import (
+    PALETTE,
+    WRONG,
+    Margins,
+    axes_size,
+    open_axes,
+    reserve,
+    set_title,
+    text_colors,
+    text_width,
+)
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._links import Distance
 from meshlab.topology.model._presets import ClusterLike, as_node
@@ -27,7 +37,7 @@ _BRANCH_GAP = 10.0  # between two switches
 _NVLINK_Y, _END_Y, _SWITCH_Y, _CPU_Y = 0.0, 1.15, 2.3, 3.3  # rows from the bottom to the top
 _HIGH = 0.42  # half the height of a box
 _GPU, _NIC, _SWITCH, _CPU = PALETTE[2], PALETTE[1], PALETTE[7], PALETTE[4]
-_WIDEST = 700.0  # points
+_WIDEST, _HEIGHT = 700.0, 331.0  # of a new figure, in points
 _MOST = 64
 
 
@@ -124,15 +134,12 @@ def host(cluster: ClusterLike | Node, node: int | str = 0, *, ax: Axes | None = 
     branches = _branches(host)
     boxes = sum(len(branch.gpus) + bool(branch.nics) for branch in branches)
     wide = boxes * (_BOX + _GAP) + (len(branches) - 1) * _BRANCH_GAP + _GAP
-    if ax is None:
-        points = min(max(wide + 2 * _GAP, 480.0), _WIDEST)
-        figure = new_figure((points / 72, 4.6))
-        ax = figure.add_axes((_GAP / points, 0.03, 1 - 2 * _GAP / points, 0.86))
+    ax = open_axes(ax, min(max(wide + 2 * _GAP, 480.0), _WIDEST), _HEIGHT, Margins(_GAP, 10.0, _GAP, 36.0))
+    reserve(ax, above=set_title(ax, [host.name, *([host.model] if host.model else []), host.summary]))
     sheet = _Sheet(ax, min(1.0, axes_size(ax)[0] / wide))
     _draw(sheet, host, branches)
     ax.set(xlim=(-_GAP, max(wide - _GAP, axes_size(ax)[0] / sheet.scale - _GAP)), ylim=(_NVLINK_Y - 1, _CPU_Y + 0.7))
     ax.set_axis_off()
-    set_title(ax, [host.name, *([host.model] if host.model else []), host.summary])
     return ax
 
 

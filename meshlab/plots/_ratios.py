@@ -19,14 +19,20 @@ from meshlab.plots._style import (
     PALETTE,
     PREVIOUS,
     WRONG,
+    Margins,
     axes_size,
-    font_size,
-    new_figure,
+    check_type,
+    legend_above,
+    light_grid,
+    open_axes,
     reserve,
     room_right,
+    set_height,
     set_title,
     text_width,
+    tick_size,
     wrap_words,
+    write_beside,
 )
 
 if TYPE_CHECKING:
@@ -61,8 +67,8 @@ _SMALL = 95.0, 40.0
 _ABOVE = 70.0
 """Typical height of the title and the legend, in points."""
 
-_WIDTH, _WIDTH_OF_ONE = 8.0, 6.4
-"""Width of a figure with several panels and with one panel, in inches."""
+_WIDTH, _WIDTH_OF_ONE = 576.0, 461.0
+"""Width of a figure with several panels and with one panel, in points."""
 
 _TALLEST = 900.0
 """Maximum height of all rows of a figure, in points."""
@@ -144,25 +150,19 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('time after / before  (above 1 is slower)', 'message size')
     """
-    given: Any = comparison
-    if not isinstance(given, Comparison):
-        raise BenchError(
-            f"comparison must be a Comparison, not {type(given).__name__}; pass ml.compare(before, after), which "
-            "accepts runs, folders and results frames"
-        )
+    accepts = "pass ml.compare(before, after), which accepts runs, folders and results frames"
+    check_type("comparison", comparison, Comparison, hint=accepts)
     frame = comparison.rows[comparison.rows["ratio"].notna() | (comparison.rows["verdict"] == "WRONG")]
     if not frame["ratio"].notna().any():
         notes = ", ".join(str(note) for note in comparison.rows["note"].unique() if note)
         raise BenchError(f"nothing to draw: no row has a ratio ({notes or 'the comparison has no rows'})")
     sizes, panels, omitted = _panels(frame, _MOST_PANELS if ax is None else min(_MOST_PANELS, _most_panels(ax)))
     labels = [format_size(size) if np.isfinite(size) else "no size" for size in sizes]
-    left = max(text_width(label, _tick_size()) for label in labels) + 34
+    left = max(text_width(label, tick_size()) for label in labels) + 34
     row = max(_ROW, 4 + _NARROW_ROW * max(panel.n_members for panel in panels)) * (len(sizes) + 1)
     is_new = ax is None
-    if ax is None:
-        width = _WIDTH if len(panels) > 1 else _WIDTH_OF_ONE
-        box = left / width / 72, 0.1, 1 - (left + 12) / width / 72, 0.8
-        ax = new_figure((width, width)).add_axes(box)
+    width = _WIDTH if len(panels) > 1 else _WIDTH_OF_ONE
+    ax = open_axes(ax, width, width, Margins(left, _BELOW, 12.0, _ABOVE))
     reserve(ax, left=left, right=8.0, below=_BELOW)
     n_columns = _n_columns(ax, len(panels), math.inf if is_new else row)
     n_lines = -(-len(panels) // n_columns)
@@ -170,12 +170,9 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     headings = [[panel.name, *_wrap(panel.note, panel_width)] for panel in panels]
     heading = _HEADING * max(map(len, headings)) + 4
     above = _set_title(ax, comparison, frame, omitted, gap=heading)
-    figure = ax.get_figure(root=True)
-    if is_new and figure is not None:
+    if is_new:
         height = max(min(row * n_lines, _TALLEST), 90.0) + (heading + _LINE_GAP) * (n_lines - 1)
-        total = height + above + _BELOW
-        figure.set_figheight(total / 72)
-        ax.set_position((ax.get_position().x0, _BELOW / total, ax.get_position().width, height / total))
+        set_height(ax, height, above=above, below=_BELOW)
     else:
         reserve(ax, above=above)
     bounds = _bounds(panels, comparison.effect)
@@ -284,17 +281,10 @@ def _wrap(text: str, width: float) -> list[str]:
     return wrap_words(text, width, _TEXT).split("\n") if text else []
 
 
-def _tick_size() -> float:
-    import matplotlib as mpl
-
-    return font_size(mpl.rcParams["ytick.labelsize"])
-
-
 def _set_title(ax: Axes, comparison: Comparison, frame: pd.DataFrame, omitted: Sequence[str], gap: float) -> float:
     """Set the title, and the legend below it. Return their height in points, with the gap below them."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
-    from matplotlib.transforms import offset_copy
 
     counts = [
         f"{count} {_MARKERS[verdict]['label']}{_reason(comparison.rows, verdict)}"
@@ -321,22 +311,11 @@ def _set_title(ax: Axes, comparison: Comparison, frame: pd.DataFrame, omitted: S
     ]
     label = f"within {comparison.effect * 100:.3g} %: too small to matter"
     handles.append(Patch(color=PREVIOUS, alpha=0.3, linewidth=0, label=label))
-    widths = [text_width(str(handle.get_label()), _TEXT) + 32 for handle in handles]
-    room = room_right(ax) - 8
-    n_columns = next((n for n in range(len(widths), 1, -1) if _table_width(widths, n) <= room), 1)
-    legend = ax.legend(
-        handles=handles, loc="lower left", ncols=n_columns, fontsize=_TEXT, frameon=False, borderpad=0.0,
-        borderaxespad=0.0, handletextpad=0.4, columnspacing=1.4, handlelength=1.4, labelspacing=0.3,
-        bbox_to_anchor=(0, 1), bbox_transform=offset_copy(ax.transAxes, ax.get_figure(root=True), 0, gap + 4, "points"),
-    )  # fmt: skip
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-    height = -(-len(handles) // n_columns) * _TEXT * 1.5 + 6
+    height = legend_above(ax, handles, gap)
+    room = 0.98 * (room_right(ax) - 8)
     verdict = ", ".join(counts)
-    return set_title(
-        ax, [_fit(part, room) for part in parts], verdict=f"{verdict[:1].upper()}{verdict[1:]}", note=notes,
-        gap=gap + height,
-    )  # fmt: skip
+    title = [_fit(part, room) for part in parts]
+    return set_title(ax, title, verdict=f"{verdict[:1].upper()}{verdict[1:]}", note=notes, gap=height)
 
 
 def _reason(rows: pd.DataFrame, verdict: str) -> str:
@@ -345,14 +324,9 @@ def _reason(rows: pd.DataFrame, verdict: str) -> str:
     return f" ({notes[0]})" if verdict == "UNCLEAR" and len(notes) == 1 and notes[0] else ""
 
 
-def _table_width(widths: Sequence[float], n_columns: int) -> float:
-    """Return the width of a legend, which fills its columns from top to bottom."""
-    return float(sum(column.max() for column in np.array_split(np.array(widths), n_columns)))
-
-
 def _fit(text: str, width: float) -> str:
     """Return the text, with an ellipsis in the middle if it is wider than `width` points."""
-    size = _tick_size() * 1.1
+    size = tick_size() * 1.1
     if text_width(text, size) <= width:
         return text
     half = len(text) // 2
@@ -440,24 +414,19 @@ def _draw_panel(ax: Axes, panel: _Panel, n_sizes: int, effect: float, bounds: tu
             fontsize=_TEXT,
             bbox={"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 0.5},
         )
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(visible=True, axis="x", alpha=0.25, linewidth=0.6)
-    ax.set_axisbelow(True)
+    light_grid(ax, "x")
 
 
 def _set_heading(ax: Axes, lines: Sequence[str]) -> None:
     """Write the name of a panel and the note about its groups above it."""
     for index, line in enumerate(reversed(lines)):
-        ax.annotate(
-            line, (0, 1), (0, 4 + index * _HEADING), xycoords="axes fraction", textcoords="offset points",
-            fontsize=_TEXT + (index == len(lines) - 1), va="bottom", annotation_clip=False, parse_math=False,
-            gid="heading",
-        )  # fmt: skip
+        size = _TEXT + (index == len(lines) - 1)
+        write_beside(ax, line, (0, 1), (0, 4 + index * _HEADING), fontsize=size, gid="heading")
 
 
 def _scale_sizes(ax: Axes, labels: Sequence[str], *, is_labelled: bool) -> None:
     """Label the sizes, or every second, third, … one if they are close to each other."""
-    step = max(1, int(np.ceil((_tick_size() + 2) * len(labels) / axes_size(ax)[1])))
+    step = max(1, int(np.ceil((tick_size() + 2) * len(labels) / axes_size(ax)[1])))
     ticks = range(0, len(labels), step)
     ax.set_yticks(ticks, [labels[tick] for tick in ticks] if is_labelled else [""] * len(ticks))
     ax.tick_params(axis="y", length=0)
@@ -467,7 +436,7 @@ def _scale_ratios(ax: Axes, bounds: tuple[float, float], *, is_labelled: bool) -
     """Set as many ticks as their labels allow, with 1 among them."""
     from matplotlib.ticker import NullLocator
 
-    size = _tick_size()
+    size = tick_size()
 
     def fits(ticks: npt.NDArray[np.float64]) -> bool:
         places = np.log(ticks / bounds[0]) / np.log(bounds[1] / bounds[0]) * axes_size(ax)[0]

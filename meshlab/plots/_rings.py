@@ -15,7 +15,7 @@ from meshlab.diagnosis._explanation import Explanation
 from meshlab.mesh._mesh import MeshLike
 from meshlab.plots._chosen_rings import chosen_ring
 from meshlab.plots._ring_curves import arrow_heads, bowed_curves, collection_style
-from meshlab.plots._style import PALETTE, axes_size, new_figure, reserve, set_title, text_colors, text_width
+from meshlab.plots._style import PALETTE, Margins, axes_size, open_axes, reserve, set_title, text_colors, text_width
 from meshlab.topology.model._cluster import INNER_LEVELS, Cluster, Ints
 from meshlab.topology.model._links import Distance
 from meshlab.topology.model._presets import ClusterLike
@@ -132,7 +132,11 @@ def ring(
         )
     if isinstance(what, Placement) and axis is None and not isinstance(cluster, Cluster):
         cluster, axis = None, cluster
-    placement = as_placement(what, cluster, devices)
+    return _draw_ring(as_placement(what, cluster, devices), axis, ax)
+
+
+def _draw_ring(placement: Placement, axis: str | Sequence[str] | None, ax: Axes | None) -> Axes:
+    """Draw the ring of a group as NCCL builds it."""
     groups = placement.mesh[axis or fastest_axis(placement.mesh)]
     ranks = groups[0]
     size = len(ranks)
@@ -147,11 +151,8 @@ def ring(
     title = [f"{ranks.name}: ring of {size:,} ranks, clockwise", placement.cluster.title or placement.cluster.summary]
     if len(groups) > 1:
         title.insert(1, f"one of {len(groups):,} {groups.name} groups")
-    if ax is None:
-        scale = min((_WIDTH / 2 - names) / _NAMES, _SCALE)
-        high = 2 * _EDGE * scale + legend + 40
-        figure = new_figure((_WIDTH / 72, high / 72))
-        ax = figure.add_axes((0.01, 0.01, 0.98, (high - 40) / high))
+    scale = min((_WIDTH / 2 - names) / _NAMES, _SCALE)
+    ax = open_axes(ax, _WIDTH, 2 * _EDGE * scale + legend + 40, Margins(5, 4, 5, 36))
     reserve(ax, above=set_title(ax, title))
     scale = _fit(ax, names, legend)
     angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
@@ -177,9 +178,7 @@ def _fit(ax: Axes, names: float, legend: float) -> float:
         ax.set(xlim=(-left, -left + width / scale), ylim=(-height / 2 / scale, height / 2 / scale), aspect="equal")
     else:
         scale = max(min((width / 2 - names) / _NAMES, (height - legend) / (2 * _EDGE)), 10.0)
-        ax.set(
-            xlim=(-width / 2 / scale, width / 2 / scale), ylim=(_EDGE - height / scale, _EDGE), aspect="equal",
-        )  # fmt: skip
+        ax.set(xlim=(-width / 2 / scale, width / 2 / scale), ylim=(_EDGE - height / scale, _EDGE), aspect="equal")
     return scale
 
 

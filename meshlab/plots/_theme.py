@@ -62,6 +62,7 @@ class Theme:
         return f"#{high:02x}{0xFE - third:02x}{0xFF - number // 8:02x}"
 
 
+# The colours of both themes stand one below the other, to compare them.
 LIGHT = Theme(
     background="#ffffff", panel="#f6f7f9", ink="#1b1f24", ink2="#586069", line="#d0d5dc", line2="#aab2bd",
     cell="#e4e8ed", accent="#0b57a4", nvlink="#3f7d20", load="#4a5b73", conflict="#c44a00",
@@ -111,13 +112,10 @@ def current_theme() -> Theme:
 def _named(theme: Theme) -> tuple[str, ...]:
     """Return all colours of a theme but those of text, in a fixed order."""
     plain = (theme.panel, theme.ink, theme.ink2, theme.line, theme.line2, theme.cell, theme.accent, theme.nvlink)
-    return (
-        *plain, theme.load, theme.conflict, *theme.groups,
-        *(theme.resting(group) for group in range(N_GROUPS)),
-        *(theme.heat(step / _LOADS) for step in range(1, _LOADS + 1)),
-        *(theme.faint(color, share) for color in (theme.nvlink, theme.load, theme.conflict) for share in FAINT),
-        theme.background,
-    )  # fmt: skip
+    resting = [theme.resting(group) for group in range(N_GROUPS)]
+    heats = [theme.heat(step / _LOADS) for step in range(1, _LOADS + 1)]
+    faint = [theme.faint(color, share) for color in (theme.nvlink, theme.load, theme.conflict) for share in FAINT]
+    return (*plain, theme.load, theme.conflict, *theme.groups, *resting, *heats, *faint, theme.background)
 
 
 @lru_cache(maxsize=1)

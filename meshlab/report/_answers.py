@@ -138,7 +138,7 @@ def headline(replies: Sequence[Answer]) -> Answer:
 
 
 def _measured(evidence: ReportEvidence) -> Iterator[str]:
-    """Say what was measured, where, and how."""
+    """Describe what was measured, where, and how."""
     results = evidence.results
     if evidence.progress:
         yield evidence.progress
@@ -218,7 +218,7 @@ def _correctness(results: pd.DataFrame) -> str:
 
 
 def _speed(evidence: ReportEvidence) -> list[Answer]:
-    """Say whether the results are as fast as they should be, and how the axes differ."""
+    """Judge whether the results are as fast as they should be, and how the axes differ."""
     rows = evidence.results[~is_pair(evidence.results)]
     # An axis is compared with other axes under the same load, and by `load_findings` with itself under different ones.
     line_rows = rows[is_plain(rows)]
@@ -275,7 +275,7 @@ def _beside_prediction(row: pd.Series) -> str:
 
 
 def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
-    """Say why nothing is known about how fast the results should be."""
+    """Return the reason why it is unknown how fast the results should be."""
     results = evidence.results
     unknown, sources = "It is not known how fast they should be", set(results["source"].dropna())
     if not has_lines:
@@ -354,7 +354,7 @@ def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
 
 
 def _unusual(evidence: ReportEvidence) -> Answer:
-    """Say what is unusual: slow pairs, contention, late ranks, throttled GPUs, levels and trends of times."""
+    """Describe everything unusual: slow pairs, contention, late ranks, throttled GPUs, levels and trends of times."""
     remarks: list[str] = []
     denials: list[str] = []
     frames = Frames(evidence.results, empty_samples() if evidence.samples is None else evidence.samples, "")
@@ -540,7 +540,7 @@ def _named(rows: pd.DataFrame) -> str:
 
 
 def _changed(comparison: Comparison) -> Answer:
-    """Say what changed since the baseline. A difference that makes times incomparable is a warning."""
+    """Describe what changed since the baseline. A difference that makes times incomparable is a warning."""
     counts = comparison.counts
     state: State = "bad" if len(comparison.regressions()) and not comparison.oversubscribed else "plain"
     if state == "plain" and counts.get("SAME", 0) + counts.get("FASTER", 0) == len(comparison.rows) > 0:

@@ -13,7 +13,7 @@ _NOTHING = "No action is needed."
 
 
 def next_step(evidence: ReportEvidence, answers: Sequence[Answer]) -> Answer:
-    """Say what to do next, the most urgent first."""
+    """Return the next step of the reader, the most urgent first."""
     return Answer("next step", "plain", tuple(_steps(evidence, {answer.question: answer for answer in answers})))
 
 
@@ -64,7 +64,7 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
 
 
 def next_step_of_acceptance(stages: Stages) -> Answer:
-    """Say what to do after an acceptance."""
+    """Return the next step after an acceptance."""
     if stages.outcome == "failed":
         text = "Repair what the failed stages name, and repeat the acceptance. Its command is under “Method”."
     elif stages.outcome == "passed":

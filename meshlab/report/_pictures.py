@@ -116,7 +116,7 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[ReportPicture
 def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> list[ReportPicture]:
     """Draw the groups of each axis on the machine, with the route of the first group and the load of every link.
 
-    If the mesh has more ranks than the machine has devices, one figure shows the machine and says so.
+    If the mesh has more ranks than the machine has devices, one figure shows only the machine, with a note.
     """
     if not cluster.n_devices:
         return []

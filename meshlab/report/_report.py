@@ -127,7 +127,7 @@ class Report:
     thresholds : Thresholds, path or str, optional
         The limits that the results must meet: a file, or the name of one of `Thresholds.presets`.
     tuning : Tuning, optional
-        A tuning of the same machine, which gets a section of its own: what was gained, the chosen options, and what
+        A tuning of the same machine, which gets its own section: what was gained, the chosen options, and what
         environment variables and a tuner plugin can set of them.
     stages : Stages, optional
         The stages of an acceptance, which come first.
@@ -396,7 +396,7 @@ class Report:
         Raises
         ------
         BenchError
-            With the suffixes that it knows.
+            If the suffix is unknown.
         """
         path = Path(path)
         if path.suffix not in _SUFFIXES:

@@ -19,7 +19,7 @@ class StageResult:
 
     name: str
     outcome: Outcome  # skipped: could not run, or had nothing to compare with
-    sentences: tuple[str, ...]  # what it found, or why it was skipped
+    sentences: tuple[str, ...]  # the findings, or why it was skipped
     elapsed_s: float = 0.0
 
     @property
