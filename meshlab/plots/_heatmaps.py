@@ -108,6 +108,7 @@ def links(cluster: ClusterLike | Node, node: int | str | None = None, *, ax: Axe
     above = set_title(ax, ["links", *title]) + page[2].left - 8
     has_room = room_right(ax) - axes_size(ax)[0] > 120
     reserve(ax, left=page[2].left, above=above, below=0 if has_room else 1.5 * _POINTS * len(kinds) + 4)
+    ax.set_anchor("W")  # the title starts at the left of the matrix
     colors = dict(zip(kinds, _colors(kinds), strict=True)) | {"X": np.zeros(4)}
     table = np.array([colors.get(word, np.zeros(4)) for word in words])
     ax.imshow((table * 255).round().astype(np.uint8)[codes], interpolation="nearest", aspect="equal")
@@ -257,13 +258,7 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     is_time = attrs["value"] == "time_us"
     side = float(np.clip(_MATRIX_CELL * len(values), _LEAST, _MOST))
     ax = open_axes(ax, side + 130, side + 96)
-    goodness = -values if is_time else values  # the lightest colour is the best value
-    low, high = color_range(values, is_time)
-    image = ax.imshow(goodness, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
     slow = slow_cells(values, is_time)
-    _frame(ax, slow)
-    _write(ax, values, image.cmap(image.norm(goodness)), is_time)
-    _name_ends(ax, cells)
     parts = [
         f"{attrs.get('collective', '')} {format_size(attrs['size_bytes']) if 'size_bytes' in attrs else ''}".strip(),
         "both directions" if attrs.get("collective") == "send_recv" else "",
@@ -277,6 +272,12 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     reserve(ax, above=set_title(ax, [part for part in parts if part], verdict=verdict) + 3.8 * _POINTS)
     # The bar takes a twelfth of the width. In wider axes the matrix would move to it, and the title over the edge.
     reserve(ax, right=free_right(ax) - 1.09 * axes_size(ax)[1])
+    goodness = -values if is_time else values  # the lightest colour is the best value
+    low, high = color_range(values, is_time)
+    image = ax.imshow(goodness, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
+    _frame(ax, slow)
+    _write(ax, values, image.cmap(image.norm(goodness)), is_time)
+    _name_ends(ax, cells)
     color_bar(ax, image, lambda value: format_time_us(-value) if is_time else format_bandwidth(value))
     return ax
 
