@@ -190,10 +190,10 @@ def _check_same(
         (thresholds is not None and thresholds != scope.thresholds, "other thresholds"),
         (quick and not scope.quick, "more sizes than a quick one"),
     ]
-    for is_different, what in different:
+    for is_different, choice in different:
         if is_different:
             raise BenchError(
-                f"the folder {folder} holds an acceptance with {what}",
+                f"the folder {folder} holds an acceptance with {choice}",
                 hint="continue it without these choices, or start a new one in another folder",
             )
 
@@ -343,13 +343,13 @@ class _Acceptor:
         if shared:
             return "passed", [*sentences, f"Slow pairs do not count, because {shared}."]
         try:
-            again = self._bench(CONFIRMATION, run.plan)
-            _wait(again)
+            repetition = self._bench(CONFIRMATION, run.plan)
+            _wait(repetition)
         except MeshlabError as error:
             return "failed", [f"{error.message}."]
         # One slow measurement says little, so a second one has to agree.
         keys = ["collective", "axis", "src_rank", "dst_rank"]
-        confirmed = self._slow_pairs(again)
+        confirmed = self._slow_pairs(repetition)
         twice = confirmed.merge(slow[keys].drop_duplicates(), on=keys)
         if not len(twice):
             return "passed", [*sentences, "The slow pairs were as fast as the others when they were measured again."]

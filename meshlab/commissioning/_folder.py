@@ -119,9 +119,9 @@ def earlier_runs(folder: str | Path, plans: Mapping[str, Plan | None], mesh: Dev
         check_ended(path)
         run = Run.load(path)
         if run.mesh != mesh or run.plan != plan:
-            what = "mesh" if run.mesh != mesh else "plan"
+            difference = "mesh" if run.mesh != mesh else "plan"
             raise BenchError(
-                f"the run in {path} belongs to another acceptance: it has a different {what}",
+                f"the run in {path} belongs to another acceptance: it has a different {difference}",
                 hint="remove that folder, or start a new acceptance in another one",
             )
         runs[name] = run

@@ -119,9 +119,9 @@ def _named(limits: Sequence[Threshold], name: str) -> list[str]:
     return list(dict.fromkeys(value for limit in limits if (value := getattr(limit, name)) is not None))
 
 
-def _supported(names: Sequence[str], backends: Sequence[Capabilities], what: str) -> list[str]:
+def _supported(names: Sequence[str], backends: Sequence[Capabilities], kind: str) -> list[str]:
     """Return the names that all backends support. A limit for another one is not measured."""
-    return [name for name in dict.fromkeys(names) if all(name in getattr(backend, what) for backend in backends)]
+    return [name for name in dict.fromkeys(names) if all(name in getattr(backend, kind) for backend in backends)]
 
 
 def _sizes(text: str, limits: Sequence[Threshold]) -> list[int | str]:

@@ -73,7 +73,7 @@ class _ChosenRings:
 
 
 def chosen_ring(
-    what: Explanation | pd.DataFrame,
+    source: Explanation | pd.DataFrame,
     *,
     mesh: MeshLike | None = None,
     axis: str | Sequence[str] | None = None,
@@ -82,7 +82,7 @@ def chosen_ring(
 ) -> Axes:
     """Draw the rings in a log, see `meshlab.plots.ring`."""
     group = None if mesh is None else _group(as_mesh(mesh), axis)
-    chosen = _chosen_rings(what, comm, None if group is None else len(group[1]))
+    chosen = _chosen_rings(source, comm, None if group is None else len(group[1]))
     size = len(next(iter(chosen.orders)))
     if size > _MOST:
         raise TopologyError(f"the ring has {size:,} ranks, but a picture can show at most {_MOST:,}")
@@ -113,11 +113,11 @@ def _group(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> tuple[str, lis
     return groups[0].name, groups[0].array.tolist()
 
 
-def _chosen_rings(what: Explanation | pd.DataFrame, comm: str | None, size: int | None) -> _ChosenRings:
-    if isinstance(what, Explanation):
-        tables = {name: what.table(name) for name in ("rings", "channels", "communicators") if name in what.tables}
+def _chosen_rings(source: Explanation | pd.DataFrame, comm: str | None, size: int | None) -> _ChosenRings:
+    if isinstance(source, Explanation):
+        tables = {name: source.table(name) for name in ("rings", "channels", "communicators") if name in source.tables}
     else:
-        tables = {"rings": what}
+        tables = {"rings": source}
     rings = tables.get("rings")
     missing = {"channel", "rank", "next"} - set(() if rings is None else rings.columns)
     if rings is None or missing or rings.empty:

@@ -298,9 +298,9 @@ class Painter:
         if self.is_limit("leaf") and up is not None:
             hatch = theme.faint(theme.conflict, 0.6)
             self.boxes(drawn.leaf[up >= 0.999], None, hatch, hatch="/////", line=0, order=_CELLS + 0.1)
-        again = set(self._route.leaves.tolist())  # the texts of a picked group are written over the veil instead
+        lit_leaves = set(self._route.leaves.tolist())  # the texts of a picked group are written over the veil instead
         for k, (x, y, width, height) in enumerate(drawn.leaf.tolist()):
-            if height >= 12 and width >= 18 and k not in again:
+            if height >= 12 and width >= 18 and k not in lit_leaves:
                 self._name_leaf(k, x, y, width, height, theme.text_on(colors[k]))
 
     def _name_leaf(self, k: int, x: float, y: float, width: float, height: float, color: str, **style: Any) -> None:
@@ -487,10 +487,10 @@ class Painter:
             self.boxes(drawn.nic[shared], None, hatch, line=0, hatch="//////", order=_CELLS + 0.3)
         if scene.is_rack:
             return
-        again = set(self._route.nics.tolist())
+        lit_nics = set(self._route.nics.tolist())
         for number, (x, y, width, height) in enumerate(drawn.nic.tolist()):
             count = 0 if link is None else int(link.groups[number])
-            if number in again:
+            if number in lit_nics:
                 continue
             plate = colors[number] if shared[number] else None
             self._name_nic(count, [x, y, width, height], theme.text_on(colors[number]), plate=plate)

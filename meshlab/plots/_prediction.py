@@ -138,7 +138,7 @@ def prediction(prediction: Prediction, results: Any = None, *, ax: Axes | None =
     check_type("prediction", prediction, Prediction, hint="pass ml.predict(mesh, cluster)")
     lines = prediction.lines[:_MOST_PANELS]
     points = [prediction.measured(line, results) if results is not None else _NOTHING for line in lines]
-    panels = [_of_line(line, *pair) for line, pair in zip(lines, points, strict=True)]
+    panels = [_line_panel(line, *pair) for line, pair in zip(lines, points, strict=True)]
     parts = [part for part in (str(prediction.mesh), prediction.title) if part]
     note = [f"model of NCCL {prediction.constants}"] * bool(prediction.constants)
     note += [f"calibrated with {prediction.where}"] * bool(prediction.where and prediction.cluster is not None)
@@ -181,7 +181,7 @@ def calibration(calibration: Calibration, *, ax: Axes | None = None) -> Axes:
     if len(calibration.lines) > len(lines):
         note.append(f"{len(lines)} of {len(calibration.lines)} fits are drawn")
     parts = ["calibration", *(part for part in (calibration.where, calibration.mode) if part)]
-    return _draw([_of_fit(calibration, line) for line in lines], parts, note, ax)
+    return _draw([_fit_panel(calibration, line) for line in lines], parts, note, ax)
 
 
 def figure_html(value: Prediction | Calibration) -> str:
@@ -206,12 +206,14 @@ def figure_of(value: Prediction | Calibration) -> Figure:
 _NOTHING = np.empty(0), np.empty(0)
 
 
-def _of_line(line: PredictedLine, sizes: Floats, times: Floats) -> _Panel:
-    expected = np.exp(_at(sizes, line.size_bytes, np.log(line.time_us)))
+def _line_panel(line: PredictedLine, sizes: Floats, times: Floats) -> _Panel:
+    expected = np.exp(_interpolated(sizes, line.size_bytes, np.log(line.time_us)))
     ratio = times / expected
     basis = np.array(line.basis)
     bound = f"bound {format_bandwidth(line.bound_gbs)}: {line.bound}" if np.isfinite(line.bound_gbs) else ""
-    low, high = (np.exp(_at(sizes, line.size_bytes, np.log(edge))) for edge in (line.time_us_lo, line.time_us_hi))
+    low, high = (
+        np.exp(_interpolated(sizes, line.size_bytes, np.log(edge))) for edge in (line.time_us_lo, line.time_us_hi)
+    )
     return _Panel(
         title=line.title,
         size=line.size_bytes,
@@ -230,7 +232,7 @@ def _of_line(line: PredictedLine, sizes: Floats, times: Floats) -> _Panel:
     )
 
 
-def _of_fit(calibration: Calibration, line: Calibrated) -> _Panel:
+def _fit_panel(calibration: Calibration, line: Calibrated) -> _Panel:
     size, time = np.array(line.fit.size_bytes, dtype=np.float64), np.array(line.time_us)
     errors = np.array(line.fit.errors)
     suspects = [
@@ -256,7 +258,7 @@ def _of_fit(calibration: Calibration, line: Calibrated) -> _Panel:
     )
 
 
-def _at(sizes: Floats, grid: Floats, values: Floats) -> Floats:
+def _interpolated(sizes: Floats, grid: Floats, values: Floats) -> Floats:
     """Interpolate over the logarithm of the size. NaN outside of the known sizes."""
     return np.interp(np.log(sizes), np.log(grid), values, left=np.nan, right=np.nan)
 
@@ -415,7 +417,7 @@ def _draw_ratios(ax: Axes, panel: _Panel, size: PanelSize) -> None:
     ax.set_yscale("log")
     finite = np.isfinite(panel.ratio)
     low, high = panel.low / panel.time, panel.high / panel.time
-    widths = _at(panel.points[0], panel.size, np.log(np.maximum(high, 1 / low)))
+    widths = _interpolated(panel.points[0], panel.size, np.log(np.maximum(high, 1 / low)))
     extent = [np.abs(np.log(panel.ratio[finite])).max(initial=0.0), widths[finite].max(initial=0.0), math.log(1.05)]
     top = math.exp(min(max(extent) * 1.2, math.log(64.0)))
     ax.set_ylim(1 / top, top)
@@ -439,7 +441,7 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: P
     x = np.array([size_position(point, *_limits(panel)) for point in panel.points[0]]) * size[0]
     y = np.log(ratio / low) / math.log(high / low) * size[1]
     order = np.flatnonzero(outside)
-    taken: list[tuple[float, float, float, float]] = []
+    boxes: list[tuple[float, float, float, float]] = []
     for k in order[np.argsort(-np.abs(np.log(panel.ratio[order])))][:_MOST_NAMED]:
         label = f"{format_size(panel.points[0][k])} ×{_two_digits(panel.ratio[k])}"
         wide, tall = text_width(label, TEXT), LINE
@@ -450,7 +452,7 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: P
             left, bottom = x[k] + corner[0], y[k] + corner[1]
             covered = (x > left - 3) & (x < left + wide + 3) & (y > bottom - 3) & (y < bottom + tall + 3)
             over = max(left + wide - size[0] - 8, -left, bottom + tall - size[1] - 4, -bottom, 0.0)
-            crowded = any(left < b and a < left + wide and bottom < d and c < bottom + tall for a, b, c, d in taken)
+            crowded = any(left < b and a < left + wide and bottom < d and c < bottom + tall for a, b, c, d in boxes)
             on_line = bottom < size[1] / 2 < bottom + tall
             return float(covered.sum() + 0.5 * on_line + 2 * over + 100 * crowded)
 
@@ -458,7 +460,7 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: P
         left, bottom = x[k] + best[0], y[k] + best[1]
         if cost(best) >= 100:
             continue
-        taken.append((left, left + wide, bottom, bottom + tall))
+        boxes.append((left, left + wide, bottom, bottom + tall))
         write_beside(ax, label, (panel.points[0][k], ratio[k]), best, xycoords="data", gid="outside")
 
 

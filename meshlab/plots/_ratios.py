@@ -387,18 +387,18 @@ def _draw_panel(ax: Axes, panel: _Panel, n_sizes: int, effect: float, bounds: tu
     x = np.where(np.isfinite(ratio), np.clip(ratio, low * inset, high / inset), high / inset)
     is_far = np.isfinite(ratio) & ((ratio < low) | (ratio > high))
     for verdict, style in _MARKERS.items():
-        here = verdicts == verdict
-        if not here.any():
+        is_verdict = verdicts == verdict
+        if not is_verdict.any():
             continue
-        bars = here & np.isfinite(begin) & np.isfinite(end) & (begin <= high) & (end >= low)
+        bars = is_verdict & np.isfinite(begin) & np.isfinite(end) & (begin <= high) & (end >= low)
         color = style["color"]
         ax.hlines(places[bars], np.maximum(begin[bars], low), np.minimum(end[bars], high), color=color, linewidth=1)
         options = {"linestyle": "none", "clip_on": False, "color": color}
         is_below, is_above = (begin < low) | (ratio < low), (end > high) | (ratio > high)
         for marker, edge, beyond in (("<", low, is_below), (">", high, is_above)):
-            at = places[here & beyond]
+            at = places[is_verdict & beyond]
             ax.plot(np.full(at.size, edge), at, marker=marker, markersize=4, label="_", **options)
-        ax.plot(x[here], places[here], markersize=markersize, zorder=3, **options | style)
+        ax.plot(x[is_verdict], places[is_verdict], markersize=markersize, zorder=3, **options | style)
     for index in np.flatnonzero(is_far | ~np.isfinite(ratio)):
         if (places[index] - written) * axes_size(ax)[1] / n_sizes < _TEXT + 1:
             continue  # the text would overlap the one above it

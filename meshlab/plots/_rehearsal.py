@@ -105,8 +105,8 @@ def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None)
     """
     missing = [name for name in _NEEDED if name not in frame]
     if missing or frame.empty:
-        what = f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else "is empty"
-        raise BenchError(f"the frame {what}; pass the result of Rehearsal.frame()")
+        fault = f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else "is empty"
+        raise BenchError(f"the frame {fault}; pass the result of Rehearsal.frame()")
     return _draw(open_axes(ax, _SIDE, _SIDE, _MARGINS), frame, verdict, is_new=ax is None)
 
 

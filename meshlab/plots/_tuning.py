@@ -164,8 +164,8 @@ def _columns(width: float, n: int) -> int:
 
 def _height(n: int, width: float) -> float:
     """Return the height of a new figure, in points."""
-    each = _TALL + BETWEEN + _BELOW + TICKS + (_MOST_ROWS - 1) * LINE + 24.0
-    return -(-n // _columns(width, n)) * each + 62.0
+    panel_height = _TALL + BETWEEN + _BELOW + TICKS + (_MOST_ROWS - 1) * LINE + 24.0
+    return -(-n // _columns(width, n)) * panel_height + 62.0
 
 
 def _draw(ax: Axes, panels: Sequence[_Panel]) -> None:

@@ -246,10 +246,10 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
     if len(slow):
         named = [describe_expectation(row, with_mode=has_modes) for _, row in slow.head(_MOST_NAMED).iterrows()]
         more = [f"and {len(slow) - len(named)} more"] if len(slow) > len(named) else []
-        what = "The only measurement is" if len(rows) == 1 else f"{len(slow)} of {len(rows)} measurements are"
-        what = f"1 of {len(rows)} measurements is" if len(slow) == 1 < len(rows) else what
-        what = f"All {len(rows)} measurements are" if len(slow) == len(rows) > 1 else what
-        return "bad", [f"{what} SLOW at the largest size: {'; '.join([*named, *more])}."]
+        subject = "The only measurement is" if len(rows) == 1 else f"{len(slow)} of {len(rows)} measurements are"
+        subject = f"1 of {len(rows)} measurements is" if len(slow) == 1 < len(rows) else subject
+        subject = f"All {len(rows)} measurements are" if len(slow) == len(rows) > 1 else subject
+        return "bad", [f"{subject} SLOW at the largest size: {'; '.join([*named, *more])}."]
     share = rows["of_bound"].fillna(rows["of_published"])
     ordered = rows.iloc[share.to_numpy(dtype=float).argsort(kind="stable")]
     best, worst = (describe_expectation(ordered.iloc[number], with_mode=has_modes) for number in (-1, 0))
@@ -306,13 +306,13 @@ def _peaks(lines: Sequence[Line], rows: pd.DataFrame) -> Iterator[str]:
     peaks: dict[str, tuple[float, str]] = {}
     for line in lines:
         index = int(line.value.argmax())
-        what = f"{line.keys['collective']} at {size_text(line.size[index])} reaches "
-        what += f"{format_bandwidth(line.value[index])} busbw"
+        peak = f"{line.keys['collective']} at {size_text(line.size[index])} reaches "
+        peak += f"{format_bandwidth(line.value[index])} busbw"
         share = share_of_bound(rows.iloc[line.rows], line.size[index], line.value[index])
-        what += f", {share} of the bound" if share else ""
-        peaks[_axis(line)] = max(peaks.get(_axis(line), (0.0, "")), (float(line.value[index]), what))
-    for axis, (_, what) in peaks.items():
-        yield f"On {axis}, {what}."
+        peak += f", {share} of the bound" if share else ""
+        peaks[_axis(line)] = max(peaks.get(_axis(line), (0.0, "")), (float(line.value[index]), peak))
+    for axis, (_, peak) in peaks.items():
+        yield f"On {axis}, {peak}."
 
 
 def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
@@ -334,17 +334,17 @@ def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
         slow_axis, fast_axis = _axis(slow_line), _axis(fast_line)
         if slow_axis == fast_axis:
             continue
-        what = f"{fast_line.keys['collective']} at {size_text(size)}"
+        call = f"{fast_line.keys['collective']} at {size_text(size)}"
         rates = f"{format_bandwidth(fast)} and {format_bandwidth(slow)} busbw"
         # The axes differ clearly if the lower bound of the faster one is above the upper bound of the slower one.
         low, high = fast_line.low[fast_line.size == size][0], slow_line.high[slow_line.size == size][0]
         if low > high:
             ratio = fast / slow
-            text = f"{what} {verb} {ratio:.2f}× as fast on {fast_axis} as on {slow_axis}{where}: {rates}."
+            text = f"{call} {verb} {ratio:.2f}× as fast on {fast_axis} as on {slow_axis}{where}: {rates}."
             differences.append((size, ratio, text))
         elif low <= high:  # neither, if an interval is missing
             differences.append(
-                (size, 0.0, f"{what} does not clearly differ between {fast_axis} and {slow_axis}: {rates}.")
+                (size, 0.0, f"{call} does not clearly differ between {fast_axis} and {slow_axis}: {rates}.")
             )
     # The largest size, where bandwidth matters most. There, a clear difference comes first: its ratio is above 0.
     return [max(differences)[2]] if differences else []
@@ -389,11 +389,11 @@ def _devices(devices: pd.DataFrame | None) -> Iterator[str]:
         last = rows.iloc[-1]
         if not is_missing(last["throttle"]) and last["throttle"]:
             yield f"{name} was THROTTLED {last['when']} the run: {last['throttle']}."
-        for column, what in (("ecc_uncorrected", "uncorrected memory error"), ("nvlink_errors", "NVLink error")):
+        for column, noun in (("ecc_uncorrected", "uncorrected memory error"), ("nvlink_errors", "NVLink error")):
             values = rows[column].dropna()
             more = int(values.iloc[-1] - values.iloc[0]) if len(values) > 1 else 0
             if more > 0:
-                yield f"{name} had {count(more, what)} during the run."
+                yield f"{name} had {count(more, noun)} during the run."
 
 
 def load_findings(frames: Frames) -> Iterator[tuple[bool, str]]:
@@ -480,13 +480,13 @@ def _worst(rows: pd.DataFrame, baseline: str) -> tuple[str, bool]:
         return "", False
     row = slower.iloc[int(slower["ratio"].to_numpy().argmax())]
     size = "" if is_missing(row["size_bytes"]) else f" at {format_size(row['size_bytes'])}"
-    what = f"{row['collective']}{size} on {row['group']}"
+    call = f"{row['collective']}{size} on {row['group']}"
     ratio = f"{row['ratio']:.2f}× ({row['ratio_lo']:.2f} to {row['ratio_hi']:.2f})"
     verb = "is" if len(slower) == 1 else "are"
     counts = f"{len(slower):,} of {count(len(rows), 'result')} {verb} clearly slower than {baseline}"
     may_be_chance = len(slower) <= _by_chance(int(rows["ratio_lo"].notna().sum()))
     reason = ", which may be chance" if may_be_chance else ""
-    return f"{counts}{reason}. The largest slowdown is {ratio}: {what}", may_be_chance
+    return f"{counts}{reason}. The largest slowdown is {ratio}: {call}", may_be_chance
 
 
 def _by_chance(n: int) -> int:
@@ -523,10 +523,9 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
 
 def _named(rows: pd.DataFrame) -> str:
     """Name the first of some results."""
-    some = rows.head(_MOST_NAMED)
     row: Any
     named = []
-    for row in some.itertuples():
+    for row in rows.head(_MOST_NAMED).itertuples():
         is_of_pair = not is_missing(row.src_rank)
         place = pair_label_of(row) if is_of_pair else f"on {row.group}"
         named.append(

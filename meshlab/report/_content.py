@@ -147,8 +147,8 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
     batches = span(results["n_samples"])
     if batches:
         calls = span(results["calls"])
-        each = f", with {calls} call{'s' * (calls != '1')} each" if calls else ""
-        facts.append(("Batches", f"{batches} per result{each}"))
+        calls_text = f", with {calls} call{'s' * (calls != '1')} each" if calls else ""
+        facts.append(("Batches", f"{batches} per result{calls_text}"))
     facts += [
         (
             "Curves",

@@ -62,6 +62,6 @@ def _unpacked(packed: str, file: str) -> str:
     except (zlib.error, ValueError) as error:
         raise ParseError(f"the results are damaged: {error}", hint="copy the file again", file=file) from error
     if not reader.eof:
-        what = f"larger than {LARGEST_TEXT >> 20} MiB" if reader.unconsumed_tail else "incomplete"
-        raise ParseError(f"the results are {what}", hint="copy the file again", file=file)
+        fault = f"larger than {LARGEST_TEXT >> 20} MiB" if reader.unconsumed_tail else "incomplete"
+        raise ParseError(f"the results are {fault}", hint="copy the file again", file=file)
     return content

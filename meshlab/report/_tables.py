@@ -78,11 +78,11 @@ def pivot_tables(results: pd.DataFrame) -> list[ReportTable]:
 def _pivots(part: TablePart) -> Iterator[ReportTable]:
     """Yield a table with all collectives, or several tables, if one would be wider than the page."""
     width = 1 + bool(part.sizes) + (part.has_bounds and bool(part.sizes))
-    each = _MOST_COLUMNS // width
-    n_tables = math.ceil(len(part.collectives) / each)
-    each = math.ceil(len(part.collectives) / max(n_tables, 1))
-    for first in range(0, len(part.collectives), max(each, 1)):
-        chosen = slice(first, first + each)
+    n_columns = _MOST_COLUMNS // width
+    n_tables = math.ceil(len(part.collectives) / n_columns)
+    n_columns = math.ceil(len(part.collectives) / max(n_tables, 1))
+    for first in range(0, len(part.collectives), max(n_columns, 1)):
+        chosen = slice(first, first + n_columns)
         cells = tuple(tuple(row[chosen]) for row in part.cells)
         table = _pivot(replace(part, collectives=part.collectives[chosen], cells=cells))
         more = f"{SEPARATOR}{', '.join(part.collectives[chosen])}" if n_tables > 1 else ""
