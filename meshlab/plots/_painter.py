@@ -463,6 +463,7 @@ class Painter:
         share, link = self.share("nic"), self.link("nic")
         loads = np.zeros(len(drawn.nic)) if share is None else share
         if not scene.is_rack:
+            # A line turns halfway to its NIC, so that the lines of neighbouring devices stay parallel.
             lines, colors, widths = [], [], []
             for host in range(len(scene.host)):
                 kind = scene.kinds[scene.kind_of[host]]

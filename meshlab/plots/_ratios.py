@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
+
 # Shape and colour are redundant, so that either is enough. Mid tones are visible on white and on black.
 _MARKERS: dict[str, dict[str, Any]] = {
     "WRONG": {"marker": "x", "color": WRONG, "label": "WRONG"},
@@ -106,7 +109,7 @@ class _Panel:
     name: str
     note: str
     rows: pd.DataFrame
-    place: npt.NDArray[np.float64]
+    place: Floats
     """The index of the size of each row, plus a shift by group that is less than 0.5."""
 
     n_members: int
@@ -187,7 +190,7 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _panels(frame: pd.DataFrame, most: int) -> tuple[npt.NDArray[np.float64], list[_Panel], list[str]]:
+def _panels(frame: pd.DataFrame, most: int) -> tuple[Floats, list[_Panel], list[str]]:
     """Return the sizes, the panels, and sentences about the rows that are omitted."""
     omitted: list[str] = []
     # Without the groups, the greedy search finds the axis instead, which names a panel.
@@ -211,13 +214,13 @@ def _panels(frame: pd.DataFrame, most: int) -> tuple[npt.NDArray[np.float64], li
     return sizes, [panel for rows in parts if (panel := _panel(rows, columns, sizes)) is not None], omitted
 
 
-def _interest(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _interest(rows: pd.DataFrame) -> Floats:
     """Return the rank of each row: first by verdict, then by the size of the change."""
     change = np.abs(np.log(rows["ratio"].fillna(1.0).to_numpy(dtype=np.float64)))
     return np.asarray(rows["verdict"].map(_ORDER.index).to_numpy(dtype=np.float64) + 1 / (1 + change))
 
 
-def _panel(rows: pd.DataFrame, columns: Sequence[str], sizes: npt.NDArray[np.float64]) -> _Panel | None:
+def _panel(rows: pd.DataFrame, columns: Sequence[str], sizes: Floats) -> _Panel | None:
     """Return a panel with the rows of these sizes, with at most `_MOST_MEMBERS` rows per size."""
     size = rows["size_bytes"].to_numpy("float64", na_value=np.nan)
     is_drawn = np.isin(size, sizes) | (np.isnan(size) & np.isnan(sizes[-1]))
@@ -379,7 +382,6 @@ def _draw_panel(ax: Axes, panel: _Panel, n_sizes: int, effect: float, bounds: tu
     pitch = axes_size(ax)[1] / n_sizes / panel.n_members
     markersize = float(np.clip(pitch * 0.7, 3.0, 6.5))
     inset = (high / low) ** (9 / axes_size(ax)[0])  # room for an arrow at an edge
-    written = -np.inf
     order = np.argsort(panel.place, kind="stable")
     rows, places = panel.rows.iloc[order], panel.place[order]
     ratio, begin, end = (rows[name].to_numpy(dtype=np.float64) for name in ("ratio", "ratio_lo", "ratio_hi"))
@@ -399,22 +401,22 @@ def _draw_panel(ax: Axes, panel: _Panel, n_sizes: int, effect: float, bounds: tu
             at = places[is_verdict & beyond]
             ax.plot(np.full(at.size, edge), at, marker=marker, markersize=4, label="_", **options)
         ax.plot(x[is_verdict], places[is_verdict], markersize=markersize, zorder=3, **options | style)
-    for index in np.flatnonzero(is_far | ~np.isfinite(ratio)):
-        if (places[index] - written) * axes_size(ax)[1] / n_sizes < _TEXT + 1:
-            continue  # the text would overlap the one above it
-        written = places[index]
-        is_left = bool(ratio[index] < low)
-        ax.annotate(
-            f"{ratio[index]:.3g}×" if np.isfinite(ratio[index]) else "wrong",
-            (x[index], places[index]),
-            (7 if is_left else -7, 0),
-            textcoords="offset points",
-            ha="left" if is_left else "right",
-            va="center",
-            fontsize=_TEXT,
-            bbox={"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 0.5},
-        )
+    _name_outliers(ax, np.flatnonzero(is_far | ~np.isfinite(ratio)), ratio, x, places, n_sizes)
     light_grid(ax, "x")
+
+
+def _name_outliers(ax: Axes, rows: Ints, ratio: Floats, x: Floats, places: Floats, n_sizes: int) -> None:
+    """Write the ratios beyond the bounds of the scale, and the missing ones, beside their markers."""
+    middle, previous = np.sqrt(np.prod(ax.get_xlim())), -np.inf
+    ground = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 0.5}
+    for row in rows:
+        if (places[row] - previous) * axes_size(ax)[1] / n_sizes < _TEXT + 1:
+            continue  # the text would overlap the one above it
+        previous = places[row]
+        text = f"{ratio[row]:.3g}×" if np.isfinite(ratio[row]) else "wrong"
+        shift, align = (7, "left") if x[row] < middle else (-7, "right")
+        look: dict[str, Any] = {"xycoords": "data", "va": "center", "ha": align, "bbox": ground}
+        write_beside(ax, text, (x[row], places[row]), (shift, 0), **look)
 
 
 def _set_heading(ax: Axes, lines: Sequence[str]) -> None:
@@ -438,7 +440,7 @@ def _scale_ratios(ax: Axes, bounds: tuple[float, float], *, is_labelled: bool) -
 
     size = tick_size()
 
-    def fits(ticks: npt.NDArray[np.float64]) -> bool:
+    def fits(ticks: Floats) -> bool:
         places = np.log(ticks / bounds[0]) / np.log(bounds[1] / bounds[0]) * axes_size(ax)[0]
         widths = np.array([text_width(f"{tick:g}×", size) for tick in ticks])
         return bool(np.all(np.diff(places) >= (widths[1:] + widths[:-1]) / 2 + 6))

@@ -1,4 +1,4 @@
-"""The look of plots: colours, titles that fit, and figures as PNG or SVG. Nothing here uses pyplot."""
+"""The look of plots: new figures, titles and legends that fit, colours, and figures as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -110,13 +110,19 @@ _EDGE = 4.0
 """Free width at the right edge of a figure, in points."""
 
 
+def _is_arranged(ax: Axes) -> bool:
+    """Return whether a layout engine will move the axes, which may then have less room."""
+    figure = ax.get_figure(root=True)
+    return figure is not None and figure.get_layout_engine() is not None
+
+
 def reserve(ax: Axes, *, left: float = 0.0, right: float = 0.0, above: float = 0.0, below: float = 0.0) -> None:
     """Shrink the axes if there are fewer points than this outside of them, so that text there is not clipped.
 
     In a figure with a layout engine, nothing changes, because the engine measures the text itself.
     """
     figure = ax.get_figure(root=True)
-    if figure is None or figure.get_layout_engine() is not None:
+    if figure is None or _is_arranged(ax):
         return
     box = ax.get_position()
     width, height = figure.get_size_inches() * 72
@@ -159,8 +165,9 @@ class Margins(NamedTuple):
 def open_axes(ax: Axes | None, width: float, height: float, margins: Margins | None = None) -> Axes:
     """Return the axes, or new ones in a figure of this size in points. Without margins, matplotlib lays them out."""
     # Most plots compute their margins. The number of ticks, the columns of a legend and the places of labels depend on
-    # the size of the axes, which a layout engine decides only while it draws. Labels then overlap in small figures, and
-    # an engine draws everything twice: an SVG of curves takes 130 ms instead of 50 ms.
+    # the size of the axes, which a layout engine decides only while it draws, so that labels overlap in small figures.
+    # It also draws everything twice: an SVG of curves takes 130 ms instead of 50 ms. And it arranges axes in a figure
+    # of a fixed size, whereas figures of cells, bars and machines get the size that their content needs.
     if ax is None:
         figure = new_figure((width / 72, height / 72), layout="constrained" if margins is None else None)
         ax = figure.add_subplot() if margins is None else figure.add_axes(margins.box(width, height))
@@ -261,10 +268,8 @@ def set_title(
     """Set a left-aligned title inside the figure, and a smaller note `gap` points above the axes. Return its height."""
     import matplotlib as mpl
 
-    figure = ax.get_figure(root=True)
-    is_moved = figure is not None and figure.get_layout_engine() is not None  # the axes may have less room in the end
     # Hinting makes text up to 2 % wider at some resolutions than it is measured.
-    width, size = 0.98 * (room_right(ax) - _EDGE - 24 * is_moved), _title_size()
+    width, size = 0.98 * (room_right(ax) - _EDGE - 24 * _is_arranged(ax)), _title_size()
     title = "\n".join(filter(None, [wrap_words(verdict, width), wrap_title(parts, width)]))
     pad = gap + float(mpl.rcParams["axes.titlepad"])
     if note:
@@ -288,7 +293,7 @@ def legend_above(ax: Axes, handles: Sequence[Any], gap: float = 0.0) -> float:
     from matplotlib.transforms import offset_copy
 
     widths = np.array([text_width(str(handle.get_label()), _NOTE) + 30 for handle in handles])
-    room = room_right(ax) - 8
+    room = room_right(ax) - 8 - 36 * _is_arranged(ax)
 
     def width(n_columns: int) -> float:
         # A legend fills its columns from top to bottom.

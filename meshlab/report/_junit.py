@@ -37,10 +37,12 @@ def junit_xml(
             ET.SubElement(case, "skipped", message=text)
         else:
             ET.SubElement(case, "system-out").text = text
+    # A failure is a verdict. Without a verdict, JUnit has errors.
     if stages is not None and stages.outcome == "not carried out":
         n_errors = 1
         case = ET.SubElement(suite, "testcase", classname="meshlab.acceptance", name="verdict")
         ET.SubElement(case, "error", message=_legal(stages.headline.sentences[0]))
+    # The stages of an acceptance contain the answers already.
     for answer in answers if stages is None else ():
         if answer.state == "plain" or answer.question == "thresholds":
             continue

@@ -18,6 +18,7 @@ def next_step(evidence: ReportEvidence, answers: Sequence[Answer]) -> Answer:
 
 
 def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str]:
+    # The first reason to act hides the others: the speed of wrong results, for example, does not matter.
     sources = set(evidence.results["source"].dropna())
     is_cpu = bool(sources) and sources <= set(CPU_SOURCES)
     bad = {question for question, answer in answers.items() if answer.state == "bad"}
