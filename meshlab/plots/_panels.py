@@ -68,6 +68,12 @@ def panel_width(width: float, n_columns: int) -> float:
     return (width + GAP) / n_columns - GAP - LEFT
 
 
+def label_rows(ax: Axes, n_panels: int, n_columns: int, *, most: int, least: float) -> int:
+    """Return the number of rows of labels above a panel that leave it a height of `least` points."""
+    height = axes_size(ax)[1] / -(-n_panels // n_columns)
+    return int(np.clip((height - 2 * LINE - TICKS - least) // LINE, 1, most))
+
+
 def split_panels(
     ax: Axes, titles: Sequence[str], labels: Sequence[Sequence[SizeLabel]], n_columns: int, *, below: float
 ) -> list[Panel]:

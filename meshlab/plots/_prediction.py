@@ -22,6 +22,7 @@ from meshlab.plots._panels import (
     PanelSize,
     SizeLabel,
     fit_ticks,
+    label_rows,
     panel_width,
     powers_of_ten,
     size_position,
@@ -259,7 +260,7 @@ def _fit_panel(calibration: Calibration, line: Calibrated) -> _Panel:
 
 
 def _interpolated(sizes: Floats, grid: Floats, values: Floats) -> Floats:
-    """Interpolate over the logarithm of the size. NaN outside of the known sizes."""
+    """Interpolate over the logarithm of the size. NaN outside of the grid."""
     return np.interp(np.log(sizes), np.log(grid), values, left=np.nan, right=np.nan)
 
 
@@ -288,7 +289,8 @@ def _draw(panels: Sequence[_Panel], parts: Sequence[str], note: Sequence[str], a
     reserve(ax, above=set_title(ax, parts, note=note))
     n_columns = _columns(axes_size(ax)[0], len(panels))
     titles = [panel.title for panel in panels]
-    labels = [_choice_labels(panel, panel_width(axes_size(ax)[0], n_columns)) for panel in panels]
+    most_rows = label_rows(ax, len(panels), n_columns, most=_ROWS, least=_TALL / 2)
+    labels = [_choice_labels(panel, panel_width(axes_size(ax)[0], n_columns), most_rows) for panel in panels]
     places = split_panels(ax, titles, labels, n_columns, below=_BELOW_TALL * has_ratios)
     for panel, place, above in zip(panels, places, labels, strict=True):
         _draw_times(place.upper, panel, place.size, is_labelled=place.lower is None)
@@ -303,11 +305,11 @@ def _limits(panel: _Panel) -> tuple[float, float]:
     return float(sizes.min()), float(sizes.max())
 
 
-def _choice_labels(panel: _Panel, width: float) -> list[SizeLabel]:
+def _choice_labels(panel: _Panel, width: float, most_rows: int) -> list[SizeLabel]:
     """Place the labels of all choices so that no two overlap."""
     labels: list[SizeLabel] = []
     # From the right to the left: the tick of a label crosses the rows below it, where only labels to its right may be.
-    starts = [math.inf] * _ROWS
+    starts = [math.inf] * most_rows
     names = [name for _, name in panel.choices]
     for (k, name), previous in reversed(list(zip(panel.choices, ["", *names], strict=False))):
         tick = size_position(panel.size[k], *_limits(panel)) * width if k else 0.0
@@ -318,7 +320,10 @@ def _choice_labels(panel: _Panel, width: float) -> list[SizeLabel]:
             wide = text_width(text, TEXT)
         if start + wide > width + 14:
             start = tick - 3 - wide
-        row = next((row for row in range(_ROWS) if start + wide + 6 <= starts[row]), _ROWS - 1)
+        row = next((row for row in range(most_rows) if start + wide + 6 <= starts[row]), None)
+        if row is None:  # a line without a name
+            labels.append(SizeLabel("", float(panel.size[k]), tick, tick, -1))
+            continue
         starts[row] = min(start, tick)
         labels.append(SizeLabel(text, float(panel.size[k]), start, tick, row))
     return labels

@@ -23,6 +23,7 @@ from meshlab.plots._panels import (
     PanelSize,
     SizeLabel,
     fit_ticks,
+    label_rows,
     panel_width,
     powers_of_ten,
     size_position,
@@ -62,6 +63,9 @@ _TALL, _BELOW = 170.0, 56.0
 _MOST_PANELS = 6
 _MOST_ROWS = 6
 """Rows of labels above a panel."""
+
+_TITLE = 62.0
+"""Usual height of the title with its notes, in points."""
 
 _UNCONFIRMED = ("not confirmed", "not repeated")
 
@@ -106,14 +110,16 @@ def tuning(tuning: Tuning, *, ax: Axes | None = None) -> Axes:
     title, *notes = tuning.heading()
     if tuning.frame()["buffers"].eq("symmetric").any():
         notes.append("window: a symmetric window; ≤ n: at most n thread blocks (CTAs)")
-    plot_width = panel_width(axes_size(ax)[0], _columns(axes_size(ax)[0], len(panels)))
-    if any(not label.text for panel in panels for label in _labels(panel, plot_width)):
+    n_columns = _columns(axes_size(ax)[0], len(panels))
+    most_rows = label_rows(ax, len(panels), n_columns, most=_MOST_ROWS, least=_TALL / 2 + _TITLE / len(panels))
+    labels = [_labels(panel, panel_width(axes_size(ax)[0], n_columns), most_rows) for panel in panels]
+    if any(not label.text for placed in labels for label in placed):
         notes.append("dotted lines without a name: the option changes, see the table")
     if len(tuning.lines) > len(panels):
         notes.append(f"{len(panels)} of {len(tuning.lines)} collectives are drawn")
     notes = [line for note in notes for line in wrap_words(note, axes_size(ax)[0] - 24, TEXT).split("\n")]
     reserve(ax, above=set_title(ax, ["time per call, tuned and by default", title], note=notes))
-    _draw(ax, panels)
+    _draw(ax, panels, labels, n_columns)
     return ax
 
 
@@ -165,13 +171,11 @@ def _columns(width: float, n: int) -> int:
 def _height(n: int, width: float) -> float:
     """Return the height of a new figure, in points."""
     panel_height = _TALL + BETWEEN + _BELOW + TICKS + (_MOST_ROWS - 1) * LINE + 24.0
-    return -(-n // _columns(width, n)) * panel_height + 62.0
+    return -(-n // _columns(width, n)) * panel_height + _TITLE
 
 
-def _draw(ax: Axes, panels: Sequence[_Panel]) -> None:
+def _draw(ax: Axes, panels: Sequence[_Panel], labels: Sequence[Sequence[SizeLabel]], n_columns: int) -> None:
     """Draw the panels into the area of the axes."""
-    n_columns = _columns(axes_size(ax)[0], len(panels))
-    labels = [_labels(panel, panel_width(axes_size(ax)[0], n_columns)) for panel in panels]
     titles = [panel.heading for panel in panels]
     places = split_panels(ax, titles, labels, n_columns, below=_BELOW)
     for panel, place, above in zip(panels, places, labels, strict=True):
@@ -258,7 +262,7 @@ def _draw_legend(ax: Axes, library: str, *, has_candidates: bool) -> None:
     ax.legend(handles=handles, loc="upper left", fontsize=TEXT, frameon=False, borderaxespad=0.2, labelspacing=0.3)
 
 
-def _labels(panel: _Panel, width: float) -> list[SizeLabel]:
+def _labels(panel: _Panel, width: float, most_rows: int) -> list[SizeLabel]:
     """Place the names of the options so that no two overlap."""
     labels: list[SizeLabel] = []
     for part in reversed([part for part in size_ranges(panel.rows) if part.row is not None]):
@@ -266,7 +270,7 @@ def _labels(panel: _Panel, width: float) -> list[SizeLabel]:
         tick, text = size_position(size, *panel.limits) * width, _short(part.row)
         wide = text_width(text, TEXT)
         start = tick + 3 if tick + 3 + wide <= width + 14 else tick - 3 - wide
-        row = next((row for row in range(_MOST_ROWS) if _is_free(labels, start, start + wide, tick, row)), None)
+        row = next((row for row in range(most_rows) if _is_free(labels, start, start + wide, tick, row)), None)
         # Without room for its name, a change is only a line.
         labels.append(SizeLabel("", size, tick, tick, -1) if row is None else SizeLabel(text, size, start, tick, row))
     return labels

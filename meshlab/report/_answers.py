@@ -44,7 +44,6 @@ SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": ""
 """The signs of the states of an answer."""
 
 _MOST_NAMED = 3
-_MOST_SENTENCES = 4
 _LARGE_TREND = 0.05
 
 
