@@ -93,9 +93,8 @@ def split_panels(
         heading = (max(map(len, wrapped[in_row])) + n_above) * LINE + 8
         left, top = column * cell_width + LEFT, height - row * cell_height - heading
         room = max(cell_height - heading - TICKS, _LOWEST)
-        size = PanelSize(wide, room - below - BETWEEN, below) if below else PanelSize(wide, room, 0.0)
-        if below > 0.3 * room:
-            size = PanelSize(wide, 0.7 * room - BETWEEN, 0.3 * room)
+        share = min(below, 0.3 * room)  # of the ratios
+        size = PanelSize(wide, room - share - BETWEEN * bool(below), share)
 
         def box(bottom: float, tall: float, left: float = left) -> tuple[float, float, float, float]:
             return left / width, bottom / height, wide / width, tall / height
