@@ -128,19 +128,15 @@ def acceptance(
     --------
     >>> import meshlab as ml
     >>> with ml.launch(2, backend="threads") as engines:
-    ...     found = ml.acceptance(engines, quick=True, installation="not needed for this example")
-    >>> found.outcome, [stage.name for stage in found.stages.items if stage.outcome == "passed"]
+    ...     acceptance = ml.acceptance(engines, quick=True, installation="not needed for this example")
+    >>> acceptance.outcome, [stage.name for stage in acceptance.stages.items if stage.outcome == "passed"]
     ('passed', ['groups', 'pairs', 'sweep'])
     """
     machine, why_no_machine = _machine(engines, cluster)
     limits = thresholds if thresholds is None or isinstance(thresholds, Thresholds) else Thresholds.read(thresholds)
     layout = None if mesh is None else as_mesh(mesh, fill=engines.world_size)
     if resume is None:
-        if layout is None:
-            layout = machine_mesh([info.host for info in engines.ranks], machine)
-        if limits is None and (preset := matching_preset(machine, engines.world_size)) is not None:
-            limits = Thresholds.read(preset)
-        scope = Scope.new(layout, quick, limits)
+        scope = _new_scope(engines, machine, layout, limits, quick)
     else:
         scope = read_scope(resume)
         _check_same(scope, resume, layout, limits, quick)
@@ -148,8 +144,8 @@ def acceptance(
     planned = plans(scope.mesh, engines, scope.thresholds, quick=scope.quick)
     earlier: dict[str, RunData] = {}
     if resume is not None:
-        known = {name: one.plan for name, one in planned.items() if one.plan is not None}
-        earlier = earlier_runs(resume, known | {CONFIRMATION: known.get("pairs")}, scope.mesh)
+        stage_plans = {name: stage.plan for name, stage in planned.items() if stage.plan is not None}
+        earlier = earlier_runs(resume, stage_plans | {CONFIRMATION: stage_plans.get("pairs")}, scope.mesh)
         _check_same_machine(earlier, engines, scope.mesh)
     out = resume if out is None else out
     if out is not None and (resume is None or Path(out).resolve() != Path(resume).resolve()):
@@ -165,13 +161,24 @@ def _machine(engines: Engines, cluster: ClusterLike | None) -> tuple[Cluster | N
     if engines.backend in CPU_SOURCES:
         return None, "the ranks run on CPUs, and only GPUs and their links have rules"
     try:
-        found = probe(engines)
+        machine = probe(engines)
     except (TopologyError, EngineError) as error:
         return None, f"the hardware could not be read: {error.message}"
-    if found.n_devices < engines.world_size:
-        notes = f": {'; '.join(found.notes)}" if found.notes else ""
-        return None, f"the driver reports {count(found.n_devices, 'GPU')} for {engines.world_size} ranks{notes}"
-    return found, ""
+    if machine.n_devices < engines.world_size:
+        notes = f": {'; '.join(machine.notes)}" if machine.notes else ""
+        return None, f"the driver reports {count(machine.n_devices, 'GPU')} for {engines.world_size} ranks{notes}"
+    return machine, ""
+
+
+def _new_scope(
+    engines: Engines, machine: Cluster | None, mesh: DeviceMesh | None, limits: Thresholds | None, quick: bool
+) -> Scope:
+    """Return the scope of a new acceptance, with the mesh and the thresholds of the machine by default."""
+    if mesh is None:
+        mesh = machine_mesh([info.host for info in engines.ranks], machine)
+    if limits is None and (preset := matching_preset(machine, engines.world_size)) is not None:
+        limits = Thresholds.read(preset)
+    return Scope.new(mesh, quick, limits)
 
 
 def _check_same(
@@ -183,10 +190,10 @@ def _check_same(
         (thresholds is not None and thresholds != scope.thresholds, "other thresholds"),
         (quick and not scope.quick, "more sizes than a quick one"),
     ]
-    for is_different, what in different:
+    for is_different, choice in different:
         if is_different:
             raise BenchError(
-                f"the folder {folder} holds an acceptance with {what}",
+                f"the folder {folder} holds an acceptance with {choice}",
                 hint="continue it without these choices, or start a new one in another folder",
             )
 
@@ -310,7 +317,7 @@ class _Acceptor:
         if run.out_problem:
             return "failed", [f"The run could not be written: {run.out_problem}."]
         results = run.results
-        correct = next(one for one in answers(ReportEvidence(results=results)) if one.question == "correct")
+        correct = next(answer for answer in answers(ReportEvidence(results=results)) if answer.question == "correct")
         if correct.state == "bad":
             return "failed", list(correct.sentences)
         if results["status"].eq("skipped").all():
@@ -324,28 +331,28 @@ class _Acceptor:
 
     def _judge_pairs(self, run: RunData) -> _Finding:
         """Fail if a pair is clearly slower than the others of its kind, twice, unless the ranks share cores or GPUs."""
-        found = [sentence for _, sentence in load_findings(Frames(run.results, run.samples, ""))]
+        sentences = [sentence for _, sentence in load_findings(Frames(run.results, run.samples, ""))]
         slow = self._slow_pairs(run)
         if not len(slow):
             if not pair_table(run)["is_slow"].any():
-                return "passed", found
+                return "passed", sentences
             limit = "Only pairs below half the median count on a CPU, and there are none."
             others = "No pair is slower than the other ones on one host, or between hosts."
-            return "passed", [*found, limit if run.source in CPU_SOURCES else others]
+            return "passed", [*sentences, limit if run.source in CPU_SOURCES else others]
         shared = run.results.attrs.get("oversubscribed")
         if shared:
-            return "passed", [*found, f"Slow pairs do not count, because {shared}."]
+            return "passed", [*sentences, f"Slow pairs do not count, because {shared}."]
         try:
-            again = self._bench(CONFIRMATION, run.plan)
-            _wait(again)
+            repetition = self._bench(CONFIRMATION, run.plan)
+            _wait(repetition)
         except MeshlabError as error:
             return "failed", [f"{error.message}."]
         # One slow measurement says little, so a second one has to agree.
         keys = ["collective", "axis", "src_rank", "dst_rank"]
-        confirmed = self._slow_pairs(again)
+        confirmed = self._slow_pairs(repetition)
         twice = confirmed.merge(slow[keys].drop_duplicates(), on=keys)
         if not len(twice):
-            return "passed", [*found, "The slow pairs were as fast as the others when they were measured again."]
+            return "passed", [*sentences, "The slow pairs were as fast as the others when they were measured again."]
         named = [_pair(row) for _, row in twice.head(_MOST_NAMED).iterrows()]
         more = f" and {len(twice) - len(named)} more" if len(twice) > len(named) else ""
         verb = "is" if len(twice) == 1 else "are"
@@ -363,10 +370,10 @@ def _skipped(reason: str) -> _Finding:
     return "skipped", [reason]
 
 
-def _installation(given: Sequence[Check] | str | None) -> _Finding:
-    if isinstance(given, str):
-        return _skipped(f"{given}.")
-    checks = run_checks() if given is None else given
+def _installation(installation: Sequence[Check] | str | None) -> _Finding:
+    if isinstance(installation, str):
+        return _skipped(f"{installation}.")
+    checks = run_checks() if installation is None else installation
     broken = [check for check in checks if check.verdict == "broken"]
     if broken:
         return "failed", [f"{check.name} is broken: {check.text}; {check.fix}." for check in broken]
@@ -420,8 +427,8 @@ def _pair(row: pd.Series) -> str:
 
 
 def _judge_contention(run: RunData) -> _Finding:
-    found = [sentence for _, sentence in load_findings(Frames(run.results, run.samples, ""))]
-    return "passed", [*found, "Only wrong results count here, because there is no reference for contention."]
+    sentences = [sentence for _, sentence in load_findings(Frames(run.results, run.samples, ""))]
+    return "passed", [*sentences, "Only wrong results count here, because there is no reference for contention."]
 
 
 def _reference(answer: Answer | None) -> _Finding:
@@ -436,8 +443,8 @@ def _reference(answer: Answer | None) -> _Finding:
 
 def _thresholds(answer: Answer | None, limits: Thresholds | None) -> _Finding:
     if limits is None:
-        known = ", ".join(Thresholds.presets())
-        return _skipped(f"there are none for this machine. Pass a file of thresholds, or a preset: {known}.")
+        presets = ", ".join(Thresholds.presets())
+        return _skipped(f"there are none for this machine. Pass a file of thresholds, or a preset: {presets}.")
     if answer is None:
         return _skipped("nothing was measured.")
     return "passed" if answer.state == "good" else "failed", list(answer.sentences)

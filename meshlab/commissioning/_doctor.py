@@ -25,33 +25,16 @@ _MPI_LIMIT_S = 30
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """The result of checking one part of the installation.
-
-    Parameters
-    ----------
-    name : str
-        The part.
-    verdict : {"ok", "absent", "warning", "broken"}
-        Optional parts are ``"absent"`` if they are missing, and required parts are ``"broken"``.
-    text : str
-        The version and the path, or the problem.
-    fix : str, default ""
-        The fix, as a command or an imperative.
-    """
+    """The result of checking one part of the installation."""
 
     name: str
-    verdict: Verdict
-    text: str
-    fix: str = ""
+    verdict: Verdict  # a missing part is absent if it is optional, and broken if it is required
+    text: str  # version and path, or the problem
+    fix: str = ""  # a command or an imperative
 
 
 def run_checks() -> list[Check]:
-    """Check every package, library and device that meshlab uses.
-
-    Returns
-    -------
-    list of Check
-    """
+    """Check every package, library and device that meshlab uses."""
     return [
         Check("python", "ok", f"{platform.python_version()} at {sys.executable}"),
         Check("meshlab", "ok", f"{__version__} at {Path(__file__).parents[1]}"),
@@ -88,12 +71,12 @@ def checks_text(checks: list[Check]) -> str:
 
 def _package(name: str, *, optional: str = "", extra: str = "", note: str = "") -> Check:
     try:
-        found = distribution(name)
+        package = distribution(name)
     except PackageNotFoundError:
         if optional:
             return Check(name, "absent", f"not installed; needed for {optional}", f"pip install '.[{extra}]'")
         return Check(name, "broken", "not installed", f"pip install {name}" + (f"; {note}" if note else ""))
-    return Check(name, "ok", f"{found.version} at {found.locate_file('')}")
+    return Check(name, "ok", f"{package.version} at {package.locate_file('')}")
 
 
 def _mpi() -> Check:

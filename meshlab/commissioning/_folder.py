@@ -1,4 +1,4 @@
-"""The folder of an acceptance: what it accepts, and a folder with the run of each stage."""
+"""The folder of an acceptance: its scope, and a folder with the run of each stage."""
 
 from __future__ import annotations
 
@@ -39,22 +39,10 @@ _FIELDS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an acceptance checks.
-
-    Parameters
-    ----------
-    mesh : DeviceMesh
-        The mesh.
-    quick : bool
-        Whether it measures fewer sizes, and less precisely.
-    thresholds : Thresholds or None
-        The limits.
-    acceptance_id : str
-        A unique name.
-    """
+    """What an acceptance checks."""
 
     mesh: DeviceMesh
-    quick: bool
+    quick: bool  # whether it measures fewer sizes, and less precisely
     thresholds: Thresholds | None
     acceptance_id: str
 
@@ -65,13 +53,7 @@ class Scope:
 
 
 def check_new(folder: str | Path, *, overwrite: bool = False) -> None:
-    """Raise unless a new acceptance can be written to a folder.
-
-    Raises
-    ------
-    BenchError
-        If the folder holds another acceptance or a run, or cannot be written.
-    """
+    """Raise unless a new acceptance can be written to a folder."""
     folder = Path(folder)
     if (folder / _POINTER).exists() and not overwrite:
         raise BenchError(
@@ -110,13 +92,7 @@ def begin(folder: str | Path, scope: Scope) -> None:
 
 
 def read_scope(folder: str | Path) -> Scope:
-    """Return the scope of the acceptance in a folder.
-
-    Raises
-    ------
-    ParseError
-        If the folder holds no acceptance, or it is damaged.
-    """
+    """Return the scope of the acceptance in a folder."""
     path = Path(folder) / _POINTER
     try:
         values = typed_fields(read_own_json(path), _FIELDS, "", file=str(path))
@@ -139,16 +115,8 @@ def read_scope(folder: str | Path) -> Scope:
 
 
 def earlier_runs(folder: str | Path, plans: Mapping[str, Plan | None], mesh: DeviceMesh) -> dict[str, RunData]:
-    """Return the runs in the folder of an acceptance that is continued.
-
-    Raises
-    ------
-    BenchError
-        If a run belongs to another acceptance, or is still being measured.
-    ParseError
-        If a run is damaged.
-    """
-    found = {}
+    """Return the runs in the folder of an acceptance that is continued."""
+    runs = {}
     for name, plan in plans.items():
         path = Path(folder) / name
         if plan is None or run_id_in(path) is None:
@@ -156,10 +124,10 @@ def earlier_runs(folder: str | Path, plans: Mapping[str, Plan | None], mesh: Dev
         check_ended(path)
         run = Run.load(path)
         if run.mesh != mesh or run.plan != plan:
-            what = "mesh" if run.mesh != mesh else "plan"
+            difference = "mesh" if run.mesh != mesh else "plan"
             raise BenchError(
-                f"the run in {path} belongs to another acceptance: it has a different {what}",
+                f"the run in {path} belongs to another acceptance: it has a different {difference}",
                 hint="remove that folder, or start a new acceptance in another one",
             )
-        found[name] = run
-    return found
+        runs[name] = run
+    return runs

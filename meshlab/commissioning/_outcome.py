@@ -25,7 +25,7 @@ class Acceptance:
     Parameters
     ----------
     stages : Stages
-        The stages in order, each with its outcome and what it found.
+        The stages in order, each with its outcome and findings.
     mesh : DeviceMesh
         The measured mesh.
     runs : mapping of str to RunData
@@ -115,27 +115,13 @@ class Acceptance:
 def joined_run(
     runs: Mapping[str, RunData], plan: Plan, mesh: DeviceMesh, *, run_id: str, source: str, where: str
 ) -> RunData:
-    """Return the rows, samples and logs of the stages as one run.
-
-    Parameters
-    ----------
-    runs : mapping of str to RunData
-        The runs, by the name of the stage.
-    plan : Plan
-        One of their plans.
-    mesh : DeviceMesh
-        Their mesh.
-    run_id : str
-        The name of the run.
-    source, where : str
-        The backend, and the measured system.
-    """
+    """Return the rows, samples and logs of the stages as one run."""
     parts = list(runs.values())
     if not parts:
         return RunData(plan, mesh, run_id=run_id, source=source, where=where, state="done")
     frames = _joined_frames(parts, run_id)
     first, last = parts[0], parts[-1]
-    state: State = next((one.state for one in parts if one.state != "done"), "done")
+    state: State = next((part.state for part in parts if part.state != "done"), "done")
     before = [row for row in first.device_rows if row["when"] == "before"]
     return RunData(
         plan,
@@ -144,14 +130,14 @@ def joined_run(
         source=source,
         where=where,
         state=state,
-        error=next((one.error for one in parts if one.error is not None), None),
+        error=next((part.error for part in parts if part.error is not None), None),
         started_at=first.started_at,
-        elapsed_s=sum(one.progress.elapsed_s for one in parts),
-        hosts=dict.fromkeys(host for one in parts for host in one.hosts),
+        elapsed_s=sum(part.progress.elapsed_s for part in parts),
+        hosts=dict.fromkeys(host for part in parts for host in part.hosts),
         user=first.user,
         devices=[*before, *(row for row in last.device_rows if row["when"] != "before")],
         environment=first.environment,
-        log=[f"{name}: {line}" for name, one in runs.items() for line in one.log],
+        log=[f"{name}: {line}" for name, run in runs.items() for line in run.log],
         results=frames.results,
         samples=frames.samples,
     )

@@ -41,43 +41,20 @@ _EXTENTS = {
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """The plan of a stage, or the reason why there is none.
-
-    Parameters
-    ----------
-    plan : Plan or None
-        The plan.
-    reason : str, default ""
-        The reason why the stage cannot run.
-    """
+    """The plan of a stage, or the reason why there is none."""
 
     plan: Plan | None
-    reason: str = ""
+    reason: str = ""  # why the stage cannot run
 
 
 def machine_mesh(hosts: Sequence[str], cluster: Cluster | None = None) -> DeviceMesh:
-    """Return the mesh of a machine: its nodes or sockets, and the ranks within each of them.
-
-    Parameters
-    ----------
-    hosts : sequence of str
-        The host of each rank.
-    cluster : Cluster, optional
-        The hardware of these hosts. Its sockets are an axis if there is one host, with a rank on each of its GPUs.
-
-    Examples
-    --------
-    >>> machine_mesh(["a", "a", "b", "b"])
-    DeviceMesh('node=2, local=2')
-    >>> machine_mesh(["a", "a", "a"])
-    DeviceMesh('all_ranks=3')
-    """
+    """Return the mesh of a machine: its nodes or sockets, and the ranks within each of them."""
     sizes = _equal_parts(hosts)
     if sizes is not None:
         return DeviceMesh(node=sizes[0], local=sizes[1])
     if len(set(hosts)) == 1 and cluster is not None and cluster.n_nodes == 1 and cluster.n_devices == len(hosts):
         numa = [device.numa for device in cluster.node(0).devices]
-        sizes = None if None in numa else _equal_parts([str(one) for one in numa])
+        sizes = None if None in numa else _equal_parts([str(number) for number in numa])
         if sizes is not None:
             return DeviceMesh(socket=sizes[0], local=sizes[1])
     return DeviceMesh(all_ranks=len(hosts))
@@ -96,43 +73,31 @@ def matching_preset(cluster: Cluster | None, n_ranks: int) -> str | None:
         return None
     names = {device.name for device in cluster.node(0).devices}
     for name in Thresholds.presets():
-        known = Thresholds.read(name)
-        is_same = known.gpu and all(known.gpu.casefold() in one.casefold() for one in names)
-        if is_same and all(limit.n_ranks in (None, n_ranks) for limit in known.limits):
+        thresholds = Thresholds.read(name)
+        is_same = thresholds.gpu and all(thresholds.gpu.casefold() in gpu.casefold() for gpu in names)
+        if is_same and all(limit.n_ranks in (None, n_ranks) for limit in thresholds.limits):
             return name
     return None
 
 
 def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, quick: bool) -> dict[str, Planned]:
-    """Return the plans of the stages that measure.
-
-    Parameters
-    ----------
-    mesh : DeviceMesh
-        The mesh.
-    engines : Engines
-        The ranks, whose backend must support what is measured.
-    thresholds : Thresholds or None
-        The limits, whose collectives, sizes, element types, operations and modes are measured too.
-    quick : bool
-        Whether to measure fewer sizes, and less precisely.
-    """
+    """Return the plans of the stages that measure."""
     if mesh.world_size < 2:
         alone = Planned(None, "there is only one rank")
         return {"pairs": alone, "sweep": alone, "contention": alone}
     backends = {axis.name: engines.backend_of(mesh, axis.name) for axis in mesh.axes if axis.size > 1}
     extent = _EXTENTS["cpu" if set(CPU_BACKENDS).issuperset(backends.values()) else "gpu", quick]
-    can = [engines.capabilities(name) for name in dict.fromkeys(backends.values())]
+    capabilities = [engines.capabilities(name) for name in dict.fromkeys(backends.values())]
     axes = list(backends)
     limits = () if thresholds is None else thresholds.limits
-    collectives = _supported([*_COLLECTIVES, *_named(limits, "collective")], can, "collectives")
+    collectives = _supported([*_COLLECTIVES, *_named(limits, "collective")], capabilities, "collectives")
     sweep = Plan(
         collectives,
-        [*axes, *([WORLD] if len(axes) > 1 and len(can) == 1 else [])],
+        [*axes, *([WORLD] if len(axes) > 1 and len(capabilities) == 1 else [])],
         sizes=_sizes(extent.sweep, limits),
-        dtype=_supported(["float32", *_named(limits, "dtype")], can, "dtypes"),
-        op=_supported(["sum", *_named(limits, "op")], can, "ops"),
-        mode=_supported(["pipelined", *_named(limits, "mode")], can, "modes"),
+        dtype=_supported(["float32", *_named(limits, "dtype")], capabilities, "dtypes"),
+        op=_supported(["sum", *_named(limits, "op")], capabilities, "ops"),
+        mode=_supported(["pipelined", *_named(limits, "mode")], capabilities, "modes"),
         sampling=extent.sampling,
     )
     pairs = Plan(PAIRED, axes, sizes=extent.pairs, grouping="pairs", sampling=extent.sampling)
@@ -154,9 +119,9 @@ def _named(limits: Sequence[Threshold], name: str) -> list[str]:
     return list(dict.fromkeys(value for limit in limits if (value := getattr(limit, name)) is not None))
 
 
-def _supported(names: Sequence[str], can: Sequence[Capabilities], what: str) -> list[str]:
-    """Return the names that all backends support. A limit for another one is not measured, and says so."""
-    return [name for name in dict.fromkeys(names) if all(name in getattr(one, what) for one in can)]
+def _supported(names: Sequence[str], backends: Sequence[Capabilities], kind: str) -> list[str]:
+    """Return the names that all backends support. A limit for another one is not measured."""
+    return [name for name in dict.fromkeys(names) if all(name in getattr(backend, kind) for backend in backends)]
 
 
 def _sizes(text: str, limits: Sequence[Threshold]) -> list[int | str]:

@@ -15,22 +15,10 @@ if TYPE_CHECKING:
 
 
 class CellText(NamedTuple):
-    """A text in a cell.
-
-    Parameters
-    ----------
-    text : str
-        The text, in one line.
-    x, y : float
-        Its centre, in data coordinates.
-    color : str
-        Its colour.
-    is_bold : bool
-        Whether it is bold.
-    """
+    """A text in a cell."""
 
     text: str
-    x: float
+    x: float  # of the centre, in data coordinates
     y: float
     color: str
     is_bold: bool = False
@@ -40,13 +28,6 @@ class CellTexts(Artist):
     """Texts that are centred in cells.
 
     A text whose centre is outside the axes is not drawn. All others are inside their cells, so they are not clipped.
-
-    Parameters
-    ----------
-    texts : sequence of CellText
-        The texts.
-    size : float
-        The size of the font, in points.
     """
 
     def __init__(self, texts: Sequence[CellText], size: float) -> None:
@@ -68,21 +49,21 @@ class CellTexts(Artist):
         contexts: dict[str, Any] = {}
         # An SVG says where the centre of a text is, because the browser may have another font.
         anchor = Text(0, 0, "", ha="center", transform=IdentityTransform())
-        places = self.axes.transData.transform([(one.x, one.y) for one in self.texts])
-        for one, (x, y) in zip(self.texts, places.tolist(), strict=True):
+        places = self.axes.transData.transform([(cell.x, cell.y) for cell in self.texts])
+        for cell, (x, y) in zip(self.texts, places.tolist(), strict=True):
             if not self.axes.bbox.contains(x, y):
                 continue
-            font, (rise, fall) = fonts[one.is_bold], tall[one.is_bold]
-            key = one.text, one.is_bold
+            font, (rise, fall) = fonts[cell.is_bold], tall[cell.is_bold]
+            key = cell.text, cell.is_bold
             if key not in widths:
-                widths[key] = renderer.get_text_width_height_descent(one.text, font, False)[0]
-            if one.color not in contexts:
-                contexts[one.color] = renderer.new_gc()
-                contexts[one.color].set_foreground(one.color)
+                widths[key] = renderer.get_text_width_height_descent(cell.text, font, False)[0]
+            if cell.color not in contexts:
+                contexts[cell.color] = renderer.new_gc()
+                contexts[cell.color].set_foreground(cell.color)
             anchor.set_position((x, y))
             baseline = y + fall - rise / 2
             down = height - baseline if renderer.flipy() else baseline
-            renderer.draw_text(contexts[one.color], x - widths[key] / 2, down, one.text, font, 0, False, anchor)
+            renderer.draw_text(contexts[cell.color], x - widths[key] / 2, down, cell.text, font, 0, False, anchor)
         for context in contexts.values():
             context.restore()
         renderer.close_group("cells")

@@ -16,9 +16,11 @@ from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plots._style import (
     PALETTE,
+    Margins,
     axes_size,
-    new_figure,
+    open_axes,
     rank_colors,
+    reserve,
     room_right,
     set_title,
     text_colors,
@@ -40,37 +42,16 @@ _MOST_TICKS = 32
 
 @dataclass(frozen=True, slots=True)
 class CellGrid:
-    """The layout of ranks in a figure: row by row, in rank order.
+    """The layout of ranks in a figure: row by row, in rank order."""
 
-    Parameters
-    ----------
-    columns, rows : int
-        Number of cells per row, and number of rows.
-    outer : tuple of (str, int, int)
-        For each axis that numbers the rows: its name, its size, and the number of its steps per row.
-    inner : tuple of (str, int)
-        The axes inside a row, with their sizes.
-    """
-
-    columns: int
+    columns: int  # cells per row
     rows: int
-    outer: tuple[tuple[str, int, int], ...]
-    inner: tuple[tuple[str, int], ...]
+    outer: tuple[tuple[str, int, int], ...]  # of each axis that numbers the rows: name, size, steps per row
+    inner: tuple[tuple[str, int], ...]  # name and size of the axes inside a row
 
     @classmethod
     def of(cls, mesh: DeviceMesh, columns: int | None = None) -> CellGrid:
-        """Return the layout of a mesh, with complete axes per row if possible, and an aspect ratio near 3:2.
-
-        Raises
-        ------
-        MeshError
-            If a row of `columns` ranks does not end at a multiple of the steps of an axis.
-
-        Examples
-        --------
-        >>> CellGrid.of(DeviceMesh("pp=2, dp=2, tp=8")).columns, CellGrid.of(DeviceMesh("dp=2048, tp=8")).columns
-        (8, 128)
-        """
+        """Return the layout of a mesh, with complete axes per row if possible, and an aspect ratio near 3:2."""
         # The possible widths of a row, and for each the axis that it divides and the number of its steps per row.
         widths = {}
         for index, axis in enumerate(mesh.axes):
@@ -115,15 +96,7 @@ class CellGrid:
         return (*self.inner[0], False)
 
     def row_names(self, rows: Sequence[int]) -> list[str]:
-        """Return the names of rows: the coordinates of their ranks, and the first rank if `counts_columns`.
-
-        Examples
-        --------
-        >>> CellGrid.of(DeviceMesh("pp=2, dp=2, tp=8")).row_names([0, 3])
-        ['pp 0 · dp 0', 'pp 1 · dp 1']
-        >>> CellGrid.of(DeviceMesh("dp=64")).row_names([1])
-        ['dp 8–15 · rank 8']
-        """
+        """Return the names of rows: the coordinates of their ranks, and the first rank if `counts_columns`."""
         shape = [size // step for _, size, step in self.outer]
         names = []
         for row in rows:
@@ -138,38 +111,21 @@ class CellGrid:
         return names
 
     def figure_box(self, *, widest: float = 792.0) -> tuple[tuple[float, float], tuple[float, float, float, float]]:
-        """Return the size of a figure with room for the cells and the names of rows and columns.
+        """Return the size of a figure for the cells and their names in inches, and the box of its axes."""
+        width, height, margins = self.page(widest=widest)
+        return (width / 72, height / 72), margins.box(width, height)
 
-        Parameters
-        ----------
-        widest : float, default 792
-            Maximum width in points.
-
-        Returns
-        -------
-        figsize : (float, float)
-            Width and height in inches.
-        rect : (float, float, float, float)
-            Left, bottom, width and height of the axes, as fractions of the figure.
-        """
+    def page(self, *, widest: float = 792.0) -> tuple[float, float, Margins]:
+        """Return width and height of a figure with room for the cells and their names, and its margins, in points."""
         left = max(text_width(name, _TEXT) for name in self.row_names([0, self.rows - 1])) + 16
         above, below = 40.0, 66.0 + (len(self.inner) > 1) * 16
         cell = min(48.0, 640 / self.columns, 640 / self.rows, (widest - left - 8) / self.columns)
         width, height = max(288.0, left + cell * self.columns + 8), above + cell * self.rows + below
-        rect = (left / width, below / height, cell * self.columns / width, cell * self.rows / height)
-        return (width / 72, height / 72), rect
+        return width, height, Margins(left, below, width - left - cell * self.columns, above)
 
 
 def membership_title(groups: Groups) -> list[str]:
-    """Return the parts of a title: axis, number and size of the groups, and number of ranks without a group.
-
-    Examples
-    --------
-    >>> membership_title(DeviceMesh("dp=2, tp=4")["tp"])
-    ['tp: 2 groups of 4 ranks']
-    >>> membership_title(DeviceMesh("dp=2, tp=4")["tp_1"])
-    ['tp_1: 1 group of 4 ranks', '4 ranks in no group']
-    """
+    """Return the parts of a title: axis, number and size of the groups, and number of ranks without a group."""
     ranks = f"{groups.size:,} rank{'s' * (groups.size != 1)}"
     parts = [f"{groups.name}: {len(groups):,} group{'s' * (len(groups) != 1)} of {ranks}"]
     left_out = groups.world_size - groups.array.size
@@ -217,9 +173,10 @@ def membership(
     mesh = as_mesh(mesh)
     groups = mesh[axis or fastest_axis(mesh)]
     grid = CellGrid.of(mesh, columns)
-    if ax is None:
-        figsize, rect = grid.figure_box()
-        ax = new_figure(figsize).add_axes(rect)
+    page = grid.page()
+    ax = open_axes(ax, *page)
+    reserve(ax, left=page[2].left, below=page[2].below)
+    reserve(ax, above=set_title(ax, membership_title(groups)))
     color = groups.color.reshape(grid.rows, grid.columns)  # row-major ranks fill the rows in order
     width, height = axes_size(ax)
     cell = min(width / grid.columns, height / grid.rows)
@@ -230,7 +187,6 @@ def membership(
     if groups.array.size < groups.world_size:
         notes.append("hatched: in no group")
     _name_cells(ax, grid, height / grid.rows, wrap_parts([note for note in notes if note], room_right(ax), _TEXT))
-    set_title(ax, membership_title(groups))
     return ax
 
 
@@ -259,15 +215,7 @@ def _draw_cells(ax: Axes, color: npt.NDArray[np.int32], cell: float) -> None:
 
 
 def _edges(right: Mask, below: Mask) -> list[Any]:
-    """Return line segments of shape (2, 2) along cell edges. Collinear edges that touch are one segment.
-
-    Parameters
-    ----------
-    right : numpy.ndarray
-        bool of shape (rows, columns - 1): True for an edge between a cell and its right neighbour.
-    below : numpy.ndarray
-        bool of shape (rows - 1, columns): True for an edge between a cell and the one below.
-    """
+    """Return line segments of shape (2, 2) along cell edges. Collinear edges that touch are one segment."""
     line, start, stop = _runs(right.T)
     vertical = np.stack([[line + 0.5, start - 0.5], [line + 0.5, stop - 0.5]]).transpose(2, 0, 1)
     line, start, stop = _runs(below)
@@ -355,8 +303,8 @@ def _name_cells(ax: Axes, grid: CellGrid, row_height: float, note: str) -> None:
         width = grid.columns // parts  # ranks of a part
         plus = "+" if is_partial else ""
         apart = _tick_step(parts, row_height * width, text_width(f"{name} {plus}{parts - 1}", _TEXT) + 6)
-        shown = list(range(0, parts, apart))
-        ax.set_xticks([part * width + (width - 1) / 2 for part in shown], [f"{name} {plus}{part}" for part in shown])
+        ticks = list(range(0, parts, apart))
+        ax.set_xticks([part * width + (width - 1) / 2 for part in ticks], [f"{name} {plus}{part}" for part in ticks])
         inside = SEPARATOR.join(f"{other} 0–{size - 1}" for other, size in grid.inner if other != name)
         label = f"each with {inside}" if inside else f"{name}: first of the row + column"
     else:
@@ -378,6 +326,6 @@ def _name_cells(ax: Axes, grid: CellGrid, row_height: float, note: str) -> None:
     ax.set_xlabel(f"{label}\n{note}", fontsize=_TEXT, loc="left")
 
 
-def _tick_step(count: int, spacing: float, wanted: float) -> int:
+def _tick_step(count: int, spacing: float, span: float) -> int:
     """Return the number of cells between ticks: the smallest power of two that spans `wanted` points."""
-    return 1 << max(0, math.ceil(math.log2(wanted / spacing))) if count > 1 else 1
+    return 1 << max(0, math.ceil(math.log2(span / spacing))) if count > 1 else 1

@@ -15,7 +15,17 @@ from meshlab.base._errors import TopologyError
 from meshlab.diagnosis._explanation import Explanation
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plots._ring_curves import arrow_heads, bowed_curves, collection_style
-from meshlab.plots._style import PALETTE, axes_size, new_figure, reserve, set_title, text_colors, text_width, wrap_words
+from meshlab.plots._style import (
+    PALETTE,
+    Margins,
+    axes_size,
+    open_axes,
+    reserve,
+    set_title,
+    text_colors,
+    text_width,
+    wrap_words,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,7 +62,7 @@ class _Ring:
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _ChosenRings:
     """The rings of one communicator."""
 
     orders: Mapping[tuple[int, ...], list[int]]  # order to channels
@@ -63,7 +73,7 @@ class _Chosen:
 
 
 def chosen_ring(
-    what: Explanation | pd.DataFrame,
+    source: Explanation | pd.DataFrame,
     *,
     mesh: MeshLike | None = None,
     axis: str | Sequence[str] | None = None,
@@ -72,26 +82,23 @@ def chosen_ring(
 ) -> Axes:
     """Draw the rings in a log, see `meshlab.plots.ring`."""
     group = None if mesh is None else _group(as_mesh(mesh), axis)
-    chosen = _chosen(what, comm, None if group is None else len(group[1]))
+    chosen = _chosen_rings(source, comm, None if group is None else len(group[1]))
     size = len(next(iter(chosen.orders)))
     if size > _MOST:
         raise TopologyError(f"the ring has {size:,} ranks, but a picture can show at most {_MOST:,}")
     labels = list(range(size)) if group is None else group[1]
-    wanted = _wanted(size, chosen.host)
+    mesh_order = _mesh_order(size, chosen.host)
     rings = [_ring(order, channels, chosen) for order, channels in list(chosen.orders.items())[:_MOST_ORDERS]]
     if group is not None:
-        rings.append(_wanted_ring(group[0], wanted, rings, chosen))
-    if ax is None:
-        columns = len(rings) if len(rings) < 4 else 2
-        room = _NAMES * _SCALE + _names_width(chosen)
-        width = max(2 * columns * room, 420)
-        height = math.ceil(len(rings) / columns) * (2 * _EDGE * _SCALE + _CAPTION) + _legend_height(rings) + 44
-        figure = new_figure((width / 72, height / 72))
-        ax = figure.add_axes((0.01, 0.01, 0.98, (height - 44) / height))
-    reserve(ax, above=set_title(ax, _title(chosen, size, wanted, group)))
+        rings.append(_mesh_ring(group[0], mesh_order, rings, chosen))
+    columns = len(rings) if len(rings) < 4 else 2
+    width = 2 * columns * (_NAMES * _SCALE + _names_width(chosen))
+    height = math.ceil(len(rings) / columns) * (2 * _EDGE * _SCALE + _CAPTION) + _legend_height(rings) + 44
+    ax = open_axes(ax, max(width, 420), height, Margins(5, 4, 5, 40))
+    reserve(ax, above=set_title(ax, _title(chosen, size, mesh_order, group)))
     centers, scale = _layout(ax, rings, chosen)
     for ring, center in zip(rings, centers, strict=True):
-        _draw(ax, ring, wanted, labels, chosen.host, center, scale)
+        _draw(ax, ring, mesh_order, labels, chosen.host, center, scale)
     _legend(ax, rings)
     ax.set_axis_off()
     return ax
@@ -106,11 +113,11 @@ def _group(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> tuple[str, lis
     return groups[0].name, groups[0].array.tolist()
 
 
-def _chosen(what: Explanation | pd.DataFrame, comm: str | None, size: int | None) -> _Chosen:
-    if isinstance(what, Explanation):
-        tables = {name: what.table(name) for name in ("rings", "channels", "communicators") if name in what.tables}
+def _chosen_rings(source: Explanation | pd.DataFrame, comm: str | None, size: int | None) -> _ChosenRings:
+    if isinstance(source, Explanation):
+        tables = {name: source.table(name) for name in ("rings", "channels", "communicators") if name in source.tables}
     else:
-        tables = {"rings": what}
+        tables = {"rings": source}
     rings = tables.get("rings")
     missing = {"channel", "rank", "next"} - set(() if rings is None else rings.columns)
     if rings is None or missing or rings.empty:
@@ -118,24 +125,24 @@ def _chosen(what: Explanation | pd.DataFrame, comm: str | None, size: int | None
             "the text has no rings of NCCL" if rings is None or not missing else f"no column {sorted(missing)[0]!r}",
             hint="pass the log of rank 0 with NCCL_DEBUG=INFO, which has lines such as 'Channel 00/08 : 0 1 2 3'",
         )
-    found: dict[object, tuple[dict[tuple[int, ...], list[int]], int]] = {}
+    orders_by_comm: dict[object, tuple[dict[tuple[int, ...], list[int]], int]] = {}
     if "comm" not in rings.columns:
         rings = rings.assign(comm=None)
     for label, part in rings.groupby("comm", dropna=False, sort=False):
-        found[_known(label)] = _orders(part)
-    complete = {name: orders for name, (orders, _) in found.items() if orders}
+        orders_by_comm[_text_or_none(label)] = _orders(part)
+    complete = {name: orders for name, (orders, _) in orders_by_comm.items() if orders}
     sizes = {name: len(next(iter(orders))) for name, orders in complete.items()}
     fitting = [n for n in complete if (comm is None or n == comm) and (size is None or sizes[n] == size)]
     if not fitting:
-        known = ", ".join(f"{name or 'unnamed'} with {count} ranks" for name, count in list(sizes.items())[:6])
-        wanted = f" of {comm!r}" * (comm is not None) + (f" with {size} ranks" if size is not None else "")
+        choices = ", ".join(f"{name or 'unnamed'} with {count} ranks" for name, count in list(sizes.items())[:6])
+        request = f" of {comm!r}" * (comm is not None) + (f" with {size} ranks" if size is not None else "")
         raise TopologyError(
-            f"the text has no complete ring{wanted}",
-            hint=f"choose a group or communicator of: {known}" if known else "pass the complete log of rank 0",
+            f"the text has no complete ring{request}",
+            hint=f"choose a group or communicator of: {choices}" if choices else "pass the complete log of rank 0",
         )
     name = max(fitting, key=lambda key: sizes[key])
-    orders, broken = found[name]
-    return _Chosen(
+    orders, broken = orders_by_comm[name]
+    return _ChosenRings(
         orders,
         sum(map(len, orders.values())),
         broken,
@@ -144,7 +151,7 @@ def _chosen(what: Explanation | pd.DataFrame, comm: str | None, size: int | None
     )
 
 
-def _known(name: Any) -> str | None:
+def _text_or_none(name: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
@@ -173,8 +180,8 @@ def _hosts(communicators: pd.DataFrame | None, comm: object) -> dict[int, str]:
     """Return the host of every rank of a communicator, or nothing if a rank is missing."""
     if communicators is None:
         return {}
-    mine = communicators[communicators["comm"].isna()] if comm is None else communicators[communicators["comm"] == comm]
-    pairs = zip(mine["rank"].tolist(), mine["host"].tolist(), strict=True)
+    rows = communicators[communicators["comm"].isna()] if comm is None else communicators[communicators["comm"] == comm]
+    pairs = zip(rows["rank"].tolist(), rows["host"].tolist(), strict=True)
     return {int(rank): host for rank, host in pairs if isinstance(host, str) and rank == rank}
 
 
@@ -182,19 +189,19 @@ def _vias(channels: pd.DataFrame | None, comm: object) -> dict[tuple[int, int, i
     """Return the transport of every hop: channel, rank and next rank."""
     if channels is None:
         return {}
-    mine = channels[channels["comm"].isna()] if comm is None else channels[channels["comm"] == comm]
+    rows = channels[channels["comm"].isna()] if comm is None else channels[channels["comm"] == comm]
     columns = ["channel", "rank", "peer", "direction", "via"]
-    found: dict[tuple[int, int, int], str] = {}
-    for channel, rank, peer, direction, via in mine[columns].itertuples(index=False):
+    vias: dict[tuple[int, int, int], str] = {}
+    for channel, rank, peer, direction, via in rows[columns].itertuples(index=False):
         hop = (rank, peer) if direction == "send" else (peer, rank)
-        found.setdefault((int(channel), int(hop[0]), int(hop[1])), str(via))
-    return found
+        vias.setdefault((int(channel), int(hop[0]), int(hop[1])), str(via))
+    return vias
 
 
 # -- rings -------------------------------------------------------------------------------------------------------------
 
 
-def _wanted(size: int, host: Mapping[int, str]) -> tuple[int, ...]:
+def _mesh_order(size: int, host: Mapping[int, str]) -> tuple[int, ...]:
     """Return the order that visits every host once, in the order of its first rank; without hosts that of the ranks."""
     if len(host) < size:
         return tuple(range(size))
@@ -208,7 +215,7 @@ def _hops(order: Sequence[int]) -> list[tuple[int, int]]:
     return list(zip(order, [*order[1:], order[0]], strict=True))
 
 
-def _kind(chosen: _Chosen, channel: int | None, rank: int, after: int) -> str:
+def _kind(chosen: _ChosenRings, channel: int | None, rank: int, after: int) -> str:
     """Return the transport of a hop, or whether it leaves the host, as far as the text shows it."""
     via = None if channel is None else chosen.via.get((channel, rank, after))
     if via is not None:
@@ -218,27 +225,29 @@ def _kind(chosen: _Chosen, channel: int | None, rank: int, after: int) -> str:
     return "hop"
 
 
-def _ring(order: tuple[int, ...], channels: Sequence[int], chosen: _Chosen) -> _Ring:
+def _ring(order: tuple[int, ...], channels: Sequence[int], chosen: _ChosenRings) -> _Ring:
     kinds = tuple(_kind(chosen, channels[0], a, b) for a, b in _hops(order))
     caption = f"NCCL: channel{'s' * (len(channels) > 1)} {_ranges(channels)}"
     crossings = _crossings(order, chosen.host)
     if crossings:
-        fewest = _crossings(_wanted(len(order), chosen.host), chosen.host)
+        fewest = _crossings(_mesh_order(len(order), chosen.host), chosen.host)
         caption += f"\n{crossings} hops between hosts" + (f", {fewest} would do" if crossings > fewest else "")
     return _Ring(order, caption, kinds)
 
 
-def _wanted_ring(name: str, wanted: tuple[int, ...], rings: Sequence[_Ring], chosen: _Chosen) -> _Ring:
+def _mesh_ring(name: str, mesh_order: tuple[int, ...], rings: Sequence[_Ring], chosen: _ChosenRings) -> _Ring:
     """Return the ring of the mesh, with the transports that NCCL uses most inside a host and between hosts."""
     usual: dict[str, Counter[str]] = {}
     for ring in rings:
         for (rank, after), kind in zip(_hops(ring.order), ring.kinds, strict=True):
             usual.setdefault(_kind(chosen, None, rank, after), Counter())[kind] += 1
-    places = [_kind(chosen, None, rank, after) for rank, after in _hops(wanted)]
+    places = [_kind(chosen, None, rank, after) for rank, after in _hops(mesh_order)]
     kinds = tuple(usual[place].most_common(1)[0][0] if place in usual else place for place in places)
-    caption = f"Mesh: {name}" + (", host by host" if len(chosen.host) >= len(wanted) else ", in the order of its ranks")
-    crossings = _crossings(wanted, chosen.host)
-    return _Ring(wanted, caption + (f"\n{crossings} hops between hosts" if crossings else ""), kinds)
+    caption = f"Mesh: {name}" + (
+        ", host by host" if len(chosen.host) >= len(mesh_order) else ", in the order of its ranks"
+    )
+    crossings = _crossings(mesh_order, chosen.host)
+    return _Ring(mesh_order, caption + (f"\n{crossings} hops between hosts" if crossings else ""), kinds)
 
 
 def _crossings(order: Sequence[int], host: Mapping[int, str]) -> int:
@@ -264,16 +273,18 @@ def _ranges(numbers: Sequence[int]) -> str:
     return ", ".join(texts[:6]) + (" …" if len(texts) > 6 else "")
 
 
-def _title(chosen: _Chosen, size: int, wanted: tuple[int, ...], group: tuple[str, list[int]] | None) -> list[str]:
+def _title(
+    chosen: _ChosenRings, size: int, mesh_order: tuple[int, ...], group: tuple[str, list[int]] | None
+) -> list[str]:
     channels = f"{chosen.n_channels} channel{'s' * (chosen.n_channels > 1)}"
-    fewest = _crossings(wanted, chosen.host)
-    poor = sum(len(used) for order, used in chosen.orders.items() if _crossings(order, chosen.host) > fewest)
+    fewest = _crossings(mesh_order, chosen.host)
+    poor = sum(len(numbers) for order, numbers in chosen.orders.items() if _crossings(order, chosen.host) > fewest)
     if fewest and not poor:
         channels += " with the fewest hops between hosts"
     elif fewest:
         channels += f", {poor} with more hops between hosts than needed"
     elif group is not None:
-        same = sum(len(used) for order, used in chosen.orders.items() if order == _turned(wanted))
+        same = sum(len(numbers) for order, numbers in chosen.orders.items() if order == _turned(mesh_order))
         counted = "" if same == chosen.n_channels else f"{same} " if same else "not "
         channels += f", {counted}in the order of {group[0]}"
     parts = [f"Rings that NCCL chose for {size:,} ranks", channels]
@@ -294,7 +305,7 @@ def _turned(order: tuple[int, ...]) -> tuple[int, ...]:
 # -- drawing -----------------------------------------------------------------------------------------------------------
 
 
-def _names_width(chosen: _Chosen) -> float:
+def _names_width(chosen: _ChosenRings) -> float:
     return max((text_width(host, _POINTS) for host in set(chosen.host.values())), default=0.0) + 10
 
 
@@ -302,7 +313,7 @@ def _legend_height(rings: Sequence[_Ring]) -> float:
     return 1.8 * (_POINTS + 1) * len({_look(kind) for ring in rings for kind in ring.kinds}) + 16
 
 
-def _layout(ax: Axes, rings: Sequence[_Ring], chosen: _Chosen) -> tuple[npt.NDArray[np.float64], float]:
+def _layout(ax: Axes, rings: Sequence[_Ring], chosen: _ChosenRings) -> tuple[npt.NDArray[np.float64], float]:
     """Set the limits, and return the centres of the circles and the radius in points. The legend is below."""
     width, height = axes_size(ax)
     names, free = _names_width(chosen), height - _legend_height(rings)
@@ -332,7 +343,7 @@ def _look(kind: str) -> str:
 def _draw(
     ax: Axes,
     ring: _Ring,
-    wanted: Sequence[int],
+    mesh_order: Sequence[int],
     labels: Sequence[int],
     host: Mapping[int, str],
     center: npt.NDArray[np.float64],
@@ -341,28 +352,28 @@ def _draw(
     """Draw one ring. The ranks are where the wanted ring has them, so any other ring has hops across the circle."""
     from matplotlib.collections import LineCollection, PolyCollection
 
-    size = len(wanted)
+    size = len(mesh_order)
     angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
     where = np.zeros((size, 2))
-    where[list(wanted)] = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+    where[list(mesh_order)] = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     where += center
     hops = _hops(ring.order)
     step = max(1, math.ceil(size * 2 * _ARROW / (2 * np.pi * scale)))
     for kind in dict.fromkeys(ring.kinds):
-        mine = [index for index, one in enumerate(ring.kinds) if one == kind]
+        indices = [index for index, hop in enumerate(ring.kinds) if hop == kind]
         _, color, wide, style, depth = _LOOKS[_look(kind)]
-        start = where[[hops[index][0] for index in mine]] - center
-        end = where[[hops[index][1] for index in mine]] - center
+        start = where[[hops[index][0] for index in indices]] - center
+        end = where[[hops[index][1] for index in indices]] - center
         length = np.linalg.norm(end - start, axis=1, keepdims=True)
         curves = bowed_curves(start, end, np.minimum(depth, 0.3 * length)) + center
         look = {"color": color, "linewidth": wide, "linestyle": style}
         ax.add_collection(LineCollection(list(curves), zorder=1, **collection_style(look)))
         # Not in the middle: hops across the circle meet in its centre.
-        chosen = curves[[k for k, index in enumerate(mine) if index % step == 0]]
+        chosen = curves[[k for k, index in enumerate(indices) if index % step == 0]]
         heads = arrow_heads(chosen[:, :16], _ARROW / scale)
         ax.add_collection(PolyCollection(list(heads), facecolors=color, linewidths=0, zorder=1.5))
     _draw_ranks(ax, where, labels, scale)
-    _draw_hosts(ax, wanted, host, angle, center, scale)
+    _draw_hosts(ax, mesh_order, host, angle, center, scale)
     x, y = center.tolist()
     ax.text(x, y + _EDGE + 4 / scale, ring.caption, ha="center", va="bottom", fontsize=_POINTS, linespacing=1.3)
 
@@ -385,7 +396,7 @@ def _draw_ranks(ax: Axes, where: npt.NDArray[np.float64], labels: Sequence[int],
 
 def _draw_hosts(
     ax: Axes,
-    wanted: Sequence[int],
+    mesh_order: Sequence[int],
     host: Mapping[int, str],
     angle: npt.NDArray[np.float64],
     center: npt.NDArray[np.float64],
@@ -395,10 +406,10 @@ def _draw_hosts(
     from matplotlib import rcParams
     from matplotlib.collections import LineCollection
 
-    size = len(wanted)
+    size = len(mesh_order)
     if len(host) < size:
         return
-    names = [host[rank] for rank in wanted]
+    names = [host[rank] for rank in mesh_order]
     starts = [k for k in range(size) if k == 0 or names[k] != names[k - 1]]
     half = np.pi / size * 0.8
     arcs = []
@@ -420,9 +431,9 @@ def _legend(ax: Axes, rings: Sequence[_Ring]) -> None:
     kinds = sorted({kind for ring in rings for kind in ring.kinds})
     handles = []
     for name, (label, color, wide, style, _) in _LOOKS.items():
-        mine = [kind for kind in kinds if _look(kind) == name]
-        if mine:
-            vias = ", ".join(kind for kind in mine if kind not in ("host", "between", "hop"))
+        transports = [kind for kind in kinds if _look(kind) == name]
+        if transports:
+            vias = ", ".join(kind for kind in transports if kind not in ("host", "between", "hop"))
             text = wrap_words(f"{label} · {vias}" if vias else label, axes_size(ax)[0] - 60, _POINTS + 1)
             handles.append(Line2D([], [], color=color, linewidth=wide, linestyle=style, label=text))
     ax.legend(

@@ -17,12 +17,14 @@ from meshlab.plots._style import (
     PALETTE,
     PREVIOUS,
     WRONG,
+    Margins,
     axes_size,
     figure_png,
     figure_svg,
     font_size,
     free_right,
-    new_figure,
+    light_grid,
+    open_axes,
     reserve,
     set_title,
     text_width,
@@ -61,8 +63,11 @@ _MOST_VECTORS = 4000
 _WIDTH = 8.0
 """Width of a figure in inches. It is as wide as the output of a notebook."""
 
-_LEFT, _BELOW = 62.0, 42.0
-"""Width and height of the scales with their labels, in points."""
+_MARGINS = Margins(left=62.0, below=42.0, right=22.0, above=12.0)
+"""Room for the scales with their labels."""
+
+_PAGE = (_WIDTH * 72, 4.2 * 72, _MARGINS)
+"""Width, height and margins of a new figure, in points."""
 
 _MARKERS = "os^DvPXh"
 _DASHES: Sequence[Any] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
@@ -141,7 +146,7 @@ def bandwidth(
     earlier = [] if previous is None else lines_of(as_results(previous), y)
     bounded = _with_bounds(run, cluster, mesh, y)
     return draw_bandwidth(
-        _axes(ax),
+        open_axes(ax, *_PAGE),
         results,
         lines_of(results, y),
         earlier,
@@ -185,12 +190,12 @@ def draw_bandwidth(
 
 def _predicted_lines(lines: Sequence[Line], predicted: Prediction) -> list[Line]:
     """Return the predicted line of each measured line, which is empty if there is none."""
-    known = {(line.axis, line.collective): line for line in predicted.lines}
-    found = []
+    predictions = {(line.axis, line.collective): line for line in predicted.lines}
+    dotted = []
     for line in lines:
-        one = known.get((str(line.keys.get("axis")), str(line.keys.get("collective"))))
-        found.append(Line.of([], []) if one is None else Line.of(one.size_bytes, one.busbw_gbs))
-    return found
+        prediction = predictions.get((str(line.keys.get("axis")), str(line.keys.get("collective"))))
+        dotted.append(Line.of([], []) if prediction is None else Line.of(prediction.size_bytes, prediction.busbw_gbs))
+    return dotted
 
 
 def _with_bounds(run: Any, cluster: ClusterLike | None, mesh: MeshLike | None, y: str) -> pd.DataFrame | None:
@@ -204,10 +209,10 @@ def _with_bounds(run: Any, cluster: ClusterLike | None, mesh: MeshLike | None, y
 
 def _with_share(line: Line, bounded: pd.DataFrame) -> Line:
     """Add the share of the bound at the largest size to the name of a line."""
-    known = np.flatnonzero(np.isfinite(line.value))
-    if not known.size:
+    finite = np.flatnonzero(np.isfinite(line.value))
+    if not finite.size:
         return line
-    share = share_of_bound(bounded.iloc[line.rows], line.size[known[-1]], line.value[known[-1]])
+    share = share_of_bound(bounded.iloc[line.rows], line.size[finite[-1]], line.value[finite[-1]])
     parts = [part for part in (line.name, f"{share} of bound" if share else "") if part]
     return replace(line, name=SEPARATOR.join(parts))
 
@@ -246,7 +251,7 @@ def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
     """
     results = as_results(run)
     earlier = [] if previous is None else lines_of(as_results(previous), "time_us")
-    return draw_latency(_axes(ax), results, lines_of(results, "time_us"), earlier)
+    return draw_latency(open_axes(ax, *_PAGE), results, lines_of(results, "time_us"), earlier)
 
 
 def draw_latency(ax: Axes, results: pd.DataFrame, lines: Sequence[Line], earlier: Sequence[Line]) -> Axes:
@@ -273,20 +278,7 @@ def draw_latency(ax: Axes, results: pd.DataFrame, lines: Sequence[Line], earlier
 
 
 def run_figure(run: RunData, *, previous: pd.DataFrame | None = None) -> Figure | None:
-    """Return the figure that a notebook shows for a run, or None if there are no times yet.
-
-    Parameters
-    ----------
-    run : RunData
-        The run.
-    previous : pandas.DataFrame, optional
-        Results of an earlier run, drawn in grey.
-
-    Returns
-    -------
-    matplotlib.figure.Figure or None
-        The figure. Its label describes it for screen readers.
-    """
+    """Return the figure that a notebook shows for a run, or None if there are no times yet."""
     from matplotlib.figure import Figure
 
     results = run.results
@@ -312,36 +304,13 @@ def run_figure_png(run: RunData) -> bytes | None:
 
 
 def curve_box(figsize: tuple[float, float]) -> tuple[float, float, float, float]:
-    """Return the largest position of the axes in a figure, as fractions of it, with room for the scales.
-
-    Parameters
-    ----------
-    figsize : tuple of float
-        Width and height of the figure, in inches.
-
-    Examples
-    --------
-    >>> left, bottom, width, height = curve_box((8, 4.2))
-    >>> left + width < 1, bottom + height < 1
-    (True, True)
-    """
-    width, height = figsize[0] * 72, figsize[1] * 72
-    right, above = 22.0, 12.0
-    return _LEFT / width, _BELOW / height, 1 - (_LEFT + right) / width, 1 - (_BELOW + above) / height
-
-
-def _axes(ax: Axes | None) -> Axes:
-    if ax is None:
-        figsize = (_WIDTH, 4.2)
-        ax = new_figure(figsize).add_axes(curve_box(figsize))
-    return ax
+    """Return the largest position of the axes in a figure, as fractions of it, with room for the scales."""
+    return _MARGINS.box(figsize[0] * 72, figsize[1] * 72)
 
 
 def _prepare(ax: Axes) -> None:
-    reserve(ax, left=_LEFT, below=_BELOW)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(alpha=0.25, linewidth=0.6)
-    ax.set_axisbelow(True)
+    reserve(ax, left=_MARGINS.left, below=_MARGINS.below)
+    light_grid(ax)
     ax.set_xlabel("message size")
 
 
@@ -354,15 +323,7 @@ def _values(lines: Sequence[Line], earlier: Sequence[Line]) -> Values:
 
 
 def draw_lines(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None:
-    """Draw bands, lines, groups and crosses, then name the lines at their ends or in a legend.
-
-    Parameters
-    ----------
-    ax : matplotlib.axes.Axes
-        The axes, with the scale and the limits of y.
-    lines, earlier : sequence of Line
-        The lines, and those of an earlier run, which are grey.
-    """
+    """Draw bands, lines, groups and crosses, then name the lines at their ends or in a legend."""
     sizes = _concatenate([line.size for line in (*lines, *earlier)] + [line.wrong_size for line in lines])
     if not sizes.size:
         ax.text(0.5, 0.5, "nothing to draw", transform=ax.transAxes, ha="center", va="center")
@@ -407,9 +368,9 @@ def draw_lines(ax: Axes, lines: Sequence[Line], earlier: Sequence[Line]) -> None
 def _draw_band(ax: Axes, line: Line, color: str) -> None:
     """Fill the interval of a line. A point between two points without an interval has a bar instead."""
     ax.fill_between(line.size, line.low, line.high, color=color, alpha=0.25, linewidth=0)
-    known = np.isfinite(line.low) & np.isfinite(line.high)
-    around = np.pad(known, 1)
-    alone = known & ~around[:-2] & ~around[2:]
+    bounded = np.isfinite(line.low) & np.isfinite(line.high)
+    around = np.pad(bounded, 1)
+    alone = bounded & ~around[:-2] & ~around[2:]
     if alone.any():
         ax.vlines(line.size[alone], line.low[alone], line.high[alone], color=color, alpha=0.25, linewidth=5)
 
@@ -451,7 +412,7 @@ def _legend_place(ax: Axes, names: Sequence[str]) -> dict[str, Any]:
         return {"loc": "best"}
     width = max(text_width(name, _TEXT) for name in names) + _HANDLE
     if width > free_right(ax) * _MOST_OUTSIDE:
-        return {"loc": "best", "ncols": 1 + (len(names) > _MOST_IN_COLUMN)}
+        return {"loc": "best", "ncols": 1 + (len(names) > _MOST_IN_COLUMN and 2 * width <= axes_size(ax)[0])}
     reserve(ax, right=width)
     place = (1 + 8 / axes_size(ax)[0], 1.0)
     return {"loc": "upper left", "bbox_to_anchor": place, "frameon": False, "borderaxespad": 0.0, "borderpad": 0.0}
@@ -468,6 +429,11 @@ def _shorten(ax: Axes, handles: Sequence[tuple[Line2D, str]]) -> list[tuple[Line
     return [*handles[: most - 1], more]
 
 
+def size_margin(smallest: float, largest: float) -> float:
+    """Return the space between the first or the last size and the end of their axis, in octaves."""
+    return max(float(np.log2(largest / smallest)), 1.0) * 0.012 if largest > smallest else 0.5
+
+
 def scale_sizes(ax: Axes, smallest: float, largest: float) -> None:
     """Scale x by powers of two, from the smallest to the largest size."""
     import matplotlib as mpl
@@ -475,7 +441,7 @@ def scale_sizes(ax: Axes, smallest: float, largest: float) -> None:
 
     width = axes_size(ax)[0]
     octaves = max(np.log2(largest / smallest), 1.0)
-    pad = 2 ** (octaves * 0.012 if largest > smallest else 0.5)
+    pad = 2 ** size_margin(smallest, largest)
     ax.set_xscale("log", base=2)
     ax.set_xlim(smallest / pad, largest * pad)
     label = text_width("512 KiB", font_size(mpl.rcParams["xtick.labelsize"])) + 4
@@ -501,35 +467,24 @@ def _label_ends(ax: Axes, drawn: Sequence[tuple[str, Line, Line2D]]) -> None:
     gap = _TEXT * 1.35 / axes_size(ax)[1]
     places = spread_labels(ends[:, 1], gap, gap / 2, 1 - gap / 2)
     for (name, _, handle), point, y in zip(drawn, points, places, strict=True):
-        ax.annotate(
-            name,
-            point,
-            (1, y),
-            textcoords=margin,
-            fontsize=_TEXT,
-            va="center",
-            parse_math=False,
-            annotation_clip=False,
-            arrowprops={
-                "arrowstyle": "-",
-                "color": handle.get_color(),
-                "linewidth": 0.8,
-                "relpos": (0, 0.5),
-                "shrinkA": 3,
-                "shrinkB": 4,
-                "patchA": None,
-                "connectionstyle": _straight,
-            },
-        )
+        leader: dict[str, Any] = {
+            "arrowstyle": "-",
+            "color": handle.get_color(),
+            "linewidth": 0.8,
+            "connectionstyle": _straight,
+        }
+        leader |= {"relpos": (0, 0.5), "shrinkA": 3, "shrinkB": 4, "patchA": None}
+        look: Any = {"fontsize": _TEXT, "va": "center", "parse_math": False, "annotation_clip": False}
+        ax.annotate(name, point, (1, y), textcoords=margin, arrowprops=leader, **look)
 
 
 def _straight(start: Any, end: Any, shrinkA: float, shrinkB: float, **_: Any) -> Any:  # noqa: N803
     """Return a line that ends before both points. The styles of matplotlib search for the ends by bisection."""
     from matplotlib.path import Path
 
-    one, other = np.asarray(start, np.float64), np.asarray(end, np.float64)
-    step = (other - one) / max(float(np.hypot(*(other - one))), 1e-9)
-    return Path(np.array([one + shrinkA * step, other - shrinkB * step]))
+    first, last = np.asarray(start, np.float64), np.asarray(end, np.float64)
+    step = (last - first) / max(float(np.hypot(*(last - first))), 1e-9)
+    return Path(np.array([first + shrinkA * step, last - shrinkB * step]))
 
 
 def _draw_references(ax: Axes, references: Mapping[str, float]) -> None:
@@ -545,29 +500,9 @@ def _draw_references(ax: Axes, references: Mapping[str, float]) -> None:
         ax.text(0.02, y, label, transform=ax.transAxes, fontsize=_TEXT, va="center", bbox=paper, parse_math=False)
 
 
-def spread_labels(wanted: npt.ArrayLike, gap: float, low: float, high: float) -> Values:
-    """Move labels apart so that none overlap and each stays as close to its wanted position as possible.
-
-    Parameters
-    ----------
-    wanted : array_like
-        The wanted position of each label.
-    gap : float
-        The minimum distance between two labels.
-    low, high : float
-        The bounds of the positions. If there are too many labels, some are placed below `low`.
-
-    Returns
-    -------
-    numpy.ndarray
-        The positions with the least sum of squared moves: an isotonic regression of ``wanted - gap * order``.
-
-    Examples
-    --------
-    >>> spread_labels([0.5, 0.5, 0.1], 0.2, 0.0, 1.0).round(3).tolist()
-    [0.4, 0.6, 0.1]
-    """
-    positions = np.asarray(wanted, dtype=np.float64)
+def spread_labels(targets: npt.ArrayLike, gap: float, low: float, high: float) -> Values:
+    """Move labels apart so that none overlap and each stays as close to its wanted position as possible."""
+    positions = np.asarray(targets, dtype=np.float64)
     order = np.argsort(positions, kind="stable")
     offsets = gap * np.arange(positions.size)
     free = positions[order] - offsets

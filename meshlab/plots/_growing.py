@@ -21,20 +21,6 @@ class GrowingLines:
 
     A frame of the results costs several milliseconds, of which the ranks on the same host would be robbed at every
     update. Only the lines with new rows are computed again.
-
-    Parameters
-    ----------
-    names : mapping of Key to str
-        The names of the lines.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> with ml.launch(2, backend="threads") as engines:
-    ...     results = (run := ml.bench(engines, sizes="1K, 4K")).wait()
-    >>> lines = GrowingLines({})
-    >>> [line.size.tolist() for line in lines.add(run.rows()).values()]
-    [[1024.0, 4096.0]]
     """
 
     def __init__(self, names: Mapping[Key, str]) -> None:
@@ -49,25 +35,27 @@ class GrowingLines:
         for row in rows:
             new.setdefault(line_key({**row, **_NO_RUN}), []).append({**row, "position": self._n_rows})
             self._n_rows += 1
-        return {key: self._line(key, some) for key, some in new.items()}
+        return {key: self._line(key, additions) for key, additions in new.items()}
 
-    def _line(self, key: Key, new: list[Row]) -> Line:
-        known = self._columns.setdefault(key, {})
+    def _line(self, key: Key, rows: list[Row]) -> Line:
+        series = self._columns.setdefault(key, {})
         sizes, ranks, times = (
-            [np.nan if row.get(name) is None else row[name] for row in new]
+            [np.nan if row.get(name) is None else row[name] for row in rows]
             for name in ("size_bytes", "n_ranks", "time_us")
         )
-        known.setdefault("busbw_gbs", []).extend(
-            bandwidth([row["collective"] for row in new], sizes, ranks, times)[1].tolist()
+        series.setdefault("busbw_gbs", []).extend(
+            bandwidth([row["collective"] for row in rows], sizes, ranks, times)[1].tolist()
         )
         for name in (*_NUMBERS, "position"):
-            values = known.setdefault(name, [])
-            values.extend(np.nan if row.get(name) is None else row[name] for row in new)
-        members = (tuple(row.get(name) for name in MEMBER) for row in new)
-        known.setdefault("member", []).extend(self._members.setdefault(one, len(self._members)) for one in members)
-        known.setdefault("ok", []).extend(row["status"] == "ok" for row in new)
-        known.setdefault("wrong", []).extend(row["status"] == "wrong" for row in new)
-        columns = {name: np.array(values, dtype=np.float64) for name, values in known.items()}
+            values = series.setdefault(name, [])
+            values.extend(np.nan if row.get(name) is None else row[name] for row in rows)
+        members = (tuple(row.get(name) for name in MEMBER) for row in rows)
+        series.setdefault("member", []).extend(
+            self._members.setdefault(member, len(self._members)) for member in members
+        )
+        series.setdefault("ok", []).extend(row["status"] == "ok" for row in rows)
+        series.setdefault("wrong", []).extend(row["status"] == "wrong" for row in rows)
+        columns = {name: np.array(values, dtype=np.float64) for name, values in series.items()}
         ok, wrong, position = columns.pop("ok") > 0, columns.pop("wrong") > 0, columns.pop("position").astype(np.intp)
         name = self._names.get(key) or str(key[KEYS.index("collective")])
         return line_from_columns(name, key, position, columns, "busbw_gbs", ok, wrong)

@@ -14,8 +14,11 @@ from meshlab.base._units import format_bandwidth, format_size, format_time_us
 from meshlab.plots._style import (
     QUANTITY,
     WRONG,
+    Margins,
     axes_size,
-    new_figure,
+    color_bar,
+    free_right,
+    open_axes,
     reserve,
     room_right,
     set_title,
@@ -95,29 +98,33 @@ def links(cluster: ClusterLike | Node, node: int | str | None = None, *, ax: Axe
     if not codes.size:
         reason = "; ".join(cluster.notes) or "the host has no devices"
         raise TopologyError(f"nothing to draw: {reason}", hint="choose a host with devices")
-    used = set(np.unique(codes).tolist())
-    kinds = sorted((word for k, word in enumerate(words) if k in used and word != "X"), key=lambda w: _far(w, cluster))
-    if ax is None:
-        ax = _new_axes(list(names.values()), kinds, len(codes))
+    present = set(np.unique(codes).tolist())
+    kinds = sorted(
+        (word for k, word in enumerate(words) if k in present and word != "X"), key=lambda w: _far(w, cluster)
+    )
+    page = _page(list(names.values()), kinds, len(codes))
+    ax = open_axes(ax, *page)
+    # The names of the columns are below the title, which matplotlib moves above them.
+    above = set_title(ax, ["links", *title]) + page[2].left - 8
+    has_room = room_right(ax) - axes_size(ax)[0] > 120
+    reserve(ax, left=page[2].left, above=above, below=0 if has_room else 1.5 * _POINTS * len(kinds) + 4)
+    ax.set_anchor("W")  # the title starts at the left of the matrix
     colors = dict(zip(kinds, _colors(kinds), strict=True)) | {"X": np.zeros(4)}
     table = np.array([colors.get(word, np.zeros(4)) for word in words])
     ax.imshow((table * 255).round().astype(np.uint8)[codes], interpolation="nearest", aspect="equal")
     _write_words(ax, words, codes, table)
     _write_ends(ax, names, len(codes))
-    _write_legend(ax, kinds, [colors[kind] for kind in kinds])
-    set_title(ax, ["links", *title])
+    _write_legend(ax, kinds, [colors[kind] for kind in kinds], is_beside=has_room)
     return ax
 
 
-def _new_axes(names: list[str], kinds: list[str], size: int) -> Axes:
-
+def _page(names: list[str], kinds: list[str], size: int) -> tuple[float, float, Margins]:
+    """Return width and height of a new figure, and its margins, in points."""
     side = max(_CELL * size, 150.0) if _CELL * size <= _LARGEST else _WITHOUT_WORDS
     left = text_width(max(names, key=len), _POINTS) + 16
     right = max([80.0, *(text_width(_meaning(kind), _POINTS) for kind in kinds)]) + 50
-    top, bottom = left + 30, 12.0
-    width, height = left + side + right, top + side + bottom
-    figure = new_figure((width / 72, height / 72))
-    return figure.add_axes((left / width, bottom / height, side / width, side / height))
+    margins = Margins(left, 12.0, right, left + 30)
+    return left + side + right, margins.above + side + margins.below, margins
 
 
 def _far(word: str, cluster: Cluster) -> tuple[int, int]:
@@ -162,20 +169,20 @@ def _write_words(ax: Axes, words: list[str], codes: npt.NDArray[np.int16], table
 def _write_ends(ax: Axes, names: dict[int, str], size: int) -> None:
     """Name rows and columns if there is room: every endpoint of a host, or the first device of every host."""
     cell = min(axes_size(ax)) / size
-    shown: list[int] = []
+    ticks: list[int] = []
     for index in names:
-        if not shown or (index - shown[-1]) * cell >= 1.35 * _POINTS:
-            shown.append(index)
-    labels = [names[index] for index in shown]
-    apart = min((b - a for a, b in pairwise(shown)), default=size) * cell
+        if not ticks or (index - ticks[-1]) * cell >= 1.35 * _POINTS:
+            ticks.append(index)
+    labels = [names[index] for index in ticks]
+    apart = min((b - a for a, b in pairwise(ticks)), default=size) * cell
     flat = max(text_width(label, _POINTS) for label in labels) < apart - 4
-    ax.set_xticks(shown, labels, rotation=0 if flat else 90)
-    ax.set_yticks(shown, labels)
+    ax.set_xticks(ticks, labels, rotation=0 if flat else 90)
+    ax.set_yticks(ticks, labels)
     ax.tick_params(length=0, labelsize=_POINTS, top=True, bottom=False, labeltop=True, labelbottom=False)
     ax.spines[:].set_visible(False)
 
 
-def _write_legend(ax: Axes, kinds: list[str], colors: list[npt.NDArray[np.float64]]) -> None:
+def _write_legend(ax: Axes, kinds: list[str], colors: list[npt.NDArray[np.float64]], *, is_beside: bool) -> None:
     from matplotlib import rcParams
     from matplotlib.patches import Patch
 
@@ -183,8 +190,7 @@ def _write_legend(ax: Axes, kinds: list[str], colors: list[npt.NDArray[np.float6
         Patch(facecolor=tuple(color), edgecolor=rcParams["text.color"], linewidth=0.5, label=_meaning(kind))
         for kind, color in zip(kinds, colors, strict=True)
     ]
-    has_room = room_right(ax) - axes_size(ax)[0] > 120
-    position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1) if has_room else (0, 0)}
+    position: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (1.02, 1) if is_beside else (0, 0)}
     ax.legend(handles=handles, frameon=False, fontsize=_POINTS, borderpad=0, borderaxespad=0.3, **position)
 
 
@@ -250,16 +256,9 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     values = cells.to_numpy(dtype=np.float64)
     attrs: dict[Any, Any] = {"value": "busbw_gbs", **cells.attrs}
     is_time = attrs["value"] == "time_us"
-    if ax is None:
-        side = float(np.clip(_MATRIX_CELL * len(values), _LEAST, _MOST))
-        ax = new_figure(((side + 130) / 72, (side + 96) / 72), layout="constrained").add_subplot()
-    shown = -values if is_time else values  # the lightest colour is the best value
-    low, high = color_range(values, is_time)
-    image = ax.imshow(shown, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
+    side = float(np.clip(_MATRIX_CELL * len(values), _LEAST, _MOST))
+    ax = open_axes(ax, side + 130, side + 96)
     slow = slow_cells(values, is_time)
-    _frame(ax, slow)
-    _write(ax, values, image.cmap(image.norm(shown)), is_time)
-    _name_ends(ax, cells)
     parts = [
         f"{attrs.get('collective', '')} {format_size(attrs['size_bytes']) if 'size_bytes' in attrs else ''}".strip(),
         "both directions" if attrs.get("collective") == "send_recv" else "",
@@ -271,7 +270,15 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     # matplotlib moves above them.
     reserve(ax, right=widest + 16)
     reserve(ax, above=set_title(ax, [part for part in parts if part], verdict=verdict) + 3.8 * _POINTS)
-    _bar(ax, image, is_time)
+    # The bar takes a twelfth of the width. In wider axes the matrix would move to it, and the title over the edge.
+    reserve(ax, right=free_right(ax) - 1.09 * axes_size(ax)[1])
+    goodness = -values if is_time else values  # the lightest colour is the best value
+    low, high = color_range(values, is_time)
+    image = ax.imshow(goodness, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
+    _frame(ax, slow)
+    _write(ax, values, image.cmap(image.norm(goodness)), is_time)
+    _name_ends(ax, cells)
+    color_bar(ax, image, lambda value: format_time_us(-value) if is_time else format_bandwidth(value))
     return ax
 
 
@@ -374,17 +381,3 @@ def _name_ends(ax: Axes, cells: pd.DataFrame) -> None:
     ax.set_ylabel(f"{down} rank" if down == "from" else down)
     ax.xaxis.set_label_position("top")
     ax.set_xlabel(f"{across} rank" if across == "to" else across)
-
-
-def _bar(ax: Axes, image: Any, is_time: bool) -> None:
-    from matplotlib.ticker import FuncFormatter
-
-    figure = ax.get_figure(root=True)
-    if figure is None:
-        return
-    # With a gridspec, the bar would move the axes back to their place before reserve().
-    bar = figure.colorbar(image, ax=ax, pad=0.03, fraction=0.05, use_gridspec=False)
-    bar.outline.set_visible(False)
-    write = (lambda value, _: format_time_us(-value)) if is_time else (lambda value, _: format_bandwidth(value))
-    bar.ax.yaxis.set_major_formatter(FuncFormatter(write))
-    bar.ax.tick_params(labelsize=_POINTS)

@@ -12,7 +12,17 @@ import numpy as np
 
 from meshlab.base._errors import TopologyError
 from meshlab.base._units import format_bandwidth
-from meshlab.plots._style import PALETTE, WRONG, axes_size, new_figure, set_title, text_colors, text_width
+from meshlab.plots._style import (
+    PALETTE,
+    WRONG,
+    Margins,
+    axes_size,
+    open_axes,
+    reserve,
+    set_title,
+    text_colors,
+    text_width,
+)
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._links import Distance
 from meshlab.topology.model._presets import ClusterLike, as_node
@@ -27,7 +37,7 @@ _BRANCH_GAP = 10.0  # between two switches
 _NVLINK_Y, _END_Y, _SWITCH_Y, _CPU_Y = 0.0, 1.15, 2.3, 3.3  # rows from the bottom to the top
 _HIGH = 0.42  # half the height of a box
 _GPU, _NIC, _SWITCH, _CPU = PALETTE[2], PALETTE[1], PALETTE[7], PALETTE[4]
-_WIDEST = 700.0  # points
+_WIDEST, _HEIGHT = 700.0, 331.0  # of a new figure, in points
 _MOST = 64
 
 
@@ -64,12 +74,12 @@ class _Sheet:
     def line(self, start: tuple[float, float], end: tuple[float, float], gbs: float, color: str | None = None) -> None:
         from matplotlib import rcParams
 
-        known = bool(np.isfinite(gbs))
+        has_rate = bool(np.isfinite(gbs))
         look: Any = {
             "color": color or rcParams["text.color"],
             "alpha": 1 if color else 0.55,
-            "linewidth": 0.8 + 5 * float(np.sqrt(min(gbs, 800) / 800)) if known else 1.0,
-            "linestyle": "-" if known else (0, (3, 2)),
+            "linewidth": 0.8 + 5 * float(np.sqrt(min(gbs, 800) / 800)) if has_rate else 1.0,
+            "linestyle": "-" if has_rate else (0, (3, 2)),
             "solid_capstyle": "butt",
             "zorder": 1,
         }
@@ -124,15 +134,12 @@ def host(cluster: ClusterLike | Node, node: int | str = 0, *, ax: Axes | None = 
     branches = _branches(host)
     boxes = sum(len(branch.gpus) + bool(branch.nics) for branch in branches)
     wide = boxes * (_BOX + _GAP) + (len(branches) - 1) * _BRANCH_GAP + _GAP
-    if ax is None:
-        points = min(max(wide + 2 * _GAP, 480.0), _WIDEST)
-        figure = new_figure((points / 72, 4.6))
-        ax = figure.add_axes((_GAP / points, 0.03, 1 - 2 * _GAP / points, 0.86))
+    ax = open_axes(ax, min(max(wide + 2 * _GAP, 480.0), _WIDEST), _HEIGHT, Margins(_GAP, 10.0, _GAP, 36.0))
+    reserve(ax, above=set_title(ax, [host.name, *([host.model] if host.model else []), host.summary]))
     sheet = _Sheet(ax, min(1.0, axes_size(ax)[0] / wide))
     _draw(sheet, host, branches)
     ax.set(xlim=(-_GAP, max(wide - _GAP, axes_size(ax)[0] / sheet.scale - _GAP)), ylim=(_NVLINK_Y - 1, _CPU_Y + 0.7))
     ax.set_axis_off()
-    set_title(ax, [host.name, *([host.model] if host.model else []), host.summary])
     return ax
 
 
@@ -147,9 +154,9 @@ def _branches(host: Node) -> list[_Branch]:
     while left:
         together, edge = {min(left)}, [min(left)]
         while edge:
-            found = {int(k) for k in np.flatnonzero(near[edge.pop()])} & (left - together)
-            together |= found
-            edge += found
+            neighbours = {int(k) for k in np.flatnonzero(near[edge.pop()])} & (left - together)
+            together |= neighbours
+            edge += neighbours
         left -= together
         members = sorted(together)
         words = [host.distance[i, j] for i in members for j in members if i < j and near[i, j]]
@@ -235,8 +242,8 @@ def _draw_nvlink(sheet: _Sheet, host: Node, gpu_x: dict[int, float]) -> None:
     if count == 1:
         return
     if not links.any():
-        known = host.nvlink_known and not (host.distance[:count, :count] == Distance.UNKNOWN).any()
-        label = "no NVLink" if known else "NVLink: unknown"
+        is_complete = host.nvlink_known and not (host.distance[:count, :count] == Distance.UNKNOWN).any()
+        label = "no NVLink" if is_complete else "NVLink: unknown"
         sheet.text(min(gpu_x.values()) - _BOX / 2, _NVLINK_Y - 0.3, label, va="center")
         return
     on = [gpu for gpu in range(count) if links[gpu].any()]
@@ -302,5 +309,5 @@ def _nic_label(host: Node, nics: Sequence[int], scale: float) -> str:
     speeds = (
         [] if gbits is None else [f"{gbits:g}G"] if len(nics) == 1 else [f"{len(nics)} × {gbits:g}G", f"{gbits:g}G"]
     )
-    speed = next((one for one in speeds if text_width(one, _POINTS) < room), "")
+    speed = next((text for text in speeds if text_width(text, _POINTS) < room), "")
     return f"{name}\n{speed}" if speed else name

@@ -15,7 +15,21 @@ from meshlab.base._units import format_size, format_time_us
 from meshlab.frames._labels import axis_label, pair_label, where_text
 from meshlab.frames._schema import STEP
 from meshlab.frames._statistics import spike_limit
-from meshlab.plots._style import PALETTE, PREVIOUS, QUANTITY, axes_size, new_figure, set_title
+from meshlab.plots._style import (
+    PALETTE,
+    PREVIOUS,
+    QUANTITY,
+    axes_size,
+    color_bar,
+    font_size,
+    label_room,
+    light_grid,
+    open_axes,
+    reserve,
+    set_title,
+    text_width,
+    wrap_parts,
+)
 from meshlab.runs._store import as_frames
 
 if TYPE_CHECKING:
@@ -25,46 +39,25 @@ if TYPE_CHECKING:
 
 _POINTS = 9.0
 _ROW = 15.0  # points per rank in a new figure, up to _HIGHEST
-_HIGHEST = 480.0
+_WIDTH, _HIGHEST = 518.0, 480.0  # points of a new figure
+_BELOW, _BAR_TEXT = 38.0, 62.0  # points for the label below the axes, and for those of the colour bar
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """The samples behind one row of the results: ranks down and batches across.
-
-    Parameters
-    ----------
-    ranks : list of int
-        The ranks, one per row.
-    values : numpy.ndarray
-        In µs, of shape (ranks, batches): the start after the first rank, or the excess time over the fastest rank.
-    times : numpy.ndarray
-        The times in µs, of the same shape.
-    is_warmup : numpy.ndarray
-        One bool per batch.
-    is_aligned : bool
-        True if `values` are starts.
-    rows : pandas.DataFrame
-        The row of the results.
-    verdict : str
-        The result as a sentence, without the full stop.
-    floor : float
-        The smallest lateness that can be measured, in µs. NaN unless starts are aligned.
-    late : set of int
-        The stragglers.
-    """
+    """The samples behind one row of the results: ranks down and batches across."""
 
     ranks: list[int]
-    values: Floats
-    times: Floats
-    is_warmup: npt.NDArray[np.bool_]
-    is_aligned: bool
-    rows: pd.DataFrame
-    verdict: str
-    floor: float
-    late: set[int]
+    values: Floats  # µs, of shape (ranks, batches): start after the first rank, or excess over the fastest
+    times: Floats  # µs, of the same shape
+    is_warmup: npt.NDArray[np.bool_]  # of each batch
+    is_aligned: bool  # whether `values` are starts
+    rows: pd.DataFrame  # the row of the results
+    verdict: str  # a sentence without the full stop
+    floor: float  # the smallest measurable lateness in µs, NaN unless starts are aligned
+    late: set[int]  # the stragglers
 
     @property
     def title(self) -> list[str]:
@@ -135,29 +128,27 @@ def stragglers(
     ['rank 0', 'rank 1']
     """
     part = _choose(run, results, step, group, launch)
-    if ax is None:
-        ax = _new_axes(part)
+    ax = _open(ax, part)
+    from matplotlib import rcParams
+
     values = part.values[:, ~part.is_warmup]
     n = len(part.ranks)
-    legend = "dots: batches · bar: median"
+    label = ["start after the first rank" if part.is_aligned else "excess time over the fastest rank"]
+    label += ["dots: batches", "bar: median"]
     if np.isfinite(part.floor):
         ax.axvspan(0, part.floor, color=PREVIOUS, alpha=0.22, linewidth=0)
-        legend += f" · grey: below the floor of {format_time_us(part.floor)}"
+        label.append(f"grey: below the floor of {format_time_us(part.floor)}")
     positions = np.repeat(np.arange(n), values.shape[1])
     spread = np.tile(np.linspace(-0.28, 0.28, values.shape[1]), n)  # so that dots with equal values do not overlap
     ax.plot(values.ravel(), positions + spread, ".", color=PALETTE[4], markersize=4.5, alpha=0.75, zorder=2)
     medians = np.median(values, axis=1)
     ax.vlines(medians, np.arange(n) - 0.4, np.arange(n) + 0.4, color=PALETTE[5], linewidth=2.4, zorder=3)
-    _name_ranks(ax, part)
     ax.set_ylim(n - 0.5, -0.5)
-    ax.set_xlabel(
-        f"{'start after the first rank' if part.is_aligned else 'excess time over the fastest rank'}   ({legend})"
-    )
+    lines = wrap_parts(label, label_room(ax), font_size(rcParams["axes.labelsize"]))
+    reserve(ax, below=_BELOW + 12 * lines.count("\n"))
+    ax.set_xlabel(lines)
     _scale_time(ax, values)
-    ax.grid(axis="x", alpha=0.25, linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.spines[["top", "right"]].set_visible(False)
-    _set_title(ax, part)
+    light_grid(ax, "x")
     return ax
 
 
@@ -209,11 +200,10 @@ def batches(
     >>> ax.get_images()[0].get_array().shape[0]
     2
     """
-    from matplotlib.ticker import FuncFormatter, MaxNLocator
+    from matplotlib.ticker import MaxNLocator
 
     part = _choose(run, results, step, group, launch)
-    if ax is None:
-        ax = _new_axes(part)
+    ax = _open(ax, part)
     settled = part.values[:, ~part.is_warmup]
     # The 99th percentile, because a single outlier would give all other cells the same colour.
     top = float(np.quantile(settled, 0.99)) or 1.0
@@ -224,29 +214,18 @@ def batches(
     if n_first:
         ax.axvline(n_first - 0.5, color="white", linewidth=1.6, linestyle=(0, (3, 2)))
     later = np.flatnonzero(part.is_warmup[n_first:]) + n_first
-    ax.plot(
-        later, np.zeros(len(later)), "_", markersize=6, markeredgewidth=2, color=PREVIOUS, clip_on=False,
-        transform=ax.get_xaxis_transform(),
-    )  # fmt: skip
+    edge: Any = {"markersize": 6, "clip_on": False, "transform": ax.get_xaxis_transform()}
+    ax.plot(later, np.zeros(len(later)), "_", markeredgewidth=2, color=PREVIOUS, **edge)
     slowest = part.times.max(axis=0)
     spikes = np.flatnonzero((slowest > spike_limit(slowest[~part.is_warmup])) & ~part.is_warmup)
-    ax.plot(
-        spikes, np.full(len(spikes), 1.0), "v", markersize=6, color=PALETTE[5], clip_on=False,
-        transform=ax.get_xaxis_transform(),
-    )  # fmt: skip
-    _name_ranks(ax, part)
+    ax.plot(spikes, np.ones(len(spikes)), "v", color=PALETTE[5], **edge)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     counts = [f"{n_warm} warm-up" if n_warm else "", f"▼ {len(spikes)} spike{'s' * (len(spikes) != 1)}"]
     ax.set_xlabel(f"batch ({', '.join(filter(None, counts))})")
-    figure = ax.get_figure(root=True)
-    if figure is not None:
-        label = "start after the first rank" if part.is_aligned else "excess time over the fastest"
-        extend: Any = "max" if part.values.max() > top else "neither"
-        bar = figure.colorbar(image, ax=ax, extend=extend, pad=0.02, fraction=0.05)
-        bar.set_label(label, fontsize=_POINTS)
-        bar.ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: format_time_us(time) if time else "0"))
-        bar.ax.tick_params(labelsize=_POINTS)
-    _set_title(ax, part)
+    label = "start after the first rank" if part.is_aligned else "excess time over the fastest"
+    extend: Any = "max" if part.values.max() > top else "neither"
+    reserve(ax, right=_BAR_TEXT)
+    color_bar(ax, image, lambda time: format_time_us(time) if time else "0", label=label, extend=extend)
     return ax
 
 
@@ -260,22 +239,23 @@ def _choose(run: Any, results: pd.DataFrame | None, step: int | None, group: str
         )
     if samples["run_id"].nunique() > 1:
         raise BenchError(f"run contains {samples['run_id'].nunique()} runs, but the figure shows one; pass one of them")
-    wanted = {"step": step, "group": group, "launch": launch}
-    chosen = samples[_matches(samples, wanted)]
+    choice = {"step": step, "group": group, "launch": launch}
+    chosen = samples[_matches(samples, choice)]
     if chosen.empty:
-        named = ", ".join(f"{column} {value}" for column, value in wanted.items() if value is not None)
+        named = ", ".join(f"{column} {value}" for column, value in choice.items() if value is not None)
         raise BenchError(f"no samples of {named}; choose values from run.samples[['step', 'group', 'launch']]")
     late = find_stragglers((results, samples))
-    late = late[_matches(late, wanted)]
+    late = late[_matches(late, choice)]
     # A step has several rows: one per group, pair or concurrent axis. All columns of `STEP` together select one.
     first = (late if len(late) else chosen).iloc[0]
     key = {column: first[column] for column in STEP if column != "run_id"}
     chosen, late, rows = (frame[_matches(frame, key, missing=True)] for frame in (chosen, late, results))
     is_aligned = bool(chosen["start_offset_us"].notna().all())
     times = chosen.pivot(index="rank", columns="batch", values="time_us")
-    values = chosen.pivot(index="rank", columns="batch", values="start_offset_us").to_numpy() if is_aligned else (
-        times.to_numpy() - times.to_numpy().min(axis=0)
-    )  # fmt: skip
+    if is_aligned:
+        values = chosen.pivot(index="rank", columns="batch", values="start_offset_us").to_numpy()
+    else:
+        values = times.to_numpy() - times.to_numpy().min(axis=0)
     return _Part(
         ranks=[int(rank) for rank in times.index],
         values=values,
@@ -289,12 +269,12 @@ def _choose(run: Any, results: pd.DataFrame | None, step: int | None, group: str
     )
 
 
-def _matches(frame: pd.DataFrame, wanted: dict[str, Any], *, missing: bool = False) -> npt.NDArray[np.bool_]:
+def _matches(frame: pd.DataFrame, choice: dict[str, Any], *, missing: bool = False) -> npt.NDArray[np.bool_]:
     """Select the rows with these values. A missing value matches any value or, if `missing`, missing values only."""
     import pandas as pd
 
     selected = np.ones(len(frame), dtype=bool)
-    for column, value in wanted.items():
+    for column, value in choice.items():
         if not pd.isna(value):
             selected &= frame[column].eq(value).fillna(value=False).to_numpy(bool)
         elif missing:
@@ -321,14 +301,14 @@ def _verdict(late: pd.DataFrame, is_aligned: bool) -> str:
     return f"{text} last in {100 * worst['last_share']:.0f} % of the batches"
 
 
-def _new_axes(part: _Part) -> Axes:
-
-    height = min(110 + _ROW * max(len(part.ranks), 4), _HIGHEST)
-    return new_figure((7.2, height / 72), layout="constrained").add_subplot()
-
-
-def _set_title(ax: Axes, part: _Part) -> None:
-    set_title(ax, part.title, verdict=f"{part.verdict[:1].upper()}{part.verdict[1:]}")
+def _open(ax: Axes | None, part: _Part) -> Axes:
+    """Return the axes with their title and the names of the ranks."""
+    ax = open_axes(ax, _WIDTH, min(110 + _ROW * max(len(part.ranks), 4), _HIGHEST))
+    above = set_title(ax, part.title, verdict=f"{part.verdict[:1].upper()}{part.verdict[1:]}")
+    left = text_width(f"▸ rank {max(part.ranks)}", _POINTS, weight="bold") + 10
+    reserve(ax, left=left, above=above, below=_BELOW)
+    _name_ranks(ax, part)
+    return ax
 
 
 def _name_ranks(ax: Axes, part: _Part) -> None:
@@ -336,10 +316,10 @@ def _name_ranks(ax: Axes, part: _Part) -> None:
     distance = max(1, int(np.ceil(1.3 * _POINTS * len(part.ranks) / max(axes_size(ax)[1], 1))))
     late = [index for index, rank in enumerate(part.ranks) if rank in part.late]
     others = [index for index in range(0, len(part.ranks), distance) if not _is_near(index, late, distance)]
-    shown = sorted({*late, *others})
-    ax.set_yticks(shown, [f"{'▸ ' * (index in late)}rank {part.ranks[index]}" for index in shown])
+    ticks = sorted({*late, *others})
+    ax.set_yticks(ticks, [f"{'▸ ' * (index in late)}rank {part.ranks[index]}" for index in ticks])
     ax.tick_params(axis="y", labelsize=_POINTS, length=0)
-    for index, label in zip(shown, ax.get_yticklabels(), strict=True):
+    for index, label in zip(ticks, ax.get_yticklabels(), strict=True):
         if index in late:
             label.set_fontweight("bold")
 

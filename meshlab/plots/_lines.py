@@ -51,40 +51,24 @@ def _no_groups() -> Values:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
-    """A quantity as a function of message size.
+    """A quantity as a function of message size."""
 
-    Parameters
-    ----------
-    size, value, low, high : numpy.ndarray
-        float64 of equal length, ascending by size: bytes, the quantity, and the bounds of its interval. Missing values
-        are NaN.
-    name : str, default ""
-        The name in a legend. Empty for the only line of a plot.
-    keys : mapping of str to object, optional
-        The columns `KEYS`, in which all its rows agree.
-    wrong_size, wrong_value : numpy.ndarray, optional
-        The rows with a wrong result. They are not part of the line.
-    rows : numpy.ndarray, optional
-        Positions of all its rows in the results, regardless of their status.
-    groups : numpy.ndarray, optional
-        float64 of shape (groups, sizes): the quantity of each group, NaN for a missing one. Empty if there is only one
-        group, because it is the line itself.
-    n_groups, n_launches : int, default 1
-        Number of groups of which the line is the slowest, and number of launches of which it is the median.
-    """
-
-    size: Values
+    size: Values  # bytes, ascending; all arrays are float64
     value: Values
-    low: Values
+    low: Values  # bounds of the interval of each value, NaN if missing
     high: Values
-    name: str = ""
-    keys: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
-    wrong_size: Values = field(default_factory=_nothing)
+    name: str = ""  # in a legend, empty for the only line of a plot
+    keys: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # the columns `KEYS`
+    wrong_size: Values = field(default_factory=_nothing)  # rows with a wrong result, which are not part of the line
     wrong_value: Values = field(default_factory=_nothing)
-    rows: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
-    groups: Values = field(default_factory=_no_groups)
-    n_groups: int = 1
-    n_launches: int = 1
+    rows: npt.NDArray[np.intp] = field(
+        default_factory=lambda: np.empty(0, dtype=np.intp)
+    )  # positions of all rows in the results
+    groups: Values = field(
+        default_factory=_no_groups
+    )  # of shape (groups, sizes), NaN if missing; empty for one group, which is the line itself
+    n_groups: int = 1  # of which the line is the slowest
+    n_launches: int = 1  # of which the line is the median
 
     @classmethod
     def of(
@@ -94,22 +78,7 @@ class Line:
         low: npt.ArrayLike | None = None,
         high: npt.ArrayLike | None = None,
     ) -> Line:
-        """Build a line from points in any order.
-
-        Parameters
-        ----------
-        size, value : array_like
-            Message sizes in bytes, and the quantity; NaN for a missing value.
-        low, high : array_like, optional
-            The bounds of the interval, by default missing.
-
-        Raises
-        ------
-        BenchError
-            If the lengths differ.
-            If only one bound is given.
-            If a size is not positive.
-        """
+        """Build a line from points in any order."""
         if (low is None) != (high is None):
             raise BenchError("an interval needs two bounds; pass both low and high, or neither")
         columns = [np.atleast_1d(np.asarray(part, np.float64)) for part in (size, value, low, high) if part is not None]
@@ -147,49 +116,26 @@ class Line:
 
 
 def line_key(row: Any) -> Key:
-    """Return the key of the line that a row of the results, or a step of a plan, belongs to.
-
-    Parameters
-    ----------
-    row : mapping or Step
-        Values by column; an absent column is a missing value.
-    """
+    """Return the key of the line that a row of the results, or a step of a plan, belongs to."""
     return tuple(row.get(name) if isinstance(row, Mapping) else getattr(row, name, None) for name in KEYS)
 
 
 def line_names(keys: Iterable[Key]) -> dict[Key, str]:
-    """Name lines by the few columns that distinguish them.
-
-    Parameters
-    ----------
-    keys : iterable of Key
-        The keys of all lines of a plot, see `line_key`. With the keys of a plan's steps, lines have their names
-        before the first result.
-
-    Returns
-    -------
-    dict of Key to str
-        The only line has an empty name.
-
-    Examples
-    --------
-    >>> from meshlab.plans._plan import Plan
-    >>> steps = Plan("all_reduce", "tp", sizes="1K, 2K", grouping=["together", "alone"]).steps("dp=2, tp=2")
-    >>> list(line_names(map(line_key, steps)).values())
-    ['tp', 'tp, one group at a time']
-    """
-    known = list(dict.fromkeys(keys))
-    words = [_words(dict(zip(KEYS, key, strict=True))) for key in known]
+    """Name lines by the few columns that distinguish them."""
+    distinct_keys = list(dict.fromkeys(keys))
+    words = [_words(dict(zip(KEYS, key, strict=True))) for key in distinct_keys]
     distinguishing: list[str] = []
     distinct = 1
     for column in _NAMED:
-        if OPTIONS.get(column) is not None and len({key[KEYS.index(column)] for key in known} - {None}) < 2:
+        if OPTIONS.get(column) is not None and len({key[KEYS.index(column)] for key in distinct_keys} - {None}) < 2:
             continue  # some lines do not record the option, which is no reason to name the others by it
-        found = len({tuple(row[name] for name in (*distinguishing, column)) for row in words})
-        if found > distinct:
+        n_names = len({tuple(row[name] for name in (*distinguishing, column)) for row in words})
+        if n_names > distinct:
             distinguishing.append(column)
-            distinct = found
-    return {key: SEPARATOR.join(row[name] for name in distinguishing) for key, row in zip(known, words, strict=True)}
+            distinct = n_names
+    return {
+        key: SEPARATOR.join(row[name] for name in distinguishing) for key, row in zip(distinct_keys, words, strict=True)
+    }
 
 
 def _words(values: Mapping[str, Any]) -> dict[str, str]:
@@ -206,25 +152,6 @@ def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, s
     their 95 % intervals. The value and the interval at a size are those of the slowest group at this size, or the
     bandwidths that follow from them. So the band of a line never contains the interval of a group that is not on it.
     Only rows with the status ok count.
-
-    Parameters
-    ----------
-    results : pandas.DataFrame
-        A results frame, see `meshlab.frames.RESULTS`.
-    quantity : {"busbw_gbs", "algbw_gbs", "time_us"}
-        The column to draw.
-    names : mapping of Key to str, optional
-        The names of the lines. By default the columns that vary in `results` name them, see `line_names`.
-
-    Returns
-    -------
-    list of Line
-        In the order of the rows.
-
-    Raises
-    ------
-    BenchError
-        If a column is missing, or `quantity` is not one of the three.
     """
     return lines_by_quantity(results, (quantity,), names=names)[quantity]
 
@@ -232,19 +159,13 @@ def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, s
 def lines_by_quantity(
     results: pd.DataFrame, quantities: Sequence[Quantity], *, names: Mapping[Key, str] | None = None
 ) -> dict[Quantity, list[Line]]:
-    """Return the lines of several quantities, see `lines_of`. The rows are split only once.
-
-    Raises
-    ------
-    BenchError
-        If a column is missing, or a quantity is unknown.
-    """
-    known = get_args(Quantity)
-    for quantity in (quantity for quantity in quantities if quantity not in known):
+    """Return the lines of several quantities, see `lines_of`. The rows are split only once."""
+    choices = get_args(Quantity)
+    for quantity in (quantity for quantity in quantities if quantity not in choices):
         similar = did_you_mean(
-            quantity, known, synonyms={"busbw": "busbw_gbs", "algbw": "algbw_gbs", "time": "time_us"}
+            quantity, choices, synonyms={"busbw": "busbw_gbs", "algbw": "algbw_gbs", "time": "time_us"}
         )
-        raise BenchError(f"unknown quantity {quantity!r}{similar}; choose one of {', '.join(known)}")
+        raise BenchError(f"unknown quantity {quantity!r}{similar}; choose one of {', '.join(choices)}")
     require_columns(results, _NEEDED)
     rows_by_key = _rows_by_key(results)
     names = line_names(rows_by_key) if names is None else names
@@ -253,12 +174,12 @@ def lines_by_quantity(
     columns["member"] = _members(results)
     wrong = is_wrong(results)
     ok = ~wrong & results["status"].eq("ok").fillna(value=False).to_numpy(bool)
-    found: dict[Quantity, list[Line]] = {quantity: [] for quantity in quantities}
+    by_quantity: dict[Quantity, list[Line]] = {quantity: [] for quantity in quantities}
     for key, rows in rows_by_key.items():
         values = {name: column[rows] for name, column in columns.items()}
-        for quantity, lines in found.items():
+        for quantity, lines in by_quantity.items():
             lines.append(line_from_columns(names.get(key, ""), key, rows, values, quantity, ok[rows], wrong[rows]))
-    return found
+    return by_quantity
 
 
 def _members(results: pd.DataFrame) -> npt.NDArray[np.intp]:
@@ -336,18 +257,7 @@ _MOST_WITH_GROUPS = 5
 
 
 def stroke_note(lines: Iterable[Line]) -> list[str]:
-    """Explain the strokes of a chart of lines, in parts.
-
-    Parameters
-    ----------
-    lines : iterable of Line
-        The lines, without those of an earlier run.
-
-    Examples
-    --------
-    >>> stroke_note([Line.of([1024], [2.0], [1.9], [2.1])]), stroke_note([Line.of([1024], [2.0])])
-    (['band: 95 % interval'], [])
-    """
+    """Explain the strokes of a chart of lines, in parts."""
     drawn = [line for line in lines if len(line)]
     interval = "95 % intervals of all launches" if any(line.n_launches > 1 for line in drawn) else "95 % interval"
     bands = [interval] if any(line.has_band for line in drawn) else []

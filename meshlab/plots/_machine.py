@@ -12,7 +12,7 @@ from meshlab.base._errors import TopologyError
 from meshlab.base._units import SEPARATOR, format_size, format_time_us
 from meshlab.mesh._mesh import MeshLike
 from meshlab.plots._painter import POINTS, PX, Painter, Window, rounded, text_pixels
-from meshlab.plots._style import axes_size, new_figure, reserve, set_title, wrap_words
+from meshlab.plots._style import axes_size, new_figure, reserve, set_height, set_title, wrap_words
 from meshlab.plots._theme import N_GROUPS, Theme, current_theme
 from meshlab.prediction._axis_loads import loads
 from meshlab.topology.model._cluster import Ints
@@ -107,14 +107,7 @@ def topology(
     if ax is None:
         ax, place = _new_axes(prepared, new_figure, _WIDTH)
     else:
-        reserve(ax, above=_set_title(ax, prepared.view, prepared.loads))
-        figure = ax.get_figure(root=True)
-        engine = None if figure is None else figure.get_layout_engine()
-        if engine is not None and figure is not None:
-            engine.execute(figure)
-        width, height = (side / 72 * PX for side in axes_size(ax))
-        room = max(height - _legend_height(prepared, width), 120.0)
-        place = _Room(fit(prepared.view.scene, width, room), width, room, height)
+        place = _room_in(ax, prepared)
     _draw(ax, prepared, place, level, focus)
     return ax
 
@@ -129,29 +122,7 @@ def topology_figure(
     size: int | str = "256M",
     width: float = _WIDTH,
 ) -> Figure:
-    """Draw the picture of `topology` on a new figure without pyplot, as high as the machine needs.
-
-    Parameters
-    ----------
-    mesh : DeviceMesh, str or Placement or None
-        A mesh, text such as ``"dp=2, tp=4"``, or a placement. None to draw only the machine.
-    cluster : Cluster or str or None
-        A cluster, or the name of a preset. None if `mesh` is a placement.
-    axis : str or sequence of str, optional
-        An axis, several axes, or the name of a group. By default the fastest axis.
-    group : int or str, optional
-        The group whose route is drawn.
-    collective : str, optional
-        The collective that causes the loads. By default the usual one of the axis.
-    size : int or str, default "256M"
-        Message size.
-    width : float, default 936
-        Width of the figure in CSS pixels.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
-    """
+    """Draw the picture of `topology` on a new figure without pyplot, as high as the machine needs."""
     from matplotlib.figure import Figure
 
     prepared = _prepare(make_view(mesh, cluster, axis), group, "auto", collective, size)
@@ -186,11 +157,23 @@ def _prepare(
 ) -> _Prepared:
     if level != "auto" and level not in (0, 1, 2, 3):
         raise TopologyError(f"unknown level {level!r}", hint="choose auto, or a number from 0 (far) to 3 (near)")
-    found = None
+    axis_loads = None
     if view.placement is not None and view.groups is not None:
-        found = loads(view.placement, view.word, collective=collective, size=size, scene=view.scene)
+        axis_loads = loads(view.placement, view.word, collective=collective, size=size, scene=view.scene)
     picked = _members(view, group)
-    return _Prepared(view, found, picked, _caption(view, found, picked), current_theme())
+    return _Prepared(view, axis_loads, picked, _caption(view, axis_loads, picked), current_theme())
+
+
+def _room_in(ax: Axes, prepared: _Prepared) -> _Room:
+    """Set the title, and return the room in axes that the caller made."""
+    reserve(ax, above=_set_title(ax, prepared.view, prepared.loads))
+    figure = ax.get_figure(root=True)
+    engine = None if figure is None else figure.get_layout_engine()
+    if engine is not None and figure is not None:
+        engine.execute(figure)
+    width, height = (side / 72 * PX for side in axes_size(ax))
+    room = max(height - _legend_height(prepared, width), 120.0)
+    return _Room(fit(prepared.view.scene, width, room), width, room, height)
 
 
 def _draw(ax: Axes, prepared: _Prepared, place: _Room, level: int | str, focus: str) -> None:
@@ -237,29 +220,31 @@ def _members(view: View, group: int | str | None) -> int | None:
     return int(number)
 
 
-def _set_title(ax: Axes, view: View, found: Loads | None) -> float:
+def _set_title(ax: Axes, view: View, axis_loads: Loads | None) -> float:
     """Set the title, with the explanation of the axis first. Return its height in points."""
     verdict = ""
-    if found is not None and view.placement is not None:
-        verdict = f"{MARKS[found.state][0]} {view.placement.explain(view.word)}"
+    if axis_loads is not None and view.placement is not None:
+        verdict = f"{MARKS[axis_loads.state][0]} {view.placement.explain(view.word)}"
     return set_title(ax, view.title.replace(", ", SEPARATOR).split(SEPARATOR), verdict=verdict)
 
 
-def _caption(view: View, found: Loads | None, picked: int | None) -> list[str]:
+def _caption(view: View, axis_loads: Loads | None, picked: int | None) -> list[str]:
     """Return the sentences below the picture: the picked group, the busiest link, and what is not shown."""
     lines = [] if view.cluster is not None else ["one cell per rank, without a machine"]
     if picked is not None and view.groups is not None:
         group = view.groups[picked]
-        shown = [f"{rank:,}" for rank in group.ranks]
-        ranks = ", ".join(shown if len(shown) <= 8 else [*shown[:3], "…", shown[-1]])
-        lines.append(f"route of {group.name}: ranks {ranks}" + (f" ({len(shown):,} ranks)" if len(shown) > 8 else ""))
-    link = found.of(found.limit) if found is not None else None
-    if found is not None and link is not None and link.busiest is not None:
+        numbers = [f"{rank:,}" for rank in group.ranks]
+        ranks = ", ".join(numbers if len(numbers) <= 8 else [*numbers[:3], "…", numbers[-1]])
+        lines.append(
+            f"route of {group.name}: ranks {ranks}" + (f" ({len(numbers):,} ranks)" if len(numbers) > 8 else "")
+        )
+    link = axis_loads.of(axis_loads.limit) if axis_loads is not None else None
+    if axis_loads is not None and link is not None and link.busiest is not None:
         k = link.busiest
         count = int(link.groups[k])
         lines.append(
-            f"busiest link for {found.collective} of {format_size(found.size_bytes)} ({found.algorithm_words}): "
-            f"{link.label}, "
+            f"busiest link for {axis_loads.collective} of {format_size(axis_loads.size_bytes)} "
+            f"({axis_loads.algorithm_words}): {link.label}, "
             f"{count:,} group{'s' * (count != 1)}, {format_size(float(link.bytes[k]))}, "
             f"{format_time_us(float(link.seconds[k]) * 1e6)}"
         )
@@ -278,18 +263,15 @@ def _new_axes(
     full = width + 2 * _SIDE
     figure = make((full / PX, 1.0))
     ax = figure.add_axes((_SIDE / full, 0.0, width / full, 1.0))
-    above = _set_title(ax, prepared.view, prepared.loads) / 72 * PX
-    total = above + height + 8
-    figure.set_size_inches(full / PX, total / PX)
-    ax.set_position((_SIDE / full, 8 / total, width / full, height / total))
-    ax.set_in_layout(True)  # set_position() excludes the axes from bbox_inches="tight"
+    above = _set_title(ax, prepared.view, prepared.loads)
+    set_height(ax, height / PX * 72, above=above, below=8 / PX * 72)
     return ax, _Room(chosen, width, room, height)
 
 
 # -- the legend --------------------------------------------------------------------------------------------------------
 
 
-def _entries(view: View, found: Loads | None) -> list[tuple[str, str]]:
+def _entries(view: View, axis_loads: Loads | None) -> list[tuple[str, str]]:
     """Return the entries of the legend: a kind of swatch, and text."""
     entries = []
     if view.word:
@@ -301,11 +283,11 @@ def _entries(view: View, found: Loads | None) -> list[tuple[str, str]]:
         entries.append(("idle", "no rank"))
     if view.scene.is_joined.any():
         entries.append(("nvlink", "NVLink domain"))
-    if found is not None and view.scene.n_nics and len(view.scene.host) > 1:
+    if axis_loads is not None and view.scene.n_nics and len(view.scene.host) > 1:
         entries.append(("load", "link, idle to busiest"))
-        if found.is_conflict:
-            entries.append(("conflict", f"shared, and it limits {found.axis}"))
-        if any(link.groups.max(initial=0) > 1 for link in found.links):
+        if axis_loads.is_conflict:
+            entries.append(("conflict", f"shared, and it limits {axis_loads.axis}"))
+        if any(link.groups.max(initial=0) > 1 for link in axis_loads.links):
             entries.append(("", "×N groups on one link"))
     return entries
 
@@ -363,8 +345,15 @@ def _draw_legend(ax: Axes, prepared: _Prepared, window: Window, width: float, ro
             elif kind == "conflict":
                 box(x, 17, theme.conflict)
                 box(x, 17, None, theme.faint(theme.conflict, 0.6), "/////")
-            ax.text(window.x + x + _swatch_width(kind, view), y, text, fontsize=POINTS, va="center_baseline",
-                    color=rcParams["text.color"], parse_math=False)  # fmt: skip
+            ax.text(
+                window.x + x + _swatch_width(kind, view),
+                y,
+                text,
+                fontsize=POINTS,
+                va="center_baseline",
+                color=rcParams["text.color"],
+                parse_math=False,
+            )
         y += _LINE
     for line in _caption_lines(prepared.caption, width):
         ax.text(window.x, y, line, fontsize=POINTS, va="center_baseline", color=theme.ink2, parse_math=False)

@@ -68,10 +68,10 @@ class Painter:
     """Draws a view on axes whose data coordinates are CSS pixels."""
 
     def __init__(
-        self, ax: Axes, view: View, theme: Theme, found: Loads | None, window: Window, picked: int | None
+        self, ax: Axes, view: View, theme: Theme, loads: Loads | None, window: Window, picked: int | None
     ) -> None:
         self.ax, self.view, self.scene, self.theme = ax, view, view.scene, theme
-        self.loads, self.window, self.drawn, self.picked = found, window, window.drawn, picked
+        self.loads, self.window, self.drawn, self.picked = loads, window, window.drawn, picked
 
     def draw(self) -> None:
         """Draw everything, from the outside in, and the picked group last."""
@@ -92,22 +92,30 @@ class Painter:
     # -- primitives --
 
     def boxes(
-        self, boxes: Floats, fill: str | None, edge: str | None = None, *, radius: float = 0.0, line: float = 1.0,
-        order: float = _BASE, hatch: str | None = None, dashed: bool = False, alpha: float | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        boxes: Floats,
+        fill: str | None,
+        edge: str | None = None,
+        *,
+        radius: float = 0.0,
+        line: float = 1.0,
+        order: float = _BASE,
+        hatch: str | None = None,
+        dashed: bool = False,
+        alpha: float | None = None,
+    ) -> None:
         """Draw boxes of one colour as a single path."""
         from matplotlib.patches import PathPatch
 
-        shown = boxes[self.window.shows(boxes)] if not self.window.is_whole else boxes
-        if not len(shown):
+        inside = boxes[self.window.shows(boxes)] if not self.window.is_whole else boxes
+        if not len(inside):
             return
-        if shown[:, 2:].min() < 2 * radius:
+        if inside[:, 2:].min() < 2 * radius:
             radius = 0.0
-        patch = PathPatch(
-            rounded(shown, radius), facecolor=fill or "none", edgecolor=edge or "none", linewidth=line / PX * 72,
-            zorder=order, hatch=hatch, linestyle=(0, (4, 3)) if dashed else "solid", alpha=alpha,
-        )  # fmt: skip
-        self.add(patch)
+        colors = {"facecolor": fill or "none", "edgecolor": edge or "none", "alpha": alpha, "hatch": hatch}
+        dashes: Any = (0, (4, 3)) if dashed else "solid"
+        path = rounded(inside, radius)
+        self.add(PathPatch(path, linewidth=line / PX * 72, linestyle=dashes, zorder=order, **colors))
 
     def add(self, artist: Any) -> None:
         """Add an artist, clipped to the window."""
@@ -125,9 +133,12 @@ class Painter:
         return Rectangle((view.x, view.y), view.width, view.height, transform=self.ax.transData)
 
     def lines(
-        self, lines: Sequence[Any] | Floats, colors: str | Sequence[str], widths: float | Sequence[float],
+        self,
+        lines: Sequence[Any] | Floats,
+        colors: str | Sequence[str],
+        widths: float | Sequence[float],
         order: float = _BASE,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Draw polylines, with one colour and width for all or for each."""
         from matplotlib.collections import LineCollection
 
@@ -138,9 +149,18 @@ class Painter:
         self.add(LineCollection(list(lines), colors=colors, linewidths=thick, zorder=order, capstyle="butt"))
 
     def text(
-        self, candidates: Iterable[str], x: float, y: float, color: str, *, room: float = math.inf,
-        align: str = "left", bold: bool = False, order: float = _TEXT, turned: bool = False,
-    ) -> bool:  # fmt: skip
+        self,
+        candidates: Iterable[str],
+        x: float,
+        y: float,
+        color: str,
+        *,
+        room: float = math.inf,
+        align: str = "left",
+        bold: bool = False,
+        order: float = _TEXT,
+        turned: bool = False,
+    ) -> bool:
         """Write the first text that fits, centred on y. Return False if none fits."""
         weight = "bold" if bold else "normal"
         text = next((text for text in candidates if text and text_pixels(text, weight) <= room), None)
@@ -150,15 +170,14 @@ class Painter:
         half = text_pixels(text, weight) / 2
         reach = (6.0, half) if turned else (half, 6.0)
         center = x if turned else x + {"left": half, "center": 0.0, "right": -half}[align]
-        if not (
-            view.x <= center - reach[0] and center + reach[0] <= view.x + view.width
-            and view.y <= y - reach[1] + 1 and y + reach[1] <= view.y + view.height + 1
-        ):  # fmt: skip
+        across = view.x <= center - reach[0] and center + reach[0] <= view.x + view.width
+        down = view.y <= y - reach[1] + 1 and y + reach[1] <= view.y + view.height + 1
+        if not (across and down):
             return False
-        self.ax.text(
-            x, y, text, color=color, fontsize=POINTS, weight=weight, ha="center" if turned else align,
-            va="center" if turned else "center_baseline", rotation=90 if turned else 0, zorder=order, parse_math=False,
-        )  # fmt: skip
+        place: Any = {"ha": align, "va": "center_baseline"}
+        if turned:
+            place = {"ha": "center", "va": "center", "rotation": 90}
+        self.ax.text(x, y, text, color=color, fontsize=POINTS, weight=weight, zorder=order, parse_math=False, **place)
         return True
 
     # -- loads --
@@ -171,8 +190,8 @@ class Painter:
         most = self.loads.seconds
         if not math.isfinite(most) or most <= 0:  # no bandwidth is known, so compare the bytes of this kind of link
             return link.bytes / max(float(link.bytes.max(initial=0.0)), 1.0)
-        known: Floats = np.nan_to_num(link.seconds / most, nan=0.15)
-        return known
+        shares: Floats = np.nan_to_num(link.seconds / most, nan=0.15)
+        return shares
 
     def link(self, drawn_as: str) -> LinkLoad | None:
         """Return the load of an array of the layout."""
@@ -200,21 +219,20 @@ class Painter:
         share, link = self.share("pod"), self.link("pod")
         for pod, (x, top, bottom, neck, base) in enumerate(drawn.funnel.tolist()):
             slim = max(neck, 3) / 2
-            used = 0.0 if share is None else float(share[pod])
-            color = self.heat(used, "pod") if used else theme.cell
-            edge = color if used else theme.line2
-            outline = [
-                (x - slim, top), (x + slim, top), (x + slim, top + 6), (x + base / 2, bottom), (x - base / 2, bottom),
-                (x - slim, top + 6),
-            ]  # fmt: skip
-            limits = used >= 0.999 and self.is_limit("pod")
+            load = 0.0 if share is None else float(share[pod])
+            color = self.heat(load, "pod") if load else theme.cell
+            edge = color if load else theme.line2
+            top_half, bottom_half = [(-slim, top), (slim, top)], [(base / 2, bottom), (-base / 2, bottom)]
+            corners = [*top_half, (slim, top + 6), *bottom_half, (-slim, top + 6)]
+            outline = [(x + shift, y) for shift, y in corners]
+            limits = load >= 0.999 and self.is_limit("pod")
             self._polygon(outline, color, edge, theme.faint(theme.conflict, 0.6) if limits else None)
-            if used and link is not None:
+            if load and link is not None:
                 slot = self.slot("exit", pod)
                 count = f"×{int(link.groups[pod]):,}"
                 if slot is not None:
-                    self._label(slot, [f"■ {count}", count] if limits else [count],
-                                theme.conflict if limits else theme.ink2, bold=limits)  # fmt: skip
+                    words = [f"■ {count}", count] if limits else [count]
+                    self._label(slot, words, theme.conflict if limits else theme.ink2, bold=limits)
 
     def _polygon(self, points: list[tuple[float, float]], fill: str, edge: str, hatch: str | None) -> None:
         from matplotlib.patches import Polygon
@@ -236,8 +254,8 @@ class Painter:
         wide = 4.0 if self.drawn.detail else 2.5
         self.lines(
             drawn.uplink.reshape(-1, 3, 2),
-            [self.heat(one, self._unit_link()) for one in share],
-            [1 + (wide - 1) * math.sqrt(min(one, 1)) for one in share],
+            [self.heat(load, self._unit_link()) for load in share],
+            [1 + (wide - 1) * math.sqrt(min(load, 1)) for load in share],
         )
 
     def _unit_link(self) -> str:
@@ -269,20 +287,20 @@ class Painter:
         up, below = self.share("leaf"), self._rail_share()
         colors = []
         for k in range(len(drawn.leaf)):
-            used = 0.0 if up is None else float(up[k])
-            if used:
-                colors.append(self.heat(used, "leaf"))
+            load = 0.0 if up is None else float(up[k])
+            if load:
+                colors.append(self.heat(load, "leaf"))
             else:
                 colors.append(theme.faint(theme.load, 0.3) if below[k] else theme.cell)
         for color in set(colors):
-            mine = drawn.leaf[[one == color for one in colors]]
-            self.boxes(mine, color, theme.line2 if drawn.leaf[0, 2] > 4 else None, radius=2, order=_CELLS)
+            leaves = drawn.leaf[[shade == color for shade in colors]]
+            self.boxes(leaves, color, theme.line2 if drawn.leaf[0, 2] > 4 else None, radius=2, order=_CELLS)
         if self.is_limit("leaf") and up is not None:
-            self.boxes(drawn.leaf[up >= 0.999], None, theme.faint(theme.conflict, 0.6), hatch="/////", line=0,
-                       order=_CELLS + 0.1)  # fmt: skip
-        again = set(self._route.leaves.tolist())  # the texts of a picked group are written over the veil instead
+            hatch = theme.faint(theme.conflict, 0.6)
+            self.boxes(drawn.leaf[up >= 0.999], None, hatch, hatch="/////", line=0, order=_CELLS + 0.1)
+        lit_leaves = set(self._route.leaves.tolist())  # the texts of a picked group are written over the veil instead
         for k, (x, y, width, height) in enumerate(drawn.leaf.tolist()):
-            if height >= 12 and width >= 18 and k not in again:
+            if height >= 12 and width >= 18 and k not in lit_leaves:
                 self._name_leaf(k, x, y, width, height, theme.text_on(colors[k]))
 
     def _name_leaf(self, k: int, x: float, y: float, width: float, height: float, color: str, **style: Any) -> None:
@@ -294,16 +312,16 @@ class Painter:
         """Return the largest load of the NICs of every rail."""
         scene = self.scene
         share = self.share("nic")
-        found = np.zeros(len(scene.unit_id) * max(scene.rails, 1))
+        largest = np.zeros(len(scene.unit_id) * max(scene.rails, 1))
         if share is None or not scene.rails:
-            return found
+            return largest
         unit = scene.unit_of[scene.box_of]
         for index, kind in enumerate(scene.kinds):
             where = np.flatnonzero(scene.kind_of == index)
             for nic in np.flatnonzero(kind.nic_rail >= 0).tolist():
-                mine = share[scene.first_nic[where] + nic]
-                np.maximum.at(found, unit[where] * scene.rails + int(kind.nic_rail[nic]), mine)
-        return found
+                loads = share[scene.first_nic[where] + nic]
+                np.maximum.at(largest, unit[where] * scene.rails + int(kind.nic_rail[nic]), loads)
+        return largest
 
     def _rails(self) -> None:
         drawn, scene = self.drawn, self.scene
@@ -314,25 +332,25 @@ class Painter:
         of_line = np.repeat(share.reshape(-1, 1, scene.rails), rows, axis=1).ravel().tolist()
         self.lines(
             drawn.rail.reshape(-1, 3, 2),
-            [self.heat(one, "nic") for one in of_line],
-            [1 + 2 * math.sqrt(min(one, 1)) for one in of_line],
+            [self.heat(load, "nic") for load in of_line],
+            [1 + 2 * math.sqrt(min(load, 1)) for load in of_line],
             _CELLS - 0.5,
         )
         nic = self.share("nic")
         seen = np.isfinite(drawn.drop[:, 0])
-        used = [0.0] * int(seen.sum()) if nic is None else nic[seen].tolist()
+        loads = [0.0] * int(seen.sum()) if nic is None else nic[seen].tolist()
         self.lines(
             drawn.drop[seen].reshape(-1, 3, 2),
-            [self.heat(one, "nic") for one in used],
-            [1 + 1.5 * math.sqrt(min(one, 1)) for one in used],
+            [self.heat(load, "nic") for load in loads],
+            [1 + 1.5 * math.sqrt(min(load, 1)) for load in loads],
             _CELLS - 0.4,
         )
         if scene.is_rack:
             ends = drawn.drop[seen][:, 4:6]
             dots = np.column_stack([ends - 2, np.full((len(ends), 2), 4.0)])
-            for color in {self.heat(one, "nic") for one in used}:
-                mine = [self.heat(one, "nic") == color for one in used]
-                self.boxes(dots[mine], color, radius=2, order=_CELLS - 0.3)
+            for color in {self.heat(load, "nic") for load in loads}:
+                is_color = [self.heat(load, "nic") == color for load in loads]
+                self.boxes(dots[is_color], color, radius=2, order=_CELLS - 0.3)
 
     def _boxes(self) -> None:
         drawn, theme, scene = self.drawn, self.theme, self.scene
@@ -341,43 +359,44 @@ class Painter:
             pad = np.array([-2.0, 0.0, 4.0, 3.0])
             fill = theme.panel if drawn.detail >= 2 else None
             quiet = drawn.detail == 1 and not scene.is_rack
-            self.boxes(drawn.box[joined] + pad, fill, theme.faint(theme.nvlink, 0.6) if quiet else theme.nvlink,
-                       radius=5 if drawn.detail >= 2 else 2, line=1.5 if drawn.detail >= 2 else 1)  # fmt: skip
-            self.boxes(drawn.box[~joined] + pad, fill, theme.line if quiet else theme.line2,
-                       radius=5 if drawn.detail >= 2 else 2)  # fmt: skip
+            radius, line = (5, 1.5) if drawn.detail >= 2 else (2, 1)
+            edge = theme.faint(theme.nvlink, 0.6) if quiet else theme.nvlink
+            self.boxes(drawn.box[joined] + pad, fill, edge, radius=radius, line=line)
+            self.boxes(drawn.box[~joined] + pad, fill, theme.line if quiet else theme.line2, radius=radius)
         link = self.link("device")
-        used = np.zeros(len(drawn.bar), dtype=bool)
+        is_used = np.zeros(len(drawn.bar), dtype=bool)
         busy: npt.NDArray[np.bool_] = np.zeros(scene.n_devices, dtype=bool) if link is None else link.bytes > 0
         if scene.is_rack:
             of_box = np.bincount(scene.box_of[self._host_of], weights=busy, minlength=len(scene.unit_of)) > 0
-            used = of_box[: len(used)] if len(drawn.bar) else used
+            is_used = of_box[: len(is_used)] if len(drawn.bar) else is_used
             for slot in _tray_slots(drawn.tray):
                 self.boxes(slot, theme.faint(theme.nvlink, 0.45), order=_CELLS)
             if drawn.detail >= 2:
                 self._name_trays()
         elif len(drawn.bar):
             key = self._host_of * 64 + np.concatenate([[0], self._set_of])[1:]
-            used = np.isin(drawn.bar_host * 64 + drawn.bar_set, key[busy])
+            is_used = np.isin(drawn.bar_host * 64 + drawn.bar_set, key[busy])
         for state in (False, True):
-            self.boxes(drawn.bar[used == state], theme.faint(theme.nvlink, _USED_BAR if state else 0.7), radius=3,
-                       order=_CELLS)  # fmt: skip
+            color = theme.faint(theme.nvlink, _USED_BAR if state else 0.7)
+            self.boxes(drawn.bar[is_used == state], color, radius=3, order=_CELLS)
         if drawn.detail >= 3:
             for k, (x, y, width, height) in enumerate(drawn.bar.tolist()):
                 kind = scene.kinds[scene.kind_of[drawn.bar_host[k]]]
                 word = "NVSwitch" if kind.has_switch else "NVLink"
                 rate = "" if math.isnan(kind.nvlink_gbs) else f" · {format_bandwidth(kind.nvlink_gbs)} per GPU"
-                color = theme.text_on(theme.faint(theme.nvlink, _USED_BAR if used[k] else 0.7))
+                color = theme.text_on(theme.faint(theme.nvlink, _USED_BAR if is_used[k] else 0.7))
                 self.text([word + rate, word], x + width / 2, y + height / 2, color, room=height - 8, turned=True)
         if drawn.detail >= 2 and not scene.is_rack:
             self._stubs(busy)
 
-    def _blank_bars(self, found: Route) -> None:
+    def _blank_bars(self, picked_route: Route) -> None:
         """Hide the names of the NVLink bars that a route covers."""
         # The colour of a bar in use, seen through the veil.
         bar, fill = self.drawn.bar, self.theme.faint(self.theme.nvlink, 1 - (1 - _USED_BAR) * (1 - _VEIL))
         if self.drawn.detail < 3 or not len(bar):
             return
-        starts = np.array([one.points[0] for one in found.stretches if one.kind == "nvlink"]).reshape(-1, 1, 2)
+        points = [stretch.points[0] for stretch in picked_route.stretches if stretch.kind == "nvlink"]
+        starts = np.array(points).reshape(-1, 1, 2)
         inside = ((starts >= bar[:, :2]) & (starts <= bar[:, :2] + bar[:, 2:])).all(axis=2).any(axis=0)
         self.boxes(bar[inside], fill, radius=3, order=_ROUTE - 0.1)
 
@@ -395,11 +414,11 @@ class Painter:
     def _host_of(self) -> npt.NDArray[np.intp]:
         """The host of every device, in the order of drawing."""
         scene = self.scene
-        found = np.zeros(scene.n_devices, dtype=np.intp)
+        hosts = np.zeros(scene.n_devices, dtype=np.intp)
         for index, kind in enumerate(scene.kinds):
             where = np.flatnonzero(scene.kind_of == index)
-            found[scene.first_device[where][:, None] + np.arange(kind.devices)] = where[:, None]
-        return found
+            hosts[scene.first_device[where][:, None] + np.arange(kind.devices)] = where[:, None]
+        return hosts
 
     @cached_property
     def _local_of(self) -> npt.NDArray[np.intp]:
@@ -442,8 +461,9 @@ class Painter:
         if not len(drawn.nic):
             return
         share, link = self.share("nic"), self.link("nic")
-        used = np.zeros(len(drawn.nic)) if share is None else share
+        loads = np.zeros(len(drawn.nic)) if share is None else share
         if not scene.is_rack:
+            # A line turns halfway to its NIC, so that the lines of neighbouring devices stay parallel.
             lines, colors, widths = [], [], []
             for host in range(len(scene.host)):
                 kind = scene.kinds[scene.kind_of[host]]
@@ -453,32 +473,32 @@ class Painter:
                     left, top, _, tall = drawn.nic[number].tolist()
                     turn, level, middle = (x + width + left) / 2, y + height / 2, top + tall / 2
                     lines.append([(x + width - 1, level), (turn, level), (turn, middle), (left, middle)])
-                    colors.append(self.heat(float(used[number]), "nic"))
-                    widths.append(2.0 if used[number] else 1.0)
+                    colors.append(self.heat(float(loads[number]), "nic"))
+                    widths.append(2.0 if loads[number] else 1.0)
             self.lines(lines, colors, widths, _CELLS - 0.2)
-        colors = [self.heat(one, "nic") if one else theme.cell for one in used.tolist()]
+        colors = [self.heat(load, "nic") if load else theme.cell for load in loads.tolist()]
         for color in set(colors):
-            mine = np.array([one == color for one in colors])
+            is_color = np.array([shade == color for shade in colors])
             edge = theme.line2 if color == theme.cell else None
-            self.boxes(drawn.nic[mine], color, edge, radius=2, order=_CELLS + 0.2)
-        shared = np.zeros(len(used), dtype=bool)
+            self.boxes(drawn.nic[is_color], color, edge, radius=2, order=_CELLS + 0.2)
+        shared = np.zeros(len(loads), dtype=bool)
         if self.is_limit("nic") and link is not None:
-            shared = (used >= 0.999) & (link.groups > 1)
-            self.boxes(drawn.nic[shared], None, theme.faint(theme.conflict, 0.45), line=0, hatch="//////",
-                       order=_CELLS + 0.3)  # fmt: skip
+            shared = (loads >= 0.999) & (link.groups > 1)
+            hatch = theme.faint(theme.conflict, 0.45)
+            self.boxes(drawn.nic[shared], None, hatch, line=0, hatch="//////", order=_CELLS + 0.3)
         if scene.is_rack:
             return
-        again = set(self._route.nics.tolist())
+        lit_nics = set(self._route.nics.tolist())
         for number, (x, y, width, height) in enumerate(drawn.nic.tolist()):
             count = 0 if link is None else int(link.groups[number])
-            if number in again:
+            if number in lit_nics:
                 continue
             plate = colors[number] if shared[number] else None
             self._name_nic(count, [x, y, width, height], theme.text_on(colors[number]), plate=plate)
-            if link is not None and used[number] and drawn.detail >= 3:
+            if link is not None and loads[number] and drawn.detail >= 3:
                 room = width + 8 if scene.kinds[0].nic_space == 1 else 0
-                self.text([format_size(float(link.bytes[number]))], x + width, y - 8, theme.ink2, room=room,
-                          align="right")  # fmt: skip
+                size = format_size(float(link.bytes[number]))
+                self.text([size], x + width, y - 8, theme.ink2, room=room, align="right")
 
     def _name_nic(
         self, count: int, box: list[float], color: str, *, plate: str | None = None, order: float = _TEXT
@@ -521,10 +541,10 @@ class Painter:
             self.boxes(box[(group >= 0) & (group % N_GROUPS == k)], theme.resting(k), radius=radius, order=_CELLS)
         idle = box[group < 0] + np.array([0.5, 0.5, -1.0, -1.0])
         self.boxes(idle, None, theme.line2 if drawn.detail else theme.line, radius=radius, order=_CELLS)
-        shown = np.setdiff1d(np.flatnonzero(self.window.shows(box)), self._lit)
+        devices = np.setdiff1d(np.flatnonzero(self.window.shows(box)), self._lit)
         if drawn.cell_width < 22 or drawn.cell_height < 13:
             return
-        for device in shown.tolist():
+        for device in devices.tolist():
             number = int(group[device])
             ground = theme.resting(number) if number >= 0 else None
             color = theme.text_on(ground) if ground else theme.ink2
@@ -571,8 +591,8 @@ class Painter:
         if cluster is None:
             return f"rank {device}"
         node, local = cluster.locate(device)
-        one = cluster.templates[cluster.kinds[node]].devices[local]
-        return f"{'CPU' if one.backend == 'cpu' else 'GPU'} {one.id}"
+        model = cluster.templates[cluster.kinds[node]].devices[local]
+        return f"{'CPU' if model.backend == 'cpu' else 'GPU'} {model.id}"
 
     def _image(self, box: Floats) -> None:
         """Draw very many devices as one image with two pixels per CSS pixel."""
@@ -630,8 +650,8 @@ class Painter:
             elif label.kind == "unit":
                 self._label(label, self._unit_names(k, hosts[1]), theme.ink2)
             elif label.kind == "box":
-                self._label(label, self._box_names(k), theme.ink if drawn.detail >= 3 else theme.ink2,
-                            bold=drawn.detail >= 3)  # fmt: skip
+                color = theme.ink if drawn.detail >= 3 else theme.ink2
+                self._label(label, self._box_names(k), color, bold=drawn.detail >= 3)
             elif label.kind == "up" and share[k] and link is not None:
                 count = int(link.groups.reshape(len(scene.unit_id), -1)[k].max())
                 self._label(label, [f"↑ ×{count:,}"], theme.ink2)
@@ -674,38 +694,36 @@ class Painter:
         from matplotlib.patches import Rectangle
 
         window = self.window
-        shade = Rectangle(
-            (window.x, window.y), window.width, window.height, facecolor=rcParams["figure.facecolor"],
-            alpha=_VEIL, edgecolor="none", zorder=_SHADE,
-        )  # fmt: skip
-        self.ax.add_patch(shade)
-        found = self._route
+        paper = rcParams["figure.facecolor"]
+        look: Any = {"facecolor": paper, "edgecolor": "none", "alpha": _VEIL, "zorder": _SHADE}
+        self.ax.add_patch(Rectangle((window.x, window.y), window.width, window.height, **look))
+        picked_route, stretches = self._route, self._route.stretches
         limit = self._limit_kinds()
         thick = 5.0 if drawn.detail >= 3 else 3.0 if drawn.detail else min(max(drawn.cell_height * 0.24, 1.5), 3.0)
         # Uplinks of neighbouring units are close together, and must not merge.
         lanes = np.diff(np.unique(drawn.uplink[:, 4]))
         slim = min(thick, max(1.0, 0.6 * float(lanes.min(initial=thick))))
-        self._blank_bars(found)
-        lines = [one.points for one in found.stretches]
-        widths = [slim if one.kind == "up" else thick for one in found.stretches]
-        colors = [theme.conflict if one.kind in limit else theme.accent for one in found.stretches]
+        self._blank_bars(picked_route)
+        lines = [stretch.points for stretch in stretches]
+        widths = [slim if stretch.kind == "up" else thick for stretch in stretches]
+        colors = [theme.conflict if stretch.kind in limit else theme.accent for stretch in stretches]
         halo = [width + 2.5 if width == thick else width for width in widths]
-        self.lines(lines, rcParams["figure.facecolor"], halo, _ROUTE)
+        self.lines(lines, paper, halo, _ROUTE)
         self.lines(lines, colors, widths, _ROUTE + 0.1)
         is_known = scene.network == "known"
         if is_known:
-            self.boxes(drawn.leaf[found.leaves], theme.accent, radius=2, order=_LIT)
-            for k in found.leaves.tolist():
+            self.boxes(drawn.leaf[picked_route.leaves], theme.accent, radius=2, order=_LIT)
+            for k in picked_route.leaves.tolist():
                 x, y, width, height = drawn.leaf[k].tolist()
                 if height >= 12 and width >= 18:
                     self._name_leaf(k, x, y, width, height, theme.text_on(theme.accent), bold=True, order=_TOP)
         else:
-            self.boxes(drawn.leaf[found.leaves], None, theme.accent, radius=3, dashed=True, line=2, order=_LIT)
+            self.boxes(drawn.leaf[picked_route.leaves], None, theme.accent, radius=3, dashed=True, line=2, order=_LIT)
         if len(drawn.nic):
             color = theme.conflict if "nic" in limit else theme.accent
-            self.boxes(drawn.nic[found.nics], color, rcParams["figure.facecolor"], radius=2, order=_LIT)
+            self.boxes(drawn.nic[picked_route.nics], color, paper, radius=2, order=_LIT)
             link = self.link("nic")
-            for number in [] if scene.is_rack else found.nics.tolist():
+            for number in [] if scene.is_rack else picked_route.nics.tolist():
                 count = 0 if link is None else int(link.groups[number])
                 self._name_nic(count, drawn.nic[number].tolist(), theme.text_on(color), order=_TOP)
         color = theme.groups[picked % N_GROUPS]
@@ -713,10 +731,9 @@ class Painter:
         if drawn.detail == 0:
             grow = np.maximum(3.0 - box[:, 2:], 0)
             box = np.column_stack([box[:, :2] - grow / 2, box[:, 2:] + grow])
-        self.boxes(box, color, None if drawn.detail == 0 else rcParams["figure.facecolor"],
-                   radius=3 if drawn.detail else 0, order=_LIT)  # fmt: skip
-        for device, one in zip(devices.tolist(), box.tolist(), strict=True):
-            self._name_device(device, one, theme.text_on(color), _TOP)
+        self.boxes(box, color, paper if drawn.detail else None, radius=3 if drawn.detail else 0, order=_LIT)
+        for device, place in zip(devices.tolist(), box.tolist(), strict=True):
+            self._name_device(device, place, theme.text_on(color), _TOP)
 
     @cached_property
     def _lit(self) -> Ints:
@@ -755,6 +772,7 @@ def rounded(boxes: Floats, radius: float) -> Any:
         codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
     else:
         r = np.minimum(radius, np.minimum(w, h) / 2)
+        # One corner with its curve after the other: start, control and end.
         points = np.stack([
             x0 + r, y0, x1 - r, y0, x1, y0, x1, y0 + r, x1, y1 - r, x1, y1, x1 - r, y1,
             x0 + r, y1, x0, y1, x0, y1 - r, x0, y0 + r, x0, y0, x0 + r, y0, x0 + r, y0,

@@ -10,19 +10,38 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.base._errors import BenchError
 from meshlab.base._units import format_bandwidth, format_size
 from meshlab.plots._curves import scale_sizes, time_tick
+from meshlab.plots._panels import (
+    BETWEEN,
+    GAP,
+    LEFT,
+    LINE,
+    TEXT,
+    TICKS,
+    PanelSize,
+    SizeLabel,
+    fit_ticks,
+    label_rows,
+    panel_width,
+    powers_of_ten,
+    size_position,
+    split_panels,
+    write_heading,
+)
 from meshlab.plots._style import (
     PALETTE,
+    Margins,
     axes_size,
+    check_type,
     figure_svg,
-    font_size,
-    new_figure,
+    light_grid,
+    open_axes,
     reserve,
     set_title,
     text_width,
     wrap_words,
+    write_beside,
 )
 from meshlab.plots._theme import current_theme
 from meshlab.prediction._calibration import Calibrated, Calibration
@@ -37,18 +56,11 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
-_TEXT = 9.0
-_LINE = 12.0
-"""Height of a line of text, in points."""
-
 _WIDTH, _PANEL, _WIDEST = 8.0, 180.0, 330.0
 """Width of a figure in inches; minimum and preferred maximum width of a panel in points."""
 
 _TALL, _BELOW_TALL = 150.0, 52.0
 """Height of the times and of the ratios below them in a new figure, in points."""
-
-_LEFT, _GAP, _BETWEEN, _TICKS = 44.0, 18.0, 10.0, 30.0
-"""Room in points: left of a panel, between columns, between times and ratios, and below a panel."""
 
 _MOST_PANELS = 6
 _MOST_NAMED = 3
@@ -124,17 +136,15 @@ def prediction(prediction: Prediction, results: Any = None, *, ax: Axes | None =
     >>> len(ax.child_axes)
     2
     """
-    given: Any = prediction
-    if not isinstance(given, Prediction):
-        raise BenchError(f"prediction must be a Prediction, not {type(given).__name__}; pass ml.predict(mesh, cluster)")
-    shown = prediction.lines[:_MOST_PANELS]
-    points = [prediction.measured(line, results) if results is not None else _NOTHING for line in shown]
-    panels = [_of_line(line, *pair) for line, pair in zip(shown, points, strict=True)]
+    check_type("prediction", prediction, Prediction, hint="pass ml.predict(mesh, cluster)")
+    lines = prediction.lines[:_MOST_PANELS]
+    points = [prediction.measured(line, results) if results is not None else _NOTHING for line in lines]
+    panels = [_line_panel(line, *pair) for line, pair in zip(lines, points, strict=True)]
     parts = [part for part in (str(prediction.mesh), prediction.title) if part]
     note = [f"model of NCCL {prediction.constants}"] * bool(prediction.constants)
     note += [f"calibrated with {prediction.where}"] * bool(prediction.where and prediction.cluster is not None)
-    if len(prediction.lines) > len(shown):
-        note.append(f"{len(shown)} of {len(prediction.lines)} lines are drawn")
+    if len(prediction.lines) > len(lines):
+        note.append(f"{len(lines)} of {len(prediction.lines)} lines are drawn")
     if any(not panel.is_drawn.all() for panel in panels):
         note.append("a band without a line: right within a factor of 2")
     return _draw(panels, ["predicted time per call", *parts], note, ax)
@@ -166,15 +176,13 @@ def calibration(calibration: Calibration, *, ax: Axes | None = None) -> Axes:
     >>> len(ax.child_axes)
     2
     """
-    given: Any = calibration
-    if not isinstance(given, Calibration):
-        raise BenchError(f"calibration must be a Calibration, not {type(given).__name__}; pass ml.calibrate(results)")
+    check_type("calibration", calibration, Calibration, hint="pass ml.calibrate(results)")
     lines = calibration.lines[:_MOST_PANELS]
     note = ["each size is predicted by a fit without it"]
     if len(calibration.lines) > len(lines):
         note.append(f"{len(lines)} of {len(calibration.lines)} fits are drawn")
     parts = ["calibration", *(part for part in (calibration.where, calibration.mode) if part)]
-    return _draw([_of_fit(calibration, one) for one in lines], parts, note, ax)
+    return _draw([_fit_panel(calibration, line) for line in lines], parts, note, ax)
 
 
 def figure_html(value: Prediction | Calibration) -> str:
@@ -189,7 +197,7 @@ def figure_of(value: Prediction | Calibration) -> Figure:
 
     has_ratios = isinstance(value, Calibration)
     n = min(len(value.lines), _MOST_PANELS)
-    figure = Figure((_WIDTH, _height(n, _columns(_WIDTH * 72 - _LEFT, n), has_ratios=has_ratios) / 72))
+    figure = Figure((_WIDTH, _height(n, _columns(_WIDTH * 72 - LEFT, n), has_ratios=has_ratios) / 72))
     where = value.title if isinstance(value, Prediction) else value.where
     figure.set_label(f"{'calibration' if has_ratios else 'predicted time per call'} on {where}")
     value.plot(ax=figure.add_axes((0.0, 0.0, 1.0, 1.0)))
@@ -199,12 +207,14 @@ def figure_of(value: Prediction | Calibration) -> Figure:
 _NOTHING = np.empty(0), np.empty(0)
 
 
-def _of_line(line: PredictedLine, sizes: Floats, times: Floats) -> _Panel:
-    expected = np.exp(_at(sizes, line.size_bytes, np.log(line.time_us)))
+def _line_panel(line: PredictedLine, sizes: Floats, times: Floats) -> _Panel:
+    expected = np.exp(_interpolated(sizes, line.size_bytes, np.log(line.time_us)))
     ratio = times / expected
     basis = np.array(line.basis)
     bound = f"bound {format_bandwidth(line.bound_gbs)}: {line.bound}" if np.isfinite(line.bound_gbs) else ""
-    low, high = (np.exp(_at(sizes, line.size_bytes, np.log(edge))) for edge in (line.time_us_lo, line.time_us_hi))
+    low, high = (
+        np.exp(_interpolated(sizes, line.size_bytes, np.log(edge))) for edge in (line.time_us_lo, line.time_us_hi)
+    )
     return _Panel(
         title=line.title,
         size=line.size_bytes,
@@ -223,20 +233,20 @@ def _of_line(line: PredictedLine, sizes: Floats, times: Floats) -> _Panel:
     )
 
 
-def _of_fit(calibration: Calibration, one: Calibrated) -> _Panel:
-    size, time = np.array(one.fit.size_bytes, dtype=np.float64), np.array(one.time_us)
-    errors = np.array(one.fit.errors)
+def _fit_panel(calibration: Calibration, line: Calibrated) -> _Panel:
+    size, time = np.array(line.fit.size_bytes, dtype=np.float64), np.array(line.time_us)
+    errors = np.array(line.fit.errors)
     suspects = [
-        (size, time) for name, axis, size, time in calibration.outliers if (name, axis) == (one.collective, one.axis)
+        (size, time) for name, axis, size, time in calibration.outliers if (name, axis) == (line.collective, line.axis)
     ]
     more = np.array(suspects, dtype=np.float64).reshape(-1, 2)
     unknown = np.full(len(more), np.nan)
     return _Panel(
-        title=f"{one.collective} · {one.axis or 'all ranks'} ({one.signature})",
+        title=f"{line.collective} · {line.axis or 'all ranks'} ({line.signature})",
         size=size,
         time=time * np.exp(-errors),
-        low=time * np.exp(-errors - one.fit.half_width),
-        high=time * np.exp(-errors + one.fit.half_width),
+        low=time * np.exp(-errors - line.fit.half_width),
+        high=time * np.exp(-errors + line.fit.half_width),
         is_drawn=np.ones(size.size, dtype=bool),
         is_fitted=np.ones(size.size, dtype=bool),
         choices=[],
@@ -244,14 +254,14 @@ def _of_fit(calibration: Calibration, one: Calibrated) -> _Panel:
         bound="",
         points=(np.concatenate([size, more[:, 0]]), np.concatenate([time, more[:, 1]])),
         ratio=np.concatenate([np.exp(errors), unknown]),
-        inside=np.concatenate([np.abs(errors) <= one.fit.half_width, unknown > 0]),
+        inside=np.concatenate([np.abs(errors) <= line.fit.half_width, unknown > 0]),
         is_suspect=np.concatenate([errors > np.inf, np.isnan(unknown)]),
     )
 
 
-def _at(sizes: Floats, known: Floats, values: Floats) -> Floats:
-    """Interpolate over the logarithm of the size. NaN outside of the known sizes."""
-    return np.interp(np.log(sizes), np.log(known), values, left=np.nan, right=np.nan)
+def _interpolated(sizes: Floats, grid: Floats, values: Floats) -> Floats:
+    """Interpolate over the logarithm of the size. NaN outside of the grid."""
+    return np.interp(np.log(sizes), np.log(grid), values, left=np.nan, right=np.nan)
 
 
 # -- layout ------------------------------------------------------------------------------------------------------------
@@ -259,60 +269,35 @@ def _at(sizes: Floats, known: Floats, values: Floats) -> Floats:
 
 def _columns(width: float, n: int) -> int:
     """Return the number of columns of panels: as many as fit, but no more than needed for the same number of rows."""
-    most = max(1, min(int((width + _GAP) // (_PANEL + _LEFT + _GAP)), n, 3))
+    most = max(1, min(int((width + GAP) // (_PANEL + LEFT + GAP)), n, 3))
     return -(-n // -(-n // most))
 
 
 def _height(n: int, n_columns: int, *, has_ratios: bool) -> float:
     """Return the height of a new figure, in points."""
-    each = _TALL + _heading_height() + _TICKS + has_ratios * (_BELOW_TALL + _BETWEEN)
-    return -(-n // n_columns) * each + 62.0
-
-
-def _heading_height(n_rows: int = 2) -> float:
-    return _LINE * (n_rows + 1) + 12.0
+    heading = 3 * LINE + 12
+    return -(-n // n_columns) * (_TALL + heading + TICKS + has_ratios * (_BELOW_TALL + BETWEEN)) + 62.0
 
 
 def _draw(panels: Sequence[_Panel], parts: Sequence[str], note: Sequence[str], ax: Axes | None) -> Axes:
     """Draw the panels into the area of the axes."""
     has_ratios = any(np.isfinite(panel.ratio).any() for panel in panels)
-    if ax is None:
-        width = _WIDTH if len(panels) > 1 else (_WIDEST + _LEFT) / 72 + 1.6
-        height = _height(len(panels), _columns(width * 72 - _LEFT, len(panels)), has_ratios=has_ratios) / 72
-        ax = new_figure((width, height)).add_axes((0.0, 0.0, 1.0, 1.0))
+    width = _WIDTH * 72 if len(panels) > 1 else _WIDEST + LEFT + 115
+    height = _height(len(panels), _columns(width - LEFT, len(panels)), has_ratios=has_ratios)
+    ax = open_axes(ax, width, height, Margins(0, 0, 0, 0))
     reserve(ax, left=4.0, right=16.0, below=4.0)
-    above = set_title(ax, parts, note=note)
-    reserve(ax, above=above)
-    ax.set_axis_off()
-    width, height = axes_size(ax)
-    n_columns = _columns(width, len(panels))
-    n_rows = -(-len(panels) // n_columns)
-    cell_width, cell_height = (width + _GAP) / n_columns, height / n_rows
-    plot_width = cell_width - _GAP - _LEFT
-    labels = [_choice_labels(panel, plot_width) for panel in panels]
-    for number, panel in enumerate(panels):
-        column, row = number % n_columns, number // n_columns
-        in_row = slice(row * n_columns, (row + 1) * n_columns)
-        titles = [_wrapped(one.title, plot_width + _LEFT - 4) for one in panels[in_row]]
-        n_above = max((label.row + 1 for placed in labels[in_row] for label in placed), default=0)
-        heading = max(len(lines) for lines in titles) * _LINE + n_above * _LINE + 8
-        left = column * cell_width + _LEFT
-        top = height - row * cell_height - heading
-        room = max(cell_height - heading - _TICKS, 40.0)
-        below = min(_BELOW_TALL, 0.3 * room) if has_ratios else 0.0
-        tall = room - below - (_BETWEEN if has_ratios else 0.0)
-        box = (left / width, (top - tall) / height, plot_width / width, tall / height)
-        upper = ax.inset_axes(box)
-        _draw_times(upper, panel, (plot_width, tall), is_labelled=not has_ratios)
-        _draw_heading(upper, titles[column], labels[number], n_above)
-        if has_ratios:
-            lower = ax.inset_axes((left / width, (top - room) / height, plot_width / width, below / height))
-            _draw_ratios(lower, panel, (plot_width, below))
+    reserve(ax, above=set_title(ax, parts, note=note))
+    n_columns = _columns(axes_size(ax)[0], len(panels))
+    titles = [panel.title for panel in panels]
+    most_rows = label_rows(ax, len(panels), n_columns, most=_ROWS, least=_TALL / 2)
+    labels = [_choice_labels(panel, panel_width(axes_size(ax)[0], n_columns), most_rows) for panel in panels]
+    places = split_panels(ax, titles, labels, n_columns, below=_BELOW_TALL * has_ratios)
+    for panel, place, above in zip(panels, places, labels, strict=True):
+        _draw_times(place.upper, panel, place.size, is_labelled=place.lower is None)
+        if place.lower is not None:
+            _draw_ratios(place.lower, panel, place.size)
+        write_heading(place, above, "choice")
     return ax
-
-
-def _wrapped(title: str, width: float) -> list[str]:
-    return wrap_words(title, width, _TEXT + 0.5).split("\n")
 
 
 def _limits(panel: _Panel) -> tuple[float, float]:
@@ -320,86 +305,41 @@ def _limits(panel: _Panel) -> tuple[float, float]:
     return float(sizes.min()), float(sizes.max())
 
 
-def _x_of(panel: _Panel, size: float) -> float:
-    """Return the horizontal position of a size, as a fraction of the panel. The margin is that of `scale_sizes`."""
-    low, high = _limits(panel)
-    octaves = max(math.log2(high / low), 1.0)
-    pad = octaves * 0.012 if high > low else 0.5
-    return (math.log2(size / low) + pad) / (math.log2(high / low) + 2 * pad)
-
-
-@dataclass(frozen=True, slots=True)
-class _Label:
-    """The label of a choice of NCCL, above the size at which it starts."""
-
-    text: str
-    size: float
-    start: float
-    """Left end in points from the left edge of the panel."""
-
-    tick: float
-    """Position of the tick, in points."""
-
-    row: int
-    """0 is next to the panel."""
-
-
-def _choice_labels(panel: _Panel, width: float) -> list[_Label]:
+def _choice_labels(panel: _Panel, width: float, most_rows: int) -> list[SizeLabel]:
     """Place the labels of all choices so that no two overlap."""
-    found: list[_Label] = []
+    labels: list[SizeLabel] = []
     # From the right to the left: the tick of a label crosses the rows below it, where only labels to its right may be.
-    starts = [math.inf] * _ROWS
+    starts = [math.inf] * most_rows
     names = [name for _, name in panel.choices]
     for (k, name), previous in reversed(list(zip(panel.choices, ["", *names], strict=False))):
-        tick = _x_of(panel, panel.size[k]) * width if k else 0.0
+        tick = size_position(panel.size[k], *_limits(panel)) * width if k else 0.0
         start = tick + 3 * bool(k)
-        text, wide = name, text_width(name, _TEXT)
+        text, wide = name, text_width(name, TEXT)
         if start + wide > width + 14 and name.split(" ")[0] == previous.split(" ")[0]:
             text = name.split(" ")[-1]  # only the protocol changes
-            wide = text_width(text, _TEXT)
+            wide = text_width(text, TEXT)
         if start + wide > width + 14:
             start = tick - 3 - wide
-        row = next((row for row in range(_ROWS) if start + wide + 6 <= starts[row]), _ROWS - 1)
+        row = next((row for row in range(most_rows) if start + wide + 6 <= starts[row]), None)
+        if row is None:  # a line without a name
+            labels.append(SizeLabel("", float(panel.size[k]), tick, tick, -1))
+            continue
         starts[row] = min(start, tick)
-        found.append(_Label(text, float(panel.size[k]), start, tick, row))
-    return found
-
-
-def _draw_heading(ax: Axes, title: Sequence[str], labels: Sequence[_Label], n_above: int) -> None:
-    """Write the title, and below it a tick and a label at each size at which NCCL changes its choice."""
-    color = current_theme().ink2
-    for number, line in enumerate(reversed(title)):
-        ax.annotate(
-            line, (0, 1), (-_LEFT + 4, n_above * _LINE + 6 + number * _LINE), xycoords="axes fraction",
-            textcoords="offset points", fontsize=_TEXT + 0.5, fontweight="bold", va="bottom", annotation_clip=False,
-            parse_math=False, gid="heading",
-        )  # fmt: skip
-    for label in labels:
-        ax.annotate(
-            label.text, (0, 1), (label.start, 3 + label.row * _LINE), xycoords="axes fraction", color=color,
-            textcoords="offset points", fontsize=_TEXT, va="bottom", annotation_clip=False, parse_math=False,
-            gid="choice",
-        )  # fmt: skip
-        if label.tick:
-            ax.axvline(label.size, color=color, linewidth=0.7, linestyle=(0, (1, 2)), zorder=1)
-            ax.annotate(
-                "", (label.size, 1), (0, 2 + label.row * _LINE + _TEXT), xycoords=ax.get_xaxis_transform(),
-                textcoords="offset points", annotation_clip=False,
-                arrowprops={"arrowstyle": "-", "color": color, "linewidth": 0.7, "shrinkA": 0, "shrinkB": 0},
-            )  # fmt: skip
+        labels.append(SizeLabel(text, float(panel.size[k]), start, tick, row))
+    return labels
 
 
 # -- panels ------------------------------------------------------------------------------------------------------------
 
 
-def _draw_times(ax: Axes, panel: _Panel, size: tuple[float, float], *, is_labelled: bool) -> None:
+def _draw_times(ax: Axes, panel: _Panel, size: PanelSize, *, is_labelled: bool) -> None:
     """Draw the band, the line, the bound and the points."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
     color = current_theme().accent
     low, high = panel.low, panel.high
     scale_sizes(ax, *_limits(panel))
-    _fit_ticks(ax, size[0], is_labelled=is_labelled)
+    fit_ticks(ax, size[0], is_labelled=is_labelled)
     ax.set_yscale("log")
     ax.fill_between(panel.size, low, high, color=color, alpha=0.25, linewidth=0)
     for mask, look in (
@@ -411,19 +351,15 @@ def _draw_times(ax: Axes, panel: _Panel, size: tuple[float, float], *, is_labell
     times = np.concatenate([low, high, panel.points[1]])
     bottom, top = times.min() / 1.5, times.max() * 1.5
     ax.set_ylim(bottom, top)
-    powers = np.arange(math.ceil(math.log10(bottom)), math.floor(math.log10(top)) + 1)
-    step = max(1, math.ceil(powers.size * (_LINE + 4) / size[1]))
-    ax.yaxis.set_major_locator(FixedLocator((10.0 ** powers[::step]).tolist()))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(time)))
+    ax.yaxis.set_major_locator(FixedLocator(powers_of_ten(bottom, top, size.tall)))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(float(f"{time:.3g}"))))
     ax.yaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_minor_formatter(NullFormatter())
     if panel.bound_us.size:
         _draw_bound(ax, panel, size, (bottom, top))
     _draw_points(ax, panel, panel.points[1])
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(alpha=0.25, linewidth=0.6)
-    ax.set_axisbelow(True)
-    ax.tick_params(labelsize=_TEXT)
+    light_grid(ax)
+    ax.tick_params(labelsize=TEXT)
 
 
 def _stretches(mask: Mask) -> list[slice]:
@@ -432,7 +368,7 @@ def _stretches(mask: Mask) -> list[slice]:
     return [slice(max(int(start) - 1, 0), int(stop)) for start, stop in zip(edges[::2], edges[1::2], strict=True)]
 
 
-def _draw_bound(ax: Axes, panel: _Panel, size: tuple[float, float], limits: tuple[float, float]) -> None:
+def _draw_bound(ax: Axes, panel: _Panel, size: PanelSize, limits: tuple[float, float]) -> None:
     """Draw the time at the hardware's bound as a diagonal, with its reason along it."""
     import matplotlib as mpl
 
@@ -446,26 +382,23 @@ def _draw_bound(ax: Axes, panel: _Panel, size: tuple[float, float], limits: tupl
     angle = math.atan2(up, across)
     visible = math.log2(panel.bound_us[-1] / limits[0]) * math.hypot(across, up)
     text = _bound_label(panel.bound, visible, angle)
-    back = 8 + text.count("\n") * _LINE * math.tan(angle)  # lower lines start farther to the right
+    back = 8 + text.count("\n") * LINE * math.tan(angle)  # lower lines start farther to the right
     shift = -back * math.cos(angle) + 4 * math.sin(angle), -back * math.sin(angle) - 4 * math.cos(angle)
-    ax.annotate(
-        text, (panel.size[-1], panel.bound_us[-1]), shift, textcoords="offset points", rotation=math.degrees(angle),
-        rotation_mode="anchor", ha="right", va="top", fontsize=_TEXT, color=color, annotation_clip=False,
-        parse_math=False, gid="bound",
-    )  # fmt: skip
+    turned: Any = {"rotation": math.degrees(angle), "rotation_mode": "anchor", "ha": "right", "va": "top"}
+    write_beside(ax, text, (panel.size[-1], panel.bound_us[-1]), shift, xycoords="data", gid="bound", **turned)
 
 
 def _bound_label(text: str, visible: float, angle: float) -> str:
     """Return the label of the bound on one or two lines, or only its rate, to fit below the visible diagonal."""
-    for width in (math.inf, *(text_width(text, _TEXT) * share for share in (0.75, 0.65, 0.55))):
-        lines = wrap_words(text, width, _TEXT).split("\n")
+    for width in (math.inf, *(text_width(text, TEXT) * share for share in (0.75, 0.65, 0.55))):
+        lines = wrap_words(text, width, TEXT).split("\n")
         # Each line is farther below the diagonal, so it reaches the axis earlier.
-        back = 14 + (len(lines) - 1) * _LINE * math.tan(angle)
-        room = [visible - back - (4 + _LINE * (number + 1)) / math.tan(angle) for number in range(len(lines))]
-        if len(lines) <= 2 and all(text_width(line, _TEXT) <= most for line, most in zip(lines, room, strict=True)):
+        back = 14 + (len(lines) - 1) * LINE * math.tan(angle)
+        room = [visible - back - (4 + LINE * (number + 1)) / math.tan(angle) for number in range(len(lines))]
+        if len(lines) <= 2 and all(text_width(line, TEXT) <= most for line, most in zip(lines, room, strict=True)):
             return "\n".join(lines)
     rate = text.partition(":")[0]
-    return rate if text_width(rate, _TEXT) <= visible - 16 - (4 + _LINE) / math.tan(angle) else ""
+    return rate if text_width(rate, TEXT) <= visible - 16 - (4 + LINE) / math.tan(angle) else ""
 
 
 def _draw_points(ax: Axes, panel: _Panel, y: Floats) -> None:
@@ -480,17 +413,17 @@ def _draw_points(ax: Axes, panel: _Panel, y: Floats) -> None:
     )
 
 
-def _draw_ratios(ax: Axes, panel: _Panel, size: tuple[float, float]) -> None:
+def _draw_ratios(ax: Axes, panel: _Panel, size: PanelSize) -> None:
     """Draw measured / predicted, with the band, and name the points that are farthest outside of it."""
     from matplotlib.ticker import NullLocator
 
     scale_sizes(ax, *_limits(panel))
-    _fit_ticks(ax, size[0], is_labelled=True)
+    fit_ticks(ax, size[0], is_labelled=True)
     ax.set_yscale("log")
-    known = np.isfinite(panel.ratio)
+    finite = np.isfinite(panel.ratio)
     low, high = panel.low / panel.time, panel.high / panel.time
-    widths = _at(panel.points[0], panel.size, np.log(np.maximum(high, 1 / low)))
-    extent = [np.abs(np.log(panel.ratio[known])).max(initial=0.0), widths[known].max(initial=0.0), math.log(1.05)]
+    widths = _interpolated(panel.points[0], panel.size, np.log(np.maximum(high, 1 / low)))
+    extent = [np.abs(np.log(panel.ratio[finite])).max(initial=0.0), widths[finite].max(initial=0.0), math.log(1.05)]
     top = math.exp(min(max(extent) * 1.2, math.log(64.0)))
     ax.set_ylim(1 / top, top)
     color = current_theme().accent
@@ -501,24 +434,22 @@ def _draw_ratios(ax: Axes, panel: _Panel, size: tuple[float, float]) -> None:
     ax.yaxis.set_minor_locator(NullLocator())
     ratio = np.clip(panel.ratio, 1 / top, top)
     _draw_points(ax, panel, ratio)
-    _name_outside(ax, panel, ratio, known & ~panel.inside, size)
-    ax.set_ylabel("ratio", fontsize=_TEXT, labelpad=0)
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(alpha=0.25, linewidth=0.6, axis="x")
-    ax.set_axisbelow(True)
-    ax.tick_params(labelsize=_TEXT)
+    _name_outside(ax, panel, ratio, finite & ~panel.inside, size)
+    ax.set_ylabel("ratio", fontsize=TEXT, labelpad=0)
+    light_grid(ax, "x")
+    ax.tick_params(labelsize=TEXT)
 
 
-def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: tuple[float, float]) -> None:
+def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: PanelSize) -> None:
     """Write sizes and ratios next to the points that are farthest outside the band, where no point is covered."""
     low, high = ax.get_ylim()
-    x = np.array([_x_of(panel, one) for one in panel.points[0]]) * size[0]
+    x = np.array([size_position(point, *_limits(panel)) for point in panel.points[0]]) * size[0]
     y = np.log(ratio / low) / math.log(high / low) * size[1]
     order = np.flatnonzero(outside)
-    taken: list[tuple[float, float, float, float]] = []
+    boxes: list[tuple[float, float, float, float]] = []
     for k in order[np.argsort(-np.abs(np.log(panel.ratio[order])))][:_MOST_NAMED]:
         label = f"{format_size(panel.points[0][k])} ×{_two_digits(panel.ratio[k])}"
-        wide, tall = text_width(label, _TEXT), _LINE
+        wide, tall = text_width(label, TEXT), LINE
         corners = [(5.0, -tall / 2), (-5 - wide, -tall / 2)]
         corners += [(shift, side) for side in (4.0, -4 - tall) for shift in (-wide / 2, 0.0, -wide)]
 
@@ -526,7 +457,7 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: t
             left, bottom = x[k] + corner[0], y[k] + corner[1]
             covered = (x > left - 3) & (x < left + wide + 3) & (y > bottom - 3) & (y < bottom + tall + 3)
             over = max(left + wide - size[0] - 8, -left, bottom + tall - size[1] - 4, -bottom, 0.0)
-            crowded = any(left < b and a < left + wide and bottom < d and c < bottom + tall for a, b, c, d in taken)
+            crowded = any(left < b and a < left + wide and bottom < d and c < bottom + tall for a, b, c, d in boxes)
             on_line = bottom < size[1] / 2 < bottom + tall
             return float(covered.sum() + 0.5 * on_line + 2 * over + 100 * crowded)
 
@@ -534,25 +465,9 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: t
         left, bottom = x[k] + best[0], y[k] + best[1]
         if cost(best) >= 100:
             continue
-        taken.append((left, left + wide, bottom, bottom + tall))
-        ax.annotate(
-            label, (panel.points[0][k], ratio[k]), best, textcoords="offset points", ha="left", va="bottom",
-            fontsize=_TEXT, annotation_clip=False, parse_math=False, gid="outside",
-        )  # fmt: skip
+        boxes.append((left, left + wide, bottom, bottom + tall))
+        write_beside(ax, label, (panel.points[0][k], ratio[k]), best, xycoords="data", gid="outside")
 
 
 def _two_digits(ratio: float) -> str:
     return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:.0f}"
-
-
-def _fit_ticks(ax: Axes, width: float, *, is_labelled: bool) -> None:
-    """Keep only as many ticks of the size as have room. Insets do not know their width while they are created."""
-    import matplotlib as mpl
-
-    ticks = ax.get_xticks()
-    label = text_width("512 KiB", font_size(mpl.rcParams["xtick.labelsize"])) + 8
-    octaves = math.log2(ax.get_xlim()[1] / ax.get_xlim()[0])
-    step = next((step for step in (1, 2, 5, 10) if octaves / step * label <= width), 10)
-    ticks = 2.0 ** np.arange(0, 51, step)
-    ticks = ticks[(ticks >= ax.get_xlim()[0]) & (ticks <= ax.get_xlim()[1])]
-    ax.set_xticks(ticks, [format_size(size) if is_labelled else "" for size in ticks])

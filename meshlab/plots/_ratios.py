@@ -19,20 +19,29 @@ from meshlab.plots._style import (
     PALETTE,
     PREVIOUS,
     WRONG,
+    Margins,
     axes_size,
-    font_size,
-    new_figure,
+    check_type,
+    legend_above,
+    light_grid,
+    open_axes,
     reserve,
     room_right,
+    set_height,
     set_title,
     text_width,
+    tick_size,
     wrap_words,
+    write_beside,
 )
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.intp]
 
 # Shape and colour are redundant, so that either is enough. Mid tones are visible on white and on black.
 _MARKERS: dict[str, dict[str, Any]] = {
@@ -61,8 +70,8 @@ _SMALL = 95.0, 40.0
 _ABOVE = 70.0
 """Typical height of the title and the legend, in points."""
 
-_WIDTH, _WIDTH_OF_ONE = 8.0, 6.4
-"""Width of a figure with several panels and with one panel, in inches."""
+_WIDTH, _WIDTH_OF_ONE = 576.0, 461.0
+"""Width of a figure with several panels and with one panel, in points."""
 
 _TALLEST = 900.0
 """Maximum height of all rows of a figure, in points."""
@@ -100,7 +109,7 @@ class _Panel:
     name: str
     note: str
     rows: pd.DataFrame
-    place: npt.NDArray[np.float64]
+    place: Floats
     """The index of the size of each row, plus a shift by group that is less than 0.5."""
 
     n_members: int
@@ -144,25 +153,19 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     >>> ax.get_xlabel(), ax.get_ylabel()
     ('time after / before  (above 1 is slower)', 'message size')
     """
-    given: Any = comparison
-    if not isinstance(given, Comparison):
-        raise BenchError(
-            f"comparison must be a Comparison, not {type(given).__name__}; pass ml.compare(before, after), which "
-            "accepts runs, folders and results frames"
-        )
+    accepts = "pass ml.compare(before, after), which accepts runs, folders and results frames"
+    check_type("comparison", comparison, Comparison, hint=accepts)
     frame = comparison.rows[comparison.rows["ratio"].notna() | (comparison.rows["verdict"] == "WRONG")]
     if not frame["ratio"].notna().any():
         notes = ", ".join(str(note) for note in comparison.rows["note"].unique() if note)
         raise BenchError(f"nothing to draw: no row has a ratio ({notes or 'the comparison has no rows'})")
     sizes, panels, omitted = _panels(frame, _MOST_PANELS if ax is None else min(_MOST_PANELS, _most_panels(ax)))
     labels = [format_size(size) if np.isfinite(size) else "no size" for size in sizes]
-    left = max(text_width(label, _tick_size()) for label in labels) + 34
+    left = max(text_width(label, tick_size()) for label in labels) + 34
     row = max(_ROW, 4 + _NARROW_ROW * max(panel.n_members for panel in panels)) * (len(sizes) + 1)
     is_new = ax is None
-    if ax is None:
-        width = _WIDTH if len(panels) > 1 else _WIDTH_OF_ONE
-        box = left / width / 72, 0.1, 1 - (left + 12) / width / 72, 0.8
-        ax = new_figure((width, width)).add_axes(box)
+    width = _WIDTH if len(panels) > 1 else _WIDTH_OF_ONE
+    ax = open_axes(ax, width, width, Margins(left, _BELOW, 12.0, _ABOVE))
     reserve(ax, left=left, right=8.0, below=_BELOW)
     n_columns = _n_columns(ax, len(panels), math.inf if is_new else row)
     n_lines = -(-len(panels) // n_columns)
@@ -170,12 +173,9 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     headings = [[panel.name, *_wrap(panel.note, panel_width)] for panel in panels]
     heading = _HEADING * max(map(len, headings)) + 4
     above = _set_title(ax, comparison, frame, omitted, gap=heading)
-    figure = ax.get_figure(root=True)
-    if is_new and figure is not None:
+    if is_new:
         height = max(min(row * n_lines, _TALLEST), 90.0) + (heading + _LINE_GAP) * (n_lines - 1)
-        total = height + above + _BELOW
-        figure.set_figheight(total / 72)
-        ax.set_position((ax.get_position().x0, _BELOW / total, ax.get_position().width, height / total))
+        set_height(ax, height, above=above, below=_BELOW)
     else:
         reserve(ax, above=above)
     bounds = _bounds(panels, comparison.effect)
@@ -190,7 +190,7 @@ def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _panels(frame: pd.DataFrame, most: int) -> tuple[npt.NDArray[np.float64], list[_Panel], list[str]]:
+def _panels(frame: pd.DataFrame, most: int) -> tuple[Floats, list[_Panel], list[str]]:
     """Return the sizes, the panels, and sentences about the rows that are omitted."""
     omitted: list[str] = []
     # Without the groups, the greedy search finds the axis instead, which names a panel.
@@ -208,23 +208,23 @@ def _panels(frame: pd.DataFrame, most: int) -> tuple[npt.NDArray[np.float64], li
         rank = np.concatenate([_interest(rows) for rows in parts])
         best = np.full(len(sizes), np.inf)
         np.minimum.at(best, places, rank)
-        kept = np.sort(np.argsort(best, kind="stable")[:_MOST_SIZES])
+        choice = np.sort(np.argsort(best, kind="stable")[:_MOST_SIZES])
         omitted.append(f"{_MOST_SIZES} of {len(sizes)} sizes are drawn: the largest changes")
-        sizes = sizes[kept]
+        sizes = sizes[choice]
     return sizes, [panel for rows in parts if (panel := _panel(rows, columns, sizes)) is not None], omitted
 
 
-def _interest(rows: pd.DataFrame) -> npt.NDArray[np.float64]:
+def _interest(rows: pd.DataFrame) -> Floats:
     """Return the rank of each row: first by verdict, then by the size of the change."""
     change = np.abs(np.log(rows["ratio"].fillna(1.0).to_numpy(dtype=np.float64)))
     return np.asarray(rows["verdict"].map(_ORDER.index).to_numpy(dtype=np.float64) + 1 / (1 + change))
 
 
-def _panel(rows: pd.DataFrame, columns: Sequence[str], sizes: npt.NDArray[np.float64]) -> _Panel | None:
+def _panel(rows: pd.DataFrame, columns: Sequence[str], sizes: Floats) -> _Panel | None:
     """Return a panel with the rows of these sizes, with at most `_MOST_MEMBERS` rows per size."""
     size = rows["size_bytes"].to_numpy("float64", na_value=np.nan)
-    known = np.isin(size, sizes) | (np.isnan(size) & np.isnan(sizes[-1]))
-    rows, size = rows[known], size[known]
+    is_drawn = np.isin(size, sizes) | (np.isnan(size) & np.isnan(sizes[-1]))
+    rows, size = rows[is_drawn], size[is_drawn]
     if not len(rows):
         return None
     first = rows.iloc[0].drop(labels=[name for name in _MEMBER if name in rows])
@@ -238,10 +238,10 @@ def _panel(rows: pd.DataFrame, columns: Sequence[str], sizes: npt.NDArray[np.flo
         order = np.lexsort((_interest(rows), place))
         starts = np.flatnonzero(np.diff(place[order], prepend=-1))
         turn[order] = np.arange(len(rows)) - np.repeat(starts, np.diff(starts, append=len(rows)))
-        kept = turn < _MOST_MEMBERS
-        if not kept.all():
+        has_room = turn < _MOST_MEMBERS
+        if not has_room.all():
             note = f"{_MOST_MEMBERS} of {len(names)} groups at each size: the largest changes"
-        rows, place, turn = rows[kept], place[kept], turn[kept]
+        rows, place, turn = rows[has_room], place[has_room], turn[has_room]
     n_members = int(turn.max()) + 1
     shift = (turn - (n_members - 1) / 2) / n_members * 0.8
     return _Panel(row_name(first, columns, is_line=True), note, rows, place + shift, n_members)
@@ -284,17 +284,10 @@ def _wrap(text: str, width: float) -> list[str]:
     return wrap_words(text, width, _TEXT).split("\n") if text else []
 
 
-def _tick_size() -> float:
-    import matplotlib as mpl
-
-    return font_size(mpl.rcParams["ytick.labelsize"])
-
-
 def _set_title(ax: Axes, comparison: Comparison, frame: pd.DataFrame, omitted: Sequence[str], gap: float) -> float:
     """Set the title, and the legend below it. Return their height in points, with the gap below them."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
-    from matplotlib.transforms import offset_copy
 
     counts = [
         f"{count} {_MARKERS[verdict]['label']}{_reason(comparison.rows, verdict)}"
@@ -308,7 +301,11 @@ def _set_title(ax: Axes, comparison: Comparison, frame: pd.DataFrame, omitted: S
     # A comparison across these differences was forced with anyway=True, so the title must name them.
     sides = comparison.before, comparison.after
     parts = [] if sides == ("before", "after") else [" → ".join(sides)]
-    parts += [f"{one.what}: {one.before} → {one.after}" for one in comparison.differences if one.blocks]
+    parts += [
+        f"{difference.what}: {difference.before} → {difference.after}"
+        for difference in comparison.differences
+        if difference.blocks
+    ]
     present = set(frame["verdict"])
     handles: list[Any] = [
         Line2D([], [], linestyle="none", markersize=6, **style)
@@ -317,22 +314,11 @@ def _set_title(ax: Axes, comparison: Comparison, frame: pd.DataFrame, omitted: S
     ]
     label = f"within {comparison.effect * 100:.3g} %: too small to matter"
     handles.append(Patch(color=PREVIOUS, alpha=0.3, linewidth=0, label=label))
-    widths = [text_width(str(handle.get_label()), _TEXT) + 32 for handle in handles]
-    room = room_right(ax) - 8
-    n_columns = next((n for n in range(len(widths), 1, -1) if _table_width(widths, n) <= room), 1)
-    legend = ax.legend(
-        handles=handles, loc="lower left", ncols=n_columns, fontsize=_TEXT, frameon=False, borderpad=0.0,
-        borderaxespad=0.0, handletextpad=0.4, columnspacing=1.4, handlelength=1.4, labelspacing=0.3,
-        bbox_to_anchor=(0, 1), bbox_transform=offset_copy(ax.transAxes, ax.get_figure(root=True), 0, gap + 4, "points"),
-    )  # fmt: skip
-    for text in legend.get_texts():
-        text.set_parse_math(False)
-    height = -(-len(handles) // n_columns) * _TEXT * 1.5 + 6
+    height = legend_above(ax, handles, gap)
+    room = 0.98 * (room_right(ax) - 8)
     verdict = ", ".join(counts)
-    return set_title(
-        ax, [_fit(part, room) for part in parts], verdict=f"{verdict[:1].upper()}{verdict[1:]}", note=notes,
-        gap=gap + height,
-    )  # fmt: skip
+    title = [_fit(part, room) for part in parts]
+    return set_title(ax, title, verdict=f"{verdict[:1].upper()}{verdict[1:]}", note=notes, gap=height)
 
 
 def _reason(rows: pd.DataFrame, verdict: str) -> str:
@@ -341,14 +327,9 @@ def _reason(rows: pd.DataFrame, verdict: str) -> str:
     return f" ({notes[0]})" if verdict == "UNCLEAR" and len(notes) == 1 and notes[0] else ""
 
 
-def _table_width(widths: Sequence[float], n_columns: int) -> float:
-    """Return the width of a legend, which fills its columns from top to bottom."""
-    return float(sum(column.max() for column in np.array_split(np.array(widths), n_columns)))
-
-
 def _fit(text: str, width: float) -> str:
     """Return the text, with an ellipsis in the middle if it is wider than `width` points."""
-    size = _tick_size() * 1.1
+    size = tick_size() * 1.1
     if text_width(text, size) <= width:
         return text
     half = len(text) // 2
@@ -401,7 +382,6 @@ def _draw_panel(ax: Axes, panel: _Panel, n_sizes: int, effect: float, bounds: tu
     pitch = axes_size(ax)[1] / n_sizes / panel.n_members
     markersize = float(np.clip(pitch * 0.7, 3.0, 6.5))
     inset = (high / low) ** (9 / axes_size(ax)[0])  # room for an arrow at an edge
-    written = -np.inf
     order = np.argsort(panel.place, kind="stable")
     rows, places = panel.rows.iloc[order], panel.place[order]
     ratio, begin, end = (rows[name].to_numpy(dtype=np.float64) for name in ("ratio", "ratio_lo", "ratio_hi"))
@@ -409,51 +389,46 @@ def _draw_panel(ax: Axes, panel: _Panel, n_sizes: int, effect: float, bounds: tu
     x = np.where(np.isfinite(ratio), np.clip(ratio, low * inset, high / inset), high / inset)
     is_far = np.isfinite(ratio) & ((ratio < low) | (ratio > high))
     for verdict, style in _MARKERS.items():
-        here = verdicts == verdict
-        if not here.any():
+        is_verdict = verdicts == verdict
+        if not is_verdict.any():
             continue
-        bars = here & np.isfinite(begin) & np.isfinite(end) & (begin <= high) & (end >= low)
+        bars = is_verdict & np.isfinite(begin) & np.isfinite(end) & (begin <= high) & (end >= low)
         color = style["color"]
         ax.hlines(places[bars], np.maximum(begin[bars], low), np.minimum(end[bars], high), color=color, linewidth=1)
         options = {"linestyle": "none", "clip_on": False, "color": color}
         is_below, is_above = (begin < low) | (ratio < low), (end > high) | (ratio > high)
         for marker, edge, beyond in (("<", low, is_below), (">", high, is_above)):
-            at = places[here & beyond]
+            at = places[is_verdict & beyond]
             ax.plot(np.full(at.size, edge), at, marker=marker, markersize=4, label="_", **options)
-        ax.plot(x[here], places[here], markersize=markersize, zorder=3, **options | style)
-    for index in np.flatnonzero(is_far | ~np.isfinite(ratio)):
-        if (places[index] - written) * axes_size(ax)[1] / n_sizes < _TEXT + 1:
+        ax.plot(x[is_verdict], places[is_verdict], markersize=markersize, zorder=3, **options | style)
+    _name_outliers(ax, np.flatnonzero(is_far | ~np.isfinite(ratio)), ratio, x, places, n_sizes)
+    light_grid(ax, "x")
+
+
+def _name_outliers(ax: Axes, rows: Ints, ratio: Floats, x: Floats, places: Floats, n_sizes: int) -> None:
+    """Write the ratios beyond the bounds of the scale, and the missing ones, beside their markers."""
+    middle, previous = np.sqrt(np.prod(ax.get_xlim())), -np.inf
+    ground = {"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 0.5}
+    for row in rows:
+        if (places[row] - previous) * axes_size(ax)[1] / n_sizes < _TEXT + 1:
             continue  # the text would overlap the one above it
-        written = places[index]
-        is_left = bool(ratio[index] < low)
-        ax.annotate(
-            f"{ratio[index]:.3g}×" if np.isfinite(ratio[index]) else "wrong",
-            (x[index], places[index]),
-            (7 if is_left else -7, 0),
-            textcoords="offset points",
-            ha="left" if is_left else "right",
-            va="center",
-            fontsize=_TEXT,
-            bbox={"facecolor": ax.get_facecolor(), "edgecolor": "none", "pad": 0.5},
-        )
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(visible=True, axis="x", alpha=0.25, linewidth=0.6)
-    ax.set_axisbelow(True)
+        previous = places[row]
+        text = f"{ratio[row]:.3g}×" if np.isfinite(ratio[row]) else "wrong"
+        shift, align = (7, "left") if x[row] < middle else (-7, "right")
+        look: dict[str, Any] = {"xycoords": "data", "va": "center", "ha": align, "bbox": ground}
+        write_beside(ax, text, (x[row], places[row]), (shift, 0), **look)
 
 
 def _set_heading(ax: Axes, lines: Sequence[str]) -> None:
     """Write the name of a panel and the note about its groups above it."""
     for index, line in enumerate(reversed(lines)):
-        ax.annotate(
-            line, (0, 1), (0, 4 + index * _HEADING), xycoords="axes fraction", textcoords="offset points",
-            fontsize=_TEXT + (index == len(lines) - 1), va="bottom", annotation_clip=False, parse_math=False,
-            gid="heading",
-        )  # fmt: skip
+        size = _TEXT + (index == len(lines) - 1)
+        write_beside(ax, line, (0, 1), (0, 4 + index * _HEADING), fontsize=size, gid="heading")
 
 
 def _scale_sizes(ax: Axes, labels: Sequence[str], *, is_labelled: bool) -> None:
     """Label the sizes, or every second, third, … one if they are close to each other."""
-    step = max(1, int(np.ceil((_tick_size() + 2) * len(labels) / axes_size(ax)[1])))
+    step = max(1, int(np.ceil((tick_size() + 2) * len(labels) / axes_size(ax)[1])))
     ticks = range(0, len(labels), step)
     ax.set_yticks(ticks, [labels[tick] for tick in ticks] if is_labelled else [""] * len(ticks))
     ax.tick_params(axis="y", length=0)
@@ -463,16 +438,16 @@ def _scale_ratios(ax: Axes, bounds: tuple[float, float], *, is_labelled: bool) -
     """Set as many ticks as their labels allow, with 1 among them."""
     from matplotlib.ticker import NullLocator
 
-    size = _tick_size()
+    size = tick_size()
 
-    def fits(ticks: npt.NDArray[np.float64]) -> bool:
+    def fits(ticks: Floats) -> bool:
         places = np.log(ticks / bounds[0]) / np.log(bounds[1] / bounds[0]) * axes_size(ax)[0]
         widths = np.array([text_width(f"{tick:g}×", size) for tick in ticks])
         return bool(np.all(np.diff(places) >= (widths[1:] + widths[:-1]) / 2 + 6))
 
     low, high = bounds
     usable = (ticks for ticks in _TICKS if ticks[0] < 1.3 * low and ticks[-1] > high / 1.3)
-    shown = (ticks[(ticks >= low) & (ticks <= high)] for ticks in usable)
-    ticks = next((ticks for ticks in shown if ticks.size <= 40 and fits(ticks)), np.array([1.0]))
+    visible = (ticks[(ticks >= low) & (ticks <= high)] for ticks in usable)
+    ticks = next((ticks for ticks in visible if ticks.size <= 40 and fits(ticks)), np.array([1.0]))
     ax.set_xticks(ticks, [f"{tick:g}×" for tick in ticks] if is_labelled else [""] * ticks.size)
     ax.xaxis.set_minor_locator(NullLocator())

@@ -13,15 +13,20 @@ from meshlab.base._units import SEPARATOR, format_time_us
 from meshlab.plots._style import (
     PALETTE,
     PREVIOUS,
+    Margins,
     axes_size,
     figure_svg,
-    font_size,
-    new_figure,
+    legend_above,
+    light_grid,
+    open_axes,
     reserve,
     room_right,
+    set_height,
     set_title,
     text_width,
+    tick_size,
     wrap_words,
+    write_beside,
 )
 
 if TYPE_CHECKING:
@@ -33,8 +38,8 @@ _TEXT = 9.0
 _ROW, _GAP = 27.0, 12.0
 """Height of a bar with its prediction, and the gap between two layouts, in points."""
 
-_WIDTH, _BOX = 8.0, (0.1, 0.1, 0.8, 0.8)
-"""Width of a new figure in inches, and the position of its axes until their labels are known."""
+_SIDE, _MARGINS = 576.0, Margins(57.0, 57.0, 57.0, 57.0)
+"""Width of a new figure in points, and the place of its axes until their labels are known."""
 
 _BELOW = 40.0
 """Height of the labels below the axes, in points."""
@@ -100,19 +105,17 @@ def rehearsal(frame: pd.DataFrame, *, verdict: str = "", ax: Axes | None = None)
     """
     missing = [name for name in _NEEDED if name not in frame]
     if missing or frame.empty:
-        what = f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else "is empty"
-        raise BenchError(f"the frame {what}; pass the result of Rehearsal.frame()")
-    if ax is None:
-        return _draw(new_figure((_WIDTH, _WIDTH)).add_axes(_BOX), frame, verdict, is_new=True)
-    return _draw(ax, frame, verdict, is_new=False)
+        fault = f"lacks the column{'s' * (len(missing) > 1)} {', '.join(missing)}" if missing else "is empty"
+        raise BenchError(f"the frame {fault}; pass the result of Rehearsal.frame()")
+    return _draw(open_axes(ax, _SIDE, _SIDE, _MARGINS), frame, verdict, is_new=ax is None)
 
 
 def rehearsal_html(frame: pd.DataFrame) -> str:
     """Return the figure of a rehearsal as an ``<svg>`` element, which follows the theme of the page."""
     from matplotlib.figure import Figure
 
-    figure = Figure((_WIDTH, _WIDTH))
-    _draw(figure.add_axes(_BOX), frame, "", is_new=True)
+    figure = Figure((_SIDE / 72, _SIDE / 72))
+    _draw(figure.add_axes(_MARGINS.box(_SIDE, _SIDE)), frame, "", is_new=True)
     return figure_svg(figure, label=f"training steps: {', '.join(map(str, frame['layout'].unique()))}")
 
 
@@ -129,7 +132,7 @@ def _draw(ax: Axes, frame: pd.DataFrame, verdict: str, *, is_new: bool) -> Axes:
     colors = {axis: _COLORS[number % len(_COLORS)] for number, axis in enumerate(axes)}
     longest = _longest(rows)
     scale, unit = next(((scale, unit) for scale, unit in _UNITS if longest >= scale), _UNITS[-1])
-    size = _tick_size()
+    size = tick_size()
     left = max(text_width(row.label, size, weight="bold" if row.is_step else "normal") for row in rows) + 18
     texts = [_text(row, is_long=axes_size(ax)[0] > 420) for row in rows]
     reserve(ax, left=left, right=max(text_width(text, _TEXT) for text in texts) + 16, below=_BELOW)
@@ -142,24 +145,13 @@ def _draw(ax: Axes, frame: pd.DataFrame, verdict: str, *, is_new: bool) -> Axes:
         label.set_fontweight("bold" if row.is_step else "normal")
     ax.tick_params(axis="y", length=0)
     ax.set_xlabel(f"time ({unit})")
-    ax.spines[["top", "right"]].set_visible(False)
-    ax.grid(visible=True, axis="x", alpha=0.25, linewidth=0.6)
-    ax.set_axisbelow(True)
+    light_grid(ax, "x")
     above = _set_legend_and_title(ax, rows, frame, verdict, notes)
     if is_new:
-        _set_height(ax, (rows[-1].place + 1) * _ROW, above)
+        set_height(ax, (rows[-1].place + 1) * _ROW, above=above, below=_BELOW)
     else:
         reserve(ax, above=above)
     return ax
-
-
-def _set_height(ax: Axes, height: float, above: float) -> None:
-    """Set the height of the axes and of their figure, with `above` points between them."""
-    figure = ax.get_figure(root=True)
-    if figure is not None:
-        total = height + above + _BELOW
-        figure.set_figheight(total / 72)
-        ax.set_position((ax.get_position().x0, _BELOW / total, ax.get_position().width, height / total))
 
 
 def _rows(frame: pd.DataFrame, names: Sequence[str]) -> list[_Row]:
@@ -167,11 +159,11 @@ def _rows(frame: pd.DataFrame, names: Sequence[str]) -> list[_Row]:
     rows: list[_Row] = []
     place = 0.0
     for name in names:
-        own = frame[frame["layout"] == name]
-        rows.append(_Row(place, str(name), own, is_step=True))
-        for axis in own["axis"].dropna():
+        parts = frame[frame["layout"] == name]
+        rows.append(_Row(place, str(name), parts, is_step=True))
+        for axis in parts["axis"].dropna():
             place += 1
-            rows.append(_Row(place, str(axis), own[own["axis"] == axis], is_step=False))
+            rows.append(_Row(place, str(axis), parts[parts["axis"] == axis], is_step=False))
         place += 1 + _GAP / _ROW
     return rows
 
@@ -239,10 +231,7 @@ def _draw_row(ax: Axes, row: _Row, colors: dict[str, str], scale: float, text: s
             ax.plot(middle, row.place + 0.37, marker="d", markersize=4, color=_ink(), linestyle="none")
             start = max(start, min(high, ax.get_xlim()[1]))
         start = max(start, alone)
-    ax.annotate(
-        text, (start, row.place), (5, 0), textcoords="offset points", va="center", fontsize=_TEXT,
-        annotation_clip=False, parse_math=False, gid="value",
-    )  # fmt: skip
+    write_beside(ax, text, (start, row.place), (5, 0), xycoords="data", va="center", gid="value")
 
 
 def _hatched(color: str) -> dict[str, Any]:
@@ -264,24 +253,12 @@ def _ink() -> str:
     return str(mpl.rcParams["text.color"])
 
 
-def _tick_size() -> float:
-    import matplotlib as mpl
-
-    return font_size(mpl.rcParams["ytick.labelsize"])
-
-
-def _table_width(widths: Sequence[float], n_columns: int) -> float:
-    """Return the width of a legend, which fills its columns from top to bottom."""
-    return float(sum(column.max() for column in np.array_split(np.array(widths), n_columns)))
-
-
 def _set_legend_and_title(
     ax: Axes, rows: Sequence[_Row], frame: pd.DataFrame, verdict: str, notes: Sequence[str]
 ) -> float:
     """Set the legend above the axes and the title above it. Return their height in points."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
-    from matplotlib.transforms import offset_copy
 
     color = _COLORS[0]
     handles: list[Any] = [
@@ -297,16 +274,7 @@ def _set_legend_and_title(
         handles.insert(2, Patch(label="bubble (computed)", **_outlined()))
     if "predicted_us" in frame and frame["predicted_us"].notna().any():
         handles.append(Line2D([], [], color=_ink(), marker="d", markersize=4, linewidth=1.2, label="predicted"))
-    widths = [text_width(str(handle.get_label()), _TEXT) + 34 for handle in handles]
-    room = room_right(ax) - 8
-    n_columns = next((n for n in range(len(widths), 1, -1) if _table_width(widths, n) <= room), 1)
-    legend = ax.legend(
-        handles=handles, loc="lower left", ncols=n_columns, fontsize=_TEXT, frameon=False, borderpad=0.0,
-        borderaxespad=0.0, handletextpad=0.5, columnspacing=1.4, handlelength=1.6, labelspacing=0.3,
-        bbox_to_anchor=(0, 1), bbox_transform=offset_copy(ax.transAxes, ax.get_figure(root=True), y=6, units="points"),
-    )  # fmt: skip
-    legend.set_in_layout(False)
-    height = (_TEXT * 1.4) * -(-len(handles) // n_columns) + 8
+    height = legend_above(ax, handles)
     where = str(frame.attrs.get("where", ""))
     return set_title(
         ax,

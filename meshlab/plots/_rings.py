@@ -15,7 +15,7 @@ from meshlab.diagnosis._explanation import Explanation
 from meshlab.mesh._mesh import MeshLike
 from meshlab.plots._chosen_rings import chosen_ring
 from meshlab.plots._ring_curves import arrow_heads, bowed_curves, collection_style
-from meshlab.plots._style import PALETTE, axes_size, new_figure, reserve, set_title, text_colors, text_width
+from meshlab.plots._style import PALETTE, Margins, axes_size, open_axes, reserve, set_title, text_colors, text_width
 from meshlab.topology.model._cluster import INNER_LEVELS, Cluster, Ints
 from meshlab.topology.model._links import Distance
 from meshlab.topology.model._presets import ClusterLike
@@ -132,7 +132,11 @@ def ring(
         )
     if isinstance(what, Placement) and axis is None and not isinstance(cluster, Cluster):
         cluster, axis = None, cluster
-    placement = as_placement(what, cluster, devices)
+    return _draw_ring(as_placement(what, cluster, devices), axis, ax)
+
+
+def _draw_ring(placement: Placement, axis: str | Sequence[str] | None, ax: Axes | None) -> Axes:
+    """Draw the ring of a group as NCCL builds it."""
     groups = placement.mesh[axis or fastest_axis(placement.mesh)]
     ranks = groups[0]
     size = len(ranks)
@@ -147,11 +151,8 @@ def ring(
     title = [f"{ranks.name}: ring of {size:,} ranks, clockwise", placement.cluster.title or placement.cluster.summary]
     if len(groups) > 1:
         title.insert(1, f"one of {len(groups):,} {groups.name} groups")
-    if ax is None:
-        scale = min((_WIDTH / 2 - names) / _NAMES, _SCALE)
-        high = 2 * _EDGE * scale + legend + 40
-        figure = new_figure((_WIDTH / 72, high / 72))
-        ax = figure.add_axes((0.01, 0.01, 0.98, (high - 40) / high))
+    scale = min((_WIDTH / 2 - names) / _NAMES, _SCALE)
+    ax = open_axes(ax, _WIDTH, 2 * _EDGE * scale + legend + 40, Margins(5, 4, 5, 36))
     reserve(ax, above=set_title(ax, title))
     scale = _fit(ax, names, legend)
     angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
@@ -177,9 +178,7 @@ def _fit(ax: Axes, names: float, legend: float) -> float:
         ax.set(xlim=(-left, -left + width / scale), ylim=(-height / 2 / scale, height / 2 / scale), aspect="equal")
     else:
         scale = max(min((width / 2 - names) / _NAMES, (height - legend) / (2 * _EDGE)), 10.0)
-        ax.set(
-            xlim=(-width / 2 / scale, width / 2 / scale), ylim=(_EDGE - height / scale, _EDGE), aspect="equal",
-        )  # fmt: skip
+        ax.set(xlim=(-width / 2 / scale, width / 2 / scale), ylim=(_EDGE - height / scale, _EDGE), aspect="equal")
     return scale
 
 
@@ -197,28 +196,28 @@ def _draw_hops(
     from matplotlib.lines import Line2D
 
     names = placement.cluster.level_names
-    tapers = [1.0] * len(INNER_LEVELS) + [one.taper for one in placement.cluster.levels]
+    tapers = [1.0] * len(INNER_LEVELS) + [outer.taper for outer in placement.cluster.levels]
     handles = []
     with_arrow = np.zeros(len(order), dtype=bool)
     is_roomy = 2 * np.pi * _RADIUS * scale / len(order) > 2 * _ARROW
     with_arrow[:: 1 if is_roomy else math.ceil(len(order) / _FEW_ARROWS)] = True
     for kind in np.unique(kinds).tolist():  # one legend entry per kind of hop
-        mine = kinds == kind
+        is_kind = kinds == kind
         step = min(kind // 16, len(_COLORS) - 1)
         look: Any = {"color": _COLORS[step], "linewidth": _WIDTHS[step], "linestyle": _STYLES[step]}
-        curves = bowed_curves(where[mine], np.roll(where, -1, axis=0)[mine], _DEPTHS[step])
+        curves = bowed_curves(where[is_kind], np.roll(where, -1, axis=0)[is_kind], _DEPTHS[step])
         ax.add_collection(LineCollection(list(curves), zorder=1, **collection_style(look)))
-        arrows = arrow_heads(curves[with_arrow[mine]], _ARROW / scale)
+        arrows = arrow_heads(curves[with_arrow[is_kind]], _ARROW / scale)
         ax.add_collection(PolyCollection(list(arrows), facecolors=look["color"], linewidths=0, zorder=1.5))
-        first = int(np.flatnonzero(mine)[0])
+        first = int(np.flatnonzero(is_kind)[0])
         word = names[kind // 16]
         if kind % 16 != Distance.UNKNOWN:
             word = placement.word_between(int(order[first]), int(np.roll(order, -1)[first]))
-        rates = gbs[mine]
+        rates = gbs[is_kind]
         rate = f" · {format_bandwidth(float(rates.min()))}" if np.isfinite(rates).all() else ""
         taper = max(tapers[: kind // 16 + 1])
         rate += f", 1:{taper:g} oversubscribed" if taper > 1 else ""
-        hops = int(mine.sum())
+        hops = int(is_kind.sum())
         handles.append(Line2D([], [], label=f"{hops:,} hop{'s' * (hops > 1)} over {word}{rate}", **look))
     width, height = axes_size(ax)
     place: Any = {"loc": "lower center", "bbox_to_anchor": (0.5, 0.0)}
@@ -264,7 +263,7 @@ def _draw_hosts(
         turn = np.linspace(angle[start] + half, angle[stop - 1] - half, points)
         arcs.append(np.stack([np.cos(turn), np.sin(turn)], axis=1) * _HOSTS)
     ax.add_collection(LineCollection(arcs, colors=rcParams["text.color"], linewidths=2, alpha=0.6))
-    shown: list[tuple[float, float, float, float]] = []
+    boxes: list[tuple[float, float, float, float]] = []
     for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
         middle = (angle[start] + angle[stop - 1]) / 2
         x, y = float(np.cos(middle)) * _NAMES, float(np.sin(middle)) * _NAMES
@@ -274,7 +273,7 @@ def _draw_hosts(
         left = x if side == "left" else x - wide if side == "right" else x - wide / 2
         box = (left, y - high / 2, left + wide, y + high / 2)
         # Names follow the circle, so a new one can overlap only the previous ones, or the first ones at the end.
-        if any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in shown[-60:] + shown[:3]):
+        if any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes[-60:] + boxes[:3]):
             continue
-        shown.append(box)
+        boxes.append(box)
         ax.text(x, y, name, ha=side, va="center", fontsize=_POINTS)

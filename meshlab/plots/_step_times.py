@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,13 +12,18 @@ from meshlab.base._errors import BenchError
 from meshlab.base._units import THIN
 from meshlab.frames._table import three_digits
 from meshlab.plots._style import (
+    Margins,
     axes_size,
-    new_figure,
+    check_type,
+    legend_above,
+    open_axes,
     reserve,
     room_right,
+    set_height,
     set_title,
     text_width,
     wrap_words,
+    write_beside,
 )
 from meshlab.plots._theme import Theme, current_theme
 from meshlab.prediction._search import COMPONENTS, Layouts
@@ -45,6 +51,9 @@ _SHORTENED = 0.55
 
 _CUT = 0.12
 """Width of the shortened computation before the first difference, as a share of the bars' width."""
+
+_OF_ROW: Any = {"xycoords": ("axes fraction", "data"), "va": "center"}
+"""The place of a text beside a bar."""
 
 _COLORS = {"tp": 0, "cp": 2, "ep": 3, "pp": 1, "dp": 5}
 """Group colours of the axes."""
@@ -84,9 +93,7 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
     >>> ax.get_xlabel()
     'seconds per step (the beginning of computation is cut off)'
     """
-    given: Any = layouts
-    if not isinstance(given, Layouts):
-        raise BenchError(f"layouts must be a Layouts, not {type(given).__name__}", hint="pass ml.search(cluster, job)")
+    check_type("layouts", layouts, Layouts, hint="pass ml.search(cluster, job)")
     if isinstance(most, bool) or not isinstance(most, int | np.integer) or most < 1:
         raise BenchError(f"most must be a positive integer, not {most!r}")
     frame = layouts.frame(most)
@@ -95,9 +102,8 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
     left = max(text_width(line, _TEXT) for lines in labels for line in lines) + 12
     row = _TWO_LINES if max(map(len, labels)) > 1 else _ROW
     is_new = ax is None
-    if ax is None:
-        ax = new_figure((_WIDTH, _WIDTH)).add_axes((left / _WIDTH / 72, 0.1, 1 - (left + 8) / _WIDTH / 72, 0.8))
-    ends = [_end_label(one) for _, one in frame.iterrows()]
+    ax = open_axes(ax, _WIDTH * 72, _WIDTH * 72, Margins(left, 57.0, 8.0, 57.0))
+    ends = [_end_label(layout) for _, layout in frame.iterrows()]
     ties = _ties(frame, layouts)
     right = max(text_width(text, _TEXT) for text in ends) + 8
     bracket = max((text_width(text, _TEXT) for _, _, text in ties), default=-16.0) + 16
@@ -106,22 +112,27 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
     if right + bracket > room:
         ends, right = [""] * len(frame), 0.0
     dropped = _dropped_lines(layouts, room_right(ax) + left - 12)
-    below = 34 + _LINE * (len(dropped) + bool(dropped))
     above = _set_title(ax, layouts, frame, theme)
-    figure = ax.get_figure(root=True)
-    if is_new and figure is not None:
-        total = row * len(frame) + above + below
-        figure.set_figheight(total / 72)
-        box = ax.get_position()
-        ax.set_position((box.x0, below / total, box.width, row * len(frame) / total))
+    below = 34 + _LINE * (len(dropped) + bool(dropped))
+    if not is_new and _figure_height(ax) - above - below < _LINE * len(frame):
+        dropped, below = [], 34  # the bars come first in small figures
+    if is_new:
+        set_height(ax, row * len(frame), above=above, below=below)
     reserve(ax, above=above, below=below, right=right + bracket + 4)
     _draw_bars(ax, frame, theme)
     _name_rows(ax, labels, theme)
     _write_ends(ax, frame, ends)
     _draw_ties(ax, ties, right, theme)
     for number, (indent, line) in enumerate(dropped):
-        _below(ax, line, 34 + _LINE * (number + 1), left - 6 - indent, theme.ink2)
+        shift = 6 + indent - left, -34 - _LINE * (number + 1)
+        write_beside(ax, line, (0, 0), shift, color=theme.ink2, gid="dropped")
     return ax
+
+
+def _figure_height(ax: Axes) -> float:
+    """Return the height of the figure, in points."""
+    figure = ax.get_figure(root=True)
+    return math.inf if figure is None else float(figure.get_size_inches()[1] * 72)
 
 
 def _label(row: pd.Series) -> list[str]:
@@ -173,11 +184,9 @@ def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
     for name in COMPONENTS:
         width = (frame[f"{name}_s_hi"] - frame[f"{name}_s_lo"]).to_numpy(dtype=float)
         color = theme.groups[_COLORS[name]]
-        shown = width > 1e-3 * (longest - start)
-        ax.barh(
-            y[shown], width[shown], height, left=at[shown], color="none", edgecolor=color, hatch="//////",
-            linewidth=0.0, gid=f"{name}_s_hi",
-        )  # fmt: skip
+        is_wide = width > 1e-3 * (longest - start)
+        look: Any = {"color": "none", "edgecolor": color, "hatch": "//////", "linewidth": 0.0}
+        ax.barh(y[is_wide], width[is_wide], height, left=at[is_wide], gid=f"{name}_s_hi", **look)
         at += width
     # Mark the low end, because the hatched part after it may have the same colour.
     low = frame["step_s_lo"].to_numpy(dtype=float)
@@ -185,20 +194,16 @@ def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
     if is_cut:
         # Two slanted gaps in every bar show that the axis does not start at zero.
         points = (longest - start) / axes_size(ax)[0]
-        x = start + np.array([5.0, 8.5])[:, None] * points
-        slant = 2.0 * points
-        for one in x.ravel():
+        gap: Any = {"color": ax.get_facecolor(), "linewidth": 1.5, "solid_capstyle": "butt", "gid": "cut"}
+        for shift in (5.0, 8.5):
+            left, right = start + (shift - 2.0) * points, start + (shift + 2.0) * points
             for row in y:
-                ax.plot(
-                    [one - slant, one + slant], [row + height * 0.7, row - height * 0.7], color=ax.get_facecolor(),
-                    linewidth=1.5, solid_capstyle="butt", gid="cut",
-                )  # fmt: skip
+                ax.plot([left, right], [row + height * 0.7, row - height * 0.7], **gap)
     ax.set_xlabel("seconds per step" + (" (the beginning of computation is cut off)" if is_cut else ""), fontsize=_TEXT)
     ax.tick_params(axis="x", labelsize=_TEXT)
     ax.grid(axis="x", color=theme.line, linewidth=0.6)
     ax.set_axisbelow(True)
-    for side in ("top", "right", "left"):
-        ax.spines[side].set_visible(False)
+    ax.spines[["top", "right", "left"]].set_visible(False)
 
 
 def _name_rows(ax: Axes, labels: Sequence[Sequence[str]], theme: Theme) -> None:
@@ -206,20 +211,14 @@ def _name_rows(ax: Axes, labels: Sequence[Sequence[str]], theme: Theme) -> None:
     for row, lines in enumerate(labels):
         for number, line in enumerate(lines):
             shift = (len(lines) - 1) / 2 - number
-            ax.annotate(
-                line, (0, row), (-6, shift * _LINE), xycoords=("axes fraction", "data"), textcoords="offset points",
-                ha="right", va="center", fontsize=_TEXT, color=theme.ink2 if number else theme.ink,
-                annotation_clip=False, parse_math=False,
-            )  # fmt: skip
+            color = theme.ink2 if number else theme.ink
+            write_beside(ax, line, (0, row), (-6, shift * _LINE), ha="right", color=color, **_OF_ROW)
 
 
 def _write_ends(ax: Axes, frame: pd.DataFrame, ends: Sequence[str]) -> None:
     for row, text in enumerate(ends):
         if text:
-            ax.annotate(
-                text, (1, row), (4, 0), xycoords=("axes fraction", "data"), textcoords="offset points", va="center",
-                fontsize=_TEXT, annotation_clip=False,
-            )  # fmt: skip
+            write_beside(ax, text, (1, row), (4, 0), **_OF_ROW)
 
 
 def _draw_ties(ax: Axes, ties: Sequence[tuple[int, int, str]], right: float, theme: Theme) -> None:
@@ -234,17 +233,7 @@ def _draw_ties(ax: Axes, ties: Sequence[tuple[int, int, str]], right: float, the
         x, y = [inner, outer, outer, inner], [first - 0.3, first - 0.3, last + 0.3, last + 0.3]
         bracket = Line2D(x, y, transform=blended, color=theme.ink2, linewidth=1, clip_on=False, gid="tie")
         ax.add_line(bracket)
-        ax.annotate(
-            text, (1, (first + last) / 2), (right + 9, 0), xycoords=("axes fraction", "data"),
-            textcoords="offset points", va="center", fontsize=_TEXT, color=theme.ink2, annotation_clip=False,
-        )  # fmt: skip
-
-
-def _below(ax: Axes, line: str, down: float, left: float, color: str) -> None:
-    ax.annotate(
-        line, (0, 0), (-left, -down), xycoords="axes fraction", textcoords="offset points", va="bottom", fontsize=_TEXT,
-        color=color, annotation_clip=False, parse_math=False, gid="dropped",
-    )  # fmt: skip
+        write_beside(ax, text, (1, (first + last) / 2), (right + 9, 0), color=theme.ink2, **_OF_ROW)
 
 
 def _dropped_lines(layouts: Layouts, width: float) -> list[tuple[float, str]]:
@@ -263,7 +252,6 @@ def _dropped_lines(layouts: Layouts, width: float) -> list[tuple[float, str]]:
 def _set_title(ax: Axes, layouts: Layouts, frame: pd.DataFrame, theme: Theme) -> float:
     """Set the title, and the legend below it. Return their height in points."""
     from matplotlib.patches import Patch
-    from matplotlib.transforms import offset_copy
 
     handles: list[Any] = [Patch(color=theme.line2, label="computation"), Patch(color=theme.cell, label="bubble")]
     for name in COMPONENTS:
@@ -271,15 +259,7 @@ def _set_title(ax: Axes, layouts: Layouts, frame: pd.DataFrame, theme: Theme) ->
             label = "dp × cp" if name == "dp" and (frame["cp"] > 1).any() else name
             handles.append(Patch(color=theme.groups[_COLORS[name]], label=label, linewidth=0))
     handles.append(Patch(facecolor="none", edgecolor=theme.ink2, hatch="//////", linewidth=0, label="may be hidden"))
-    widths = [text_width(str(handle.get_label()), _TEXT) + 30 for handle in handles]
-    room = room_right(ax) - 8
-    n_columns = next((n for n in range(len(widths), 1, -1) if _legend_width(widths, n) <= room), 1)
-    ax.legend(
-        handles=handles, loc="lower left", ncols=n_columns, fontsize=_TEXT, frameon=False, borderpad=0.0,
-        borderaxespad=0.0, handletextpad=0.4, columnspacing=1.2, handlelength=1.3, labelspacing=0.3,
-        bbox_to_anchor=(0, 1), bbox_transform=offset_copy(ax.transAxes, ax.get_figure(root=True), 0, 6, "points"),
-    )  # fmt: skip
-    height = -(-len(handles) // n_columns) * _TEXT * 1.5 + 8
+    height = legend_above(ax, handles)
     low, high = layouts.utilisation
     return set_title(
         ax,
@@ -290,9 +270,4 @@ def _set_title(ax: Axes, layouts: Layouts, frame: pd.DataFrame, theme: Theme) ->
             "not validated until a rehearsal on that machine",
         ],
         gap=height,
-    )  # fmt: skip
-
-
-def _legend_width(widths: Sequence[float], n_columns: int) -> float:
-    """Return the width of a legend, which fills its columns from top to bottom."""
-    return float(sum(column.max() for column in np.array_split(np.array(widths), n_columns)))
+    )

@@ -21,36 +21,20 @@ _RESTING = 0.25  # of the background in the cell of a group that is not picked
 
 @dataclass(frozen=True)
 class Theme:
-    """The colours of a theme, as hex strings.
+    """The colours of a theme, as hex strings."""
 
-    Parameters
-    ----------
-    background, panel : str
-        Colours of the page and of boxes on it.
-    ink, ink2 : str
-        Colours of text and of less important text.
-    line, line2, cell : str
-        Colours of thin lines, of idle links, and of idle boxes.
-    accent : str
-        Colour of the route of a group.
-    nvlink, load, conflict : str
-        Colours of NVLink, of the busiest link, and of a link that limits an axis because it is shared.
-    groups : tuple of str
-        Colours of picked groups.
-    """
-
-    background: str
-    panel: str
-    ink: str
-    ink2: str
-    line: str
-    line2: str
-    cell: str
-    accent: str
+    background: str  # of the page
+    panel: str  # of boxes on the page
+    ink: str  # of text
+    ink2: str  # of less important text
+    line: str  # thin lines
+    line2: str  # idle links
+    cell: str  # idle boxes
+    accent: str  # the route of a group
     nvlink: str
-    load: str
-    conflict: str
-    groups: tuple[str, ...]
+    load: str  # the busiest link
+    conflict: str  # a link that limits an axis because it is shared
+    groups: tuple[str, ...]  # of picked groups
 
     def resting(self, group: int) -> str:
         """Return the colour of a cell whose group is not picked."""
@@ -71,13 +55,14 @@ class Theme:
         Its last digits are the number of the colour, because the other theme may need the opposite.
         """
         names = _named(self)
-        number = next((k for k, one in enumerate(names) if one == color), len(names))
+        number = next((k for k, candidate in enumerate(names) if candidate == color), len(names))
         low, high, third = number % 16, 0xFF - number % 8, number // 16
         if float(luminance([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])) > 0.179:
             return f"#{low:02x}{third:02x}02"
         return f"#{high:02x}{0xFE - third:02x}{0xFF - number // 8:02x}"
 
 
+# The colours of both themes stand one below the other, to compare them.
 LIGHT = Theme(
     background="#ffffff", panel="#f6f7f9", ink="#1b1f24", ink2="#586069", line="#d0d5dc", line2="#aab2bd",
     cell="#e4e8ed", accent="#0b57a4", nvlink="#3f7d20", load="#4a5b73", conflict="#c44a00",
@@ -94,7 +79,7 @@ FAINT = (0.2, 0.25, 0.3, 0.45, 0.6, 0.7)
 """The shares of background that `Theme.faint` is used with."""
 
 
-def mix(one: str, other: str, share: float) -> str:
+def mix(first: str, second: str, share: float) -> str:
     """Mix two colours.
 
     Examples
@@ -103,24 +88,13 @@ def mix(one: str, other: str, share: float) -> str:
     '#808080'
     """
     channels = (
-        round(int(one[i : i + 2], 16) * (1 - share) + int(other[i : i + 2], 16) * share + 1e-9) for i in (1, 3, 5)
+        round(int(first[i : i + 2], 16) * (1 - share) + int(second[i : i + 2], 16) * share + 1e-9) for i in (1, 3, 5)
     )
     return "#" + "".join(f"{channel:02x}" for channel in channels)
 
 
 def luminance(rgb: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Return the relative luminance from 0 (black) to 1 (white), as defined by WCAG 2.2.
-
-    Parameters
-    ----------
-    rgb : array_like
-        sRGB from 0 to 1, with the channels along the last axis.
-
-    Examples
-    --------
-    >>> luminance([[0, 0, 0], [1, 1, 1]]).tolist()
-    [0.0, 1.0]
-    """
+    """Return the relative luminance from 0 (black) to 1 (white), as defined by WCAG 2.2."""
     channels = np.asarray(rgb, dtype=np.float64)[..., :3]
     linear = np.where(channels <= 0.04045, channels / 12.92, ((channels + 0.055) / 1.055) ** 2.4)
     return np.asarray(linear @ np.array([0.2126, 0.7152, 0.0722]))
@@ -138,13 +112,10 @@ def current_theme() -> Theme:
 def _named(theme: Theme) -> tuple[str, ...]:
     """Return all colours of a theme but those of text, in a fixed order."""
     plain = (theme.panel, theme.ink, theme.ink2, theme.line, theme.line2, theme.cell, theme.accent, theme.nvlink)
-    return (
-        *plain, theme.load, theme.conflict, *theme.groups,
-        *(theme.resting(group) for group in range(N_GROUPS)),
-        *(theme.heat(step / _LOADS) for step in range(1, _LOADS + 1)),
-        *(theme.faint(color, share) for color in (theme.nvlink, theme.load, theme.conflict) for share in FAINT),
-        theme.background,
-    )  # fmt: skip
+    resting = [theme.resting(group) for group in range(N_GROUPS)]
+    heats = [theme.heat(step / _LOADS) for step in range(1, _LOADS + 1)]
+    faint = [theme.faint(color, share) for color in (theme.nvlink, theme.load, theme.conflict) for share in FAINT]
+    return (*plain, theme.load, theme.conflict, *theme.groups, *resting, *heats, *faint, theme.background)
 
 
 @lru_cache(maxsize=1)
@@ -177,20 +148,14 @@ _SIGHT = {
 
 
 def distances(colors: list[str]) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the distances (ΔE, CIE76) between all colours, for normal, protan, deutan and tritan sight.
-
-    Examples
-    --------
-    >>> {sight: round(float(table[0, 1])) for sight, table in distances(["#ff0000", "#00ff00"]).items()}["normal"]
-    171
-    """
+    """Return the distances (ΔE, CIE76) between all colours, for normal, protan, deutan and tritan sight."""
     rgb = np.array([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in colors])
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    found = {}
+    tables = {}
     for sight, matrix in _SIGHT.items():
         xyz = np.clip(linear @ matrix.T, 0, 1) @ to_xyz.T / np.array([0.95047, 1.0, 1.08883])
         f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
         lab = np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], axis=1)
-        found[sight] = np.linalg.norm(lab[:, None] - lab, axis=-1)
-    return found
+        tables[sight] = np.linalg.norm(lab[:, None] - lab, axis=-1)
+    return tables

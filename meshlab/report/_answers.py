@@ -44,26 +44,15 @@ SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": ""
 """The signs of the states of an answer."""
 
 _MOST_NAMED = 3
-_MOST_SENTENCES = 4
 _LARGE_TREND = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one question about a measurement.
+    """The answer to one question about a measurement."""
 
-    Parameters
-    ----------
-    question : str
-        The question, in a word or two.
-    state : {"good", "bad", "note", "plain", "skipped"}
-        Whether the answer is good or bad, or worth a look, or none of these. Stages of an acceptance can be skipped.
-    sentences : tuple of str
-        The answer.
-    """
-
-    question: str
-    state: State
+    question: str  # in a word or two
+    state: State  # note: worth a look; skipped: only stages of an acceptance
     sentences: tuple[str, ...]
 
     @property
@@ -74,96 +63,55 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportEvidence:
-    """Everything from which the answers follow.
+    """Everything from which the answers follow."""
 
-    Parameters
-    ----------
-    results : pandas.DataFrame
-        The results, with bounds if the cluster is known.
-    samples : pandas.DataFrame, optional
-        The samples that have blocks, for contention and interference.
-    progress : str, default ""
-        A sentence about a run that has not ended.
-    state : str, default ""
-        The state of the run. Results of a run that failed, was cancelled or was interrupted are incomplete.
-    expected : pandas.DataFrame, optional
-        The rows of `meshlab.analysis._expectations`.
-    check : ThresholdCheck, optional
-        The results beside their thresholds.
-    comparison : Comparison, optional
-        The results beside those of the baseline.
-    stragglers : pandas.DataFrame, optional
-        The rows of `meshlab.analysis.find_stragglers`.
-    devices : pandas.DataFrame, optional
-        The GPUs before and after the run.
-    tuned : tuple of str, default ()
-        The verdicts of a tuning.
-    no_bounds : str, default ""
-        Why the cluster gives no bounds.
-    """
-
-    results: pd.DataFrame
-    samples: pd.DataFrame | None = None
-    progress: str = ""
+    results: pd.DataFrame  # with bounds, if the cluster is known
+    samples: pd.DataFrame | None = None  # those with blocks, for contention and interference
+    progress: str = ""  # a sentence about a run that has not ended
     state: str = ""
-    expected: pd.DataFrame | None = None
+    expected: pd.DataFrame | None = None  # from `expectations`
     check: ThresholdCheck | None = None
-    comparison: Comparison | None = None
-    stragglers: pd.DataFrame | None = None
-    devices: pd.DataFrame | None = None
-    tuned: tuple[str, ...] = field(default=())
-    no_bounds: str = ""
+    comparison: Comparison | None = None  # with the baseline
+    stragglers: pd.DataFrame | None = None  # from `find_stragglers`
+    devices: pd.DataFrame | None = None  # before and after the run
+    tuned: tuple[str, ...] = field(default=())  # the verdicts of a tuning
+    no_bounds: str = ""  # why the cluster gives no bounds
 
 
 def answers(evidence: ReportEvidence) -> tuple[Answer, ...]:
-    """Answer the questions about a measurement.
-
-    Parameters
-    ----------
-    evidence : ReportEvidence
-        The results, and what they are compared with.
-
-    Returns
-    -------
-    tuple of Answer
-        ``measured``, ``correct``, ``fast enough``, ``thresholds``, ``unusual``, ``changed`` and ``tuning``. Questions
-        without an answer are omitted.
-    """
+    """Answer the questions about a measurement."""
     results = evidence.results
     state: State = "bad" if evidence.state in UNFINISHED else "note" if evidence.progress else "plain"
-    found = [Answer("measured", state, tuple(_measured(evidence)))]
-    found.append(Answer("correct", _correct_state(results), (_correctness(results),)))
+    replies = [Answer("measured", state, tuple(_measured(evidence)))]
+    replies.append(Answer("correct", _correct_state(results), (_correctness(results),)))
     if not len(results):
-        return tuple(found)
-    found += _speed(evidence)
+        return tuple(replies)
+    replies += _speed(evidence)
     if evidence.check is not None:
         sentences = [evidence.check.verdict, evidence.check.note]
         state = "good" if evidence.check.is_passed else "bad"
-        found.append(Answer("thresholds", state, tuple(filter(None, sentences))))
-    found.append(_unusual(evidence))
+        replies.append(Answer("thresholds", state, tuple(filter(None, sentences))))
+    replies.append(_unusual(evidence))
     if evidence.comparison is not None:
-        found.append(_changed(evidence.comparison))
+        replies.append(_changed(evidence.comparison))
     if evidence.tuned:
-        found.append(Answer("tuning", "plain", evidence.tuned))
-    return tuple(found)
+        replies.append(Answer("tuning", "plain", evidence.tuned))
+    return tuple(replies)
 
 
-def without_repeated(found: Sequence[Answer], earlier: Iterable[Answer]) -> tuple[Answer, ...]:
+def without_repeated(replies: Sequence[Answer], earlier: Iterable[Answer]) -> tuple[Answer, ...]:
     """Omit the sentences that other answers contain, and the answers of which nothing is left."""
-    known = {sentence for answer in earlier for sentence in answer.sentences}
-    rest = (replace(answer, sentences=tuple(one for one in answer.sentences if one not in known)) for answer in found)
+    repeated = {sentence for answer in earlier for sentence in answer.sentences}
+    rest = (
+        replace(answer, sentences=tuple(text for text in answer.sentences if text not in repeated))
+        for answer in replies
+    )
     return tuple(answer for answer in rest if answer.sentences)
 
 
-def headline(found: Sequence[Answer]) -> Answer:
-    """Return the most important answer, as one sentence: what is bad, or else how fast it is.
-
-    Parameters
-    ----------
-    found : sequence of Answer
-        The result of `answers`.
-    """
-    by_question = {answer.question: answer for answer in found}
+def headline(replies: Sequence[Answer]) -> Answer:
+    """Return the most important answer, as one sentence: what is bad, or else how fast it is."""
+    by_question = {answer.question: answer for answer in replies}
     measured, correct = by_question["measured"], by_question["correct"]
     if measured.state != "plain":  # the run has not finished
         return Answer("", measured.state, (f"{measured.sentences[0]} {correct.sentences[0]}",))
@@ -189,7 +137,7 @@ def headline(found: Sequence[Answer]) -> Answer:
 
 
 def _measured(evidence: ReportEvidence) -> Iterator[str]:
-    """Say what was measured, where, and how."""
+    """Describe what was measured, where, and how."""
     results = evidence.results
     if evidence.progress:
         yield evidence.progress
@@ -269,44 +217,44 @@ def _correctness(results: pd.DataFrame) -> str:
 
 
 def _speed(evidence: ReportEvidence) -> list[Answer]:
-    """Say whether the results are as fast as they should be, and how the axes differ."""
+    """Judge whether the results are as fast as they should be, and how the axes differ."""
     rows = evidence.results[~is_pair(evidence.results)]
     # An axis is compared with other axes under the same load, and by `load_findings` with itself under different ones.
-    shown = rows[is_plain(rows)]
-    lines = [line for line in lines_of(shown, "busbw_gbs") if len(line)]
+    line_rows = rows[is_plain(rows)]
+    lines = [line for line in lines_of(line_rows, "busbw_gbs") if len(line)]
     differences = _difference(lines, is_one_launch=len(rows[["run_id", "launch"]].drop_duplicates()) < 2)
     if not lines:
-        shown = rows
+        line_rows = rows
         lines = [line for line in lines_of(rows, "busbw_gbs") if len(line)]
     expected = evidence.expected
     if expected is not None and expected["verdict"].ne("unknown").any():
         state, sentences = _judged(expected)
-        bounds = bound_note(shown)
-        if len(bound_lines(shown)) == 1:
+        bounds = bound_note(line_rows)
+        if len(bound_lines(line_rows)) == 1:
             bounds = bounds[1:]  # the sentences name the only bound already
         return [Answer("fast enough", state, (*sentences, *bounds, *differences))]
-    peaks = [_no_expectation(evidence, bool(lines)), *_peaks(lines, shown), *bound_note(shown), *differences]
-    known = tuple(filter(None, peaks))
-    return [Answer("fast enough", "plain", known)] if known else []  # pairs are judged by each other
+    peaks = [_no_expectation(evidence, bool(lines)), *_peaks(lines, line_rows), *bound_note(line_rows), *differences]
+    remarks = tuple(filter(None, peaks))
+    return [Answer("fast enough", "plain", remarks)] if remarks else []  # pairs are judged by each other
 
 
 def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
     """Summarise the rows with an expectation: the slow ones, or else the one with the smallest share of its bound."""
-    known = expected[expected["verdict"] != "unknown"]
-    slow, has_modes = known[known["verdict"] == "slow"], known["mode"].nunique() > 1
+    rows = expected[expected["verdict"] != "unknown"]
+    slow, has_modes = rows[rows["verdict"] == "slow"], rows["mode"].nunique() > 1
     if len(slow):
         named = [describe_expectation(row, with_mode=has_modes) for _, row in slow.head(_MOST_NAMED).iterrows()]
         more = [f"and {len(slow) - len(named)} more"] if len(slow) > len(named) else []
-        what = "The only measurement is" if len(known) == 1 else f"{len(slow)} of {len(known)} measurements are"
-        what = f"1 of {len(known)} measurements is" if len(slow) == 1 < len(known) else what
-        what = f"All {len(known)} measurements are" if len(slow) == len(known) > 1 else what
-        return "bad", [f"{what} SLOW at the largest size: {'; '.join([*named, *more])}."]
-    share = known["of_bound"].fillna(known["of_published"])
-    ordered = known.iloc[share.to_numpy(dtype=float).argsort(kind="stable")]
+        subject = "The only measurement is" if len(rows) == 1 else f"{len(slow)} of {len(rows)} measurements are"
+        subject = f"1 of {len(rows)} measurements is" if len(slow) == 1 < len(rows) else subject
+        subject = f"All {len(rows)} measurements are" if len(slow) == len(rows) > 1 else subject
+        return "bad", [f"{subject} SLOW at the largest size: {'; '.join([*named, *more])}."]
+    share = rows["of_bound"].fillna(rows["of_published"])
+    ordered = rows.iloc[share.to_numpy(dtype=float).argsort(kind="stable")]
     best, worst = (describe_expectation(ordered.iloc[number], with_mode=has_modes) for number in (-1, 0))
     if len(ordered) == 1:
         return "good", [f"{best}{_beside_prediction(ordered.iloc[0])}."]
-    of = "the hardware allows" if known["of_bound"].notna().all() else "is expected"
+    of = "the hardware allows" if rows["of_bound"].notna().all() else "is expected"
     low, high = (f"{100 * limit:.0f}{THIN}%" for limit in (share.min(), share.max()))
     return "good", [
         f"At the largest size, the collectives reach {format_range(low, high)} of what {of}.",
@@ -326,7 +274,7 @@ def _beside_prediction(row: pd.Series) -> str:
 
 
 def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
-    """Say why nothing is known about how fast the results should be."""
+    """Return the reason why it is unknown how fast the results should be."""
     results = evidence.results
     unknown, sources = "It is not known how fast they should be", set(results["source"].dropna())
     if not has_lines:
@@ -357,13 +305,13 @@ def _peaks(lines: Sequence[Line], rows: pd.DataFrame) -> Iterator[str]:
     peaks: dict[str, tuple[float, str]] = {}
     for line in lines:
         index = int(line.value.argmax())
-        what = f"{line.keys['collective']} at {size_text(line.size[index])} reaches "
-        what += f"{format_bandwidth(line.value[index])} busbw"
+        peak = f"{line.keys['collective']} at {size_text(line.size[index])} reaches "
+        peak += f"{format_bandwidth(line.value[index])} busbw"
         share = share_of_bound(rows.iloc[line.rows], line.size[index], line.value[index])
-        what += f", {share} of the bound" if share else ""
-        peaks[_axis(line)] = max(peaks.get(_axis(line), (0.0, "")), (float(line.value[index]), what))
-    for axis, (_, what) in peaks.items():
-        yield f"On {axis}, {what}."
+        peak += f", {share} of the bound" if share else ""
+        peaks[_axis(line)] = max(peaks.get(_axis(line), (0.0, "")), (float(line.value[index]), peak))
+    for axis, (_, peak) in peaks.items():
+        yield f"On {axis}, {peak}."
 
 
 def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
@@ -374,7 +322,7 @@ def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
     for line in lines:
         key = tuple(str(value) for name, value in line.keys.items() if name not in (*LABELLED, "n_ranks"))
         comparable.setdefault(key, []).append(line)
-    found: list[tuple[float, float, str]] = []
+    differences: list[tuple[float, float, str]] = []
     for same in comparable.values():
         shared = set.intersection(*(set(line.size.tolist()) for line in same))
         if len({_axis(line) for line in same}) < 2 or not shared:
@@ -385,25 +333,27 @@ def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
         slow_axis, fast_axis = _axis(slow_line), _axis(fast_line)
         if slow_axis == fast_axis:
             continue
-        what = f"{fast_line.keys['collective']} at {size_text(size)}"
+        call = f"{fast_line.keys['collective']} at {size_text(size)}"
         rates = f"{format_bandwidth(fast)} and {format_bandwidth(slow)} busbw"
         # The axes differ clearly if the lower bound of the faster one is above the upper bound of the slower one.
         low, high = fast_line.low[fast_line.size == size][0], slow_line.high[slow_line.size == size][0]
         if low > high:
             ratio = fast / slow
-            text = f"{what} {verb} {ratio:.2f}× as fast on {fast_axis} as on {slow_axis}{where}: {rates}."
-            found.append((size, ratio, text))
+            text = f"{call} {verb} {ratio:.2f}× as fast on {fast_axis} as on {slow_axis}{where}: {rates}."
+            differences.append((size, ratio, text))
         elif low <= high:  # neither, if an interval is missing
-            found.append((size, 0.0, f"{what} does not clearly differ between {fast_axis} and {slow_axis}: {rates}."))
+            differences.append(
+                (size, 0.0, f"{call} does not clearly differ between {fast_axis} and {slow_axis}: {rates}.")
+            )
     # The largest size, where bandwidth matters most. There, a clear difference comes first: its ratio is above 0.
-    return [max(found)[2]] if found else []
+    return [max(differences)[2]] if differences else []
 
 
 # -- unusual -----------------------------------------------------------------------------------------------------------
 
 
 def _unusual(evidence: ReportEvidence) -> Answer:
-    """Say what is unusual: slow pairs, contention, late ranks, throttled GPUs, levels and trends of times."""
+    """Describe everything unusual: slow pairs, contention, late ranks, throttled GPUs, levels and trends of times."""
     remarks: list[str] = []
     denials: list[str] = []
     frames = Frames(evidence.results, empty_samples() if evidence.samples is None else evidence.samples, "")
@@ -438,11 +388,11 @@ def _devices(devices: pd.DataFrame | None) -> Iterator[str]:
         last = rows.iloc[-1]
         if not is_missing(last["throttle"]) and last["throttle"]:
             yield f"{name} was THROTTLED {last['when']} the run: {last['throttle']}."
-        for column, what in (("ecc_uncorrected", "uncorrected memory error"), ("nvlink_errors", "NVLink error")):
+        for column, noun in (("ecc_uncorrected", "uncorrected memory error"), ("nvlink_errors", "NVLink error")):
             values = rows[column].dropna()
             more = int(values.iloc[-1] - values.iloc[0]) if len(values) > 1 else 0
             if more > 0:
-                yield f"{name} had {count(more, what)} during the run."
+                yield f"{name} had {count(more, noun)} during the run."
 
 
 def load_findings(frames: Frames) -> Iterator[tuple[bool, str]]:
@@ -529,13 +479,13 @@ def _worst(rows: pd.DataFrame, baseline: str) -> tuple[str, bool]:
         return "", False
     row = slower.iloc[int(slower["ratio"].to_numpy().argmax())]
     size = "" if is_missing(row["size_bytes"]) else f" at {format_size(row['size_bytes'])}"
-    what = f"{row['collective']}{size} on {row['group']}"
+    call = f"{row['collective']}{size} on {row['group']}"
     ratio = f"{row['ratio']:.2f}× ({row['ratio_lo']:.2f} to {row['ratio_hi']:.2f})"
     verb = "is" if len(slower) == 1 else "are"
     counts = f"{len(slower):,} of {count(len(rows), 'result')} {verb} clearly slower than {baseline}"
     may_be_chance = len(slower) <= _by_chance(int(rows["ratio_lo"].notna().sum()))
     reason = ", which may be chance" if may_be_chance else ""
-    return f"{counts}{reason}. The largest slowdown is {ratio}: {what}", may_be_chance
+    return f"{counts}{reason}. The largest slowdown is {ratio}: {call}", may_be_chance
 
 
 def _by_chance(n: int) -> int:
@@ -572,10 +522,9 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
 
 def _named(rows: pd.DataFrame) -> str:
     """Name the first of some results."""
-    some = rows.head(_MOST_NAMED)
     row: Any
     named = []
-    for row in some.itertuples():
+    for row in rows.head(_MOST_NAMED).itertuples():
         is_of_pair = not is_missing(row.src_rank)
         place = pair_label_of(row) if is_of_pair else f"on {row.group}"
         named.append(
@@ -589,7 +538,7 @@ def _named(rows: pd.DataFrame) -> str:
 
 
 def _changed(comparison: Comparison) -> Answer:
-    """Say what changed since the baseline. A difference that makes times incomparable is a warning."""
+    """Describe what changed since the baseline. A difference that makes times incomparable is a warning."""
     counts = comparison.counts
     state: State = "bad" if len(comparison.regressions()) and not comparison.oversubscribed else "plain"
     if state == "plain" and counts.get("SAME", 0) + counts.get("FASTER", 0) == len(comparison.rows) > 0:

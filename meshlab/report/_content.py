@@ -25,59 +25,49 @@ _WIDE_INTERVAL = 0.10
 
 
 def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None = None) -> list[str]:
-    """Return the reasons to distrust the numbers.
-
-    Parameters
-    ----------
-    results : pandas.DataFrame
-        A results frame.
-    fingerprint : str
-        The fingerprint of the mesh in the report. Empty without a mesh.
-    cluster : Cluster, optional
-        The cluster in the report.
-    """
-    found = _different_machine(results, cluster) if cluster is not None else []
+    """Return the reasons to distrust the numbers."""
+    doubts = _different_machine(results, cluster) if cluster is not None else []
     sources = set(results["source"].dropna())
     for name, facts in BACKENDS.items():
         if name in sources and facts.caveat:
-            found.append(f"{_axes_of(results, name) if sources != {name} else 'These numbers'} {facts.caveat}")
+            doubts.append(f"{_axes_of(results, name) if sources != {name} else 'These numbers'} {facts.caveat}")
     settings = _library_settings(results) if sources & set(GPU_SOURCES) else ""
     if settings:
-        found.append(f"NCCL did not run with its defaults: {settings}.")
+        doubts.append(f"NCCL did not run with its defaults: {settings}.")
     if results.attrs.get("note"):
-        found.append(str(results.attrs["note"]))
+        doubts.append(str(results.attrs["note"]))
     stopped = results[results["status"].isin(UNFINISHED)]
     if len(stopped):
         reasons = [str(reason) for reason in stopped["stop_reason"].dropna().unique()[:_MOST_NAMED]]
-        found.append(f"{count(len(stopped), 'measurement')} did not finish{': ' * bool(reasons)}{'; '.join(reasons)}.")
+        doubts.append(f"{count(len(stopped), 'measurement')} did not finish{': ' * bool(reasons)}{'; '.join(reasons)}.")
     measured = results[results["status"].eq("ok").fillna(value=False)]
     is_settled = measured["stop_reason"].eq("precise").fillna(value=False)  # few batches were enough
     few = measured[measured["n_samples"].lt(_FEW_SAMPLES).fillna(value=False) & ~is_settled]
     if len(few):
         sizes = sorted(few["size_bytes"].dropna().unique())
         where = f", at {' and '.join(map(size_text, sizes))}" if 0 < len(sizes) <= 2 else ""
-        found.append(
+        doubts.append(
             f"{results_have(len(few))} fewer than {_FEW_SAMPLES} batches{where}, so the median is less certain."
         )
     without = int(measured["time_us_lo"].isna().sum())
     if without:
-        found.append(f"{results_have(without)} no interval.")
+        doubts.append(f"{results_have(without)} no interval.")
     width = (measured["time_us_hi"] - measured["time_us_lo"]) / measured["time_us"]
     wide = int((width > _WIDE_INTERVAL).sum())
     if wide:
-        found.append(f"{results_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g}{THIN}% of the median.")
+        doubts.append(f"{results_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g}{THIN}% of the median.")
     others = set(results["mesh_fingerprint"].dropna()) - {fingerprint}
     if fingerprint and others:
-        found.append("Some results were measured on a different mesh than the one in this report.")
-    return found
+        doubts.append("Some results were measured on a different mesh than the one in this report.")
+    return doubts
 
 
 def _library_settings(results: pd.DataFrame) -> str:
     """Return the environment variables that change what NCCL does."""
-    known = results.attrs.get("environment") or {}
+    environment = results.attrs.get("environment") or {}
     return ", ".join(
         f"{name}={value}"
-        for name, value in known.items()
+        for name, value in environment.items()
         if name.startswith("NCCL_") and not name.startswith("NCCL_DEBUG")
     )
 
@@ -91,15 +81,15 @@ def _axes_of(results: pd.DataFrame, source: str) -> str:
 def _different_machine(results: pd.DataFrame, cluster: Cluster) -> list[str]:
     """Return a caveat if the results cannot have been measured on the cluster of the report."""
     sources = set(results["source"].dropna())
-    gpus = {one.name for host in cluster.templates for one in host.devices if one.backend != "cpu"}
+    gpus = {device.name for host in cluster.templates for device in host.devices if device.backend != "cpu"}
     gpu = str(results.attrs.get("gpu") or "")
     if sources and sources <= set(CPU_SOURCES):
         measured = "a CPU" if gpus else ""
     elif gpu:
         models = models_in(gpu)
-        shown = {model for name in gpus for model in models_in(name)}
+        machine_models = {model for name in gpus for model in models_in(name)}
         # Names without a model, such as "some GPU", cannot be compared, so they produce no caveat.
-        is_different = not gpus or bool(models and shown and not models & shown)
+        is_different = not gpus or bool(models and machine_models and not models & machine_models)
         measured = gpu if is_different else ""
     else:
         measured = ""
@@ -128,16 +118,18 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
     """Explain how the numbers were measured and what they mean, as pairs of term and text."""
     modes = [_MODES.get(str(mode), str(mode)) for mode in results["mode"].dropna().unique()]
     sources = set(results["source"].dropna())
-    found = [("Mode", "; ".join(modes))] if modes else []
+    facts = [("Mode", "; ".join(modes))] if modes else []
     if len(sources & BACKENDS.keys()) > 1:
-        used = results[["axis", "source"]].dropna().drop_duplicates()
-        texts = [f"{axis}: {SOURCES.get(source, source)}" for axis, source in used.itertuples(index=False, name=None)]
-        found.append(("Backends", "; ".join(texts) + "."))
+        axis_sources = results[["axis", "source"]].dropna().drop_duplicates()
+        texts = [
+            f"{axis}: {SOURCES.get(source, source)}" for axis, source in axis_sources.itertuples(index=False, name=None)
+        ]
+        facts.append(("Backends", "; ".join(texts) + "."))
     loads = _loads(results)
     if loads:
-        found.append(("Axes", " ".join(loads)))
+        facts.append(("Axes", " ".join(loads)))
     if sources - {"nccl-tests"}:
-        found.append(
+        facts.append(
             (
                 "Time",
                 "The time of a call is that of its slowest rank. Each result is the median over batches of calls, with "
@@ -146,7 +138,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
             )
         )
     if "nccl-tests" in sources:
-        found.append(
+        facts.append(
             (
                 "Time from nccl-tests",
                 "The mean over all iterations, by default averaged over ranks, without an interval.",
@@ -155,9 +147,9 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
     batches = span(results["n_samples"])
     if batches:
         calls = span(results["calls"])
-        each = f", with {calls} call{'s' * (calls != '1')} each" if calls else ""
-        found.append(("Batches", f"{batches} per result{each}"))
-    found += [
+        calls_text = f", with {calls} call{'s' * (calls != '1')} each" if calls else ""
+        facts.append(("Batches", f"{batches} per result{calls_text}"))
+    facts += [
         (
             "Curves",
             "The thick line is at the median of the slowest group at each size, and the band is the interval of this "
@@ -181,7 +173,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
         ),
     ]
     if "bound_gbs" in results and results["bound_gbs"].notna().any():
-        found.append(
+        facts.append(
             (
                 "Bound",
                 "The bus bandwidth that the slowest link on the way allows, by the rates of NCCL's own model. For "
@@ -192,21 +184,21 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
     reasons = results["stop_reason"].dropna().value_counts()
     if len(reasons):
         parts = (f"{_STOPPED.get(str(reason), reason)} ({number:,})" for reason, number in reasons.head(8).items())
-        found.append(("Ended by", ", ".join(parts)))
-    return found
+        facts.append(("Ended by", ", ".join(parts)))
+    return facts
 
 
 def _loads(results: pd.DataFrame) -> list[str]:
     """Explain the axis labels of rows that are not plain."""
     groupings, concurrent = set(results["grouping"].dropna()), results[results["concurrent_axis"].notna()]
-    found = []
+    sentences = []
     if "alone" in groupings:
-        found.append(
+        sentences.append(
             "One group at a time: the other groups are idle. Otherwise all groups of an axis run together. A ratio of "
             "the two is the median over blocks of batches in which they took turns, with a nonparametric 95 % interval."
         )
     if "pairs" in groupings:
-        found.append(
+        sentences.append(
             "Pairs: every pair of ranks in a group, in rounds of disjoint pairs. A figure frames the pairs below "
             f"80{THIN}% of the median bandwidth. Such a pair is clearly slow if the interval of its time does not "
             "contain the median."
@@ -214,8 +206,8 @@ def _loads(results: pd.DataFrame) -> list[str]:
     if len(concurrent):
         first = concurrent.iloc[:1]
         label, axis, other = axis_labels(first).iloc[0], first["axis"].iloc[0], first["concurrent_axis"].iloc[0]
-        found.append(f"“{label}”: measured along {axis}, while a second thread of every rank runs along {other}.")
-    return found
+        sentences.append(f"“{label}”: measured along {axis}, while a second thread of every rank runs along {other}.")
+    return sentences
 
 
 def _totals(results: pd.DataFrame) -> str:

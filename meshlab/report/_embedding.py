@@ -26,19 +26,13 @@ _DATA = re.compile(r'<script type="application/gzip" id="meshlab-(results|sample
 
 
 def embedded(results: pd.DataFrame, samples: pd.DataFrame) -> dict[str, str]:
-    """Return the frames of a report as base64 text, by name. Samples that are too large are left out.
-
-    Parameters
-    ----------
-    results, samples : pandas.DataFrame
-        The frames.
-    """
-    found = {"results": _packed(results)}
+    """Return the frames of a report as base64 text, by name. Samples that are too large are left out."""
+    frames = {"results": _packed(results)}
     if 0 < len(samples) <= _MOST_SAMPLES:
         packed = _packed(samples)
         if len(packed) <= _MOST_BYTES:
-            found["samples"] = packed
-    return found
+            frames["samples"] = packed
+    return frames
 
 
 def _packed(frame: pd.DataFrame) -> str:
@@ -47,22 +41,16 @@ def _packed(frame: pd.DataFrame) -> str:
 
 
 def read_embedded(text: str, file: str) -> Frames:
-    """Return the frames of an HTML report.
-
-    Raises
-    ------
-    ParseError
-        If the text contains none, or they are damaged or larger than 256 MiB.
-    """
-    found = dict(_DATA.findall(text))
-    if "results" not in found:
+    """Return the frames of an HTML report."""
+    frames = dict(_DATA.findall(text))
+    if "results" not in frames:
         raise ParseError(
             "the file contains no meshlab results", hint="pass an HTML file that Report.save wrote", file=file
         )
-    results = frame_from_json(_unpacked(found["results"], file), RESULTS, file=file)
+    results = frame_from_json(_unpacked(frames["results"], file), RESULTS, file=file)
     samples = empty_samples()
-    if "samples" in found:
-        samples = frame_from_json(_unpacked(found["samples"], file), SAMPLES, file=file)
+    if "samples" in frames:
+        samples = frame_from_json(_unpacked(frames["samples"], file), SAMPLES, file=file)
     return Frames(results, samples, file)
 
 
@@ -74,6 +62,6 @@ def _unpacked(packed: str, file: str) -> str:
     except (zlib.error, ValueError) as error:
         raise ParseError(f"the results are damaged: {error}", hint="copy the file again", file=file) from error
     if not reader.eof:
-        what = f"larger than {LARGEST_TEXT >> 20} MiB" if reader.unconsumed_tail else "incomplete"
-        raise ParseError(f"the results are {what}", hint="copy the file again", file=file)
+        fault = f"larger than {LARGEST_TEXT >> 20} MiB" if reader.unconsumed_tail else "incomplete"
+        raise ParseError(f"the results are {fault}", hint="copy the file again", file=file)
     return content

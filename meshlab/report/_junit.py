@@ -15,25 +15,12 @@ _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def junit_xml(
-    title: str, found: Sequence[Answer], check: ThresholdCheck | None, elapsed_s: float, stages: Stages | None = None
+    title: str, answers: Sequence[Answer], check: ThresholdCheck | None, elapsed_s: float, stages: Stages | None = None
 ) -> str:
     """Return one test case per answer, or per stage of an acceptance, and one per threshold.
 
     An answer that is bad, a stage that failed, and a threshold that is missed or was not measured, is a failure. An
     acceptance that was not carried out is an error.
-
-    Parameters
-    ----------
-    title : str
-        The name of the test suite.
-    found : sequence of Answer
-        The answers of the report.
-    check : ThresholdCheck or None
-        The results beside their thresholds.
-    elapsed_s : float
-        The duration of the run, in seconds.
-    stages : Stages, optional
-        The stages of an acceptance, which replace the answers.
     """
     suite = ET.Element("testsuite", name=_legal(title))
     n_failed = n_errors = n_skipped = 0
@@ -50,11 +37,13 @@ def junit_xml(
             ET.SubElement(case, "skipped", message=text)
         else:
             ET.SubElement(case, "system-out").text = text
+    # A failure is a verdict. Without a verdict, JUnit has errors.
     if stages is not None and stages.outcome == "not carried out":
         n_errors = 1
         case = ET.SubElement(suite, "testcase", classname="meshlab.acceptance", name="verdict")
         ET.SubElement(case, "error", message=_legal(stages.headline.sentences[0]))
-    for answer in found if stages is None else ():
+    # The stages of an acceptance contain the answers already.
+    for answer in answers if stages is None else ():
         if answer.state == "plain" or answer.question == "thresholds":
             continue
         case = ET.SubElement(suite, "testcase", classname="meshlab.report", name=answer.question)

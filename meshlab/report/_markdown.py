@@ -23,22 +23,10 @@ def markdown_page(
     pictures: Pictures | None = None,
     file_of: Callable[[ReportPicture], str] | None = None,
 ) -> str:
-    """Render the Markdown document, in the order of the HTML page.
+    """Render the Markdown document, in the order of the HTML page."""
 
-    Parameters
-    ----------
-    content : Content
-        The content of the report.
-    groups : sequence of Groups
-        The rows of the table of groups.
-    pictures : Pictures, optional
-        The figures. By default there are none.
-    file_of : callable, optional
-        Maps a figure to the name of its file.
-    """
-
-    def gallery(shown: Iterable[ReportPicture]) -> Iterable[str]:
-        for picture in shown if pictures is not None else ():
+    def gallery(figures: Iterable[ReportPicture]) -> Iterable[str]:
+        for picture in figures if pictures is not None else ():
             name = picture.name if file_of is None else file_of(picture)
             yield from (f"![{_escape(picture.text)}](<{name}>)", "")
 
@@ -79,9 +67,9 @@ def markdown_page(
         lines += [*_table(tuned.header, [[cell.text for cell in row] for row in tuned.rows], numbers=False), ""]
         lines += [f"{tuned.more:,} more rows are not shown.", ""] if tuned.more else []
         lines += [*(f"- **{_escape(term)}**: {_escape(text)}" for term, text in tuned.facts), ""]
-    for title, one in (("Thresholds", content.thresholds), ("Changes since the baseline", content.changed)):
-        if one is not None:
-            lines += [f"## {title}", "", *_rendered(one)]
+    for title, section in (("Thresholds", content.thresholds), ("Changes since the baseline", content.changed)):
+        if section is not None:
+            lines += [f"## {title}", "", *_rendered(section)]
     lines += ["## Method", "", *(f"- **{_escape(term)}**: {_escape(text)}" for term, text in content.method), ""]
     if content.repeat:
         lines += ["To repeat the measurement:", "", "```", content.repeat.replace("`", "'"), "```", ""]
@@ -127,13 +115,7 @@ def _row(cells: Sequence[str]) -> str:
 
 
 def _escape(text: str) -> str:
-    r"""Escape a string for a line or a cell of Markdown: no markup, no HTML, no line breaks.
-
-    Examples
-    --------
-    >>> print(_escape("a|b <script> all_reduce"))
-    a\|b &lt;script&gt; all_reduce
-    """
+    r"""Escape a string for a line or a cell of Markdown: no markup, no HTML, no line breaks."""
     text = visible(re.sub(r"(?<!\s)\s*[\r\n]\s*", " ", text))
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # GitHub does not treat an underscore between letters as emphasis, so all_reduce stays readable.

@@ -12,23 +12,16 @@ from meshlab.report._words import UNFINISHED
 _NOTHING = "No action is needed."
 
 
-def next_step(evidence: ReportEvidence, found: Sequence[Answer]) -> Answer:
-    """Say what to do next, the most urgent first.
-
-    Parameters
-    ----------
-    evidence : ReportEvidence
-        The results, and what they are compared with.
-    found : sequence of Answer
-        The answers that follow from them.
-    """
-    return Answer("next step", "plain", tuple(_steps(evidence, {answer.question: answer for answer in found})))
+def next_step(evidence: ReportEvidence, answers: Sequence[Answer]) -> Answer:
+    """Return the next step of the reader, the most urgent first."""
+    return Answer("next step", "plain", tuple(_steps(evidence, {answer.question: answer for answer in answers})))
 
 
-def _steps(evidence: ReportEvidence, found: dict[str, Answer]) -> Iterator[str]:
+def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str]:
+    # The first reason to act hides the others: the speed of wrong results, for example, does not matter.
     sources = set(evidence.results["source"].dropna())
     is_cpu = bool(sources) and sources <= set(CPU_SOURCES)
-    bad = {question for question, answer in found.items() if answer.state == "bad"}
+    bad = {question for question, answer in answers.items() if answer.state == "bad"}
     if evidence.state in UNFINISHED:
         yield "Continue the run in its folder: `meshlab bench --resume FOLDER`. The log at the end says why it stopped."
         return
@@ -45,7 +38,7 @@ def _steps(evidence: ReportEvidence, found: dict[str, Answer]) -> Iterator[str]:
         )
         return
     slow = bad & {"fast enough", "thresholds"}
-    is_unknown = "fast enough" in found and found["fast enough"].state == "plain"
+    is_unknown = "fast enough" in answers and answers["fast enough"].state == "plain"
     if slow:
         yield (
             "Find out what is slow: `meshlab doctor` checks the machine, and `ml.bench_pairs(engines)` measures every "
@@ -53,12 +46,12 @@ def _steps(evidence: ReportEvidence, found: dict[str, Answer]) -> Iterator[str]:
         )
     elif "changed" in bad:
         yield "Compare the environments of both runs, and measure both again, in turns, before you search for a cause."
-    if found["unusual"].state == "note":
+    if answers["unusual"].state == "note":
         yield (
             "Measure again on an idle machine. If the same results are unusual again, look at their ranks, devices and "
             "links."
         )
-    elif found["correct"].state == "note":
+    elif answers["correct"].state == "note":
         yield "Measure again with checked results, because these may be wrong."
     elif is_cpu and not bad:
         yield "To judge GPUs, measure on them. These times only say how MPI, memory and scheduling work here."
@@ -72,13 +65,7 @@ def _steps(evidence: ReportEvidence, found: dict[str, Answer]) -> Iterator[str]:
 
 
 def next_step_of_acceptance(stages: Stages) -> Answer:
-    """Say what to do after an acceptance.
-
-    Parameters
-    ----------
-    stages : Stages
-        Its stages.
-    """
+    """Return the next step after an acceptance."""
     if stages.outcome == "failed":
         text = "Repair what the failed stages name, and repeat the acceptance. Its command is under “Method”."
     elif stages.outcome == "passed":

@@ -44,21 +44,11 @@ _CURVE = (WIDTH, 3.75)
 
 @dataclass(frozen=True, slots=True)
 class ReportPicture:
-    """A figure with its name and description.
+    """A figure with its name and description."""
 
-    Parameters
-    ----------
-    name : str
-        The name of its file, without a suffix.
-    figure : matplotlib.figure.Figure
-        The figure.
-    text : str
-        The description.
-    """
-
-    name: str
+    name: str  # of its file, without a suffix
     figure: Figure
-    text: str
+    text: str  # the description for screen readers
 
     @property
     def svg(self) -> str:
@@ -68,31 +58,17 @@ class ReportPicture:
 
 @dataclass(frozen=True, slots=True)
 class Pictures:
-    """All figures of a report.
+    """All figures of a report."""
 
-    Parameters
-    ----------
-    memberships : list of ReportPicture
-        The members of the groups of each axis.
-    machines : list of ReportPicture
-        The groups of each axis on the machine.
-    curves : list of (str, list of ReportPicture)
-        Bandwidth and latency of each axis and mode, with a heading.
-    matrices : list of ReportPicture
-        Pairs of ranks.
-    tunings : list of ReportPicture
-        Default and tuned times.
-    """
-
-    memberships: list[ReportPicture]
-    machines: list[ReportPicture]
-    curves: list[tuple[str, list[ReportPicture]]]
-    matrices: list[ReportPicture]
-    tunings: list[ReportPicture] = field(default_factory=list)
+    memberships: list[ReportPicture]  # one per axis
+    machines: list[ReportPicture]  # one per axis, with the hardware
+    curves: list[tuple[str, list[ReportPicture]]]  # bandwidth and latency of each axis and mode, with a heading
+    matrices: list[ReportPicture]  # pairs of ranks
+    tunings: list[ReportPicture] = field(default_factory=list)  # default and tuned times
 
     def save(self, folder: Path, prefix: str) -> None:
         """Write all figures to a folder as PNG files, see `picture_file`."""
-        curves = (one for _, pictures in self.curves for one in pictures)
+        curves = (picture for _, pictures in self.curves for picture in pictures)
         for picture in (*self.tunings, *self.memberships, *self.machines, *self.matrices, *curves):
             write_file(folder / picture_file(prefix, picture), figure_png(picture.figure))
 
@@ -111,23 +87,7 @@ def draw(
     previous: pd.DataFrame | None = None,
     references: Mapping[str, float] | None = None,
 ) -> Pictures:
-    """Draw the figures of a report.
-
-    Parameters
-    ----------
-    results : pandas.DataFrame
-        A results frame.
-    mesh : DeviceMesh or None
-        The mesh. If None, the groups are not drawn.
-    cluster : Cluster or None
-        The machine. If None, it is not drawn.
-    axes : list of str
-        The axes and groups of `mesh` to draw.
-    previous : pandas.DataFrame, optional
-        Earlier results, drawn in grey.
-    references : mapping of str to float, optional
-        Published bandwidths in GB/s, by the label of the line.
-    """
+    """Draw the figures of a report."""
     # The picture of the machine shows the groups too, and also where they are.
     has_machine = mesh is not None and cluster is not None and cluster.n_devices >= mesh.world_size
     return Pictures(
@@ -156,7 +116,7 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[ReportPicture
 def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> list[ReportPicture]:
     """Draw the groups of each axis on the machine, with the route of the first group and the load of every link.
 
-    If the mesh has more ranks than the machine has devices, one figure shows the machine and says so.
+    If the mesh has more ranks than the machine has devices, one figure shows only the machine, with a note.
     """
     if not cluster.n_devices:
         return []
@@ -182,26 +142,12 @@ def curve_pictures(
     references: Mapping[str, float] | None = None,
     predicted: Prediction | None = None,
 ) -> list[ReportPicture]:
-    """Draw bandwidth and latency, one figure each, if there are lines.
-
-    Parameters
-    ----------
-    results : pandas.DataFrame
-        The results of one axis and mode.
-    name : str
-        Suffix of the names of the figures.
-    previous : pandas.DataFrame, optional
-        Earlier results of the same axis and mode, drawn in grey.
-    references : mapping of str to float, optional
-        Published bandwidths in GB/s, by the label of the line.
-    predicted : Prediction, optional
-        The prediction of the same collectives, drawn as dotted lines.
-    """
+    """Draw bandwidth and latency, one figure each, if there are lines."""
     from matplotlib.figure import Figure
 
     bounded = results if "of_bound" in results else None
-    shown: tuple[Quantity, Quantity] = ("busbw_gbs", "time_us")
-    lines, earlier = (lines_by_quantity(part, shown) if part is not None else {} for part in (results, previous))
+    quantities: tuple[Quantity, Quantity] = ("busbw_gbs", "time_us")
+    lines, earlier = (lines_by_quantity(part, quantities) if part is not None else {} for part in (results, previous))
     plots: dict[Quantity, Callable[..., Axes]] = {
         "busbw_gbs": partial(draw_bandwidth, references=references, bounded=bounded, predicted=predicted),
         "time_us": draw_latency,
@@ -237,7 +183,7 @@ def pictures_by_axis(
     references: Mapping[str, float] | None = None,
 ) -> list[tuple[str, list[ReportPicture]]]:
     """Draw bandwidth and latency of each axis label and mode, with headings. Pairs have a matrix instead."""
-    found = []
+    sections = []
     attrs = dict(results.attrs)
     results = results[~is_pair(results)]
     labels = axis_labels(results)
@@ -255,18 +201,18 @@ def pictures_by_axis(
             predicted=_prediction(rows, mesh, cluster),
         )
         if pictures:
-            found.append((title, pictures))
-    return found
+            sections.append((title, pictures))
+    return sections
 
 
 def _same_load(previous: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame | None:
     """Return the earlier results of the same axis, collectives and mode, or None if there are none."""
     chosen = previous["collective"].isin(rows["collective"]) & ~is_pair(previous)
     for name in ("axis", "mode", "grouping", "concurrent_axis"):
-        value, known = plain_value(rows[name].iloc[0]), previous[name]
-        chosen &= known.isna() if value is None else known.isna() | known.eq(value).fillna(value=False)
-    found = previous[chosen.fillna(value=False).to_numpy(bool)]
-    return found if len(found) else None
+        value, column = plain_value(rows[name].iloc[0]), previous[name]
+        chosen &= column.isna() if value is None else column.isna() | column.eq(value).fillna(value=False)
+    earlier = previous[chosen.fillna(value=False).to_numpy(bool)]
+    return earlier if len(earlier) else None
 
 
 def _is_for(label: str, rows: pd.DataFrame) -> bool:
@@ -279,23 +225,23 @@ def _is_for(label: str, rows: pd.DataFrame) -> bool:
 
 def _prediction(rows: pd.DataFrame, mesh: DeviceMesh | None, cluster: Cluster | None) -> Prediction | None:
     """Return the prediction of the rows of one axis and mode, or None without a model of them."""
-    shown = rows[rows["source"].isin(GPU_SOURCES) & rows["collective"].isin(COLLECTIVES) & is_plain(rows)]
-    shown = shown[shown["size_bytes"] >= BOUND_FROM]
-    if mesh is None or cluster is None or not len(shown) or shown["axis"].isna().any():
+    model_rows = rows[rows["source"].isin(GPU_SOURCES) & rows["collective"].isin(COLLECTIVES) & is_plain(rows)]
+    model_rows = model_rows[model_rows["size_bytes"] >= BOUND_FROM]
+    if mesh is None or cluster is None or not len(model_rows) or model_rows["axis"].isna().any():
         return None
-    sizes = sorted(int(size) for size in shown["size_bytes"].unique())
+    sizes = sorted(int(size) for size in model_rows["size_bytes"].unique())
     try:
         settings = NcclSettings.of_environment(
             rows.attrs.get("environment") or {},
-            mode=str(shown["mode"].iloc[0]),  # type: ignore[arg-type]
+            mode=str(model_rows["mode"].iloc[0]),  # type: ignore[arg-type]
         )
         return predict(
             mesh,
             cluster,
-            list(dict.fromkeys(shown["collective"])),
+            list(dict.fromkeys(model_rows["collective"])),
             sizes,
-            axis=str(shown["axis"].iloc[0]),
-            dtype=str(shown["dtype"].iloc[0]),
+            axis=str(model_rows["axis"].iloc[0]),
+            dtype=str(model_rows["dtype"].iloc[0]),
             settings=settings,
         )
     except MeshlabError:  # measured on another mesh, or the links are unknown

@@ -31,28 +31,12 @@ def find_browser() -> str | None:
     chosen = os.environ.get("MESHLAB_BROWSER")
     if chosen:
         return chosen
-    found = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
-    return found or next((path for path in _MAC if Path(path).exists()), None)
+    path = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
+    return path or next((path for path in _MAC if Path(path).exists()), None)
 
 
 def page_to_pdf(html: str) -> bytes:
-    """Print a page, without its address and the date in the margins.
-
-    Parameters
-    ----------
-    html : str
-        The page, which must not need a network.
-
-    Returns
-    -------
-    bytes
-        The PDF.
-
-    Raises
-    ------
-    BenchError
-        If no browser is installed, or it cannot print the page.
-    """
+    """Print a page, without its address and the date in the margins."""
     browser = find_browser()
     if browser is None:
         raise BenchError(

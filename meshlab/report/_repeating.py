@@ -15,35 +15,25 @@ _SAMPLINGS = ("quick", "default", "thorough")
 
 
 def repeat_command(run: RunData) -> str:
-    """Return a shell command that measures the same again, or Python code if the command line cannot.
-
-    Parameters
-    ----------
-    run : RunData
-        The run.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> with ml.launch(2, backend="threads") as engines:
-    ...     run = ml.bench(engines, "tp=2", "all_gather", sizes="1K:4K", sampling="quick")
-    ...     len(run.wait())
-    3
-    >>> repeat_command(run)
-    'meshlab bench all_gather --mesh tp=2 --axis tp --sizes 1K:4K --sampling quick --backend threads'
-    """
+    """Return a shell command that measures the same again, or Python code if the command line cannot."""
     plan, mesh = run.plan, run.mesh
     sampling = next((name for name in _SAMPLINGS if Sampling.named(name) == plan.sampling), None)
     options = any(getattr(plan, name) not in (default, (default,)) for name, default in OPTIONS.items())
     is_simple = mesh.in_order and not mesh.custom_groups and plan.root == 0 and plan.check
     if plan.functions or options or sampling is None or not is_simple or len(plan.in_place) > 1:
         return f'ml.bench(ml.launch({mesh.world_size}, backend="{run.source}"), run.mesh, run.plan).wait()'
-    words = ["meshlab", "bench", *plan.collective, "--mesh", ", ".join(f"{one.name}={one.size}" for one in mesh.axes)]
+    words = [
+        "meshlab",
+        "bench",
+        *plan.collective,
+        "--mesh",
+        ", ".join(f"{axis.name}={axis.size}" for axis in mesh.axes),
+    ]
     words += ["--axis", ",".join(plan.axis), "--sizes", _sizes(plan.sizes)]
     defaults = Plan("all_reduce", plan.axis)  # a plan of send alone would be refused, because it needs pairs
     for name in ("dtype", "op", "mode", "grouping"):
-        value = tuple(str(one) for one in getattr(plan, name))
-        if value != tuple(str(one) for one in getattr(defaults, name)):
+        value = tuple(str(part) for part in getattr(plan, name))
+        if value != tuple(str(part) for part in getattr(defaults, name)):
             words += [f"--{name}", ",".join(value)]
     words += ["--in-place"] * plan.in_place[0]
     for axis, collective in plan.concurrent:

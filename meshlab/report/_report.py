@@ -79,68 +79,30 @@ Facts = list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """The content of a report, which all its formats share.
-
-    Parameters
-    ----------
-    title, where : str
-        The headline, and the measured system.
-    headline : Answer
-        The most important answer.
-    next_step : Answer
-        What the reader should do next.
-    stages : tuple of Answer
-        The stages of an acceptance. Empty for other reports.
-    answers : tuple of Answer
-        All answers.
-    caveats : list of str
-        The reasons to distrust the numbers.
-    machine : list of str
-        Sentences about the machine and the links of the groups.
-    pivots, loads, details : list of ReportTable
-        The results with one row per size; pairs, contention and interference; every row with its interval.
-    loads_title : str
-        The heading of pairs, contention and interference.
-    more_tables : int
-        The number of details that were omitted.
-    expected, thresholds, changed : ReportTable or None
-        The largest sizes beside what they should be, the thresholds, and the baseline.
-    tuning : TuningSection or None
-        The tuning.
-    method : list of (str, str)
-        How the numbers were measured.
-    repeat : str
-        The command that repeats the measurement. Empty if it is unknown.
-    environment : list of (str, list of (str, str))
-        The sections of the environment.
-    log : list of str
-        The last lines of the log.
-    more_log : int
-        The number of lines before them.
-    """
+    """The content of a report, which all its formats share."""
 
     title: str
-    where: str
+    where: str  # the measured system
     headline: Answer
     next_step: Answer
-    stages: tuple[Answer, ...]
+    stages: tuple[Answer, ...]  # of an acceptance, otherwise empty
     answers: tuple[Answer, ...]
-    caveats: list[str]
+    caveats: list[str]  # reasons to distrust the numbers
     machine: list[str]
-    pivots: list[ReportTable]
-    loads: list[ReportTable]
+    pivots: list[ReportTable]  # one row per size
+    loads: list[ReportTable]  # pairs, contention and interference
     loads_title: str
-    details: list[ReportTable]
-    more_tables: int
-    expected: ReportTable | None
+    details: list[ReportTable]  # every row with its interval
+    more_tables: int  # number of omitted details
+    expected: ReportTable | None  # the largest sizes beside what they should be
     thresholds: ReportTable | None
-    changed: ReportTable | None
+    changed: ReportTable | None  # the baseline beside the results
     tuning: TuningSection | None
     method: Facts
-    repeat: str
+    repeat: str  # the command that repeats the measurement, empty if unknown
     environment: list[tuple[str, Facts]]
-    log: list[str]
-    more_log: int
+    log: list[str]  # its last lines
+    more_log: int  # number of lines before them
 
 
 class Report:
@@ -165,7 +127,7 @@ class Report:
     thresholds : Thresholds, path or str, optional
         The limits that the results must meet: a file, or the name of one of `Thresholds.presets`.
     tuning : Tuning, optional
-        A tuning of the same machine, which gets a section of its own: what was gained, the chosen options, and what
+        A tuning of the same machine, which gets its own section: what was gained, the chosen options, and what
         environment variables and a tuner plugin can set of them.
     stages : Stages, optional
         The stages of an acceptance, which come first.
@@ -213,10 +175,10 @@ class Report:
         title: str | None = None,
         redact: bool = False,
     ) -> None:
-        given: Any = tuning
-        if given is not None and not isinstance(given, Tuning):
+        argument: Any = tuning
+        if argument is not None and not isinstance(argument, Tuning):
             raise BenchError(
-                f"tuning must be a Tuning, not {type(given).__name__}", hint="read a file with Tuning.load(path)"
+                f"tuning must be a Tuning, not {type(argument).__name__}", hint="read a file with Tuning.load(path)"
             )
         if isinstance(run, Tuning):
             mesh, tuning = run.mesh if mesh is None else mesh, run
@@ -235,10 +197,10 @@ class Report:
                     "pass a Run or its folder"
                 )
             # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
-            known = run if isinstance(run, RunData) else None
+            recorded_run = run if isinstance(run, RunData) else None
             parts = (self.cluster, tuning, title, limits, earlier, stages)
             hosts = (*_hosts_of(self.cluster), *(baseline.hosts if isinstance(baseline, RunData) else ()))
-            redactor = redactor_of(known, *parts, hosts=hosts, mesh=layout)
+            redactor = redactor_of(recorded_run, *parts, hosts=hosts, mesh=layout)
             tuning = None if tuning is None else tuning.redacted(redactor)
             run = redact_run(run, redactor) if isinstance(run, RunData) else tuning
             self.cluster, layout, title, limits, earlier, stages = (
@@ -254,8 +216,8 @@ class Report:
         self._progress = f"This run is still {note}." if note else ""
         results, samples, _ = as_frames(run, read_other=read_nccl_tests)
         self.results, self.samples = results.reset_index(drop=True), samples
-        own_mesh = None if data is None else data.mesh
-        self.mesh: DeviceMesh | None = own_mesh if layout is None else layout
+        run_mesh = None if data is None else data.mesh
+        self.mesh: DeviceMesh | None = run_mesh if layout is None else layout
         self._bounded, self._no_bounds = self._with_bounds()
         self.check: ThresholdCheck | None = None if limits is None else limits.check(self._bounded)
         self._baseline: pd.DataFrame | None = None
@@ -319,10 +281,10 @@ class Report:
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
         """What was measured, whether it is correct and fast enough, what is unusual, and what changed."""
-        found = answers(self._evidence)
+        replies = answers(self._evidence)
         if self._not_compared:
-            found = (*found, Answer("changed", "note", (self._not_compared,)))
-        return found
+            replies = (*replies, Answer("changed", "note", (self._not_compared,)))
+        return replies
 
     @cached_property
     def _evidence(self) -> ReportEvidence:
@@ -434,7 +396,7 @@ class Report:
         Raises
         ------
         BenchError
-            With the suffixes that it knows.
+            If the suffix is unknown.
         """
         path = Path(path)
         if path.suffix not in _SUFFIXES:
@@ -447,12 +409,12 @@ class Report:
         return f"<Report {self.title!r}: {len(self.results):,} results>"
 
     def __str__(self) -> str:
-        shown = (self._next_step, *self._stage_answers, *self._other_answers)
-        return "\n".join([self.verdict, *(_line(answer) for answer in shown)])
+        listed = (self._next_step, *self._stage_answers, *self._other_answers)
+        return "\n".join([self.verdict, *(_line(answer) for answer in listed)])
 
     def _repr_html_(self) -> str:
-        shown = (self._next_step, *self.answers)
-        rows = "".join(f"<div>{markup.escape(_line(answer))}</div>" for answer in shown)
+        listed = (self._next_step, *self.answers)
+        rows = "".join(f"<div>{markup.escape(_line(answer))}</div>" for answer in listed)
         drawn = [*matrix_pictures(self.results), *(two[0] for _, two in pictures_by_axis(self._bounded))]
         pictures = "".join(picture.svg for picture in drawn)
         verdict = f"<div><b>{markup.escape(self.verdict)}</b></div>"
@@ -553,7 +515,7 @@ class Report:
         no_bounds = [f"Bandwidths have no bound: {self._no_bounds}."] if self._no_bounds else []
         return sentences + [str(finding) for finding in health(self.cluster)] + no_bounds
 
-    def _shown_axes(self) -> list[str]:
+    def _group_axes(self) -> list[str]:
         """Return the axes and groups to show: the axes of the mesh with several ranks, then other measured ones."""
         if self.mesh is None:
             return []
@@ -571,14 +533,14 @@ class Report:
             self._bounded,
             self.mesh,
             self.cluster,
-            self._shown_axes(),
+            self._group_axes(),
             previous=self._baseline,
             references=reference_lines(self.results) if len(self.results) else {},
         )
         return drawn if self.tuning is None else replace(drawn, tunings=tuning_pictures(self.tuning))
 
     def _markdown(self, pictures: Pictures | None = None, prefix: str = "") -> str:
-        groups = [self.mesh[axis] for axis in self._shown_axes()] if self.mesh is not None else []
+        groups = [self.mesh[axis] for axis in self._group_axes()] if self.mesh is not None else []
         return markdown_page(self._content(), groups, pictures, partial(picture_file, prefix))
 
 
@@ -616,17 +578,7 @@ def _environment(sections: Mapping[str, Mapping[str, str]]) -> list[tuple[str, F
 
 
 def page(content: Content, frames: Mapping[str, str], pictures: Pictures) -> str:
-    """Render the HTML page.
-
-    Parameters
-    ----------
-    content : Content
-        The content of the report. The template escapes every string in it.
-    frames : mapping of str to str
-        The compressed frames, as base64.
-    pictures : Pictures
-        The figures of the report.
-    """
+    """Render the HTML page."""
     script = _part("report.js")
     # The page may run this script and no other one, whatever a string in it contains.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()

@@ -15,23 +15,11 @@ _STATES: dict[Outcome, State] = {"passed": "good", "failed": "bad", "skipped": "
 
 @dataclass(frozen=True, slots=True)
 class StageResult:
-    """One stage of an acceptance.
-
-    Parameters
-    ----------
-    name : str
-        The stage.
-    outcome : {"passed", "failed", "skipped"}
-        Its result. A stage that could not run, or that had nothing to compare with, is skipped.
-    sentences : tuple of str
-        What it found, or why it was skipped.
-    elapsed_s : float, default 0
-        Its duration, in seconds.
-    """
+    """One stage of an acceptance."""
 
     name: str
-    outcome: Outcome
-    sentences: tuple[str, ...]
+    outcome: Outcome  # skipped: could not run, or had nothing to compare with
+    sentences: tuple[str, ...]  # the findings, or why it was skipped
     elapsed_s: float = 0.0
 
     @property
@@ -46,27 +34,13 @@ class StageResult:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The stages of an acceptance, and the command that repeats it.
-
-    Parameters
-    ----------
-    items : tuple of StageResult
-        The stages.
-    essential : str
-        The stage without which nothing was accepted.
-    judging : tuple of str, default ()
-        The stages that judge the speed.
-    interruption : str, default ""
-        The reason why the acceptance ended early. Empty if it did not.
-    repeat : str, default ""
-        The command that repeats the acceptance.
-    """
+    """The stages of an acceptance, and the command that repeats it."""
 
     items: tuple[StageResult, ...]
-    essential: str
-    judging: tuple[str, ...] = ()
-    interruption: str = ""
-    repeat: str = ""
+    essential: str  # the stage without which nothing was accepted
+    judging: tuple[str, ...] = ()  # the stages that judge the speed
+    interruption: str = ""  # why the acceptance ended early
+    repeat: str = ""  # the command that repeats the acceptance
 
     @property
     def outcome(self) -> Literal["passed", "failed", "not carried out"]:

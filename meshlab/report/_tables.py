@@ -37,49 +37,23 @@ _FEW_ROWS = 20
 
 
 class Cell(NamedTuple):  # a tuple, because a large report has tens of thousands of cells
-    """A cell of a table.
-
-    Parameters
-    ----------
-    text : str
-        The text.
-    is_bad : bool, default False
-        Whether it is marked as bad.
-    value : float, optional
-        The number by which a reader can sort. By default cells are sorted by their texts.
-    """
+    """A cell of a table."""
 
     text: str
     is_bad: bool = False
-    value: float | None = None
+    value: float | None = None  # to sort by; by default the text
 
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table with a title.
-
-    Parameters
-    ----------
-    title : str
-        The title.
-    header : tuple of str
-        The names of the columns.
-    rows : tuple of tuple of Cell
-        The cells.
-    more : int, default 0
-        The number of rows that were omitted.
-    spans : tuple of (str, int), default ()
-        Names above the columns after the first, each with the number of its columns.
-    texts : tuple of int, default (0,)
-        The columns that contain words rather than numbers.
-    """
+    """A table with a title."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    more: int = 0
-    spans: tuple[tuple[str, int], ...] = ()
-    texts: tuple[int, ...] = (0,)
+    more: int = 0  # omitted rows
+    spans: tuple[tuple[str, int], ...] = ()  # names above the columns after the first, with their number of columns
+    texts: tuple[int, ...] = (0,)  # columns of words rather than numbers
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -96,11 +70,6 @@ def pivot_tables(results: pd.DataFrame) -> list[ReportTable]:
     """Return one table per axis, mode and element type: sizes down, collectives across.
 
     Each cell is the slowest group.
-
-    Parameters
-    ----------
-    results : pandas.DataFrame
-        A results frame, which may have the column ``of_bound``.
     """
     parts = results_table(results[~is_pair(results)], with_system=False).parts
     return [table for part in parts[:MOST_TABLES] for table in _pivots(part)]
@@ -109,11 +78,11 @@ def pivot_tables(results: pd.DataFrame) -> list[ReportTable]:
 def _pivots(part: TablePart) -> Iterator[ReportTable]:
     """Yield a table with all collectives, or several tables, if one would be wider than the page."""
     width = 1 + bool(part.sizes) + (part.has_bounds and bool(part.sizes))
-    each = _MOST_COLUMNS // width
-    n_tables = math.ceil(len(part.collectives) / each)
-    each = math.ceil(len(part.collectives) / max(n_tables, 1))
-    for first in range(0, len(part.collectives), max(each, 1)):
-        chosen = slice(first, first + each)
+    n_columns = _MOST_COLUMNS // width
+    n_tables = math.ceil(len(part.collectives) / n_columns)
+    n_columns = math.ceil(len(part.collectives) / max(n_tables, 1))
+    for first in range(0, len(part.collectives), max(n_columns, 1)):
+        chosen = slice(first, first + n_columns)
         cells = tuple(tuple(row[chosen]) for row in part.cells)
         table = _pivot(replace(part, collectives=part.collectives[chosen], cells=cells))
         more = f"{SEPARATOR}{', '.join(part.collectives[chosen])}" if n_tables > 1 else ""
@@ -148,13 +117,7 @@ def _pivot_cells(time_us: float, busbw: float, status: str, share: float) -> lis
 
 
 def expectation_table(expected: pd.DataFrame) -> ReportTable:
-    """Return the measurements at the largest size beside what they should be.
-
-    Parameters
-    ----------
-    expected : pandas.DataFrame
-        The result of `meshlab.analysis._expectations`.
-    """
+    """Return the measurements at the largest size beside what they should be."""
     varying = [name for name in ("axis", "dtype", "mode") if expected[name].nunique(dropna=False) > 1]
     has_published = bool(expected["published_gbs"].notna().any())
     header = ["collective", *varying, "size", "busbw", "bound", "of bound", "predicted"]
@@ -222,27 +185,27 @@ def comparison_table(comparison: Comparison) -> ReportTable:
     """Return the results beside those of the baseline, the most interesting rows first."""
     header, rows = comparison.table()
     decided = sum(row[1] not in ("SAME", "UNCLEAR") for row in rows)
-    shown = rows[: min(MOST_ROWS, max(_FEW_ROWS, decided))]
+    first_rows = rows[: min(MOST_ROWS, max(_FEW_ROWS, decided))]
     cells = tuple(
         (Cell(f"{row[0]} {row[1]}", is_bad=row[1] in ("SLOWER", "WRONG")), *(Cell(text) for text in row[2:]))
-        for row in shown
+        for row in first_rows
     )
     names = ("verdict", *header[2:-1], "note")
     title = f"{comparison.before} → {comparison.after}"
-    return ReportTable(title, names, cells, len(rows) - len(shown), texts=(0, 1, len(names) - 1))
+    return ReportTable(title, names, cells, len(rows) - len(first_rows), texts=(0, 1, len(names) - 1))
 
 
 def load_tables(results: pd.DataFrame, samples: pd.DataFrame | None = None) -> list[ReportTable]:
     """Return the tables of pairs, contention and interference."""
-    found = [_pair_table(rows) for rows in pair_parts(results)]
+    tables = [_pair_table(rows) for rows in pair_parts(results)]
     frames = Frames(results, empty_samples() if samples is None else samples, "")
     for axis, rows in contention_parts(frames):
         title = f"{axis}{SEPARATOR}all groups together or one at a time"
-        found.append(_ratio_table(title, rows, ("alone_us", "one at a time"), ("together_us", "together")))
+        tables.append(_ratio_table(title, rows, ("alone_us", "one at a time"), ("together_us", "together")))
     for axis, load, rows in interference_parts(frames):
         title = f"{axis}{SEPARATOR}with and without {load}"
-        found.append(_ratio_table(title, rows, ("alone_us", "without"), ("concurrent_us", "with")))
-    return found
+        tables.append(_ratio_table(title, rows, ("alone_us", "without"), ("concurrent_us", "with")))
+    return tables
 
 
 def detail_tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
@@ -251,12 +214,14 @@ def detail_tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
     lines = lines_of(rows, "busbw_gbs")
     axes = list(dict.fromkeys(line.keys["axis"] for line in lines))
     lines.sort(key=lambda line: axes.index(line.keys["axis"]))  # stable: the lines of an axis keep their order
-    rows = rows[[*_SHOWN, *_DESCRIBED, *["of_bound"] * ("of_bound" in rows)]]  # each line takes a part of all columns
-    found = [_line_table(line, rows.iloc[line.rows]) for line in lines[:MOST_TABLES]]
-    return found, max(0, len(lines) - MOST_TABLES)
+    rows = rows[
+        [*_DETAIL_COLUMNS, *_TITLE_COLUMNS, *["of_bound"] * ("of_bound" in rows)]
+    ]  # each line takes a part of all columns
+    tables = [_line_table(line, rows.iloc[line.rows]) for line in lines[:MOST_TABLES]]
+    return tables, max(0, len(lines) - MOST_TABLES)
 
 
-_SHOWN = (
+_DETAIL_COLUMNS = (
     "size_bytes",
     "n_samples",
     "time_us",
@@ -269,7 +234,7 @@ _SHOWN = (
     "n_wrong",
 )
 
-_DESCRIBED = (*LABELLED, "launch", "group", "n_ranks")
+_TITLE_COLUMNS = (*LABELLED, "launch", "group", "n_ranks")
 
 
 def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
@@ -285,9 +250,9 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     has_tail = bool(rows["p99_us"].notna().any())
     header = ("size", *varying, "n", "median", "95 % interval", *["p99"] * has_tail, "algbw", "busbw")
     header += (*["of bound"] * has_bounds, "wrong")
-    shown = rows.head(MOST_ROWS)
+    first_rows = rows.head(MOST_ROWS)
     # Whole columns, because a row of a frame takes as long as all its texts.
-    columns = {name: shown[name].astype(object).tolist() for name in (*_SHOWN, *varying)}
+    columns = {name: first_rows[name].astype(object).tolist() for name in (*_DETAIL_COLUMNS, *varying)}
     texts = [
         map(size_text, columns["size_bytes"]),
         *(map(plain_text, columns[name]) for name in varying),
@@ -296,7 +261,7 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
         map(_interval, columns["time_us_lo"], columns["time_us_hi"]),
         *[map(format_time_us, columns["p99_us"]) for _ in range(has_tail)],
         *(map(_rate_text, columns[name]) for name in ("algbw_gbs", "busbw_gbs")),
-        *[map(_percent, shown["of_bound"].tolist()) for _ in range(has_bounds)],
+        *[map(_percent, first_rows["of_bound"].tolist()) for _ in range(has_bounds)],
     ]
     wrong = map(_wrong_cell, columns["status"], columns["n_wrong"])
     cells = tuple((*map(Cell, row), last) for row, last in zip(zip(*texts, strict=True), wrong, strict=True))

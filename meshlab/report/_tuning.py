@@ -10,41 +10,19 @@ from meshlab.report._tables import MOST_ROWS, Cell
 
 @dataclass(frozen=True, slots=True)
 class TuningSection:
-    """The chosen options of a tuning, and the forms in which programs can use them.
+    """The chosen options of a tuning, and the forms in which programs can use them."""
 
-    Parameters
-    ----------
-    title : str
-        Axis, system, mode and element type, and the note of the system.
-    header : tuple of str
-        The names of the columns.
-    rows : tuple of tuple of Cell
-        One row per collective and size.
-    texts : tuple of int
-        The columns that contain words rather than numbers.
-    more : int
-        The number of rows that were omitted.
-    facts : tuple of (str, str)
-        Terms with texts: the method, and what environment variables and a tuner plugin gain and lose.
-    """
-
-    title: str
+    title: str  # axis, system, mode, element type, and the note of the system
     header: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
-    texts: tuple[int, ...]
-    more: int
-    facts: tuple[tuple[str, str], ...]
+    texts: tuple[int, ...]  # columns of words rather than numbers
+    more: int  # omitted rows
+    facts: tuple[tuple[str, str], ...]  # term and text: the method, and what variables and a tuner plugin gain and lose
     spans: tuple[tuple[str, int], ...] = ()
 
 
 def tuning_section(tuning: Tuning) -> TuningSection:
-    """Return the section about a tuning.
-
-    Parameters
-    ----------
-    tuning : Tuning
-        The tuning.
-    """
+    """Return the section about a tuning."""
     header, rows = tuning.table()
     return TuningSection(
         title=". ".join(part.rstrip(".") for part in tuning.heading()) + ".",

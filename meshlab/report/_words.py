@@ -43,13 +43,7 @@ def code_parts(sentence: str) -> list[tuple[bool, str]]:
 
 
 def count(number: int, noun: str) -> str:
-    """Write a number of things.
-
-    Examples
-    --------
-    >>> count(1, "result"), count(1200, "result")
-    ('1 result', '1,200 results')
-    """
+    """Write a number of things."""
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
@@ -65,8 +59,8 @@ def was(number: int) -> str:
 
 def span(values: pd.Series[Any]) -> str:
     """Write the range of some integers. Empty without values."""
-    known = values.dropna()
-    if known.empty:
+    numbers = values.dropna()
+    if numbers.empty:
         return ""
-    low, high = int(known.min()), int(known.max())
+    low, high = int(numbers.min()), int(numbers.max())
     return f"{low:,}" if low == high else f"{low:,} to {high:,}"

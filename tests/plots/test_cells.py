@@ -173,3 +173,15 @@ def test_mesh_may_be_text_and_the_default_is_the_fastest_axis():
 def test_other_types_of_mesh_are_rejected(value):
     with pytest.raises(MeshError, match="mesh"):
         ml.plot.membership(value, "tp")
+
+
+@pytest.mark.parametrize("size", [(8, 4.5), (4, 3)])
+@pytest.mark.parametrize("mesh", ["pp=2, dp=2, tp=8", "dp=128, tp=8"])
+def test_no_text_is_clipped_in_axes_of_the_caller(mesh, size):
+    figure = Figure(size)
+    ax = ml.plot.membership(mesh, "tp", ax=figure.add_subplot())
+    figure.draw_without_rendering()
+    for text in [ax._left_title, ax.xaxis.label, *ax.get_yticklabels(), *ax.get_xticklabels()]:
+        x0, y0, x1, y1 = text.get_window_extent().extents
+        assert -1 <= x0 <= x1 <= figure.bbox.width + 1, text
+        assert -1 <= y0 <= y1 <= figure.bbox.height + 1, text

@@ -130,3 +130,16 @@ def test_unsuitable_runs_are_rejected_with_a_fix(ax: Axes, make_results: Any) ->
         ml.plot.matrix(3, ax=ax)
     with pytest.raises(BenchError, match=r"unknown argument 'size' \(did you mean 'size_bytes'\?\); choose one of"):
         ml.plot.matrix(make_results(), size=1024, ax=ax)
+
+
+@pytest.mark.parametrize("size", [(8, 4.5), (5, 3.6), (4, 3)])
+def test_names_and_legend_of_links_are_inside_the_figure(size: tuple[float, float]) -> None:
+    figure = Figure(size)
+    ax = ml.plot.links("dgx-a100", ax=figure.add_subplot())
+    figure.draw_without_rendering()
+    legend = ax.get_legend()
+    assert legend is not None
+    for text in [*legend.get_texts(), *ax.get_yticklabels(), *ax.get_xticklabels()]:
+        x0, y0, x1, y1 = text.get_window_extent().extents
+        assert -1 <= x0 <= x1 <= figure.bbox.width + 1, text
+        assert -1 <= y0 <= y1 <= figure.bbox.height + 1, text

@@ -89,10 +89,16 @@ def loaded() -> ml.Run:
     """A run with all groupings and a concurrent axis."""
     with ml.launch(4, backend="threads") as engines:
         run = ml.bench(
-            engines, "dp=2, tp=2", "send_recv", axis="tp", sizes="1K", mode="isolated",
-            grouping=["together", "alone", "pairs"], concurrent={"dp": "all_reduce"},
+            engines,
+            "dp=2, tp=2",
+            "send_recv",
+            axis="tp",
+            sizes="1K",
+            mode="isolated",
+            grouping=["together", "alone", "pairs"],
+            concurrent={"dp": "all_reduce"},
             sampling=ml.Sampling(max_s=0.02, min_batches=6),
-        )  # fmt: skip
+        )
         run.wait(120)
     return run
 
@@ -121,8 +127,26 @@ def test_each_row_of_the_results_has_its_own_samples_and_its_load_in_the_title(l
             assert len(dots.get_xdata()) == len(used)
         loads.add(ax.get_title(loc="left").replace("\n", " ").partition("(2 ranks")[2].partition(")")[0])
     assert loads == {
-        "", ", one group at a time", ", 0↔1", ", 2↔3", ", while dp runs all_reduce", ", while tp runs send_recv",
-    }  # fmt: skip
+        "",
+        ", one group at a time",
+        ", 0↔1",
+        ", 2↔3",
+        ", while dp runs all_reduce",
+        ", while tp runs send_recv",
+    }
+
+
+@pytest.mark.parametrize("size", [(8, 4.5), (5, 3.6), (4, 3)])
+@pytest.mark.parametrize("plot", [ml.plot.stragglers, ml.plot.batches])
+def test_no_text_is_clipped_without_a_layout_engine(plot: Any, size: tuple[float, float], late: Any) -> None:
+    figure = Figure(size)
+    ax = plot(*late, ax=figure.add_subplot())
+    figure.draw_without_rendering()
+    bars = [text for other in figure.axes if other is not ax for text in (other.yaxis.label, *other.get_yticklabels())]
+    for text in [ax._left_title, ax.xaxis.label, *ax.get_yticklabels(), *bars]:  # type: ignore[attr-defined]
+        x0, y0, x1, y1 = text.get_window_extent().extents
+        assert -1 <= x0 <= x1 <= figure.bbox.width + 1, text
+        assert -1 <= y0 <= y1 <= figure.bbox.height + 1, text
 
 
 @pytest.mark.parametrize("plot", [ml.plot.stragglers, ml.plot.batches])

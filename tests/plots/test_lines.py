@@ -224,8 +224,12 @@ LOADS = [
 def test_rows_of_one_axis_under_different_loads_are_different_lines():
     lines = lines_of(pd.concat([by_hand(**load, time_us=9.0 + i) for i, load in enumerate(LOADS)]), "time_us")
     assert [line.name for line in lines] == [
-        "tp", "tp, one group at a time", "pairs of tp", "tp, while dp runs broadcast", "tp, while dp runs all_gather",
-    ]  # fmt: skip
+        "tp",
+        "tp, one group at a time",
+        "pairs of tp",
+        "tp, while dp runs broadcast",
+        "tp, while dp runs all_gather",
+    ]
     assert [line.value.tolist() for line in lines] == [[9.0 + i] * 2 for i in range(len(LOADS))]
 
 
@@ -238,9 +242,13 @@ def test_all_pairs_of_an_axis_are_one_line_at_the_slowest():
 
 def test_the_steps_of_a_plan_name_the_lines_of_its_results():
     plan = Plan(
-        ["all_reduce", "broadcast"], "tp", sizes="1K", in_place=[False, True], grouping=["together", "alone"],
+        ["all_reduce", "broadcast"],
+        "tp",
+        sizes="1K",
+        in_place=[False, True],
+        grouping=["together", "alone"],
         concurrent={"dp": "reduce_scatter"},
-    )  # fmt: skip
+    )
     parts = [part for step in plan.steps("dp=2, tp=2") for part in step.parts]
     names = line_names(map(line_key, parts))
     rows = [dict(zip(KEYS, line_key(part), strict=True)) for part in parts]
@@ -254,8 +262,11 @@ def test_the_steps_of_a_plan_name_the_lines_of_its_results():
 def test_points_are_sorted_by_size():
     line = Line.of([4096, 1024], [2.0, 1.0], [1.9, 0.9], [2.1, 1.1])
     assert [part.tolist() for part in (line.size, line.value, line.low, line.high)] == [
-        [1024, 4096], [1, 2], [0.9, 1.9], [1.1, 2.1],
-    ]  # fmt: skip
+        [1024, 4096],
+        [1, 2],
+        [0.9, 1.9],
+        [1.1, 2.1],
+    ]
 
 
 def test_lines_can_be_joined_and_points_without_an_interval_have_nan():

@@ -219,7 +219,7 @@ BARE = Node("a", (Device(id=0), Device(id=1)))
         (None, Cluster.from_nodes([Node("laptop")]), None, "the source lists no devices"),
         ("tp=2", Cluster.from_nodes([BARE]), None, "the source lists no links inside the hosts"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_shown_is_a_sentence_below_the_machine(
     mesh: str | None, cluster: Cluster | None, axis: str | None, sentence: str
 ) -> None:

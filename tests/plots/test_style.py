@@ -3,13 +3,16 @@ import threading
 from xml.etree import ElementTree
 
 import matplotlib as mpl
+import pytest
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.patches import Patch
 
 import meshlab as ml
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plots._cells import CellGrid
-from meshlab.plots._style import figure_png, figure_svg, wrap_parts
+from meshlab.plots._style import Margins, figure_png, figure_svg, legend_above, open_axes, wrap_parts
 
 
 def membership(mesh="dp=2, tp=2", axis="tp"):
@@ -83,3 +86,24 @@ def test_a_png_has_the_requested_pixels_and_no_software_name():
 def test_titles_break_only_between_their_parts():
     assert wrap_parts(["aaaa", "bbbb", "cccc"], 70, 10).split("\n") == ["aaaa · bbbb", "cccc"]
     assert wrap_parts([], 100, 10) == ""
+
+
+def test_axes_of_the_caller_are_kept_and_new_ones_have_their_margins_in_points():
+    ax = Figure().add_subplot()
+    assert open_axes(ax, 144, 72) is ax
+    ax = open_axes(None, 144, 72, Margins(left=14.4, below=7.2, right=28.8, above=21.6))
+    assert ax.figure.get_size_inches().tolist() == [2, 1]
+    assert ax.get_position().bounds == pytest.approx((0.1, 0.1, 0.7, 0.6))
+    plt.close(ax.figure)
+    ax = open_axes(None, 144, 72)
+    assert isinstance(ax.figure.get_layout_engine(), ConstrainedLayoutEngine)
+    plt.close(ax.figure)
+
+
+def test_a_legend_above_has_as_many_columns_as_fit():
+    heights = []
+    for width in (8, 3):
+        ax = Figure((width, 3)).add_subplot()
+        heights.append(legend_above(ax, [Patch(label=f"entry number {index}") for index in range(4)]))
+        assert len(ax.get_legend().get_texts()) == 4
+    assert heights[1] > heights[0]

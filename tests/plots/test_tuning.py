@@ -94,6 +94,17 @@ def test_options_without_room_for_their_name_are_lines_and_a_note_says_so() -> N
     assert not any("the option changes" in name for name in names)
 
 
+def test_panels_of_low_figures_have_fewer_names_and_do_not_cover_each_other() -> None:
+    figure = Figure((8, 4.5))
+    many_sizes().plot(ax=figure.add_subplot())
+    figure.draw(FigureCanvasAgg(figure).get_renderer())
+    names = [*texts(figure, "option"), *texts(figure, "heading")]
+    assert 2 < len(names) < len(texts(figure_of(many_sizes()), "option"))
+    boxes = [text.get_window_extent() for text in names]
+    for number, box in enumerate(boxes):
+        assert not any(box.overlaps(other.padded(-2)) for other in boxes[:number])
+
+
 def test_one_size_is_drawn() -> None:
     rows = [*both(DEFAULT, 1024, 6.0, 6.0), *both(CAPPED, 1024, 4.0, 4.0)]
     figure = figure_of(a_tuning(rows))

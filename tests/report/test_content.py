@@ -149,8 +149,9 @@ def test_axes_are_compared_under_the_same_load_only(make_results):
 def test_runs_without_plain_rows_have_peaks_under_their_load(make_results):
     peaks = speed(make_results(grouping="alone"))
     assert [peak.partition(", all_reduce")[0] for peak in peaks] == [
-        "On tp, one group at a time", "On dp, one group at a time",
-    ]  # fmt: skip
+        "On tp, one group at a time",
+        "On dp, one group at a time",
+    ]
 
 
 def test_numbers_from_a_cpu_have_a_caveat(make_results):
@@ -298,9 +299,15 @@ def loaded():
     """A run with groups together and one at a time, and with a concurrent axis."""
     with ml.launch(4, backend="threads") as engines:
         run = ml.bench(
-            engines, MESH, ["all_reduce", "all_gather"], axis="tp", sizes="1K", grouping="together, alone",
-            concurrent={"dp": "reduce_scatter"}, sampling=QUICK,
-        )  # fmt: skip
+            engines,
+            MESH,
+            ["all_reduce", "all_gather"],
+            axis="tp",
+            sizes="1K",
+            grouping="together, alone",
+            concurrent={"dp": "reduce_scatter"},
+            sampling=QUICK,
+        )
         run.wait(120)
     return run
 
