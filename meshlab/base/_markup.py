@@ -1,4 +1,4 @@
-"""Static HTML for notebooks: pure functions from plain values to strings. The HTML needs no JavaScript.
+"""Visible text, and static HTML for notebooks: pure functions from plain values to strings, without JavaScript.
 
 Colours use the CSS variables of the front end if it defines them, so that light and dark themes both work. `escape` is
 applied to every string that comes from the caller.
@@ -7,7 +7,14 @@ applied to every string that comes from the caller.
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Collection, Sequence
+
+# Characters that a terminal obeys or that change the order of the text around them, and invisible ones.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
+    "\ud800-\udfff\U000e0000-\U000e007f]"
+)
 
 _STYLE = (
     "<style>"
@@ -24,6 +31,20 @@ _STYLE = (
     ".ml-card .ml-bad{color:var(--jp-error-color1,#c62828);font-weight:600}"
     "</style>"
 )
+
+
+def visible(text: str) -> str:
+    """Return a text with visible names for characters that a terminal obeys, or that hide or reorder text."""
+    return _UNSEEN.sub(lambda match: _name(match[0]), text)
+
+
+def _name(sign: str) -> str:
+    code = ord(sign)
+    if code < 0x20:
+        return chr(0x2400 + code)  # the symbols for control characters
+    if code == 0x7F:
+        return "␡"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def escape(value: object) -> str:

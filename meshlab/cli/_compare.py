@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from meshlab.base._errors import BenchError, MeshlabError
+from meshlab.base._markup import visible
 from meshlab.cli._arguments import Command, add_redact
 from meshlab.cli._output import BAD_INPUT, FAILED, OK, error_text, plain_warnings, print_error
-from meshlab.diagnosis._quoting import visible
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from meshlab.base._errors import MeshlabError, explained_text, printable
 from meshlab.base._hints import NEW_RANKS, READ_A_FILE, Advice, Argument, Hint
-from meshlab.diagnosis._quoting import visible
+from meshlab.base._markup import visible
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from meshlab.base._markup import card, escape, table
-from meshlab.diagnosis._quoting import quoted_lines, visible
+from meshlab.base._markup import card, escape, table, visible
+from meshlab.diagnosis._quoting import quoted_lines
 from meshlab.diagnosis._text import LEVEL_MARKS, MOST_FINDINGS, follows_text, span_texts, verdict
 
 if TYPE_CHECKING:

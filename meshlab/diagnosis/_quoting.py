@@ -5,13 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from meshlab.base._markup import visible
 from meshlab.diagnosis._paste import Paste
 
-# Characters that a terminal obeys or that change the order of the text around them, and invisible ones.
-_UNSEEN = re.compile(
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
-    "\ud800-\udfff\U000e0000-\U000e007f]"
-)
 _LONGEST = 300  # characters of a quoted line
 
 _SPECIAL = re.compile(
@@ -21,20 +17,6 @@ _SPECIAL = re.compile(
 )
 _ENTITIES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
 _REFERENCE = re.compile(r"(?<![\w&])([@#])(?=\w)")  # a person or an issue, which would be notified or linked
-
-
-def visible(text: str) -> str:
-    """Return a text with visible names for characters that a terminal obeys, or that hide or reorder text."""
-    return _UNSEEN.sub(lambda match: _name(match[0]), text)
-
-
-def _name(sign: str) -> str:
-    code = ord(sign)
-    if code < 0x20:
-        return chr(0x2400 + code)  # the symbols for control characters
-    if code == 0x7F:
-        return "␡"
-    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def quote_line(raw: str, most: int = _LONGEST) -> str:

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from meshlab.diagnosis._quoting import visible
+from meshlab.base._markup import visible
 from meshlab.mesh._groups import Groups
 from meshlab.report._answers import Answer
 from meshlab.report._pictures import Pictures, ReportPicture

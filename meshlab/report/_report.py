@@ -22,8 +22,8 @@ from meshlab.base import _markup as markup
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError, did_you_mean
 from meshlab.base._files import is_folder, text_of, write_file
 from meshlab.base._folders import staged_folder
+from meshlab.base._markup import visible
 from meshlab.base._units import THIN
-from meshlab.diagnosis._quoting import visible
 from meshlab.frames._files import frame_to_csv, frame_to_json, frame_to_parquet
 from meshlab.frames._labels import where_text
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
