@@ -36,7 +36,7 @@ def test_a_rule_that_raises_is_a_failure_although_explain_returns(
 ) -> None:
     @rule("broken", "A broken rule", source="none")
     def broken(paste):
-        ml.units.parse_size("1K")
+        ml.DeviceMesh("tp=2")
         raise error
         yield
 
