@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import traitlets
@@ -37,9 +37,10 @@ from meshlab.plots._lines import Line, lines_of
 from meshlab.runs._listing import list_runs, summarise_run
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import load
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.placement._placement import place
 from meshlab.widgets._details import details_of
-from meshlab.widgets._following import RunFollower, RunTraits, curve_state, run_state
+from meshlab.widgets._following import RunFollower, RunView, curve_state, run_state
 from meshlab.widgets._live import control_run
 from meshlab.widgets._readings import load_rows, ranks_by_device
 
@@ -65,39 +66,45 @@ _GROUPINGS = ("together", "together, alone", "pairs")
 _SAMPLINGS = ("quick", "default", "thorough")
 
 
-class MeasuringTraits(RunTraits):
-    """The state of the panels around a run, which js/measure.js, js/runs.js and js/monitor.js show."""
+class MeasuringView(RunView, Protocol):
+    """A widget with the traits of `run_traits` and `panel_traits`, which may be set on any thread."""
 
-    _engines = traitlets.Dict().tag(sync=True)
+    _engines: dict[str, Any]
     """The engines, the state of their ranks, and the engines that can be started."""
 
-    _bench = traitlets.Dict().tag(sync=True)
-    """The form of the next run, what can be chosen, what is wrong with it, and the estimate."""
+    _bench: dict[str, Any]
+    """The form of the next run, its choices, its problems, and the estimate."""
 
-    _runs = traitlets.Dict().tag(sync=True)
+    _runs: dict[str, Any]
     """The runs of this session and of a folder, and the comparison of two of them."""
 
-    _monitor = traitlets.Dict().tag(sync=True)
+    _monitor: dict[str, Any]
     """The latest readings of every host and GPU. Empty while the monitor is closed."""
+
+    @property
+    def mesh(self) -> DeviceMesh | None: ...
+
+    @property
+    def cluster(self) -> Cluster | None: ...
+
+
+def panel_traits() -> tuple[Any, Any, Any, Any]:
+    """Return new synced traits for `_engines`, `_bench`, `_runs` and `_monitor` of a widget class."""
+    engines, bench, runs, monitor = (traitlets.Dict().tag(sync=True) for _ in range(4))
+    return engines, bench, runs, monitor
 
 
 class Measuring:
-    """Starts engines and runs for a widget, and keeps its `MeasuringTraits` up to date.
+    """Starts engines and runs for a view, and keeps its traits up to date. All methods can be called on any thread."""
 
-    All methods return soon and can be called on any thread: engines start and runs are read on threads of their own.
+    # Methods return soon: engines start, and runs are read, on separate threads.
 
-    Parameters
-    ----------
-    view : MeasuringTraits
-        The widget. Its attributes `mesh` and `cluster` are the mesh to measure and the machine.
-    """
-
-    def __init__(self, view: Any) -> None:
+    def __init__(self, view: MeasuringView, lock: threading.RLock | None = None) -> None:
         self._view = view
         # The lock of the view, because with two locks its thread and those of the runs could wait for each other.
-        self._lock = getattr(view, "_lock", None) or threading.RLock()
+        self._lock = lock or threading.RLock()
         self._engines: Engines | None = None
-        self._is_own = False
+        self._is_started_here = False
         self._doing = ""
         self._problem = ""
         self._run: RunData | None = None
@@ -134,7 +141,7 @@ class Measuring:
         if engines is not None and not isinstance(engines, Engines):
             raise EngineError(f"engines must be Engines or None, not {type(engines).__name__}", hint="call launch()")
         with self._lock:
-            self._engines, self._is_own, self._problem = engines, False, ""
+            self._engines, self._is_started_here, self._problem = engines, False, ""
             if self._monitor is not None:
                 self._reopen_monitor()
             self.show_all()
@@ -148,7 +155,7 @@ class Measuring:
             if self._is_closed:
                 engines.close()
                 return
-            self.engines, self._is_own = engines, True
+            self.engines, self._is_started_here = engines, True
 
         self._in_background(f"starting {n} rank{'s' * (n != 1)}", start)
 
@@ -168,7 +175,7 @@ class Measuring:
     def close_engines(self) -> None:
         """Stop the engines, if they were started here."""
         engines = self._engines
-        if engines is None or not self._is_own:
+        if engines is None or not self._is_started_here:
             return
 
         def close() -> None:
@@ -230,13 +237,7 @@ class Measuring:
             self._show_runs()
 
     def start(self, **choice: Any) -> Run:
-        """Start a run.
-
-        Parameters
-        ----------
-        **choice
-            Arguments of `meshlab.bench`. By default those of the form.
-        """
+        """Start a run with arguments of `meshlab.bench`, by default those of the form."""
         with self._lock:
             engines = self._engines
             if engines is None:
@@ -436,7 +437,7 @@ class Measuring:
             "ranks": ranks,
             "more": max(0, len(engines.ranks) - _MOST_CHIPS),
             "choices": choices,
-            "is_own": self._is_own,
+            "is_own": self._is_started_here,
         }
 
     def _show_runs(self) -> None:
@@ -653,7 +654,7 @@ class Measuring:
             if self._follower is not None:
                 self._follower.leave()
         self.close_monitor()
-        if self._is_own and self._engines is not None:
+        if self._is_started_here and self._engines is not None:
             with suppress(EngineError):
                 self._engines.close(cancel=True)
 

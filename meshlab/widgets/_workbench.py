@@ -31,8 +31,9 @@ from meshlab.widgets import _exports as exports
 from meshlab.widgets import _panels as panels
 from meshlab.widgets._assets import joined_scripts, joined_styles
 from meshlab.widgets._edits import Design, History
+from meshlab.widgets._following import run_traits
 from meshlab.widgets._machines import Machine, find_part
-from meshlab.widgets._measuring import Measuring, MeasuringTraits
+from meshlab.widgets._measuring import Measuring, panel_traits
 from meshlab.widgets._panels import AxisRow
 from meshlab.widgets._picture import PICTURE_SCRIPTS, Checked, Picture
 from meshlab.widgets._prices import Price, predicted_lines, price_of
@@ -59,7 +60,7 @@ _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
-class Workbench(Picture, MeasuringTraits):
+class Workbench(Picture):
     """Design a machine and a mesh by hand, see where its groups run, and compare two candidates.
 
     The picture has a panel for the machine, one for the mesh, and a table of the axes. All attributes can be set from
@@ -122,6 +123,8 @@ class Workbench(Picture, MeasuringTraits):
 
     _esm = joined_scripts(*_SCRIPTS, *_RUN_SCRIPTS, "shell", "workbench_main")
     _css = joined_styles(*_STYLES)
+    _run, _curve, _late, _details = run_traits()
+    _engines, _bench, _runs, _monitor = panel_traits()
 
     rest = traitlets.Unicode("")
     """The axis that takes the rest. Empty for the usual one."""
@@ -202,7 +205,7 @@ class Workbench(Picture, MeasuringTraits):
             if panels is not None:
                 self.panels = panels
         if {"measure", "runs"} & set(self.panels):
-            self._measuring = Measuring(self)
+            self._measuring = Measuring(self, self._lock)
             self._measuring.opened, self._measuring.predict = self._show_mesh_of, self._predict
         if engines is not None:
             self.engines = engines
