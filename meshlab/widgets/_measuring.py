@@ -228,7 +228,7 @@ class Measuring:
                 with self._view.hold_sync():
                     self._view._run, self._view._curve, self._view._late, self._view._details = {}, {}, {}, []
                 return
-            if all(known.run_id != run.run_id for known in self.runs):
+            if run.run_id not in {other.run_id for other in self.runs}:
                 self.runs.append(run)
             if isinstance(run, Run):
                 self._follow(run)
@@ -284,12 +284,12 @@ class Measuring:
         cluster = self._view.cluster
         if run.source not in GPU_BACKENDS or cluster is None or cluster.n_devices < run.mesh.world_size:
             return {}
-        placement, found = place(run.mesh, cluster), {}
+        placement, levels = place(run.mesh, cluster), {}
         for axis in run.plan.axis:
             rates = placement.of(axis).ring_gbs
             if np.isfinite(rates).any():
-                found[f"{axis}: slowest link"] = float(np.nanmin(rates))
-        return found
+                levels[f"{axis}: slowest link"] = float(np.nanmin(rates))
+        return levels
 
     def _run_ended(self) -> None:
         with self._lock:
@@ -351,7 +351,7 @@ class Measuring:
                 problems[_field_of(str(error))] = str(error)
         can = None if engines is None else engines.ranks[0].capabilities
         chosen = mesh or self._view.mesh
-        axes = [] if chosen is None else [*chosen.axis_names, *(group.name for group in chosen.custom_groups)]
+        axes = [] if chosen is None else list(chosen.creation_order)
         state = "none" if engines is None else engines.state
         why = {
             "none": "No engines are running.",
@@ -376,14 +376,14 @@ class Measuring:
         }
 
     def _fitting_meshes(self) -> list[str]:
-        """Return meshes near to the wanted one that have one rank per engine."""
+        """Return meshes near to that of the view that have one rank per engine."""
         mesh, engines = self._view.mesh, self._engines
         if engines is None:
             return []
         n = engines.world_size
         names, sizes = (("tp",), (n,)) if mesh is None else (mesh.axis_names, mesh.shape)
-        found = nearest_axes(names, sizes, n, most=3)
-        return [", ".join(f"{name}={size}" for name, size in one if size > 1) or f"{names[-1]}=1" for one in found]
+        options = nearest_axes(names, sizes, n, most=3)
+        return [", ".join(f"{name}={size}" for name, size in axes if size > 1) or f"{names[-1]}=1" for axes in options]
 
     # -- display -------------------------------------------------------------------------------------------------------
 
@@ -442,8 +442,8 @@ class Measuring:
 
     def _show_runs(self) -> None:
         here = [{**_run_row(summarise_run(run)), "key": run.run_id, "is_here": True} for run in reversed(self.runs)]
-        known = {row["key"] for row in here}
-        saved = [row for row in self._saved if row["run_id"] not in known]
+        keys = {row["key"] for row in here}
+        saved = [row for row in self._saved if row["run_id"] not in keys]
         self._view._runs = {
             "folder": self.folder,
             "rows": [*here, *saved],
@@ -462,21 +462,15 @@ class Measuring:
 
         def work() -> None:
             try:
-                frame = list_runs(Path(folder).expanduser())
-                found = [
-                    {
-                        **_run_row({str(name): value for name, value in row.items()}),
-                        "key": row["folder"],
-                        "run_id": row["run_id"],
-                        "is_here": False,
-                    }
-                    for row in frame.astype(object).to_dict("records")
-                ]
-                problem = "" if found else "there are no runs in this folder"
+                records: Any = list_runs(Path(folder).expanduser()).astype(object).to_dict("records")
+                problem = "" if records else "there are no runs in this folder"
             except MeshlabError as error:
-                found, problem = [], str(error)
+                records, problem = [], str(error)
+            rows = [
+                {**_run_row(row), "key": row["folder"], "run_id": row["run_id"], "is_here": False} for row in records
+            ]
             with self._lock:
-                self._saved, self._compared = found, {"problem": problem} if problem else {}
+                self._saved, self._compared = rows, {"problem": problem} if problem else {}
                 self._show_runs()
 
         threading.Thread(target=work, name="meshlab workbench runs", daemon=True).start()
@@ -493,22 +487,22 @@ class Measuring:
         def work() -> None:
             try:
                 before, after = sorted((self._run_of(key) for key in keys), key=lambda run: run.started_at)
-                found = compare(before, after, anyway=anyway)
-                header, rows = found.table()
-                shown: dict[str, Any] = {
-                    "text": found.headline,
+                comparison = compare(before, after, anyway=anyway)
+                header, rows = comparison.table()
+                result: dict[str, Any] = {
+                    "text": comparison.headline,
                     "from": f"before: {_short(before)}",
                     "to": f"after: {_short(after)}",
-                    "notes": [*(str(one) for one in found.differences), *found.notes],
+                    "notes": [*map(str, comparison.differences), *comparison.notes],
                     "columns": ["", *header[1:]],
                     "rows": [[str(value) for value in row] for row in rows[:_MOST_COMPARED]],
                     "more": f"and {len(rows) - _MOST_COMPARED:,} more" if len(rows) > _MOST_COMPARED else "",
                     "left": 3,
                 }
             except MeshlabError as error:
-                shown = {"problem": str(error), "can_force": not anyway}
+                result = {"problem": str(error), "can_force": not anyway}
             with self._lock:
-                self._compared = {"compared": {**shown, "keys": keys}}
+                self._compared = {"compared": {**result, "keys": keys}}
                 self._show_runs()
 
         threading.Thread(target=work, name="meshlab workbench comparison", daemon=True).start()
@@ -614,7 +608,7 @@ class Measuring:
         """Start the thread that looks at the engines and the monitor, unless it is running."""
         if self._ticker is not None and self._ticker.is_alive():
             return
-        # The thread holds no reference while it waits, so that a workbench that nobody holds can be collected.
+        # The thread holds no reference while it waits, so that an unused workbench can be collected.
         reference = weakref.ref(self)
 
         def work() -> None:
@@ -629,7 +623,7 @@ class Measuring:
         self._ticker.start()
 
     def _tick(self) -> bool:
-        """Look at the engines and the monitor. Return False if there is nothing to look at any more."""
+        """Look at the engines and the monitor. Return False if both are closed."""
         if self._is_closed:
             return False
         with self._lock:
@@ -685,25 +679,25 @@ def _field_of(message: str) -> str:
 def _choices(mesh: DeviceMesh | None) -> list[dict[str, Any]]:
     """Return the engines that can be started on this host, the best first."""
     gpus = _n_gpus()
-    wanted = 0 if mesh is None else mesh.world_size
-    found = []
+    world_size = 0 if mesh is None else mesh.world_size
+    choices = []
     for name, facts in BACKENDS.items():
         if not facts.offer or (facts.on_gpus and not gpus):
             continue
         most, n = (gpus, gpus) if facts.on_gpus else (_MOST_RANKS, 4)
-        n = wanted if 1 < wanted <= most else n
-        found.append({"label": f"{n} {facts.offer.format(s='s' * (n != 1))}", "n": n, "backend": name})
-    return found
+        n = world_size if 1 < world_size <= most else n
+        choices.append({"label": f"{n} {facts.offer.format(s='s' * (n != 1))}", "n": n, "backend": name})
+    return choices
 
 
 @functools.cache
 def _n_gpus() -> int:
-    """Return the number of GPUs of this host, which is asked only once because the driver takes its time."""
+    """Return the number of GPUs of this host. Cached, because the driver takes its time."""
     return count_gpus()
 
 
 def _dead_ranks(engines: Engines) -> set[int]:
-    """Return the ranks of this host whose process is gone, although nobody has called them since."""
+    """Return the ranks of this host whose process is gone, which the engines notice only at their next call."""
     if BACKENDS[engines.backend].in_process:
         return set()
     host, dead = socket.gethostname(), set()
@@ -713,7 +707,7 @@ def _dead_ranks(engines: Engines) -> set[int]:
                 os.kill(info.pid, 0)
             except ProcessLookupError:
                 dead.add(info.rank)
-            except OSError:  # it is alive, but belongs to someone else
+            except OSError:  # it is alive, but belongs to another user
                 pass
     return dead
 

@@ -17,7 +17,7 @@ from meshlab.widgets._assets import joined_scripts, joined_styles
 class PasteBox(anywidget.AnyWidget):
     """A field into which a person pastes a log or any other text, with a button that explains it.
 
-    The explanation appears below: what is wrong, what to do, and the lines that show it. Ctrl+Enter is the same as the
+    The explanation appears below: the causes, the fixes, and the lines that show them. Ctrl+Enter is the same as the
     button. A button copies the explanation as Markdown, for an issue. The name of a file is also accepted.
 
     Parameters
@@ -65,19 +65,19 @@ class PasteBox(anywidget.AnyWidget):
         return str(self._shown["problem"])
 
     def _explain(self, change: Any = None) -> None:
-        found, problem = None, ""
+        explanation, problem = None, ""
         if self.text.strip():
             try:
-                found = explain(self.text)
+                explanation = explain(self.text)
             except MeshlabError as error:
                 problem = error.summary
             except OSError as error:  # the text is the name of a file
                 problem = f"cannot read {self.text[:80]!r}: {error.strerror or error}"
-        self._explanation = found
+        self._explanation = explanation
         self._shown = {
-            "verdict": "" if found is None else found.verdict,
-            "html": "" if found is None else found._repr_html_(),
-            "markdown": "" if found is None else found.to_markdown(),
+            "verdict": "" if explanation is None else explanation.verdict,
+            "html": "" if explanation is None else explanation._repr_html_(),
+            "markdown": "" if explanation is None else explanation.to_markdown(),
             "problem": problem,
             # Different for each text, because the front end waits for a change.
             "number": self._shown.get("number", 0) + 1,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -14,15 +13,11 @@ import traitlets
 from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._collectives import MODELLED, usual_collective
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
-from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import SEPARATOR, format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction._axis_loads import loads
 from meshlab.topology.model._cluster import Cluster
-from meshlab.topology.model._presets import ClusterLike, as_cluster
+from meshlab.topology.model._presets import ClusterLike
 from meshlab.topology.placement._loads import Loads
-from meshlab.topology.placement._placement import place
-from meshlab.topology.placement._scene import scene_of
 from meshlab.topology.placement._view import View
 from meshlab.topology.readers._hosts import probe
 from meshlab.widgets import _actions as actions
@@ -35,9 +30,8 @@ from meshlab.widgets._following import run_traits
 from meshlab.widgets._machines import Machine, find_part
 from meshlab.widgets._measuring import Measuring, panel_traits
 from meshlab.widgets._panels import AxisRow
-from meshlab.widgets._picture import PICTURE_SCRIPTS, Checked, Picture
-from meshlab.widgets._prices import Price, predicted_lines, price_of
-from meshlab.widgets._source import python
+from meshlab.widgets._picture import PICTURE_SCRIPTS, Checked, Picture, reject_mesh
+from meshlab.widgets._prices import Price, axis_times, predicted_lines, price_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,6 +51,9 @@ _RUN_SCRIPTS = ("dom", "curve", "run", "monitor", "measure", "runs")
 _STYLES = ("picture", "workbench", "run", "curve")
 
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
+_CODED = ("axis", "pick", "size", "collective", "color", "focus")
+"""The attributes of the picture that are in `Workbench.code`, if they do not have their defaults."""
+
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
@@ -181,25 +178,27 @@ class Workbench(Picture):
         machine, shape = self._first(cluster, mesh)
         if machine is not None:
             machine = machine.with_failed(failed)
-        self._fitting(shape, machine)
-        self._design = Design(
-            machine,
-            shape,
-            rest=self._as_rest(rest, shape),
-            size=size,
-            per_axis=self._as_calls(per_axis, shape),
-            pinned=None if pinned is None else self._as_pinned(pinned),
-        )
+        edits.check_fit(shape, machine)
+        rest, per_axis = edits.check_rest(rest, shape), edits.check_calls(per_axis, shape)
+        self._design = Design(machine, shape, rest, size, per_axis, edits.as_candidate(pinned))
         self._history = History()
         self._problem: dict[str, Any] | None = None
-        self._pinned_times: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
+        self._times_of_pinned: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
         self._rows: list[AxisRow] = []
         self._prices: dict[str, tuple[Loads, Price]] = {}
         self._is_flicked = False
         super().__init__(
-            shape, None if machine is None else machine.cluster, axis=axis, pick=pick, color=color, focus=focus,
-            size=size, collective=collective, values=values, height=height,
-        )  # fmt: skip
+            shape,
+            None if machine is None else machine.cluster,
+            axis=axis,
+            pick=pick,
+            color=color,
+            focus=focus,
+            size=size,
+            collective=collective,
+            values=values,
+            height=height,
+        )
         with self._lock, self.hold_sync(), self._writing():
             self._mirror()
             if panels is not None:
@@ -215,10 +214,7 @@ class Workbench(Picture):
 
     def _first(self, cluster: ClusterLike | None, mesh: MeshLike | None) -> tuple[Machine | None, DeviceMesh]:
         """Return the machine and the mesh of the first display."""
-        if isinstance(cluster, DeviceMesh):
-            raise TopologyError(
-                "cluster must be a Cluster, not a DeviceMesh", hint=Hint("pass the mesh as {}", Argument("mesh"))
-            )
+        reject_mesh(cluster)
         shape = None if mesh is None or isinstance(mesh, str) else as_mesh(mesh)
         if cluster is None:
             here = probe()
@@ -229,20 +225,10 @@ class Workbench(Picture):
                 machine = Machine("dgx-h100").turned("nodes", max(-(-world // 8), 1))
                 self._note = _NOT_HERE
         else:
-            machine = Machine.of(as_cluster(cluster) if not isinstance(cluster, str) else cluster)
-        devices = machine.cluster.n_devices
+            machine = Machine.of(cluster)
         if mesh is None:
-            return machine, self._usual_mesh(machine)
-        return machine, as_mesh(mesh, fill=devices or None)
-
-    @staticmethod
-    def _usual_mesh(machine: Machine) -> DeviceMesh:
-        devices = machine.cluster.n_devices
-        if not devices:
-            return DeviceMesh("dp=2, tp=4")
-        domain = int(machine.values["nvlink_domain"] or machine.values["devices"] or 1)
-        inner = math.gcd(devices, domain if domain <= 8 else 8)
-        return DeviceMesh([("dp", devices // inner), ("tp", inner)])
+            return machine, edits.usual_mesh(machine)
+        return machine, as_mesh(mesh, fill=machine.cluster.n_devices or None)
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -275,7 +261,7 @@ class Workbench(Picture):
             ``basis`` (of the time), and ``pinned_time_us`` (of candidate A). Unknown values are missing.
         """
         with self._lock:
-            return panels.table_frame(self._rows)  # type: ignore[no-any-return]
+            return panels.table_frame(self._rows)
 
     def describe(self) -> str:
         """Return the workbench as text: machine, mesh, axes, findings, busiest links, and the difference to A."""
@@ -335,8 +321,8 @@ class Workbench(Picture):
             if cluster is not None:
                 design = design.with_machine(Machine.of(cluster))
             if mesh is not None:
-                shape = self._fitting(as_mesh(mesh, fill=design.devices or None), design.machine)
-                design = design.with_mesh(shape)
+                shape = as_mesh(mesh, fill=design.devices or None)
+                design = design.with_mesh(edits.check_fit(shape, design.machine))
             return design
 
         with self._lock, self.hold_sync():
@@ -346,19 +332,19 @@ class Workbench(Picture):
 
     def fail(self, part: str) -> None:
         """Mark a part of the machine as failed, such as ``"node1/NIC3"``. `failed` lists them."""
-        self._commit(lambda design: design.with_machine(self._machine_of(design).without(part)))
+        self._commit(lambda design: design.with_machine(design.present_machine.without(part)))
 
     def restore(self, part: str | None = None) -> None:
         """Restore a failed part, by default all."""
-        self._commit(lambda design: design.with_machine(self._machine_of(design).restored(part)))
+        self._commit(lambda design: design.with_machine(design.present_machine.restored(part)))
 
     def remove(self, part: str) -> None:
         """Remove a part of the machine."""
-        self._commit(lambda design: design.with_machine(self._machine_of(design).without(part, is_removed=True)))
+        self._commit(lambda design: design.with_machine(design.present_machine.without(part, is_removed=True)))
 
     def pin(self) -> None:
         """Keep the present machine and mesh as candidate A."""
-        self._commit(lambda design: replace(design, pinned=(design.machine, design.mesh)))
+        self._commit(Design.with_pin)
 
     def unpin(self) -> None:
         """Forget candidate A."""
@@ -366,38 +352,15 @@ class Workbench(Picture):
 
     def swap(self) -> None:
         """Exchange candidate A and the present machine and mesh."""
-
-        def swapped(design: Design) -> Design:
-            if design.pinned is None:
-                raise MeshError("no candidate is pinned; call pin() first")
-            machine, mesh = design.pinned
-            return design.with_mesh(mesh, machine=machine, pinned=(design.machine, design.mesh))
-
-        self._commit(swapped)
-
-    @staticmethod
-    def _machine_of(design: Design) -> Machine:
-        if design.machine is None:
-            raise TopologyError("there is no machine", hint="set cluster")
-        return design.machine
+        self._commit(Design.swapped)
 
     # -- validation ----------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _fitting(mesh: DeviceMesh, machine: Machine | None) -> DeviceMesh:
-        """Return the mesh, or raise with the nearest sizes if it has more ranks than the machine has devices."""
-        devices = 0 if machine is None else machine.cluster.n_devices
-        problem = edits.misfit_of(mesh, devices) if 0 < devices < mesh.world_size else None
-        if problem is not None:
-            options = " · ".join(panels.pairs_text(option) for option in problem.options)
-            raise MeshError(str(problem), hint=f"nearest: {options}")
-        return mesh
 
     @traitlets.validate("mesh")
     def _check_mesh(self, proposal: Any) -> DeviceMesh | None:
         if self._is_writing:
             return proposal["value"]  # type: ignore[no-any-return]
-        return self._fitting(as_mesh(proposal["value"], fill=self._total), self._design.machine)
+        return edits.check_fit(as_mesh(proposal["value"], fill=self._total), self._design.machine)
 
     @property
     def _total(self) -> int | None:
@@ -406,13 +369,7 @@ class Workbench(Picture):
 
     @traitlets.validate("rest")
     def _check_rest(self, proposal: Any) -> str:
-        return self._as_rest(proposal["value"], self._design.mesh)
-
-    @staticmethod
-    def _as_rest(name: str, mesh: DeviceMesh) -> str:
-        if name and name not in mesh.axis_names:
-            raise MeshError(f"unknown axis {name!r}; choose one of {', '.join(mesh.axis_names)}")
-        return name
+        return edits.check_rest(proposal["value"], self._design.mesh)
 
     @traitlets.validate("failed")
     def _check_failed(self, proposal: Any) -> tuple[str, ...]:
@@ -421,43 +378,15 @@ class Workbench(Picture):
             raise TopologyError(f"failed must be a list of parts, not {names!r}", hint=f"pass [{names!r}]")
         if self._is_writing:
             return tuple(names)
-        return self._machine_of(self._design).with_failed(names).failed
+        return self._design.present_machine.with_failed(names).failed
 
     @traitlets.validate("per_axis")
-    def _check_per_axis(self, proposal: Any) -> Mapping[str, tuple[str, int | str]]:
-        return self._as_calls(proposal["value"], self._design.mesh)
-
-    @staticmethod
-    def _as_calls(calls: Mapping[str, Any], mesh: DeviceMesh) -> Mapping[str, tuple[str, int | str]]:
-        names = (*mesh.axis_names, *(group.name for group in mesh.custom_groups))
-        checked = {}
-        for axis, call in dict(calls).items():
-            if axis not in names:
-                raise MeshError(f"unknown axis {axis!r}; choose one of {', '.join(names)}")
-            if not isinstance(call, tuple | list) or len(call) != 2:
-                raise MeshError(f"per_axis[{axis!r}] must be a collective and a size, not {call!r}")
-            collective, size = call
-            if collective not in MODELLED:
-                raise MeshError(f"unknown collective {collective!r}; choose one of {', '.join(MODELLED)}")
-            parse_size(size)  # raises if it is not a size
-            checked[axis] = (collective, size)
-        return MappingProxyType(checked)
+    def _check_per_axis(self, proposal: Any) -> edits.Calls:
+        return edits.check_calls(proposal["value"], self._design.mesh)
 
     @traitlets.validate("pinned")
     def _check_pinned(self, proposal: Any) -> tuple[Cluster | None, DeviceMesh] | None:
-        value = proposal["value"]
-        if value is None or self._is_writing:
-            return value  # type: ignore[no-any-return]
-        machine, mesh = self._as_pinned(value)
-        return None if machine is None else machine.cluster, mesh
-
-    def _as_pinned(self, pinned: Any) -> tuple[Machine | None, DeviceMesh]:
-        try:
-            cluster, mesh = pinned
-        except (TypeError, ValueError):
-            raise MeshError(f"pinned must be a cluster and a mesh, not {pinned!r}") from None
-        machine = None if cluster is None else Machine.of(cluster)
-        return machine, as_mesh(mesh, fill=None if machine is None else machine.cluster.n_devices or None)
+        return proposal["value"] if self._is_writing else _clusters_of(edits.as_candidate(proposal["value"]))
 
     @traitlets.validate("panels")
     def _check_panels(self, proposal: Any) -> tuple[str, ...]:
@@ -484,11 +413,9 @@ class Workbench(Picture):
             machine = None if self.cluster is None else Machine.of(self.cluster)
             self._commit(lambda _: replace(design, machine=None) if machine is None else design.with_machine(machine))
         elif name == "failed":
-            self._commit(lambda _: design.with_machine(self._machine_of(design).with_failed(self.failed)))
+            self._commit(lambda _: design.with_machine(design.present_machine.with_failed(self.failed)))
         elif name == "pinned":
-            self._commit(
-                lambda _: replace(design, pinned=None if self.pinned is None else self._as_pinned(self.pinned))
-            )
+            self._commit(lambda _: replace(design, pinned=edits.as_candidate(self.pinned)))
         elif name in ("size", "rest", "per_axis"):
             self._commit(lambda _: replace(design, **{name: getattr(self, name)}))
         else:
@@ -510,7 +437,7 @@ class Workbench(Picture):
             before, self._design = self._design, design
             self._problem = None
             if (before.size, before.per_axis) != (design.size, design.per_axis):
-                self._found = {}
+                self._axis_loads = {}
             with self._writing():
                 self._mirror()
             self._update(keep_axis=False)
@@ -522,8 +449,7 @@ class Workbench(Picture):
         # Observers of one attribute may read the others, so those without a picture come first.
         self.failed = () if machine is None else machine.failed
         self.rest, self.per_axis, self.size = design.rest, design.per_axis, design.size
-        pinned = design.pinned
-        self.pinned = None if pinned is None else (None if pinned[0] is None else pinned[0].cluster, pinned[1])
+        self.pinned = _clusters_of(design.pinned)
         self.cluster = None if machine is None else machine.cluster
         self.mesh = design.mesh
 
@@ -546,10 +472,8 @@ class Workbench(Picture):
                     self.axis = axis
 
     def _call_of(self, axis: str) -> tuple[str, int | str]:
-        own = self._design.per_axis.get(axis)
-        if own is not None:
-            return own
-        return self.collective or usual_collective(axis), self._design.size
+        usual = (self.collective or usual_collective(axis), self._design.size)
+        return self._design.per_axis.get(axis, usual)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -655,7 +579,9 @@ class Workbench(Picture):
             self._measuring.show_all()
 
     def _pack_view(self, view: View) -> dict[str, Any]:
-        return {**super()._pack_view(view), "failed": self._failed_marks(), "is_flicked": self._is_flicked}
+        machine = self._design.machine
+        marks = [] if machine is None or self._is_flicked else panels.failed_marks(machine)
+        return {**super()._pack_view(view), "failed": marks, "is_flicked": self._is_flicked}
 
     def _failed_marks(self) -> list[dict[str, Any]]:
         """Return where the picture marks the failed parts: the host in the order of drawing, and the row."""
@@ -679,12 +605,11 @@ class Workbench(Picture):
         return marks
 
     def _send_panels(self) -> None:
-        view = self._view_of
-        design = self._design
-        found: dict[str, Loads] = {}
+        view, design = self._drawn_view, self._design
+        axis_loads: dict[str, Loads] = {}
         if view.placement is not None and view.groups is not None and not self._is_flicked:
-            found = {axis: self._loads_of(axis) for axis in view.placement.mesh.axis_names}
-            self._rows = panels.axis_rows(view.placement, self._loads_of, self._price_of, self._times_of_pinned())
+            axis_loads = {axis: self._loads_of(axis) for axis in view.placement.mesh.axis_names}
+            self._rows = panels.axis_rows(view.placement, self._loads_of, self._price_of, self._pinned_times)
         elif not self._is_flicked:
             self._rows = []
         machine = design.machine
@@ -696,7 +621,7 @@ class Workbench(Picture):
                 "undo": bool(self._history.past) or self._problem is not None,
                 "redo": bool(self._history.future),
                 "machine": None if machine is None else panels.machine_panel(machine),
-                "mesh": panels.mesh_panel(design, found),
+                "mesh": panels.mesh_panel(design, axis_loads),
                 "message": format_size(parse_size(design.size)),
                 "collectives": list(MODELLED),
                 "problem": self._problem,
@@ -718,27 +643,22 @@ class Workbench(Picture):
         before, mesh = design.pinned
         return panels.difference_lines(mesh.diff(design.mesh), before, design.machine)
 
-    def _times_of_pinned(self) -> Mapping[str, float]:
-        """Return the time of every axis of candidate A."""
+    @property
+    def _pinned_times(self) -> Mapping[str, float]:
+        """The time of every axis of candidate A."""
         design = self._design
         machine, mesh = (None, None) if design.pinned is None else design.pinned
         if machine is None or mesh is None or not 0 < mesh.world_size <= machine.cluster.n_devices:
             return _NO_CALLS
         key = (id(design.pinned), design.size, tuple(design.per_axis.items()), self.collective)
-        if self._pinned_times[0] != key:
-            placement, scene = place(mesh, machine.cluster), scene_of(machine.cluster)
-            times = {}
-            for axis in mesh.axis_names:
-                collective, size = self._call_of(axis)
-                found = loads(placement, axis, collective=collective, size=size, scene=scene)
-                times[axis] = price_of(placement, found).seconds
-            self._pinned_times = (key, times)
-        return self._pinned_times[1]
+        if self._times_of_pinned[0] != key:
+            self._times_of_pinned = (key, axis_times(mesh, machine.cluster, self._call_of))
+        return self._times_of_pinned[1]
 
     def _price_of(self, axis: str) -> Price:
         """Return the predicted time of an axis."""
         loads = self._loads_of(axis)
-        placement = self._view_of.placement
+        placement = self._drawn_view.placement
         assert placement is not None  # there are loads
         if axis not in self._prices or self._prices[axis][0] is not loads:
             self._prices[axis] = (loads, price_of(placement, loads))
@@ -753,35 +673,14 @@ class Workbench(Picture):
 
     def _make_code(self) -> str:
         design = self._design
-        lines = []
-        arguments = []
-        if design.machine is not None:
-            lines.append(f"cluster = {design.machine.code}")
-            arguments.append("cluster")
-        lines.append(f"mesh = {_mesh_code(design.mesh)}")
-        arguments.append("mesh" if design.machine is not None else "mesh=mesh")
-        options: dict[str, Any] = {
-            "axis": self.axis if self._made is not None and self.axis else "",
-            "pick": self.pick,
-            "size": design.size if design.size != "256M" else "",
-            "collective": self.collective,
-            "color": self.color if self.color in ("sharing", "load") else "",
-            "focus": self.focus if self.focus != "all" else "",
-            "failed": () if design.machine is None else design.machine.failed,
-            "rest": design.rest,
-            "per_axis": dict(design.per_axis),
-        }
-        arguments += [f"{k}={python(v)}" for k, v in options.items() if v or (k == "pick" and v is not None)]
-        if design.pinned is not None:
-            machine, mesh = design.pinned
-            if machine is not None:
-                lines.append(f"cluster_a = {machine.code_without_failed}")
-            lines.append(f"mesh_a = {_mesh_code(mesh)}")
-            arguments.append(f"pinned=({'None' if machine is None else 'cluster_a'}, mesh_a)")
-        head = "import meshlab as ml\n"
-        if any("np." in line for line in lines):
-            head += "import numpy as np\n"
-        return "\n".join([head, *lines, f"wb = ml.Workbench({', '.join(arguments)})", "wb"])
+        options = {name: getattr(self, name) for name in _CODED}
+        if self.color in self.values:  # the program does not have the measured values
+            del options["color"]
+        # Of the design, because the constructor sends the code before it sets these attributes.
+        failed = () if design.machine is None else design.machine.failed
+        options |= {"failed": failed, "rest": design.rest, "per_axis": design.per_axis}
+        changed = {n: value for n, value in options.items() if value != getattr(type(self), n).default_value}
+        return exports.program(design, changed)
 
     # -- messages ------------------------------------------------------------------------------------------------------
 
@@ -825,5 +724,9 @@ class Workbench(Picture):
                     self._send_picture()
 
 
-def _mesh_code(mesh: DeviceMesh) -> str:
-    return "ml." + repr(mesh).replace("'", '"')
+def _clusters_of(candidate: edits.Candidate | None) -> tuple[Cluster | None, DeviceMesh] | None:
+    """Return a candidate as the value of `Workbench.pinned`."""
+    if candidate is None:
+        return None
+    machine, mesh = candidate
+    return None if machine is None else machine.cluster, mesh
