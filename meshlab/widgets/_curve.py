@@ -19,7 +19,7 @@ from meshlab.base._units import SEPARATOR
 from meshlab.plots._curves import curve_box, draw_lines
 from meshlab.plots._lines import Line, stroke_note, with_groups
 from meshlab.plots._style import PALETTE, figure_png, reserve, set_title
-from meshlab.widgets._assets import joined_scripts, joined_styles
+from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -221,18 +221,15 @@ class Curve(anywidget.AnyWidget):
         return f"Curve({self.title!r}: {lines or 'no points yet'})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:  # the widget is closed
-            return None
-        data, metadata = bundle
+        return with_fallback(super()._repr_mimebundle_(**kwargs), self._fallback)
+
+    def _fallback(self) -> dict[str, str]:
         caption = escape(self.title or f"{self.y_label} in {self.y_unit} against {self.x_label}")
         if not self.series and not self.previous:
-            data["text/html"] = f"<p>{caption}: no points yet</p>"
-            return data, metadata
+            return {"text/html": f"<p>{caption}: no points yet</p>"}
         picture = base64.b64encode(figure_png(self._figure(), dpi=100)).decode()
-        data["text/html"] = f'<img alt="{caption}" style="max-width:100%" src="data:image/png;base64,{picture}">'
-        data["image/png"] = picture
-        return data, metadata
+        image = f'<img alt="{caption}" style="max-width:100%" src="data:image/png;base64,{picture}">'
+        return {"text/html": image, "image/png": picture}
 
     def _figure(self) -> Figure:
         """Return the chart as a figure, for front ends without JavaScript."""

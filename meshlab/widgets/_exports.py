@@ -84,7 +84,7 @@ svg { max-width: 100%; height: auto; }
 
 
 def _report(workbench: Workbench) -> tuple[str, str, str]:
-    """Return the design as one HTML page: what limits it, the picture, the axes, the findings, and the code."""
+    """Return the design as one HTML page: its limit, the picture, the axes, the findings, and the code."""
     rows: list[Any] = workbench.table().to_dict("records")
     worst = max((row for row in rows if row["time_us"] > 0), key=lambda row: float(row["time_us"]), default=None)
     verdict = ""

@@ -17,7 +17,7 @@ from meshlab.base._errors import EngineError
 from meshlab.frames._table import run_html
 from meshlab.plots._curves import run_figure
 from meshlab.plots._style import figure_png, figure_svg
-from meshlab.widgets._assets import joined_scripts, joined_styles
+from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
 from meshlab.widgets._following import RunFollower, run_traits
 
 if TYPE_CHECKING:
@@ -97,15 +97,14 @@ class LiveView(anywidget.AnyWidget):
         return f"LiveView({self._run['id']}, {self._run['state']})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:  # the widget is closed
-            return None
-        data, metadata = bundle
+        return with_fallback(super()._repr_mimebundle_(**kwargs), self._fallback)
+
+    def _fallback(self) -> dict[str, str]:
         run = self.run
         if run is None:
             headline = f"Run {self._run['id']}: {self._run['headline']}"
-            return {**data, "text/html": f"<p>{markup.escape(headline)}</p>"}, metadata
-        return {**data, **static_bundle(run, previous=self.follower.previous)}, metadata
+            return {"text/html": f"<p>{markup.escape(headline)}</p>"}
+        return static_bundle(run, previous=self.follower.previous)
 
 
 def control_run(run: Run, action: str, then: Callable[[], None] = lambda: None) -> None:

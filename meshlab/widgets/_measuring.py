@@ -428,7 +428,7 @@ class Measuring:
         if dead and not problem:
             problem = f"rank {min(dead)} has died"
         elif state == "broken" and not problem and not self._view._run.get("can_restart"):
-            problem = f"the ranks have stopped: {engines.problem}"  # otherwise the run says so
+            problem = f"the ranks have stopped: {engines.problem}"  # otherwise the run shows it
         self._view._engines = {
             "state": "broken" if dead else state,
             "text": engines.where,

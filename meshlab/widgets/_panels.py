@@ -11,7 +11,7 @@ import numpy as np
 
 from meshlab.base._units import SEPARATOR, format_bandwidth, format_size, format_time_us
 from meshlab.comm._catalog import CATALOG
-from meshlab.mesh._diff import MeshDiff
+from meshlab.mesh._mesh import DeviceMesh
 from meshlab.topology.model._presets import PRESETS
 from meshlab.topology.placement._loads import MARKS, Loads
 from meshlab.topology.placement._placement import Placement
@@ -243,9 +243,24 @@ def _interval(low: float, high: float) -> str:
     return f"{format_time_us(low * 1e6)} to {format_time_us(high * 1e6)}"
 
 
-def difference_lines(diff: MeshDiff, before: Machine | None, after: Machine | None) -> list[str]:
+def candidate_text(machine: Machine | None, mesh: DeviceMesh) -> str:
+    """Return the machine and the mesh in one line."""
+    return SEPARATOR.join([*([] if machine is None else [machine_text(machine)]), str(mesh)])
+
+
+def pinned_panel(design: Design) -> dict[str, Any] | None:
+    """Return candidate A and its differences as texts. None without one."""
+    if design.pinned is None:
+        return None
+    return {"title": candidate_text(*design.pinned), "lines": difference_lines(design)}
+
+
+def difference_lines(design: Design) -> list[str]:
     """Return the differences between candidate A and the present one: of the machine, then of each axis."""
+    assert design.pinned is not None
+    (before, mesh), after = design.pinned, design.machine
     lines = [] if before is None or after is None else _machine_differences(before, after)
+    diff = mesh.diff(design.mesh)
     text = str(diff).splitlines()
     if diff.before != diff.after:
         lines += [text[0].partition(": ")[2], *text[1:]]

@@ -11,7 +11,7 @@ from meshlab.base._errors import MeshlabError
 from meshlab.base._markup import escape
 from meshlab.diagnosis._explain import explain
 from meshlab.diagnosis._explanation import Explanation
-from meshlab.widgets._assets import joined_scripts, joined_styles
+from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
 
 
 class PasteBox(anywidget.AnyWidget):
@@ -87,11 +87,9 @@ class PasteBox(anywidget.AnyWidget):
         return f"PasteBox({'empty' if not self.text.strip() else repr(self._explanation)})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:  # the widget is closed
-            return None
-        data, metadata = bundle
-        # Front ends show the HTML if they cannot draw the widget, such as a saved notebook without a kernel.
+        return with_fallback(super()._repr_mimebundle_(**kwargs), self._fallback)
+
+    def _fallback(self) -> dict[str, str]:
         problem = self.problem or "Paste a text, and press Explain. This needs a running kernel."
         html = f"<p>{escape(problem)}</p>" if self._explanation is None else self._explanation._repr_html_()
-        return {**data, "text/html": html}, metadata
+        return {"text/html": html}

@@ -29,10 +29,10 @@ from meshlab.topology.placement._layout import locate
 from meshlab.topology.placement._loads import MARKS, LinkFinding, LinkLoad, Loads, find_places
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
-from meshlab.widgets._assets import joined_scripts, joined_styles
+from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
 
 _PAGE_NOTE = "A saved view. Zoom, hover, colours and the axis can be changed here. Edits need meshlab."
-_COLORS = ("group", "sharing", "load")
+COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
 PICTURE_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "picture")
 
@@ -133,7 +133,7 @@ class Picture(anywidget.AnyWidget):
     """The rank whose group is highlighted, or None. Without a mesh, the device."""
 
     color = traitlets.Unicode("group").tag(
-        sync=True, from_json=lambda name, picture: name if name in (*_COLORS, *picture.values) else "group"
+        sync=True, from_json=lambda name, picture: name if name in (*COLORS, *picture.values) else "group"
     )
     """The meaning of the colours: ``"group"``, ``"sharing"``, ``"load"``, or the name of one of the `values`."""
 
@@ -222,7 +222,7 @@ class Picture(anywidget.AnyWidget):
 
     @property
     def findings(self) -> tuple[LinkFinding, ...]:
-        """What deserves attention in the loads of all axes, with its place in the picture."""
+        """The findings about the loads of all axes, with their places in the picture."""
         with self._lock:
             view = self._drawn_view
             if view.placement is None or view.cluster is None or view.cluster.n_nodes < 2:
@@ -275,7 +275,7 @@ class Picture(anywidget.AnyWidget):
     def save(self, path: str | Path) -> Path:
         """Write the picture as one page for someone without Python: interactive, without a kernel or a network.
 
-        Zoom, hover, colours and the choice of the axis work. What only Python can compute is missing.
+        Zoom, hover, colours and the choice of the axis work. The parts that need Python are missing.
 
         Parameters
         ----------
@@ -331,8 +331,8 @@ class Picture(anywidget.AnyWidget):
     @traitlets.validate("color")
     def _check_color(self, proposal: Any) -> str:
         color: str = proposal["value"]
-        if color not in (*_COLORS, *self.values):
-            raise MeshError(f"unknown color {color!r}; choose one of {', '.join((*_COLORS, *self.values))}")
+        if color not in (*COLORS, *self.values):
+            raise MeshError(f"unknown color {color!r}; choose one of {', '.join((*COLORS, *self.values))}")
         return color
 
     @traitlets.validate("focus")
@@ -355,7 +355,7 @@ class Picture(anywidget.AnyWidget):
     def _check_values(self, proposal: Any) -> Mapping[str, npt.NDArray[np.float32]]:
         checked = {}
         for name, column in dict(proposal["value"]).items():
-            if name in _COLORS:
+            if name in COLORS:
                 raise MeshError(f"values has a column named {name!r}, which is a mode of colour; rename it")
             array = _array(column)
             if array.ndim != 1 or array.dtype.kind not in "iufb":
@@ -550,11 +550,7 @@ class Picture(anywidget.AnyWidget):
         return f"{type(self).__name__}({', '.join([*parts, f'axis={self.axis!r}'])})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:  # the widget is closed
-            return None
-        data, metadata = bundle
-        return {**data, "text/html": self.fallback()}, metadata
+        return with_fallback(super()._repr_mimebundle_(**kwargs), lambda: {"text/html": self.fallback()})
 
 
 def _ranks_in(data: Any) -> list[int]:

@@ -13,7 +13,7 @@ import traitlets
 from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._collectives import MODELLED, usual_collective
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
-from meshlab.base._units import SEPARATOR, format_size, parse_size
+from meshlab.base._units import format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike
@@ -27,10 +27,10 @@ from meshlab.widgets import _panels as panels
 from meshlab.widgets._assets import joined_scripts, joined_styles
 from meshlab.widgets._edits import Design, History
 from meshlab.widgets._following import run_traits
-from meshlab.widgets._machines import Machine, find_part
+from meshlab.widgets._machines import Machine
 from meshlab.widgets._measuring import Measuring, panel_traits
 from meshlab.widgets._panels import AxisRow
-from meshlab.widgets._picture import PICTURE_SCRIPTS, Checked, Picture, reject_mesh
+from meshlab.widgets._picture import COLORS, PICTURE_SCRIPTS, Checked, Picture, reject_mesh
 from meshlab.widgets._prices import Price, axis_times, predicted_lines, price_of
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ class Workbench(Picture):
     """The panels that are shown."""
 
     _measuring: Measuring | None = None
-    """What measures. None without a panel for it, and if the constructor raises, because ipywidgets calls `close`."""
+    """None without a panel for runs, and if the constructor raises, because ipywidgets then calls `close`."""
 
     _panel = traitlets.Dict().tag(sync=True)
     """The content of the panels, without the table."""
@@ -247,8 +247,7 @@ class Workbench(Picture):
     @property
     def summary(self) -> str:
         """The machine and the mesh in one line."""
-        machine = self._design.machine
-        return SEPARATOR.join([*([] if machine is None else [panels.machine_text(machine)]), str(self._design.mesh)])
+        return panels.candidate_text(self._design.machine, self._design.mesh)
 
     def table(self) -> pd.DataFrame:
         """Return the table of the axes.
@@ -256,7 +255,7 @@ class Workbench(Picture):
         Returns
         -------
         pandas.DataFrame
-            One row per axis: ``axis``, ``size``, ``collective``, ``size_bytes``, ``placement`` (what its groups do),
+            One row per axis: ``axis``, ``size``, ``collective``, ``size_bytes``, ``placement`` (of its groups),
             ``gbs`` (bus bandwidth), ``time_us`` with the interval ``time_us_lo`` and ``time_us_hi``,
             ``basis`` (of the time), and ``pinned_time_us`` (of candidate A). Unknown values are missing.
         """
@@ -270,7 +269,7 @@ class Workbench(Picture):
             if self._design.machine is not None and self.failed:
                 lines.append(f"failed: {', '.join(self.failed)}")
             if self._design.pinned is not None:
-                lines += ["compared with A:", *self._differences()]
+                lines += ["compared with A:", *panels.difference_lines(self._design)]
             return "\n".join(lines)
 
     def undo(self) -> None:
@@ -560,7 +559,7 @@ class Workbench(Picture):
             self._measuring.close()
         super().close()
 
-    # -- what is sent --------------------------------------------------------------------------------------------------
+    # -- messages to the front end -------------------------------------------------------------------------------------
 
     def _send_picture(self) -> None:
         with self.hold_sync():
@@ -582,27 +581,6 @@ class Workbench(Picture):
         machine = self._design.machine
         marks = [] if machine is None or self._is_flicked else panels.failed_marks(machine)
         return {**super()._pack_view(view), "failed": marks, "is_flicked": self._is_flicked}
-
-    def _failed_marks(self) -> list[dict[str, Any]]:
-        """Return where the picture marks the failed parts: the host in the order of drawing, and the row."""
-        machine = self._design.machine
-        if machine is None or not machine.failed or self._is_flicked:
-            return []
-        scene = machine.scene
-        position = {int(node): number for number, node in enumerate(scene.host)}
-        marks = []
-        for name in machine.failed:
-            part = find_part(machine.whole, name)
-            host = position[part.node]
-            kind = scene.kinds[int(scene.kind_of[host])]
-            row, local = 0.0, part.number
-            if part.kind == "nic":
-                row = float(kind.nic_row[part.number])
-            elif part.kind in ("device", "link"):
-                local = part.number - int(machine.whole.first_device[part.node])
-                row = float(kind.slot_of[local])
-            marks.append({"name": name, "text": part.text, "kind": part.kind, "host": host, "row": row, "index": local})
-        return marks
 
     def _send_panels(self) -> None:
         view, design = self._drawn_view, self._design
@@ -626,22 +604,10 @@ class Workbench(Picture):
                 "collectives": list(MODELLED),
                 "problem": self._problem,
                 "note": self._note,
-                "pinned": None if design.pinned is None else self._pack_pinned(),
+                "pinned": panels.pinned_panel(design),
             }
             self._table = panels.pack_rows(self._rows, design.per_axis)
             self._code = self._make_code()
-
-    def _pack_pinned(self) -> dict[str, Any]:
-        assert self._design.pinned is not None
-        machine, mesh = self._design.pinned
-        text = [] if machine is None else [panels.machine_text(machine)]
-        return {"title": SEPARATOR.join([*text, str(mesh)]), "lines": self._differences()}
-
-    def _differences(self) -> list[str]:
-        design = self._design
-        assert design.pinned is not None
-        before, mesh = design.pinned
-        return panels.difference_lines(mesh.diff(design.mesh), before, design.machine)
 
     @property
     def _pinned_times(self) -> Mapping[str, float]:
@@ -674,7 +640,7 @@ class Workbench(Picture):
     def _make_code(self) -> str:
         design = self._design
         options = {name: getattr(self, name) for name in _CODED}
-        if self.color in self.values:  # the program does not have the measured values
+        if self.color not in COLORS:  # the program does not have the measured values
             del options["color"]
         # Of the design, because the constructor sends the code before it sets these attributes.
         failed = () if design.machine is None else design.machine.failed
@@ -682,7 +648,7 @@ class Workbench(Picture):
         changed = {n: value for n, value in options.items() if value != getattr(type(self), n).default_value}
         return exports.program(design, changed)
 
-    # -- messages ------------------------------------------------------------------------------------------------------
+    # -- messages of the front end -------------------------------------------------------------------------------------
 
     @traitlets.observe("pick", "color", "focus")
     def _view_changed(self, _: Any) -> None:
