@@ -17,9 +17,9 @@ from meshlab.topology.model._presets import PRESETS, as_cluster
 from meshlab.topology.readers._detect import read
 from meshlab.topology.readers._hosts import probe
 from meshlab.widgets import _edits as edits
-from meshlab.widgets._edits import Design, MisfitError, Pairs
+from meshlab.widgets._edits import Design, MisfitError, Pairs, pairs_text
 from meshlab.widgets._machines import DIALS, MOST_DEVICES, Machine
-from meshlab.widgets._panels import number_text, pairs_text
+from meshlab.widgets._panels import number_text
 from meshlab.widgets._source import cluster_code, python
 
 Content = Mapping[str, Any]
@@ -28,49 +28,28 @@ _NUMBER = re.compile(r"(?:1\s*:\s*)?([+-]?\d{1,15}(?:\.\d{1,6})?)")
 
 
 def act(design: Design, action: str, content: Content, total: int | None) -> tuple[Design, str]:
-    """Apply an action of the front end.
+    """Return the design after an action of the front end, and a remark on it, which is usually empty.
 
-    Parameters
-    ----------
-    design : Design
-        The present design.
-    action : str
-        One of `ACTIONS`.
-    content : mapping
-        The message with the arguments of the action.
-    total : int, optional
-        The number of ranks that a mesh must have. By default any.
-
-    Returns
-    -------
-    Design
-        The new design.
-    str
-        A remark on the new design, empty if there is none.
-
-    Raises
-    ------
-    MeshlabError
-        If the action is not possible.
+    `content` is the message. `total` is the number of ranks that a mesh must have, None for any.
     """
     if action not in ACTIONS:
         raise MeshError(f"unknown action {action!r}; choose one of {', '.join(ACTIONS)}")
-    made = ACTIONS[action](design, content, total)
-    return made if isinstance(made, tuple) else (made, "")
+    result = ACTIONS[action](design, content, total)
+    return result if isinstance(result, tuple) else (result, "")
 
 
 def problem_of(design: Design, error: MeshlabError, content: Content) -> dict[str, Any]:
-    """Return what a field shows if its edit is not possible: the reason, and valid values near to it."""
+    """Return the content of a field whose edit is not possible: the reason, and valid values near to it."""
     options: list[tuple[str, dict[str, Any]]] = []
     if isinstance(error, MisfitError):
         options = [(pairs_text(option), {"action": "axes", "axes": option}) for option in error.options]
     elif content.get("action") == "dial" and design.machine is not None and content.get("dial") in DIALS:
         dial = str(content["dial"])
         number = _NUMBER.fullmatch(str(content.get("value", "")).replace(",", "").strip())
-        wanted = float(number[1]) if number is not None else float(design.machine.values[dial] or 1)
+        target = float(number[1]) if number is not None else float(design.machine.values[dial] or 1)
         options = [
             (number_text(dial, value), {"action": "dial", "dial": dial, "value": number_text(dial, value)})
-            for value in design.machine.nearest(dial, wanted)
+            for value in design.machine.nearest(dial, target)
         ]
     return {
         "where": str(content.get("where", content.get("action", ""))),
@@ -101,11 +80,11 @@ def _step(design: Design, content: Content, total: int | None) -> Design:
 def _size(design: Design, content: Content, total: int | None) -> Design:
     axis, pairs = str(content["axis"]), edits.pairs_of(design.mesh)
     size = _whole(content, f"the size of {axis}")
-    kept = design.mesh.world_size if total is not None else None
+    product = design.mesh.world_size if total is not None else None
     try:
-        return _with_pairs(design, edits.type_size(pairs, axis, size, kept, design.rest))
+        return _with_pairs(design, edits.type_size(pairs, axis, size, product, design.rest))
     except MisfitError:
-        if total is None or total == kept:
+        if total is None or total == product:
             raise
         return _with_pairs(design, edits.type_size(pairs, axis, size, total, design.rest))
 
@@ -143,9 +122,7 @@ def _remove_axis(design: Design, content: Content, total: int | None) -> Design:
 
 
 def _rest(design: Design, content: Content, total: int | None) -> Design:
-    axis = str(content["axis"])
-    if axis not in design.mesh.axis_names:
-        raise MeshError(f"unknown axis {axis!r}; choose one of {', '.join(design.mesh.axis_names)}")
+    axis = edits.check_rest(str(content["axis"]), design.mesh)
     return replace(design, rest="" if design.rest == axis else axis)
 
 
@@ -174,12 +151,6 @@ def _use_all(design: Design, content: Content, total: int | None) -> Design:
 # -- the machine -------------------------------------------------------------------------------------------------------
 
 
-def _machine(design: Design) -> Machine:
-    if design.machine is None:
-        raise TopologyError("there is no machine", hint="choose a preset")
-    return design.machine
-
-
 def _preset(design: Design, content: Content, total: int | None) -> Design:
     """Choose a preset. It gets the number of hosts of the present machine if there are several."""
     machine = Machine.of(str(content["name"]))
@@ -199,11 +170,11 @@ def _dial(design: Design, content: Content, total: int | None) -> Design:
     value: int | float = _number(content, label) if dial == "taper" else _whole(content, label)
     if value < DIALS[dial].least:
         raise TopologyError(f"{label} must be at least {DIALS[dial].least}, not {value:g}")
-    return design.with_machine(_machine(design).turned(dial, value))
+    return design.with_machine(design.present_machine.turned(dial, value))
 
 
 def _turn(design: Design, content: Content, total: int | None) -> Design:
-    dial, machine = str(content["dial"]), _machine(design)
+    dial, machine = str(content["dial"]), design.present_machine
     less, more = machine.steps(dial)
     value = more if _integer(content, "by") > 0 else less
     return design if value is None else design.with_machine(machine.turned(dial, value))
@@ -224,20 +195,16 @@ def _paste_machine(design: Design, content: Content, total: int | None) -> tuple
             "nothing pasted",
             hint="paste the output of nvidia-smi topo -m, a topology XML of NCCL, or a topology.conf of Slurm",
         )
-    cluster = (
-        as_cluster(PRESETS[text.strip()].title and text.strip()) if text.strip() in PRESETS else as_cluster(read(text))
-    )
+    cluster = as_cluster(text.strip() if text.strip() in PRESETS else read(text))
     note, source = "", f"ml.topology.read({python(text)})"
     if not cluster.n_devices:
         before = design.machine
         if before is None or not before.whole.n_devices:
             raise TopologyError("the description lists hosts, but no GPUs", hint="choose a preset for the hosts first")
-        host = max(before.whole.templates, key=lambda one: len(one.devices))
+        host = max(before.whole.templates, key=lambda template: len(template.devices))
         cluster = replace(cluster, templates=(host,), kinds=cluster.kinds * 0, title=before.whole.title)
-        note, source = (
-            f"The description lists no GPUs, so the hosts are those of {before.whole.title or host.name}.",
-            "",
-        )
+        note = f"The description lists no GPUs, so the hosts are those of {before.whole.title or host.name}."
+        source = ""
     if cluster.n_devices > MOST_DEVICES:
         raise TopologyError(f"{cluster.n_devices:,} GPUs exceed the limit of {MOST_DEVICES:,}")
     machine = Machine.of(cluster)
@@ -247,16 +214,16 @@ def _paste_machine(design: Design, content: Content, total: int | None) -> tuple
 
 
 def _fail(design: Design, content: Content, total: int | None) -> Design:
-    return design.with_machine(_machine(design).without(str(content["part"])))
+    return design.with_machine(design.present_machine.without(str(content["part"])))
 
 
 def _remove(design: Design, content: Content, total: int | None) -> Design:
-    return design.with_machine(_machine(design).without(str(content["part"]), is_removed=True))
+    return design.with_machine(design.present_machine.without(str(content["part"]), is_removed=True))
 
 
 def _restore(design: Design, content: Content, total: int | None) -> Design:
     part = content.get("part")
-    return design.with_machine(_machine(design).restored(None if part is None else str(part)))
+    return design.with_machine(design.present_machine.restored(None if part is None else str(part)))
 
 
 # -- messages, candidates ----------------------------------------------------------------------------------------------
@@ -284,7 +251,7 @@ def _call(design: Design, content: Content, total: int | None) -> Design:
 
 
 def _pin(design: Design, content: Content, total: int | None) -> Design:
-    return replace(design, pinned=(design.machine, design.mesh))
+    return design.with_pin()
 
 
 def _unpin(design: Design, content: Content, total: int | None) -> Design:
@@ -292,10 +259,7 @@ def _unpin(design: Design, content: Content, total: int | None) -> Design:
 
 
 def _swap(design: Design, content: Content, total: int | None) -> Design:
-    if design.pinned is None:
-        raise MeshError("no candidate is pinned; pin one first")
-    machine, mesh = design.pinned
-    return design.with_mesh(mesh, machine=machine, pinned=(design.machine, design.mesh))
+    return design.swapped()
 
 
 ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Design, str]]] = MappingProxyType(
@@ -333,18 +297,18 @@ ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Des
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
-def _number(content: Content, what: str) -> float:
+def _number(content: Content, label: str) -> float:
     text = str(content["value"]).replace(",", "").strip()
-    found = _NUMBER.fullmatch(text)
-    if found is None:
-        raise MeshError(f"{what} must be a number, not {text!r}")
-    return float(found[1])
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        raise MeshError(f"{label} must be a number, not {text!r}")
+    return float(match[1])
 
 
-def _whole(content: Content, what: str) -> int:
-    number = _number(content, what)
+def _whole(content: Content, label: str) -> int:
+    number = _number(content, label)
     if not number.is_integer():
-        raise MeshError(f"{what} must be an integer, not {number:g}")
+        raise MeshError(f"{label} must be an integer, not {number:g}")
     return int(number)
 
 

@@ -19,7 +19,7 @@ from meshlab.base._units import SEPARATOR
 from meshlab.plots._curves import curve_box, draw_lines
 from meshlab.plots._lines import Line, stroke_note, with_groups
 from meshlab.plots._style import PALETTE, figure_png, reserve, set_title
-from meshlab.widgets._assets import joined_scripts, joined_styles
+from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 _MOST_GROUPS = 64
 """A line with more groups than this has no thin lines, because each update sends the values of all groups."""
-
 
 _NO_LINES: Mapping[str, Line] = MappingProxyType({})
 
@@ -38,28 +37,20 @@ def pack_lines(
     previous: Mapping[str, Line] = _NO_LINES,
     predicted: Mapping[str, Line] = _NO_LINES,
 ) -> dict[str, Any]:
-    """Return lines in the format of js/curve.js: a list of their shapes, the points of all of them, and a note.
-
-    Parameters
-    ----------
-    series : mapping of str to Line
-        The measured lines by name.
-    previous, predicted : mapping of str to Line, optional
-        Lines of an earlier run, and of a prediction, by the name of their measured line.
-    """
-    shown = [
+    """Return lines by name in the format of js/curve.js: a list of their shapes, the points of all, and a note."""
+    drawn = [
         (name, line if len(line.groups) <= _MOST_GROUPS else line.without_groups(), "")
         for name, line in zip(series, with_groups(list(series.values())), strict=True)
     ]
-    note = SEPARATOR.join(stroke_note(line for _, line, _ in shown))
+    note = SEPARATOR.join(stroke_note(line for _, line, _ in drawn))
     for kind, lines in (("previous", previous), ("predicted", predicted)):
-        shown += [(name, line.without_groups(), kind) for name, line in lines.items()]
+        drawn += [(name, line.without_groups(), kind) for name, line in lines.items()]
     return {
         "lines": [
             {"name": name, "kind": kind, "points": len(line), "band": line.has_band, "groups": len(line.groups)}
-            for name, line, kind in shown
+            for name, line, kind in drawn
         ],
-        "points": b"".join(line.tobytes() for _, line, _ in shown),
+        "points": b"".join(line.tobytes() for _, line, _ in drawn),
         "note": note,
     }
 
@@ -139,9 +130,9 @@ class Curve(anywidget.AnyWidget):
 
     @previous.setter
     def previous(self, lines: Mapping[str, Line | Sequence[npt.ArrayLike]]) -> None:
-        known = {name: line if isinstance(line, Line) else Line.of(*line) for name, line in lines.items()}
+        previous = {name: line if isinstance(line, Line) else Line.of(*line) for name, line in lines.items()}
         with self._lock:
-            self._previous = known
+            self._previous = previous
             self._send_lines()
 
     def set_series(
@@ -230,18 +221,15 @@ class Curve(anywidget.AnyWidget):
         return f"Curve({self.title!r}: {lines or 'no points yet'})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:  # the widget is closed
-            return None
-        data, metadata = bundle
+        return with_fallback(super()._repr_mimebundle_(**kwargs), self._fallback)
+
+    def _fallback(self) -> dict[str, str]:
         caption = escape(self.title or f"{self.y_label} in {self.y_unit} against {self.x_label}")
         if not self.series and not self.previous:
-            data["text/html"] = f"<p>{caption}: no points yet</p>"
-            return data, metadata
+            return {"text/html": f"<p>{caption}: no points yet</p>"}
         picture = base64.b64encode(figure_png(self._figure(), dpi=100)).decode()
-        data["text/html"] = f'<img alt="{caption}" style="max-width:100%" src="data:image/png;base64,{picture}">'
-        data["image/png"] = picture
-        return data, metadata
+        image = f'<img alt="{caption}" style="max-width:100%" src="data:image/png;base64,{picture}">'
+        return {"text/html": image, "image/png": picture}
 
     def _figure(self) -> Figure:
         """Return the chart as a figure, for front ends without JavaScript."""
@@ -249,10 +237,8 @@ class Curve(anywidget.AnyWidget):
 
         figure = Figure(figsize=(8, self.height / 80))
         ax = figure.add_axes(curve_box((8, self.height / 80)))
-        lines, earlier = (
-            [replace(line, name=name) for name, line in known.items()] for known in (self.series, self.previous)
-        )
-        lines = with_groups(lines)
+        lines = with_groups([replace(line, name=name) for name, line in self.series.items()])
+        earlier = [replace(line, name=name) for name, line in self.previous.items()]
         parts = [np.array([*self.references.values()], dtype=np.float64), *(line.value for line in earlier)]
         parts += [part.ravel() for line in lines for part in (line.value, line.low, line.high, line.groups)]
         values = np.concatenate(parts)

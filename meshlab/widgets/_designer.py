@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import traitlets
 
-from meshlab.base._errors import MeshError, TopologyError
-from meshlab.base._hints import Argument, Hint
+from meshlab.base._errors import MeshError
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model._cluster import Cluster
-from meshlab.topology.model._presets import ClusterLike, as_cluster
+from meshlab.topology.model._presets import ClusterLike
 from meshlab.widgets._machines import Machine
-from meshlab.widgets._picture import Picture
+from meshlab.widgets._picture import Picture, reject_mesh
 from meshlab.widgets._workbench import Workbench
 
 
@@ -61,11 +60,8 @@ class Designer(Workbench):
         super().__init__(cluster, mesh, panels=("mesh",))
 
     def _first(self, cluster: ClusterLike | None, mesh: MeshLike | None) -> tuple[Machine | None, DeviceMesh]:
-        if isinstance(cluster, DeviceMesh):
-            raise TopologyError(
-                "cluster must be a Cluster, not a DeviceMesh", hint=Hint("pass the mesh as {}", Argument("mesh"))
-            )
-        machine = None if cluster is None else Machine.of(as_cluster(cluster))
+        reject_mesh(cluster)
+        machine = None if cluster is None else Machine.of(cluster)
         if machine is not None and not machine.cluster.n_devices:
             machine = None
         size = self._fixed_size
@@ -100,8 +96,7 @@ class Designer(Workbench):
     @traitlets.validate("axis")
     def _check_axis(self, proposal: Any) -> str:
         axis: str = proposal["value"]
-        mesh = self._design.mesh
-        options = (*mesh.axis_names, *(group.name for group in mesh.custom_groups))
+        options = self._design.mesh.creation_order
         if not self._is_writing and axis not in options:
             raise MeshError(f"unknown axis {axis!r}; choose one of {', '.join(options)}")
         return axis

@@ -28,21 +28,7 @@ _MOST_ROWS = 12
 
 
 def details_of(run: RunData) -> list[dict[str, Any]]:
-    """Return the tabs of a run: a name, a label, a sentence, and a table or a matrix.
-
-    Parameters
-    ----------
-    run : RunData
-        A run that has ended.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> with ml.launch(3, backend="threads") as engines:
-    ...     results = (run := ml.bench_pairs(engines, sizes="1K")).wait()
-    >>> [tab["label"] for tab in details_of(run)]
-    ['Stragglers', 'Pairs', 'Spikes']
-    """
+    """Return the tabs of a run that has ended: a name, a label, a sentence, and a table or a matrix."""
     if not run.results["time_us"].notna().any():
         return []
     tabs = []
@@ -55,13 +41,13 @@ def details_of(run: RunData) -> list[dict[str, Any]]:
 
 
 def _stragglers(run: RunData) -> dict[str, Any]:
-    found = find_stragglers(run)
+    stragglers = find_stragglers(run)
     tab = {"name": "late", "label": "Stragglers"}
-    if found.empty:
+    if stragglers.empty:
         text = "Starts are not aligned, so lateness is unknown. Measure in isolated mode, with all ranks on one host."
         return {**tab, "text": text, "columns": [], "rows": []}
-    worst = found.iloc[0]
-    n = found.loc[found["is_straggler"], "rank"].nunique()
+    worst = stragglers.iloc[0]
+    n = stragglers.loc[stragglers["is_straggler"], "rank"].nunique()
     text = (
         f"Rank {worst['rank']} is a straggler: {format_time_us(worst['late_us'])} late in {_step(worst)}, last in "
         f"{100 * worst['last_share']:.0f} % of the batches"
@@ -78,9 +64,9 @@ def _stragglers(run: RunData) -> dict[str, Any]:
             format_time_us(row["floor_us"]),
             f"{100 * row['last_share']:.0f} %",
         ]
-        for _, row in found.head(_MOST_ROWS).iterrows()
+        for _, row in stragglers.head(_MOST_ROWS).iterrows()
     ]
-    return {**tab, "text": text, **_table(["rank", "step", "late", "floor", "last"], rows, len(found), left=2)}
+    return {**tab, "text": text, **_table(["rank", "step", "late", "floor", "last"], rows, len(stragglers), left=2)}
 
 
 def _pairs(run: RunData) -> dict[str, Any] | None:
@@ -88,8 +74,8 @@ def _pairs(run: RunData) -> dict[str, Any] | None:
     pairs = results[is_pair(results) & results["status"].eq("ok").fillna(value=False)]
     if pairs.empty:
         return None
-    known = pairs["collective"].unique().tolist()
-    collective = "send_recv" if "send_recv" in known else known[0]
+    collectives = pairs["collective"].unique().tolist()
+    collective = "send_recv" if "send_recv" in collectives else collectives[0]
     first = pairs[pairs["collective"] == collective].iloc[0]
     cells = pair_matrix(results, collective, axis=first["axis"], mode=first["mode"], dtype=first["dtype"])
     values = cells.to_numpy(dtype=np.float64)
@@ -153,9 +139,9 @@ def _ratios(name: str, label: str, rows: pd.DataFrame, with_: str, without: str)
 
 
 def _spikes(run: RunData) -> dict[str, Any]:
-    found = find_spikes(run)
-    n, total = int(found["n_spikes"].sum()), int(found["n_samples"].sum())
-    spiky = found[found["n_spikes"] > 0].sort_values("spike_share", ascending=False)
+    steps = find_spikes(run)
+    n, total = int(steps["n_spikes"].sum()), int(steps["n_samples"].sum())
+    spiky = steps[steps["n_spikes"] > 0].sort_values("spike_share", ascending=False)
     text = f"No spikes in {total:,} batches"
     if len(spiky):
         worst = spiky.sort_values("worst_us", ascending=False).iloc[0]

@@ -1,4 +1,4 @@
-"""Edits of a mesh by hand, on plain values, and the history that undoes them."""
+"""Edits of a mesh by hand, on plain values, the design that they change, and the history that undoes them."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from meshlab.base._errors import MeshError, MeshlabError
+from meshlab.base._collectives import MODELLED
+from meshlab.base._errors import MeshError, MeshlabError, TopologyError
+from meshlab.base._units import parse_size
 from meshlab.mesh._axes import WELL_KNOWN_AXES, nearest_axes
-from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh._mesh import DeviceMesh, as_mesh
 from meshlab.mesh.interop._frameworks import READERS
 from meshlab.widgets._machines import Machine
 
@@ -23,19 +25,11 @@ MOST_UNDOS = 100
 
 _DATA_AXES = ("dp", "dp_shard", "dp_replicate")
 _OUTER_FIRST = ("pp", "dp_replicate", "dp", "dp_shard", "edp", "cp", "ep", "etp", "tp")
-"""The usual order of axes: what sends most is the fastest."""
+"""The usual order of axes: the axis that sends most is the fastest."""
 
 
 class MisfitError(MeshError):
-    """An edit that is not possible, with valid axes near to it.
-
-    Parameters
-    ----------
-    message : str
-        The problem.
-    options : sequence of Pairs, default ()
-        Valid axes, the nearest first.
-    """
+    """An edit that is not possible, with valid axes, the nearest first."""
 
     def __init__(self, message: str, options: Sequence[Pairs] = ()) -> None:
         super().__init__(message)
@@ -61,13 +55,7 @@ def _with_sizes(pairs: Pairs, **sizes: int) -> Pairs:
 
 
 def rest_axis(pairs: Pairs, axis: str, rest: str = "") -> str | None:
-    """Return the axis that takes the rest when `axis` changes: `rest`, else a data-parallel axis, else the largest.
-
-    Examples
-    --------
-    >>> rest_axis((("pp", 2), ("dp", 4), ("tp", 8)), "tp"), rest_axis((("pp", 2), ("tp", 8)), "tp")
-    ('dp', 'pp')
-    """
+    """Return the axis that takes the rest when `axis` changes: `rest`, else a data-parallel axis, else the largest."""
     others = {name: size for name, size in pairs if name != axis}
     for name in (rest, *_DATA_AXES):
         if name in others:
@@ -76,28 +64,9 @@ def rest_axis(pairs: Pairs, axis: str, rest: str = "") -> str | None:
 
 
 def step_axis(pairs: Pairs, axis: str, by: int, rest: str = "") -> Pairs | None:
-    """Move the smallest prime factor between an axis and the one that takes the rest, so that the product stays.
+    """Move the smallest prime factor to an axis from the one that takes the rest, or back if `by` is negative.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        The axes.
-    axis : str
-        The axis that grows if `by` is positive, and shrinks if it is negative.
-    by : int
-        The direction.
-    rest : str, default ""
-        The axis that takes the rest, see `rest_axis`.
-
-    Returns
-    -------
-    Pairs or None
-        None if there is no factor to move.
-
-    Examples
-    --------
-    >>> step_axis((("dp", 4), ("tp", 8)), "tp", -1)
-    (('dp', 8), ('tp', 4))
+    The product stays. None if there is no factor to move.
     """
     sizes, other = dict(pairs), rest_axis(pairs, axis, rest)
     _index(pairs, axis)
@@ -117,30 +86,9 @@ def _smallest_factor(number: int) -> int:
 
 
 def type_size(pairs: Pairs, axis: str, size: int, total: int | None, rest: str = "") -> Pairs:
-    """Set the size of an axis. Another axis takes the rest, so that the product is `total`.
+    """Set the size of an axis, where -1 fills. The axis `rest` changes so that the product is `total`, None for any.
 
-    Parameters
-    ----------
-    pairs : Pairs
-        The axes.
-    axis : str
-        The axis.
-    size : int
-        Its new size. -1 fills.
-    total : int, optional
-        The number of ranks. By default it follows from the sizes.
-    rest : str, default ""
-        The axis that takes the rest, see `rest_axis`.
-
-    Raises
-    ------
-    MisfitError
-        If no size of the other axis leads to the product.
-
-    Examples
-    --------
-    >>> type_size((("dp", 4), ("tp", 8)), "tp", 4, 32)
-    (('dp', 8), ('tp', 4))
+    Raises a `MisfitError` with valid axes if that is not possible.
     """
     _index(pairs, axis)
     typed = _with_sizes(pairs, **{axis: size})
@@ -166,36 +114,27 @@ def type_size(pairs: Pairs, axis: str, size: int, total: int | None, rest: str =
     fixed = others // dict(pairs)[other] * size
     if total % fixed == 0:
         return _with_sizes(typed, **{other: total // fixed})
-    what = f"{axis}={size:,}" if fixed == size else f"{axis}={size:,} makes {fixed:,} ranks without {other}, which"
-    raise MisfitError(f"{what} does not divide {total:,}", _nearest(typed, total, axis, present=pairs))
+    cause = f"{axis}={size:,}" if fixed == size else f"{axis}={size:,} makes {fixed:,} ranks without {other}, which"
+    raise MisfitError(f"{cause} does not divide {total:,}", _nearest(typed, total, axis, present=pairs))
 
 
 def _nearest(pairs: Pairs, total: int, axis: str = "", present: Pairs = ()) -> list[Pairs]:
-    """Return up to three axes with a product, the nearest first. Nearest to the size of `axis`, if it is given.
-
-    `present` is not offered, because it is no answer to an edit.
-    """
+    """Return up to three options for axes with a product but `present`, the nearest to the size of `axis` first."""
     names, sizes = zip(*pairs, strict=True)
     typed = dict(pairs).get(axis, 0)
-    found: list[Pairs] = []
+    options: list[Pairs] = []
     if typed > 0 and total % typed == 0 and len(pairs) > 1:
         others = [pair for pair in pairs if pair[0] != axis]
         rest = nearest_axes([n for n, _ in others], [n for _, n in others], total // typed, most=MOST_OPTIONS)
-        found += [_with_sizes(pairs, **dict(option)) for option in rest]
-    found += nearest_axes(names, sizes, total, most=MOST_OPTIONS * 3)
+        options += [_with_sizes(pairs, **dict(option)) for option in rest]
+    options += nearest_axes(names, sizes, total, most=MOST_OPTIONS * 3)
     if typed > 0:
-        found.sort(key=lambda option: round(abs(math.log(dict(option)[axis] / typed)), 9))
-    return [option for option in dict.fromkeys(found) if option != present][:MOST_OPTIONS]
+        options.sort(key=lambda option: round(abs(math.log(dict(option)[axis] / typed)), 9))
+    return [option for option in dict.fromkeys(options) if option != present][:MOST_OPTIONS]
 
 
 def move_axis(pairs: Pairs, axis: str, to: int) -> Pairs:
-    """Move an axis to a position, 0 for the slowest.
-
-    Examples
-    --------
-    >>> move_axis((("dp", 4), ("tp", 8)), "tp", 0)
-    (('tp', 8), ('dp', 4))
-    """
+    """Move an axis to a position, 0 for the slowest."""
     order = list(pairs)
     moved = order.pop(_index(pairs, axis))
     order.insert(min(max(to, 0), len(order)), moved)
@@ -203,16 +142,10 @@ def move_axis(pairs: Pairs, axis: str, to: int) -> Pairs:
 
 
 def add_axis(pairs: Pairs, name: str) -> Pairs:
-    """Add an axis of size 1 at its usual position: pp is the slowest, and tp the fastest axis.
-
-    Examples
-    --------
-    >>> add_axis((("dp", 4), ("tp", 8)), "pp"), add_axis((("dp", 4), ("tp", 8)), "rows")
-    ((('pp', 1), ('dp', 4), ('tp', 8)), (('dp', 4), ('rows', 1), ('tp', 8)))
-    """
-    at = {axis: number for number, axis in enumerate(_OUTER_FIRST)}
-    own = at.get(name, at["cp"])
-    position = next((k for k, (axis, _) in enumerate(pairs) if at.get(axis, at["cp"]) > own), len(pairs))
+    """Add an axis of size 1 at its usual position: pp is the slowest, and tp the fastest axis."""
+    order = {axis: number for number, axis in enumerate(_OUTER_FIRST)}
+    ranks = [order.get(axis, order["cp"]) for axis in (name, *dict(pairs))]
+    position = next((k for k, rank in enumerate(ranks[1:]) if rank > ranks[0]), len(pairs))
     return (*pairs[:position], (name, 1), *pairs[position:])
 
 
@@ -224,19 +157,13 @@ def free_names(pairs: Pairs) -> list[str]:
 
 
 def remove_axis(pairs: Pairs, axis: str, rest: str = "", *, keeps_product: bool = True) -> Pairs:
-    """Remove an axis. The axis that takes the rest also takes its ranks.
-
-    Examples
-    --------
-    >>> remove_axis((("pp", 2), ("dp", 4), ("tp", 8)), "pp")
-    (('dp', 8), ('tp', 8))
-    """
+    """Remove an axis. The axis that takes the rest also takes its ranks."""
     other = rest_axis(pairs, axis, rest)
     size = dict(pairs)[pairs[_index(pairs, axis)][0]]
     if other is None:
         raise MeshError(f"cannot remove {axis}: a mesh has at least one axis")
-    kept = tuple(pair for pair in pairs if pair[0] != axis)
-    return _with_sizes(kept, **{other: dict(pairs)[other] * size}) if keeps_product else kept
+    others = tuple(pair for pair in pairs if pair[0] != axis)
+    return _with_sizes(others, **{other: dict(pairs)[other] * size}) if keeps_product else others
 
 
 def rename_axis(pairs: Pairs, axis: str, name: str) -> Pairs:
@@ -253,26 +180,23 @@ def pairs_of(mesh: DeviceMesh) -> Pairs:
     return tuple((axis.name, axis.size) for axis in mesh.axes)
 
 
+def pairs_text(pairs: Pairs) -> str:
+    """Return axes as text, such as "dp=4, tp=8"."""
+    return ", ".join(f"{name}={size}" for name, size in pairs)
+
+
 def rebuilt(mesh: DeviceMesh, pairs: Pairs, renamed: Mapping[str, str] = MappingProxyType({})) -> DeviceMesh:
     """Return a mesh with other axes. It keeps its custom groups, backends and order of ranks as far as they fit.
 
-    Parameters
-    ----------
-    mesh : DeviceMesh
-        The mesh.
-    pairs : Pairs
-        The new axes.
-    renamed : mapping of str to str, default {}
-        New names by old names.
+    `renamed` has new names by old names.
     """
     ranks, world = None, None
     if not mesh.in_order and _product(pairs) == math.prod(mesh.shape):
         ranks, world = mesh.ranks.reshape(-1), mesh.world_size
     names = {name for name, _ in pairs}
     backends = {renamed.get(name, name): mesh.backends[name] for name in mesh.axis_names if name in mesh.backends}
-    new = DeviceMesh(
-        pairs, ranks=ranks, world_size=world, backends={name: one for name, one in backends.items() if name in names}
-    )
+    backends = {name: backend for name, backend in backends.items() if name in names}
+    new = DeviceMesh(pairs, ranks=ranks, world_size=world, backends=backends)
     for group in mesh.custom_groups:
         if group.name not in names and int(group.array.max()) < new.world_size:
             new = new.with_group(group.name, group.array, backend=mesh.backends.get(group.name))
@@ -280,28 +204,9 @@ def rebuilt(mesh: DeviceMesh, pairs: Pairs, renamed: Mapping[str, str] = Mapping
 
 
 def fit_mesh(mesh: DeviceMesh, before: int | None, after: int, rest: str = "") -> DeviceMesh:
-    """Return the mesh for a machine of a different size.
+    """Return the mesh for a machine that had `before` and has `after` devices.
 
-    The axis that takes the rest is filled, if it was as large as the machine permitted. A smaller mesh is kept while it
-    fits.
-
-    Parameters
-    ----------
-    mesh : DeviceMesh
-        The mesh.
-    before, after : int
-        Number of devices before and after the change. None if there were none.
-    rest : str, default ""
-        The axis that takes the rest, see `rest_axis`.
-
-    Examples
-    --------
-    >>> fit_mesh(DeviceMesh("dp=4, tp=8"), 32, 64)
-    DeviceMesh('dp=8, tp=8')
-    >>> fit_mesh(DeviceMesh("dp=4, tp=8"), 32, 31)
-    DeviceMesh('dp=3, tp=8')
-    >>> fit_mesh(DeviceMesh("dp=3, tp=8"), 31, 32)
-    DeviceMesh('dp=4, tp=8')
+    The axis that takes the rest is filled if it was as large as the machine permitted. Other meshes stay if they fit.
     """
     pairs = pairs_of(mesh)
     other = rest_axis(pairs, "", rest)
@@ -324,37 +229,33 @@ def misfit_of(mesh: DeviceMesh, total: int) -> MisfitError | None:
     return MisfitError(f"{ranks} ranks, but the machine has {total:,} GPUs", _nearest(pairs_of(mesh), total))
 
 
+def check_fit(mesh: DeviceMesh, machine: Machine | None) -> DeviceMesh:
+    """Return the mesh, or raise with the nearest sizes if it has more ranks than the machine has devices."""
+    devices = 0 if machine is None else machine.cluster.n_devices
+    problem = misfit_of(mesh, devices) if 0 < devices < mesh.world_size else None
+    if problem is not None:
+        raise MeshError(str(problem), hint=f"nearest: {' · '.join(map(pairs_text, problem.options))}")
+    return mesh
+
+
+def usual_mesh(machine: Machine) -> DeviceMesh:
+    """Return the mesh of the first display: data parallel across NVLink domains, and tensor parallel inside."""
+    devices = machine.cluster.n_devices
+    if not devices:
+        return DeviceMesh("dp=2, tp=4")
+    domain = int(machine.values["nvlink_domain"] or machine.values["devices"] or 1)
+    inner = math.gcd(devices, domain if domain <= 8 else 8)
+    return DeviceMesh([("dp", devices // inner), ("tp", inner)])
+
+
 def paste_mesh(text: str, total: int | None) -> tuple[DeviceMesh, str]:
-    """Read a mesh from text such as ``"dp=2, tp=4"``, or from the flags or the code of a framework.
+    """Read a mesh of `total` ranks from its text, or from the flags or the code of a framework, and the warnings.
 
-    Parameters
-    ----------
-    text : str
-        The text.
-    total : int, optional
-        The number of ranks, which flags often lack.
-
-    Returns
-    -------
-    DeviceMesh
-    str
-        What the mesh does not show, empty if it shows all.
-
-    Raises
-    ------
-    MisfitError
-        If the mesh does not have `total` ranks.
-    MeshError
-        If the text is not a mesh.
-
-    Examples
-    --------
-    >>> paste_mesh("--tensor-model-parallel-size 8 --pipeline-model-parallel-size 2", 64)[0]
-    DeviceMesh('pp=2, dp=4, tp=8')
+    Raises a `MisfitError` if it has another number of ranks.
     """
-    known = f"write axes such as dp=4, tp=8, or paste flags, code or a configuration of {', '.join(READERS)}"
+    hint = f"write axes such as dp=4, tp=8, or paste flags, code or a configuration of {', '.join(READERS)}"
     if not text.strip():
-        raise MeshError(f"no mesh given; {known}")
+        raise MeshError(f"no mesh given; {hint}")
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -364,7 +265,7 @@ def paste_mesh(text: str, total: int | None) -> tuple[DeviceMesh, str]:
     except MeshlabError as error:
         if "=" in text or "--" in text or "(" in text:
             raise MeshError(f"{error.summary}") from None
-        raise MeshError(f"this is not a mesh; {known}") from None
+        raise MeshError(f"this is not a mesh; {hint}") from None
     problem = misfit_of(mesh, total) if total is not None else None
     if problem is not None:
         raise problem
@@ -388,27 +289,7 @@ class Template(NamedTuple):
 
 
 def templates(devices: int, domain: int) -> list[Template]:
-    """Return the usual layouts of a number of devices.
-
-    Parameters
-    ----------
-    devices : int
-        Number of devices.
-    domain : int
-        Devices of an NVLink domain.
-
-    Examples
-    --------
-    >>> for template in templates(1024, 8):
-    ...     print(template.name, template.pairs)
-    dp, tp inside NVLink (('dp', 128), ('tp', 8))
-    pp, dp, tp (('pp', 8), ('dp', 16), ('tp', 8))
-    FSDP (('dp_shard', 1024),)
-    HSDP (('dp_replicate', 128), ('dp_shard', 8))
-    MoE: dp, ep (('dp', 128), ('ep', 8))
-    long context: dp, cp, tp (('dp', 32), ('cp', 4), ('tp', 8))
-    data parallel (('dp', 1024),)
-    """
+    """Return the usual layouts of a number of devices in NVLink domains of `domain` devices."""
     tp = math.gcd(devices, min(domain, 8)) if domain > 1 else math.gcd(devices, 2)
     shard = math.gcd(devices, domain) if domain > 1 else math.gcd(devices, 8)
     outer = devices // tp
@@ -416,7 +297,7 @@ def templates(devices: int, domain: int) -> list[Template]:
     cp = next((n for n in (4, 2) if outer % n == 0 and outer // n >= 1), 1)
     wide = domain > 8 and shard % tp == 0  # an NVLink domain with room for both
     experts = (("ep", shard // tp), ("tp", tp)) if wide else (("ep", shard),)
-    found = [
+    layouts = [
         Template("dp, tp inside NVLink" if domain > 1 else "dp, tp", (("dp", outer), ("tp", tp))),
         Template("pp, dp, tp", (("pp", pp), ("dp", outer // pp), ("tp", tp))),
         Template("FSDP", (("dp_shard", devices),)),
@@ -425,60 +306,100 @@ def templates(devices: int, domain: int) -> list[Template]:
         Template("long context: dp, cp, tp", (("dp", outer // cp), ("cp", cp), ("tp", tp))),
         Template("data parallel", (("dp", devices),)),
     ]
-    return [one for one in found if len(one.pairs) == 1 or all(size > 1 for _, size in one.pairs)]
+    return [layout for layout in layouts if len(layout.pairs) == 1 or all(size > 1 for _, size in layout.pairs)]
 
 
-# -- history -----------------------------------------------------------------------------------------------------------
+# -- designs -----------------------------------------------------------------------------------------------------------
 
-_NO_CALLS: Mapping[str, tuple[str, str]] = MappingProxyType({})
+Calls = Mapping[str, tuple[str, int | str]]
+"""Collective and message size of the axes that do not have the usual ones."""
+
+Candidate = tuple[Machine | None, DeviceMesh]
+
+
+def check_rest(name: str, mesh: DeviceMesh) -> str:
+    """Return the name of the axis that takes the rest, or raise if the mesh does not have it."""
+    if name and name not in mesh.axis_names:
+        raise MeshError(f"unknown axis {name!r}; choose one of {', '.join(mesh.axis_names)}")
+    return name
+
+
+def check_calls(calls: Mapping[str, Any], mesh: DeviceMesh) -> Calls:
+    """Return calls by axis, or raise if an axis, a collective or a size is not valid."""
+    names, checked = mesh.creation_order, {}
+    for axis, call in dict(calls).items():
+        if axis not in names:
+            raise MeshError(f"unknown axis {axis!r}; choose one of {', '.join(names)}")
+        if not isinstance(call, tuple | list) or len(call) != 2:
+            raise MeshError(f"per_axis[{axis!r}] must be a collective and a size, not {call!r}")
+        collective, size = call
+        if collective not in MODELLED:
+            raise MeshError(f"unknown collective {collective!r}; choose one of {', '.join(MODELLED)}")
+        parse_size(size)  # raises if it is not a size
+        checked[axis] = (collective, size)
+    return MappingProxyType(checked)
+
+
+def as_candidate(pinned: Any) -> Candidate | None:
+    """Return a pair of a cluster and a mesh as a candidate, and None as it is."""
+    if pinned is None:
+        return None
+    try:
+        cluster, mesh = pinned
+    except (TypeError, ValueError):
+        raise MeshError(f"pinned must be a cluster and a mesh, not {pinned!r}") from None
+    machine = None if cluster is None else Machine.of(cluster)
+    return machine, as_mesh(mesh, fill=None if machine is None else machine.cluster.n_devices or None)
 
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """All of a workbench that can be undone.
-
-    Parameters
-    ----------
-    machine : Machine, optional
-        The machine. None for ranks without hardware.
-    mesh : DeviceMesh
-        The mesh.
-    rest : str, default ""
-        The axis that takes the rest. Empty for the usual one.
-    size : int or str, default "256M"
-        Message size.
-    per_axis : mapping of str to (str, str), default {}
-        Collective and size by axis, where they are not the usual ones.
-    pinned : tuple of (Machine, DeviceMesh), optional
-        The candidate A.
-    """
+    """All of a workbench that can be undone. Its machine is None for ranks without hardware."""
 
     machine: Machine | None
     mesh: DeviceMesh
     rest: str = ""
+    """The axis that takes the rest. Empty for the usual one."""
     size: int | str = "256M"
-    per_axis: Mapping[str, tuple[str, int | str]] = field(default_factory=lambda: _NO_CALLS)
-    pinned: tuple[Machine | None, DeviceMesh] | None = None
+    per_axis: Calls = field(default_factory=lambda: MappingProxyType({}))
+    pinned: Candidate | None = None
+    """The candidate A."""
 
     @property
     def devices(self) -> int | None:
         """Number of devices, None without a machine."""
         return None if self.machine is None else self.machine.cluster.n_devices
 
-    def with_machine(self, machine: Machine, total: int | None = None) -> Design:
+    @property
+    def present_machine(self) -> Machine:
+        """The machine, or an error if there is none."""
+        if self.machine is None:
+            raise TopologyError("there is no machine", hint="set cluster, or choose a preset")
+        return self.machine
+
+    def with_machine(self, machine: Machine) -> Design:
         """Return the design with a different machine, and the mesh that fits it."""
         devices = machine.cluster.n_devices
         if not devices:
             return replace(self, machine=machine)
-        mesh = fit_mesh(self.mesh, self.devices, total or devices, self.rest)
-        return self.with_mesh(mesh, machine=machine)
+        return self.with_mesh(fit_mesh(self.mesh, self.devices, devices, self.rest), machine=machine)
 
     def with_mesh(self, mesh: DeviceMesh, **changes: Any) -> Design:
         """Return the design with a different mesh, without the settings of axes that it does not have."""
-        names = {*mesh.axis_names, *(group.name for group in mesh.custom_groups)}
-        calls = {name: call for name, call in self.per_axis.items() if name in names}
-        rest = self.rest if self.rest in names else ""
+        calls = {name: call for name, call in self.per_axis.items() if name in mesh.creation_order}
+        rest = self.rest if self.rest in mesh.creation_order else ""
         return replace(self, mesh=mesh, rest=rest, per_axis=MappingProxyType(calls), **changes)
+
+    def with_pin(self) -> Design:
+        """Return the design whose candidate A is the present machine and mesh."""
+        return replace(self, pinned=(self.machine, self.mesh))
+
+    def swapped(self) -> Design:
+        """Return the design with candidate A, whose place the present machine and mesh take."""
+        if self.pinned is None:
+            raise MeshError("no candidate is pinned; pin one first")
+        machine, mesh = self.pinned
+        return self.with_mesh(mesh, machine=machine, pinned=(self.machine, self.mesh))
 
     def equals(self, other: Design) -> bool:
         """Return whether two designs are the same for the user."""

@@ -2,36 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._errors import BenchError, MeshlabError
 from meshlab.base._markup import escape, table
 from meshlab.base._units import format_size, format_time_us
 from meshlab.frames._files import without_formulas
+from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._frameworks import FRAMEWORKS
+from meshlab.widgets._edits import Design
+from meshlab.widgets._source import python
 
 if TYPE_CHECKING:
     from meshlab.widgets._workbench import Workbench
 
 
 def export(workbench: Workbench, what: str) -> dict[str, Any]:
-    """Return a file as ``name``, ``kind`` (its media type) and ``text``, or the code of all frameworks.
-
-    Parameters
-    ----------
-    workbench : Workbench
-        The workbench.
-    what : str
-        ``svg``, ``csv``, ``groups`` (a table of the groups as CSV), ``text``, ``report`` (of the design), ``run`` (a
-        report of the run that is shown), ``page`` (interactive, without Python), or ``frameworks``.
-    """
+    """Return a file of `FILES` as ``name``, ``kind`` (its media type) and ``text``, or the code of all frameworks."""
     try:
         if what == "frameworks":
             return {"what": what, "frameworks": [_recipe(workbench, name) for name in FRAMEWORKS]}
-        name, kind, text = {
-            "svg": _svg, "csv": _csv, "groups": _groups, "page": _page, "report": _report, "run": _run_report,
-            "text": _text,
-        }[what](workbench)  # fmt: skip
+        name, kind, text = FILES[what](workbench)
     except (MeshlabError, KeyError) as error:
         return {"what": what, "problem": str(error)}
     return {"what": what, "name": name, "kind": kind, "text": text}
@@ -91,7 +84,7 @@ svg { max-width: 100%; height: auto; }
 
 
 def _report(workbench: Workbench) -> tuple[str, str, str]:
-    """Return the design as one HTML page: what limits it, the picture, the axes, the findings, and the code."""
+    """Return the design as one HTML page: its limit, the picture, the axes, the findings, and the code."""
     rows: list[Any] = workbench.table().to_dict("records")
     worst = max((row for row in rows if row["time_us"] > 0), key=lambda row: float(row["time_us"]), default=None)
     verdict = ""
@@ -110,7 +103,7 @@ def _report(workbench: Workbench) -> tuple[str, str, str]:
         ]
         for row in rows
     ]
-    findings = "".join(f"<li>{escape(one.mark)} {escape(one.text)}</li>" for one in workbench.findings)
+    findings = "".join(f"<li>{escape(finding.mark)} {escape(finding.text)}</li>" for finding in workbench.findings)
     failed = "".join(f"<li>failed: {escape(part)}</li>" for part in workbench.failed)
     cluster = workbench.cluster
     machine = "" if cluster is None else f"{cluster.title or cluster.names[0]}: {cluster.summary}"
@@ -129,3 +122,45 @@ def _report(workbench: Workbench) -> tuple[str, str, str]:
         f"<title>{escape(workbench.mesh)}</title><style>{_STYLE}</style><body>{''.join(parts)}</body></html>"
     )
     return "design.html", "text/html", page
+
+
+FILES: Mapping[str, Callable[[Workbench], tuple[str, str, str]]] = MappingProxyType(
+    {
+        "svg": _svg,
+        "csv": _csv,
+        "groups": _groups,
+        "text": _text,
+        "report": _report,
+        "run": _run_report,
+        "page": _page,
+    }
+)
+"""The files by the name that the front end uses. Each function returns the name of a file, its media type and text."""
+
+
+# -- code --------------------------------------------------------------------------------------------------------------
+
+
+def program(design: Design, options: Mapping[str, Any]) -> str:
+    """Return the program that creates a workbench with a design and further arguments, and assigns it to ``wb``."""
+    machine, lines, arguments = design.machine, [], []
+    if machine is not None:
+        lines.append(f"cluster = {machine.code}")
+        arguments.append("cluster")
+    lines.append(f"mesh = {_mesh_code(design.mesh)}")
+    arguments.append("mesh" if machine is not None else "mesh=mesh")
+    arguments += [f"{name}={python(value)}" for name, value in options.items()]
+    if design.pinned is not None:
+        machine, mesh = design.pinned
+        if machine is not None:
+            lines.append(f"cluster_a = {machine.code_without_failed}")
+        lines.append(f"mesh_a = {_mesh_code(mesh)}")
+        arguments.append(f"pinned=({'None' if machine is None else 'cluster_a'}, mesh_a)")
+    head = "import meshlab as ml\n"
+    if any("np." in line for line in lines):
+        head += "import numpy as np\n"
+    return "\n".join([head, *lines, f"wb = ml.Workbench({', '.join(arguments)})", "wb"])
+
+
+def _mesh_code(mesh: DeviceMesh) -> str:
+    return "ml." + repr(mesh).replace("'", '"')

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
-import ipywidgets
 import numpy as np
 import traitlets
 
@@ -80,45 +80,43 @@ class _Saved:
 SAVED: Controls = _Saved()
 
 
-class RunTraits(ipywidgets.Widget):  # type: ignore[misc]  # ipywidgets is untyped
-    """The state of a run that js/run.js shows, for every widget that has a run in it."""
+class RunView(Protocol):
+    """A widget with the traits of `run_traits`, which may be set on any thread."""
 
-    _run = traitlets.Dict().tag(sync=True)
-    """State, progress, errors and what can be done. See `run_state`."""
+    _run: dict[str, Any]
+    """State, progress, errors and possible actions. See `run_state`."""
 
-    _curve = traitlets.Dict().tag(sync=True)
+    _curve: dict[str, Any]
     """The chart, in one trait, because new points with the names of the old lines would be misread."""
 
-    _late = traitlets.Dict().tag(sync=True)
+    _late: dict[str, Any]
     """The lateness of every rank in the latest step with aligned starts. Empty without one."""
 
-    _details = traitlets.List(traitlets.Dict()).tag(sync=True)
+    _details: list[dict[str, Any]]
     """The tabs of a run that has ended, see `details_of`."""
+
+    def hold_sync(self) -> AbstractContextManager[None]: ...
+
+
+def run_traits() -> tuple[Any, Any, Any, Any]:
+    """Return new synced traits for `_run`, `_curve`, `_late` and `_details` of a widget class."""
+    run, curve, late = (traitlets.Dict().tag(sync=True) for _ in range(3))
+    return run, curve, late, traitlets.List(traitlets.Dict()).tag(sync=True)
 
 
 class RunFollower:
-    """Keeps the traits of a view up to date with a run.
+    """Keeps the traits of a view up to date with a run, which it holds until the run ends.
 
-    A run reports its steps on its own thread, and steps may take only milliseconds. So the follower draws on a thread
-    of its own, at most twice per second and for at most a tenth of the time. It holds the run until it ends, and not
-    longer.
-
-    Parameters
-    ----------
-    run : Run
-        The run.
-    view : RunTraits
-        The widget. Its traits may be set on any thread.
-    predicted : mapping of str to Line, optional
-        Predicted lines by the name of their measured line.
-    references : mapping of str to float, optional
-        Bandwidths to compare with, in GB/s.
+    `predicted` has predicted lines by the name of their measured line, and `references` bandwidths in GB/s.
     """
+
+    # A run reports its steps on its own thread, and steps may take only milliseconds. So the follower draws on a
+    # separate thread, at most twice per second and for at most a tenth of the time.
 
     def __init__(
         self,
         run: Run,
-        view: RunTraits,
+        view: RunView,
         *,
         predicted: Mapping[str, Line] = _NO_LINES,
         references: Mapping[str, float] = MappingProxyType({}),
@@ -184,7 +182,7 @@ class RunFollower:
 
     def _update(self, run: Run) -> None:
         """Handle a step or a change of state. Lines are drawn by `_tick`, because steps may take only milliseconds."""
-        self._show_state(run)
+        self.show(run)
         if run.has_ended:
             self._finish(run)
 
@@ -196,7 +194,7 @@ class RunFollower:
                 return
             begin = time.perf_counter()
             self._draw(run)
-            self._show_state(run)
+            self.show(run)
             pause_s = max(_TICK_S, (time.perf_counter() - begin) / _SHARE)
 
     def _draw(self, run: Run) -> None:
@@ -260,9 +258,6 @@ class RunFollower:
 
     def show(self, run: Run) -> None:
         """Show the state of the run, also after it has ended."""
-        self._show_state(run)
-
-    def _show_state(self, run: Run) -> None:
         if not self._is_left:
             self._view._run = run_state(run)
 
@@ -292,28 +287,18 @@ def curve_state(
 
 
 def run_state(run: RunData) -> dict[str, Any]:
-    """Return the state of a run as plain data.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> with ml.launch(2, backend="threads") as engines:
-    ...     results = (run := ml.bench(engines, sizes="1K, 4K")).wait()
-    >>> state = run_state(run)
-    >>> state["state"], state["headline"].split(" · ")[:2], state["share"]
-    ('done', ['done', '2 of 2 steps'], 1.0)
-    """
+    """Return the state of a run as plain data."""
     controls: Controls = run if isinstance(run, Run) else SAVED
-    now, level = run.progress, controls.cancel_level
+    progress, level = run.progress, controls.cancel_level
     if run.state == "running":
         doing = "pausing after this step" if controls.is_pausing and not level else _DOING[level]
-        headline = f"{doing} · step {min(now.done + 1, now.total)} of {now.total}"
+        headline = f"{doing} · step {min(progress.done + 1, progress.total)} of {progress.total}"
     else:
-        headline = f"{run.state} · {now.done} of {now.total} steps"
-    times = [f"{format_seconds(now.elapsed_s)} elapsed"]
+        headline = f"{run.state} · {progress.done} of {progress.total} steps"
+    times = [f"{format_seconds(progress.elapsed_s)} elapsed"]
     if not run.has_ended:
-        if now.done:
-            times.append(f"about {format_seconds(now.left_s)} left")
+        if progress.done:
+            times.append(f"about {format_seconds(progress.left_s)} left")
         elif controls.is_estimated:
             times.append(str(controls.estimate))
         else:
@@ -323,8 +308,8 @@ def run_state(run: RunData) -> dict[str, Any]:
         "id": run.run_id,
         "state": run.state,
         "headline": SEPARATOR.join([headline, *times]),
-        "step": now.step,
-        "share": now.done / max(now.total, 1),
+        "step": progress.step,
+        "share": progress.done / max(progress.total, 1),
         "level": level,
         "is_pausing": controls.is_pausing,
         "has_ended": run.has_ended,
@@ -370,7 +355,7 @@ def _title(run: RunData) -> str:
     columns = ([part.collective for part in parts], labels, [part.mode for part in parts])
     shared = [values[0] for values in columns if len(set(values)) == 1]
     options = [option_texts({name: getattr(part, name) for name in OPTIONS}) for part in parts]
-    if options and all(one == options[0] for one in options):
+    if options and all(texts == options[0] for texts in options):
         shared += options[0]
     return SEPARATOR.join([*shared, run.where])
 

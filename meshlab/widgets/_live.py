@@ -17,8 +17,8 @@ from meshlab.base._errors import EngineError
 from meshlab.frames._table import run_html
 from meshlab.plots._curves import run_figure
 from meshlab.plots._style import figure_png, figure_svg
-from meshlab.widgets._assets import joined_scripts, joined_styles
-from meshlab.widgets._following import RunFollower, RunTraits
+from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
+from meshlab.widgets._following import RunFollower, run_traits
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from meshlab.runs._rundata import RunData
 
 
-class LiveView(anywidget.AnyWidget, RunTraits):
+class LiveView(anywidget.AnyWidget):
     """Progress, a growing chart, and buttons that pause or cancel a run that is measuring.
 
     A run displays its live view if it is the last expression of a cell. After the run, the tabs of the view show
@@ -51,11 +51,12 @@ class LiveView(anywidget.AnyWidget, RunTraits):
 
     _esm = joined_scripts("dom", "curve", "run", "run_widget")
     _css = joined_styles("run", "curve")
+    _run, _curve, _late, _details = run_traits()
 
     def __init__(self, run: Run) -> None:
         super().__init__()
         # ipywidgets keeps every widget, so a view that held its run would keep all samples. The follower lets it go.
-        self._held_elsewhere = weakref.ref(run)
+        self._run_reference = weakref.ref(run)
         self.follower = RunFollower(run, self)
         """Draws the run. Its `previous` has the results that the grey lines show."""
         self.on_msg(self._receive)
@@ -63,7 +64,7 @@ class LiveView(anywidget.AnyWidget, RunTraits):
     @property
     def run(self) -> Run | None:
         """The run, or None if it has ended and nothing else holds it."""
-        return self._held_elsewhere()
+        return self._run_reference()
 
     def when_over(self, act: Callable[[], None]) -> None:
         """Call a function on the run's thread when the run ends, or immediately if it has ended already."""
@@ -96,22 +97,18 @@ class LiveView(anywidget.AnyWidget, RunTraits):
         return f"LiveView({self._run['id']}, {self._run['state']})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:  # the widget is closed
-            return None
-        data, metadata = bundle
+        return with_fallback(super()._repr_mimebundle_(**kwargs), self._fallback)
+
+    def _fallback(self) -> dict[str, str]:
         run = self.run
         if run is None:
             headline = f"Run {self._run['id']}: {self._run['headline']}"
-            return {**data, "text/html": f"<p>{markup.escape(headline)}</p>"}, metadata
-        return {**data, **static_bundle(run, previous=self.follower.previous)}, metadata
+            return {"text/html": f"<p>{markup.escape(headline)}</p>"}
+        return static_bundle(run, previous=self.follower.previous)
 
 
 def control_run(run: Run, action: str, then: Callable[[], None] = lambda: None) -> None:
-    """Pause, resume, stop or end a run, or restart its engines, as a button asks.
-
-    Returns immediately. `then` is called after a restart.
-    """
+    """Pause, resume, stop or end a run, or restart its engines, and return immediately. A restart calls `then`."""
 
     def restart() -> None:
         with suppress(EngineError):  # the state of the engines shows it
@@ -159,15 +156,7 @@ def _leave_figure(view: LiveView, handle: Any) -> None:
 
 
 def static_bundle(run: RunData, *, previous: pd.DataFrame | None = None) -> dict[str, str]:
-    """Return a run by MIME type for front ends without JavaScript: HTML with figure and table, PNG, and text.
-
-    Parameters
-    ----------
-    run : RunData
-        The run.
-    previous : pandas.DataFrame, optional
-        Results of an earlier run, drawn in grey.
-    """
+    """Return a run by MIME type for front ends without JavaScript: HTML with figure and table, PNG, and text."""
     bundle, svg = {"text/plain": repr(run)}, ""
     figure = run_figure(run, previous=previous)
     if figure is not None:

@@ -1,4 +1,4 @@
-"""Machine: how the machine of a workbench was made, as a preset with changed numbers and failed parts."""
+"""Machine: the machine of a workbench, as a preset or a cluster with changed numbers and failed parts."""
 
 from __future__ import annotations
 
@@ -50,33 +50,16 @@ _PRESET = ("nodes", *_NETWORK)
 
 @dataclass(frozen=True, eq=False)
 class Machine:
-    """A cluster, and the steps that made it.
-
-    Parameters
-    ----------
-    base : str or Cluster
-        The name of a preset, or a cluster.
-    source : str, default ""
-        Python expression of a `base` that is a cluster. By default the cluster is written out.
-    dials : mapping of str to number, default {}
-        The changed numbers, see `DIALS`.
-    removed, failed : tuple of str, default ()
-        Parts that are missing, such as ``"node1/NIC3"``. Failed parts are listed and can be restored.
-
-    Examples
-    --------
-    >>> machine = Machine("dgx-h100").turned("nodes", 4).turned("rails", 4).without("node1/NIC3")
-    >>> machine.code
-    'ml.preset("dgx-h100", nodes=4, rails=4)'
-    >>> machine.failed, machine.cluster.n_devices
-    (('node1/NIC3',), 32)
-    """
+    """A preset or a cluster, its changed numbers, and the parts that are missing, such as ``"node1/NIC3"``."""
 
     base: str | Cluster
     source: str = ""
+    """Python expression of a `base` that is a cluster. By default the cluster is written out."""
     dials: Mapping[str, Number] = field(default_factory=lambda: MappingProxyType({}))
+    """The changed numbers, see `DIALS`."""
     removed: tuple[str, ...] = ()
     failed: tuple[str, ...] = ()
+    """The missing parts that are listed and can be restored."""
 
     @classmethod
     def of(cls, cluster: Cluster | str) -> Machine:
@@ -85,12 +68,12 @@ class Machine:
             machine = cls(cluster)
             machine.whole  # noqa: B018 - raises if the preset is unknown
             return machine
-        cluster = as_cluster(cluster)  # raises if it is no cluster
-        for name, one in PRESETS.items():
-            if one.title == cluster.title:
-                defaults = _preset_values(one)
-                found = {k: v for k, v in _values(cluster, defaults).items() if v is not None and v != defaults[k]}
-                machine = cls(name, dials=MappingProxyType(found))
+        cluster = as_cluster(cluster)  # raises if it is not a cluster
+        for name, candidate in PRESETS.items():
+            if candidate.title == cluster.title:
+                defaults = _preset_values(candidate)
+                dials = {k: v for k, v in _values(cluster, defaults).items() if v is not None and v != defaults[k]}
+                machine = cls(name, dials=MappingProxyType(dials))
                 try:
                     if machine.whole == cluster:
                         return machine
@@ -207,11 +190,13 @@ class Machine:
         if dial == "devices":
             dials.pop("nvlink_domain", None)
         defaults = replace(self, dials=MappingProxyType({})).values
-        kept = {name: number for name, number in dials.items() if number != defaults[name] or name == "nvlink_domain"}
-        if "devices" not in kept and kept.get("nvlink_domain") == defaults["nvlink_domain"]:
-            kept.pop("nvlink_domain", None)
+        changed = {
+            name: number for name, number in dials.items() if number != defaults[name] or name == "nvlink_domain"
+        }
+        if "devices" not in changed and changed.get("nvlink_domain") == defaults["nvlink_domain"]:
+            changed.pop("nvlink_domain", None)
         self._check_size({**self.values, **dials})
-        machine = replace(self, dials=MappingProxyType(kept), removed=(), failed=())
+        machine = replace(self, dials=MappingProxyType(changed), removed=(), failed=())
         machine.whole  # noqa: B018 - raises if a number is out of range
         return machine._with_parts(self.removed, self.failed)
 
@@ -271,35 +256,35 @@ class Machine:
             rounded = int(min(max(value, least), most))
             around = [rounded, self.values[dial] or least, max(rounded // 2, least), min(rounded * 2, most)]
         if dial == "nodes":
-            return sorted(dict.fromkeys(around), key=lambda one: abs(one - value))[:3]
-        found: list[Number] = []
-        for one in sorted(dict.fromkeys(around), key=lambda one: abs(one - value)):
+            return sorted(dict.fromkeys(around), key=lambda number: abs(number - value))[:3]
+        options: list[Number] = []
+        for number in sorted(dict.fromkeys(around), key=lambda number: abs(number - value)):
             try:
-                self.turned(dial, one)
+                self.turned(dial, number)
             except TopologyError:
                 continue
-            found.append(one)
-        return found[:3]
+            options.append(number)
+        return options[:3]
 
     # -- parts ---------------------------------------------------------------------------------------------------------
 
     def without(self, name: str, *, is_removed: bool = False) -> Machine:
         """Return the machine with a failed or, with `is_removed`, a removed part."""
         part = find_part(self.cluster, name)  # raises if it does not exist, or has failed
-        inside = tuple(one for one in self.failed if one != part.name and not one.startswith(f"{part.name}/"))
+        others = tuple(name for name in self.failed if name != part.name and not name.startswith(f"{part.name}/"))
         if is_removed:
-            machine = replace(self, removed=(*self.removed, part.name), failed=inside)
+            machine = replace(self, removed=(*self.removed, part.name), failed=others)
         else:
-            machine = replace(self, failed=(*inside, part.name))
+            machine = replace(self, failed=(*others, part.name))
         machine.cluster  # noqa: B018 - raises if nothing is left
         return machine
 
     def restored(self, name: str | None = None) -> Machine:
         """Return the machine with a failed part in order again, by default with all."""
         if name is not None and name not in self.failed:
-            known = f"choose one of {', '.join(self.failed)}" if self.failed else "no part has failed"
-            raise TopologyError(f"{name!r} has not failed", hint=known)
-        return replace(self, failed=() if name is None else tuple(one for one in self.failed if one != name))
+            hint = f"choose one of {', '.join(self.failed)}" if self.failed else "no part has failed"
+            raise TopologyError(f"{name!r} has not failed", hint=hint)
+        return replace(self, failed=() if name is None else tuple(part for part in self.failed if part != name))
 
     def with_failed(self, names: Iterable[str]) -> Machine:
         """Return the machine with these parts failed, and no other."""
@@ -334,8 +319,8 @@ class Machine:
     def _code(self, failed: Iterable[str]) -> str:
         dials = self.dials
         if isinstance(self.base, str):
-            given = "".join(f", {name}={python(dials[name])}" for name in _PRESET if name in dials)
-            code = f"ml.preset({python(self.base)}{given})"
+            numbers = "".join(f", {name}={python(dials[name])}" for name in _PRESET if name in dials)
+            code = f"ml.preset({python(self.base)}{numbers})"
         else:
             code = self.source or cluster_code(self.base)
             more = int(dials.get("nodes", self.base.n_nodes)) - self.base.n_nodes
@@ -416,24 +401,13 @@ _NVLINK = re.compile(r"(\w+\d+)(?:-(\w+\d+)|/NVLink)", re.ASCII)
 
 
 def find_part(cluster: Cluster, name: str) -> Part:
-    """Return the part of a cluster with a name, see `Part`.
-
-    Raises
-    ------
-    TopologyError
-        If the cluster has no such part.
-
-    Examples
-    --------
-    >>> find_part(preset("dgx-h100", nodes=2), "node1/GPU3").number
-    11
-    """
+    """Return the part of a cluster with a name, see `Part`, or raise if the cluster does not have it."""
     if not isinstance(name, str):
         raise TopologyError(f"a part must be a name such as 'node1/NIC3', not {name!r}")
     host, _, rest = name.partition("/")
     if host not in cluster.names:
         # A host name may contain a slash.
-        host = next((one for one in cluster.names if name == one or name.startswith(f"{one}/")), host)
+        host = next((full for full in cluster.names if f"{name}/".startswith(f"{full}/")), host)
         rest = name[len(host) + 1 :]
     if host not in cluster.names:
         hint = f"write a host, or a part of it such as '{cluster.names[0]}/NIC0'"
@@ -451,13 +425,13 @@ def find_part(cluster: Cluster, name: str) -> Part:
             return Part(name, "device", index, host, first + at, word=rest)
         return Part(name, "nic", index, host, at - devices, word=rest)
     link = _NVLINK.fullmatch(rest)
-    if link is None or any(one is not None and one not in ends[:devices] for one in link.groups()):
+    if link is None or any(device is not None and device not in ends[:devices] for device in link.groups()):
         raise TopologyError(
             f"{host} has no part {rest!r}", hint=f"choose one of {', '.join(ends) or 'another host, this one is empty'}"
         )
-    one, other = (None if word is None else first + ends.index(word) for word in link.groups())
-    assert one is not None
-    part = Part(name, "link", index, host, one, other, rest)
+    number, other = (None if device is None else first + ends.index(device) for device in link.groups())
+    assert number is not None
+    part = Part(name, "link", index, host, number, other, rest)
     part.removed_from(cluster)  # raises without NVLink
     return part
 
@@ -496,8 +470,8 @@ def _values(cluster: Cluster, usual: Mapping[str, Number | None] | None = None) 
         expected = usual.get(name)
         if expected and np.array_equal(number // int(expected), of_node):
             return int(expected)
-        found = int(np.bincount(of_node).max())
-        return found if np.array_equal(number // found, of_node) else None
+        largest = int(np.bincount(of_node).max())
+        return largest if np.array_equal(number // largest, of_node) else None
 
     levels = [level for level in cluster.levels if level.name != "cluster"] if nodes > 1 else []
     leaf = size(levels[0].of_node, "nodes_per_leaf") if levels else usual.get("nodes_per_leaf")
@@ -509,15 +483,15 @@ def _values(cluster: Cluster, usual: Mapping[str, Number | None] | None = None) 
         pod = 0
     values: dict[str, Number | None] = {
         "nodes": nodes,
-        "devices": same({len(one.devices) for one in cluster.templates}),
-        "nics": same({len(one.nics) for one in cluster.templates}),
+        "devices": same({len(template.devices) for template in cluster.templates}),
+        "nics": same({len(template.nics) for template in cluster.templates}),
         "nodes_per_leaf": leaf,
         "rails": levels[0].rails if levels else usual.get("rails", 1),
         "nodes_per_pod": pod,
         "taper": cluster.levels[-1].taper if cluster.levels else usual.get("taper", 1.0),
         "nvlink_domain": None,
     }
-    if cluster.n_devices and values["devices"] and any(one.nvlinks.any() for one in cluster.templates):
+    if cluster.n_devices and values["devices"] and any(host.nvlinks.any() for host in cluster.templates):
         domain, expected = int(np.bincount(cluster.domain("nvlink")).max()), usual.get("nvlink_domain")
         is_rest = domain == values["devices"] * nodes and expected is not None and expected > domain
         values["nvlink_domain"] = expected if is_rest else domain

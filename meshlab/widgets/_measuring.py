@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import traitlets
@@ -37,9 +37,10 @@ from meshlab.plots._lines import Line, lines_of
 from meshlab.runs._listing import list_runs, summarise_run
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import load
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.placement._placement import place
 from meshlab.widgets._details import details_of
-from meshlab.widgets._following import RunFollower, RunTraits, curve_state, run_state
+from meshlab.widgets._following import RunFollower, RunView, curve_state, run_state
 from meshlab.widgets._live import control_run
 from meshlab.widgets._readings import load_rows, ranks_by_device
 
@@ -65,39 +66,45 @@ _GROUPINGS = ("together", "together, alone", "pairs")
 _SAMPLINGS = ("quick", "default", "thorough")
 
 
-class MeasuringTraits(RunTraits):
-    """The state of the panels around a run, which js/measure.js, js/runs.js and js/monitor.js show."""
+class MeasuringView(RunView, Protocol):
+    """A widget with the traits of `run_traits` and `panel_traits`, which may be set on any thread."""
 
-    _engines = traitlets.Dict().tag(sync=True)
+    _engines: dict[str, Any]
     """The engines, the state of their ranks, and the engines that can be started."""
 
-    _bench = traitlets.Dict().tag(sync=True)
-    """The form of the next run, what can be chosen, what is wrong with it, and the estimate."""
+    _bench: dict[str, Any]
+    """The form of the next run, its choices, its problems, and the estimate."""
 
-    _runs = traitlets.Dict().tag(sync=True)
+    _runs: dict[str, Any]
     """The runs of this session and of a folder, and the comparison of two of them."""
 
-    _monitor = traitlets.Dict().tag(sync=True)
+    _monitor: dict[str, Any]
     """The latest readings of every host and GPU. Empty while the monitor is closed."""
+
+    @property
+    def mesh(self) -> DeviceMesh | None: ...
+
+    @property
+    def cluster(self) -> Cluster | None: ...
+
+
+def panel_traits() -> tuple[Any, Any, Any, Any]:
+    """Return new synced traits for `_engines`, `_bench`, `_runs` and `_monitor` of a widget class."""
+    engines, bench, runs, monitor = (traitlets.Dict().tag(sync=True) for _ in range(4))
+    return engines, bench, runs, monitor
 
 
 class Measuring:
-    """Starts engines and runs for a widget, and keeps its `MeasuringTraits` up to date.
+    """Starts engines and runs for a view, and keeps its traits up to date. All methods can be called on any thread."""
 
-    All methods return soon and can be called on any thread: engines start and runs are read on threads of their own.
+    # Methods return soon: engines start, and runs are read, on separate threads.
 
-    Parameters
-    ----------
-    view : MeasuringTraits
-        The widget. Its attributes `mesh` and `cluster` are the mesh to measure and the machine.
-    """
-
-    def __init__(self, view: Any) -> None:
+    def __init__(self, view: MeasuringView, lock: threading.RLock | None = None) -> None:
         self._view = view
         # The lock of the view, because with two locks its thread and those of the runs could wait for each other.
-        self._lock = getattr(view, "_lock", None) or threading.RLock()
+        self._lock = lock or threading.RLock()
         self._engines: Engines | None = None
-        self._is_own = False
+        self._is_started_here = False
         self._doing = ""
         self._problem = ""
         self._run: RunData | None = None
@@ -134,7 +141,7 @@ class Measuring:
         if engines is not None and not isinstance(engines, Engines):
             raise EngineError(f"engines must be Engines or None, not {type(engines).__name__}", hint="call launch()")
         with self._lock:
-            self._engines, self._is_own, self._problem = engines, False, ""
+            self._engines, self._is_started_here, self._problem = engines, False, ""
             if self._monitor is not None:
                 self._reopen_monitor()
             self.show_all()
@@ -148,7 +155,7 @@ class Measuring:
             if self._is_closed:
                 engines.close()
                 return
-            self.engines, self._is_own = engines, True
+            self.engines, self._is_started_here = engines, True
 
         self._in_background(f"starting {n} rank{'s' * (n != 1)}", start)
 
@@ -168,7 +175,7 @@ class Measuring:
     def close_engines(self) -> None:
         """Stop the engines, if they were started here."""
         engines = self._engines
-        if engines is None or not self._is_own:
+        if engines is None or not self._is_started_here:
             return
 
         def close() -> None:
@@ -221,7 +228,7 @@ class Measuring:
                 with self._view.hold_sync():
                     self._view._run, self._view._curve, self._view._late, self._view._details = {}, {}, {}, []
                 return
-            if all(known.run_id != run.run_id for known in self.runs):
+            if run.run_id not in {other.run_id for other in self.runs}:
                 self.runs.append(run)
             if isinstance(run, Run):
                 self._follow(run)
@@ -230,13 +237,7 @@ class Measuring:
             self._show_runs()
 
     def start(self, **choice: Any) -> Run:
-        """Start a run.
-
-        Parameters
-        ----------
-        **choice
-            Arguments of `meshlab.bench`. By default those of the form.
-        """
+        """Start a run with arguments of `meshlab.bench`, by default those of the form."""
         with self._lock:
             engines = self._engines
             if engines is None:
@@ -283,12 +284,12 @@ class Measuring:
         cluster = self._view.cluster
         if run.source not in GPU_BACKENDS or cluster is None or cluster.n_devices < run.mesh.world_size:
             return {}
-        placement, found = place(run.mesh, cluster), {}
+        placement, levels = place(run.mesh, cluster), {}
         for axis in run.plan.axis:
             rates = placement.of(axis).ring_gbs
             if np.isfinite(rates).any():
-                found[f"{axis}: slowest link"] = float(np.nanmin(rates))
-        return found
+                levels[f"{axis}: slowest link"] = float(np.nanmin(rates))
+        return levels
 
     def _run_ended(self) -> None:
         with self._lock:
@@ -350,7 +351,7 @@ class Measuring:
                 problems[_field_of(str(error))] = str(error)
         can = None if engines is None else engines.ranks[0].capabilities
         chosen = mesh or self._view.mesh
-        axes = [] if chosen is None else [*chosen.axis_names, *(group.name for group in chosen.custom_groups)]
+        axes = [] if chosen is None else list(chosen.creation_order)
         state = "none" if engines is None else engines.state
         why = {
             "none": "No engines are running.",
@@ -375,14 +376,14 @@ class Measuring:
         }
 
     def _fitting_meshes(self) -> list[str]:
-        """Return meshes near to the wanted one that have one rank per engine."""
+        """Return meshes near to that of the view that have one rank per engine."""
         mesh, engines = self._view.mesh, self._engines
         if engines is None:
             return []
         n = engines.world_size
         names, sizes = (("tp",), (n,)) if mesh is None else (mesh.axis_names, mesh.shape)
-        found = nearest_axes(names, sizes, n, most=3)
-        return [", ".join(f"{name}={size}" for name, size in one if size > 1) or f"{names[-1]}=1" for one in found]
+        options = nearest_axes(names, sizes, n, most=3)
+        return [", ".join(f"{name}={size}" for name, size in axes if size > 1) or f"{names[-1]}=1" for axes in options]
 
     # -- display -------------------------------------------------------------------------------------------------------
 
@@ -427,7 +428,7 @@ class Measuring:
         if dead and not problem:
             problem = f"rank {min(dead)} has died"
         elif state == "broken" and not problem and not self._view._run.get("can_restart"):
-            problem = f"the ranks have stopped: {engines.problem}"  # otherwise the run says so
+            problem = f"the ranks have stopped: {engines.problem}"  # otherwise the run shows it
         self._view._engines = {
             "state": "broken" if dead else state,
             "text": engines.where,
@@ -436,13 +437,13 @@ class Measuring:
             "ranks": ranks,
             "more": max(0, len(engines.ranks) - _MOST_CHIPS),
             "choices": choices,
-            "is_own": self._is_own,
+            "is_own": self._is_started_here,
         }
 
     def _show_runs(self) -> None:
         here = [{**_run_row(summarise_run(run)), "key": run.run_id, "is_here": True} for run in reversed(self.runs)]
-        known = {row["key"] for row in here}
-        saved = [row for row in self._saved if row["run_id"] not in known]
+        keys = {row["key"] for row in here}
+        saved = [row for row in self._saved if row["run_id"] not in keys]
         self._view._runs = {
             "folder": self.folder,
             "rows": [*here, *saved],
@@ -461,21 +462,15 @@ class Measuring:
 
         def work() -> None:
             try:
-                frame = list_runs(Path(folder).expanduser())
-                found = [
-                    {
-                        **_run_row({str(name): value for name, value in row.items()}),
-                        "key": row["folder"],
-                        "run_id": row["run_id"],
-                        "is_here": False,
-                    }
-                    for row in frame.astype(object).to_dict("records")
-                ]
-                problem = "" if found else "there are no runs in this folder"
+                records: Any = list_runs(Path(folder).expanduser()).astype(object).to_dict("records")
+                problem = "" if records else "there are no runs in this folder"
             except MeshlabError as error:
-                found, problem = [], str(error)
+                records, problem = [], str(error)
+            rows = [
+                {**_run_row(row), "key": row["folder"], "run_id": row["run_id"], "is_here": False} for row in records
+            ]
             with self._lock:
-                self._saved, self._compared = found, {"problem": problem} if problem else {}
+                self._saved, self._compared = rows, {"problem": problem} if problem else {}
                 self._show_runs()
 
         threading.Thread(target=work, name="meshlab workbench runs", daemon=True).start()
@@ -492,22 +487,22 @@ class Measuring:
         def work() -> None:
             try:
                 before, after = sorted((self._run_of(key) for key in keys), key=lambda run: run.started_at)
-                found = compare(before, after, anyway=anyway)
-                header, rows = found.table()
-                shown: dict[str, Any] = {
-                    "text": found.headline,
+                comparison = compare(before, after, anyway=anyway)
+                header, rows = comparison.table()
+                result: dict[str, Any] = {
+                    "text": comparison.headline,
                     "from": f"before: {_short(before)}",
                     "to": f"after: {_short(after)}",
-                    "notes": [*(str(one) for one in found.differences), *found.notes],
+                    "notes": [*map(str, comparison.differences), *comparison.notes],
                     "columns": ["", *header[1:]],
                     "rows": [[str(value) for value in row] for row in rows[:_MOST_COMPARED]],
                     "more": f"and {len(rows) - _MOST_COMPARED:,} more" if len(rows) > _MOST_COMPARED else "",
                     "left": 3,
                 }
             except MeshlabError as error:
-                shown = {"problem": str(error), "can_force": not anyway}
+                result = {"problem": str(error), "can_force": not anyway}
             with self._lock:
-                self._compared = {"compared": {**shown, "keys": keys}}
+                self._compared = {"compared": {**result, "keys": keys}}
                 self._show_runs()
 
         threading.Thread(target=work, name="meshlab workbench comparison", daemon=True).start()
@@ -613,7 +608,7 @@ class Measuring:
         """Start the thread that looks at the engines and the monitor, unless it is running."""
         if self._ticker is not None and self._ticker.is_alive():
             return
-        # The thread holds no reference while it waits, so that a workbench that nobody holds can be collected.
+        # The thread holds no reference while it waits, so that an unused workbench can be collected.
         reference = weakref.ref(self)
 
         def work() -> None:
@@ -628,7 +623,7 @@ class Measuring:
         self._ticker.start()
 
     def _tick(self) -> bool:
-        """Look at the engines and the monitor. Return False if there is nothing to look at any more."""
+        """Look at the engines and the monitor. Return False if both are closed."""
         if self._is_closed:
             return False
         with self._lock:
@@ -653,7 +648,7 @@ class Measuring:
             if self._follower is not None:
                 self._follower.leave()
         self.close_monitor()
-        if self._is_own and self._engines is not None:
+        if self._is_started_here and self._engines is not None:
             with suppress(EngineError):
                 self._engines.close(cancel=True)
 
@@ -684,25 +679,25 @@ def _field_of(message: str) -> str:
 def _choices(mesh: DeviceMesh | None) -> list[dict[str, Any]]:
     """Return the engines that can be started on this host, the best first."""
     gpus = _n_gpus()
-    wanted = 0 if mesh is None else mesh.world_size
-    found = []
+    world_size = 0 if mesh is None else mesh.world_size
+    choices = []
     for name, facts in BACKENDS.items():
         if not facts.offer or (facts.on_gpus and not gpus):
             continue
         most, n = (gpus, gpus) if facts.on_gpus else (_MOST_RANKS, 4)
-        n = wanted if 1 < wanted <= most else n
-        found.append({"label": f"{n} {facts.offer.format(s='s' * (n != 1))}", "n": n, "backend": name})
-    return found
+        n = world_size if 1 < world_size <= most else n
+        choices.append({"label": f"{n} {facts.offer.format(s='s' * (n != 1))}", "n": n, "backend": name})
+    return choices
 
 
 @functools.cache
 def _n_gpus() -> int:
-    """Return the number of GPUs of this host, which is asked only once because the driver takes its time."""
+    """Return the number of GPUs of this host. Cached, because the driver takes its time."""
     return count_gpus()
 
 
 def _dead_ranks(engines: Engines) -> set[int]:
-    """Return the ranks of this host whose process is gone, although nobody has called them since."""
+    """Return the ranks of this host whose process is gone, which the engines notice only at their next call."""
     if BACKENDS[engines.backend].in_process:
         return set()
     host, dead = socket.gethostname(), set()
@@ -712,7 +707,7 @@ def _dead_ranks(engines: Engines) -> set[int]:
                 os.kill(info.pid, 0)
             except ProcessLookupError:
                 dead.add(info.rank)
-            except OSError:  # it is alive, but belongs to someone else
+            except OSError:  # it is alive, but belongs to another user
                 pass
     return dead
 

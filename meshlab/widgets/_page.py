@@ -50,26 +50,9 @@ await widget.render({{ model: pageModel(state, answers), el: document.querySelec
 
 
 def page_of(widget: Any, *, title: str, note: str = "") -> str:
-    """Return a page with a widget in its current state.
+    """Return a page with a widget in its current state, below a heading and a note.
 
-    Its own controls work, such as zoom, hover, tabs and the choice of the axis. What only Python can compute is
-    missing: the model has no `send`, so that JavaScript can hide such controls.
-
-    Parameters
-    ----------
-    widget : anywidget.AnyWidget
-        The widget.
-    title : str
-        The heading.
-    note : str, default ""
-        A line below it.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> page = page_of(ml.widgets.Picture("dp=2, tp=4", "dgx-h100"), title="One host")
-    >>> page.startswith("<!doctype html>"), page.count("<script"), "<noscript>" in page
-    (True, 2, True)
+    The model has no `send`, so that JavaScript can hide the controls that need Python.
     """
     bundle = widget._repr_mimebundle_()
     fallback = "" if bundle is None else bundle[0].get("text/html", "")
@@ -109,13 +92,13 @@ def _answers(widget: Any) -> dict[str, dict[str, dict[str, Any]]]:
         finally:
             widget.axis = axis
     first = states[view["options"][0]]
-    names = [name for name in first if name != "axis" and any(one[name] != first[name] for one in states.values())]
-    return {"axis": {option: {name: one[name] for name in names} for option, one in states.items()}}
+    names = [name for name in first if name != "axis" and any(state[name] != first[name] for state in states.values())]
+    return {"axis": {option: {name: state[name] for name in names} for option, state in states.items()}}
 
 
 def _encoded(value: Any) -> Any:
     if isinstance(value, (bytes, memoryview)):
         return {"base64": base64.b64encode(value).decode()}
     if isinstance(value, dict):
-        return {name: _encoded(one) for name, one in value.items()}
-    return [_encoded(one) for one in value] if isinstance(value, (list, tuple)) else value
+        return {name: _encoded(entry) for name, entry in value.items()}
+    return [_encoded(entry) for entry in value] if isinstance(value, (list, tuple)) else value

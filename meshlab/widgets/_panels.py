@@ -5,19 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshlab.base._units import SEPARATOR, format_bandwidth, format_size, format_time_us
 from meshlab.comm._catalog import CATALOG
-from meshlab.mesh._diff import MeshDiff
+from meshlab.mesh._mesh import DeviceMesh
 from meshlab.topology.model._presets import PRESETS
 from meshlab.topology.placement._loads import MARKS, Loads
 from meshlab.topology.placement._placement import Placement
-from meshlab.widgets._edits import Design, Pairs, free_names, pairs_of, rest_axis, step_axis, templates
+from meshlab.widgets._edits import Design, free_names, pairs_of, pairs_text, rest_axis, step_axis, templates
 from meshlab.widgets._machines import DIALS, Machine, find_part
 from meshlab.widgets._prices import Price
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _VENDORS = {"aws": "AWS", "azure": "Azure", "gcp": "Google", "pcie": "Other", "tapered": "Other"}
 
@@ -25,8 +28,8 @@ _VENDORS = {"aws": "AWS", "azure": "Azure", "gcp": "Google", "pcie": "Other", "t
 def preset_groups() -> list[tuple[str, list[tuple[str, str]]]]:
     """Return names and titles of the presets by vendor, NVIDIA's first."""
     groups: dict[str, list[tuple[str, str]]] = {}
-    for name, one in PRESETS.items():
-        groups.setdefault(_VENDORS.get(name.partition("-")[0], "NVIDIA"), []).append((name, one.title))
+    for name, preset in PRESETS.items():
+        groups.setdefault(_VENDORS.get(name.partition("-")[0], "NVIDIA"), []).append((name, preset.title))
     return sorted(groups.items(), key=lambda group: ("NVIDIA", "AWS", "Azure", "Google", "Other").index(group[0]))
 
 
@@ -37,11 +40,6 @@ def number_text(dial: str, value: float | None) -> str:
     return f"1:{value:g}" if dial == "taper" else str(int(value))
 
 
-def pairs_text(pairs: Pairs) -> str:
-    """Return axes as text."""
-    return ", ".join(f"{name}={size}" for name, size in pairs)
-
-
 def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
@@ -49,10 +47,11 @@ def _count(number: int, noun: str) -> str:
 def machine_text(machine: Machine) -> str:
     """Return the machine in one line."""
     cluster, values = machine.cluster, machine.values
-    word = "GPU" if all(d.backend == "cuda" for one in cluster.templates for d in one.devices) else "slot"
-    same = len({len(one.devices) for one in cluster.templates if one.devices}) == 1 and not machine.failed
+    is_gpu = all(device.backend == "cuda" for template in cluster.templates for device in template.devices)
+    word = "GPU" if is_gpu else "slot"
+    counts = {len(template.devices) for template in cluster.templates if template.devices}
     parts = [f"{_count(cluster.n_nodes, 'host')} × {_count(int(values['devices'] or 0), word)}"]
-    if not same or not values["devices"]:
+    if len(counts) != 1 or machine.failed or not values["devices"]:
         parts = [_count(cluster.n_nodes, "host"), _count(cluster.n_devices, word)]
     if cluster.n_devices:
         sizes = np.unique(np.bincount(cluster.domain("nvlink")))
@@ -95,6 +94,27 @@ def machine_panel(machine: Machine) -> dict[str, Any]:
     }
 
 
+def failed_marks(machine: Machine) -> list[dict[str, Any]]:
+    """Return the marks of the failed parts in the picture: the host in the order of drawing, and the row."""
+    if not machine.failed:  # computing the scene takes its time
+        return []
+    scene = machine.scene
+    position = {int(node): number for number, node in enumerate(scene.host)}
+    marks = []
+    for name in machine.failed:
+        part = find_part(machine.whole, name)
+        host = position[part.node]
+        kind = scene.kinds[int(scene.kind_of[host])]
+        row, local = 0.0, part.number
+        if part.kind == "nic":
+            row = float(kind.nic_row[part.number])
+        elif part.kind in ("device", "link"):
+            local = part.number - int(machine.whole.first_device[part.node])
+            row = float(kind.slot_of[local])
+        marks.append({"name": name, "text": part.text, "kind": part.kind, "host": host, "row": row, "index": local})
+    return marks
+
+
 def mesh_panel(design: Design, states: Mapping[str, Loads]) -> dict[str, Any]:
     """Return the content of the mesh panel. The outcome of each button is sent, so that it is painted at once."""
     mesh, pairs = design.mesh, pairs_of(design.mesh)
@@ -126,7 +146,7 @@ def mesh_panel(design: Design, states: Mapping[str, Loads]) -> dict[str, Any]:
         "sum": f"{total} of {devices:,} GPUs" if devices else f"{total} {ranks}",
         "idle": idle,
         "free": free_names(pairs),
-        "templates": [[one.name, pairs_text(one.pairs)] for one in templates(devices or mesh.world_size, domain)],
+        "templates": [[name, pairs_text(axes)] for name, axes in templates(devices or mesh.world_size, domain)],
     }
 
 
@@ -135,49 +155,23 @@ def mesh_panel(design: Design, states: Mapping[str, Loads]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class AxisRow:
-    """One axis of the table.
-
-    Parameters
-    ----------
-    axis : str
-        Its name.
-    size : int
-        Ranks of a group.
-    collective, size_bytes
-        The assumed call.
-    mark, meaning : str
-        See `MARKS`.
-    is_conflict : bool
-        True if the limiting link is shared or oversubscribed.
-    text : str
-        What its groups do.
-    gbs : float
-        Bus bandwidth in GB/s, by that time.
-    seconds : float
-        Predicted time or, without a prediction, the time on the slowest link.
-    low, high : float
-        Interval of a prediction. NaN without one.
-    basis, detail : str
-        Where the time comes from, and what it is made of.
-    pinned : float
-        Time of the same axis in candidate A. NaN without one.
-    """
+    """One axis of the table: its groups, the assumed call, and the time of the call."""
 
     axis: str
     size: int
-    collective: str
-    size_bytes: int
-    mark: str
-    meaning: str
-    is_conflict: bool
+    loads: Loads
     text: str
-    gbs: float
-    seconds: float
-    low: float
-    high: float
-    basis: str
-    detail: str
+    price: Price
     pinned: float
+    """The time of the same axis in candidate A, in seconds. NaN without one."""
+
+    @property
+    def gbs(self) -> float:
+        """Bus bandwidth in GB/s, by the price. NaN if it is unknown."""
+        seconds = self.price.seconds
+        if not math.isfinite(seconds) or seconds <= 0:
+            return math.nan
+        return CATALOG[self.loads.collective].bus_factor(self.size) * self.loads.size_bytes / seconds / 1e9
 
 
 def axis_rows(
@@ -187,67 +181,60 @@ def axis_rows(
     pinned: Mapping[str, float],
 ) -> list[AxisRow]:
     """Return the rows of all axes and groups of a mesh on a machine."""
-    mesh = placement.mesh
-    rows = []
-    for axis in (*mesh.axis_names, *(group.name for group in mesh.custom_groups)):
-        found, price = loads_of(axis), price_of(axis)
-        mark, meaning = MARKS[found.state]
+    mesh, rows = placement.mesh, []
+    for axis in mesh.creation_order:
         text = placement.explain(axis).removeprefix(f"{axis} ")
-        factor = CATALOG[found.collective].bus_factor(mesh[axis].size)
-        is_timed = price.seconds > 0 and math.isfinite(price.seconds)
-        gbs = factor * found.size_bytes / price.seconds / 1e9 if is_timed else math.nan
-        rows.append(
-            AxisRow(
-                axis, mesh[axis].size, found.collective, found.size_bytes, mark, meaning, found.is_conflict, text, gbs,
-                **price._asdict(), pinned=pinned.get(axis, math.nan),
-            )
-        )  # fmt: skip
+        time = pinned.get(axis, math.nan)
+        rows.append(AxisRow(axis, mesh[axis].size, loads_of(axis), text, price_of(axis), time))
     return rows
 
 
 def pack_rows(rows: Sequence[AxisRow], calls: Mapping[str, Any]) -> dict[str, Any]:
     """Return the table for the front end: texts, and shares of the longest time."""
-    known = [value for row in rows for value in (row.seconds, row.high, row.pinned) if math.isfinite(value)]
-    most = max(known, default=0.0)
+    times = [time for row in rows for time in (row.price.seconds, row.price.high, row.pinned)]
+    most = max(filter(math.isfinite, times), default=0.0)
 
     def share(seconds: float) -> float | None:
         return seconds / most if most > 0 and math.isfinite(seconds) else None
 
-    def change(row: AxisRow) -> str:
-        if not math.isfinite(row.pinned) or not math.isfinite(row.seconds):
-            return ""
-        if not row.pinned:
-            return "" if not row.seconds else "new"
-        percent = 100 * (row.seconds / row.pinned - 1)
-        sign = "" if abs(percent) < 0.5 else "+" if percent > 0 else "−"
-        return f"{sign}{abs(percent):,.0f} %"
-
-    packed = [
-        {
+    def packed(row: AxisRow) -> dict[str, Any]:
+        loads, (seconds, low, high, basis, detail) = row.loads, row.price
+        mark, meaning = MARKS[loads.state]
+        return {
             "axis": row.axis,
             "size": row.size,
-            "mark": row.mark,
-            "meaning": row.meaning,
-            "conflict": row.is_conflict,
+            "mark": mark,
+            "meaning": meaning,
+            "conflict": loads.is_conflict,
             "text": row.text,
             "gbs": format_bandwidth(row.gbs) if math.isfinite(row.gbs) else "–",
-            "time": format_time_us(row.seconds * 1e6) if row.seconds and math.isfinite(row.seconds) else "–",
-            "share": share(row.seconds) or 0.0,
-            "low": share(row.low),
-            "high": share(row.high),
-            "basis": row.basis,
-            "detail": row.detail,
-            "interval": _interval(row.low, row.high),
+            "time": format_time_us(seconds * 1e6) if seconds and math.isfinite(seconds) else "–",
+            "share": share(seconds) or 0.0,
+            "low": share(low),
+            "high": share(high),
+            "basis": basis,
+            "detail": detail,
+            "interval": _interval(low, high),
             "pinned": share(row.pinned),
-            "change": change(row),
-            "collective": row.collective,
-            "bytes": format_size(row.size_bytes),
+            "change": _change(row.pinned, seconds),
+            "collective": loads.collective,
+            "bytes": format_size(loads.size_bytes),
             "own": row.axis in calls,
         }
-        for row in rows
-    ]
-    is_predicted = any(math.isfinite(row.high) for row in rows)
-    return {"rows": packed, "head": "Predicted time" if is_predicted else "Time on the slowest link"}
+
+    is_predicted = any(math.isfinite(row.price.high) for row in rows)
+    head = "Predicted time" if is_predicted else "Time on the slowest link"
+    return {"rows": [packed(row) for row in rows], "head": head}
+
+
+def _change(before: float, after: float) -> str:
+    if not math.isfinite(before) or not math.isfinite(after):
+        return ""
+    if not before:
+        return "new" if after else ""
+    percent = 100 * (after / before - 1)
+    sign = "" if abs(percent) < 0.5 else "+" if percent > 0 else "−"
+    return f"{sign}{abs(percent):,.0f} %"
 
 
 def _interval(low: float, high: float) -> str:
@@ -256,9 +243,24 @@ def _interval(low: float, high: float) -> str:
     return f"{format_time_us(low * 1e6)} to {format_time_us(high * 1e6)}"
 
 
-def difference_lines(diff: MeshDiff, before: Machine | None, after: Machine | None) -> list[str]:
-    """Return what differs between candidate A and the present one: the machine, then each axis."""
+def candidate_text(machine: Machine | None, mesh: DeviceMesh) -> str:
+    """Return the machine and the mesh in one line."""
+    return SEPARATOR.join([*([] if machine is None else [machine_text(machine)]), str(mesh)])
+
+
+def pinned_panel(design: Design) -> dict[str, Any] | None:
+    """Return candidate A and its differences as texts. None without one."""
+    if design.pinned is None:
+        return None
+    return {"title": candidate_text(*design.pinned), "lines": difference_lines(design)}
+
+
+def difference_lines(design: Design) -> list[str]:
+    """Return the differences between candidate A and the present one: of the machine, then of each axis."""
+    assert design.pinned is not None
+    (before, mesh), after = design.pinned, design.machine
     lines = [] if before is None or after is None else _machine_differences(before, after)
+    diff = mesh.diff(design.mesh)
     text = str(diff).splitlines()
     if diff.before != diff.after:
         lines += [text[0].partition(": ")[2], *text[1:]]
@@ -268,10 +270,10 @@ def difference_lines(diff: MeshDiff, before: Machine | None, after: Machine | No
 def _machine_differences(before: Machine, after: Machine) -> list[str]:
     if before.cluster == after.cluster:
         return []
-    titles = [one.cluster.title or one.cluster.names[0] for one in (before, after)]
+    titles = [machine.cluster.title or machine.cluster.names[0] for machine in (before, after)]
     parts = [" → ".join(titles)] if titles[0] != titles[1] else []
     for name, dial in DIALS.items():
-        numbers = [number_text(name, one.values[name]) or "unknown" for one in (before, after)]
+        numbers = [number_text(name, machine.values[name]) or "unknown" for machine in (before, after)]
         if numbers[0] != numbers[1]:
             parts.append(f"{dial.label} {' → '.join(numbers)}")
     for word, names in (("failed", after.failed), ("removed", after.removed), ("failed in A", before.failed)):
@@ -282,21 +284,21 @@ def _machine_differences(before: Machine, after: Machine) -> list[str]:
     return [f"machine: {' · '.join(parts) or 'other parts'}"]
 
 
-def table_frame(rows: Sequence[AxisRow]) -> Any:
+def table_frame(rows: Sequence[AxisRow]) -> pd.DataFrame:
     """Return the rows as a `pandas.DataFrame`."""
     import pandas as pd
 
     columns = {
         "axis": [row.axis for row in rows],
         "size": [row.size for row in rows],
-        "collective": [row.collective for row in rows],
-        "size_bytes": [row.size_bytes for row in rows],
+        "collective": [row.loads.collective for row in rows],
+        "size_bytes": [row.loads.size_bytes for row in rows],
         "placement": [row.text for row in rows],
         "gbs": [row.gbs for row in rows],
-        "time_us": [row.seconds * 1e6 for row in rows],
-        "time_us_lo": [row.low * 1e6 for row in rows],
-        "time_us_hi": [row.high * 1e6 for row in rows],
-        "basis": [row.basis for row in rows],
+        "time_us": [row.price.seconds * 1e6 for row in rows],
+        "time_us_lo": [row.price.low * 1e6 for row in rows],
+        "time_us_hi": [row.price.high * 1e6 for row in rows],
+        "basis": [row.price.basis for row in rows],
         "pinned_time_us": [row.pinned * 1e6 for row in rows],
     }
     return pd.DataFrame(columns)

@@ -11,13 +11,13 @@ from meshlab.base._errors import MeshlabError
 from meshlab.base._markup import escape
 from meshlab.diagnosis._explain import explain
 from meshlab.diagnosis._explanation import Explanation
-from meshlab.widgets._assets import joined_scripts, joined_styles
+from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
 
 
 class PasteBox(anywidget.AnyWidget):
     """A field into which a person pastes a log or any other text, with a button that explains it.
 
-    The explanation appears below: what is wrong, what to do, and the lines that show it. Ctrl+Enter is the same as the
+    The explanation appears below: the causes, the fixes, and the lines that show them. Ctrl+Enter is the same as the
     button. A button copies the explanation as Markdown, for an issue. The name of a file is also accepted.
 
     Parameters
@@ -65,19 +65,19 @@ class PasteBox(anywidget.AnyWidget):
         return str(self._shown["problem"])
 
     def _explain(self, change: Any = None) -> None:
-        found, problem = None, ""
+        explanation, problem = None, ""
         if self.text.strip():
             try:
-                found = explain(self.text)
+                explanation = explain(self.text)
             except MeshlabError as error:
                 problem = error.summary
             except OSError as error:  # the text is the name of a file
                 problem = f"cannot read {self.text[:80]!r}: {error.strerror or error}"
-        self._explanation = found
+        self._explanation = explanation
         self._shown = {
-            "verdict": "" if found is None else found.verdict,
-            "html": "" if found is None else found._repr_html_(),
-            "markdown": "" if found is None else found.to_markdown(),
+            "verdict": "" if explanation is None else explanation.verdict,
+            "html": "" if explanation is None else explanation._repr_html_(),
+            "markdown": "" if explanation is None else explanation.to_markdown(),
             "problem": problem,
             # Different for each text, because the front end waits for a change.
             "number": self._shown.get("number", 0) + 1,
@@ -87,11 +87,9 @@ class PasteBox(anywidget.AnyWidget):
         return f"PasteBox({'empty' if not self.text.strip() else repr(self._explanation)})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:  # the widget is closed
-            return None
-        data, metadata = bundle
-        # Front ends show the HTML if they cannot draw the widget, such as a saved notebook without a kernel.
+        return with_fallback(super()._repr_mimebundle_(**kwargs), self._fallback)
+
+    def _fallback(self) -> dict[str, str]:
         problem = self.problem or "Paste a text, and press Explain. This needs a running kernel."
         html = f"<p>{escape(problem)}</p>" if self._explanation is None else self._explanation._repr_html_()
-        return {**data, "text/html": html}, metadata
+        return {"text/html": html}

@@ -29,38 +29,36 @@ from meshlab.topology.placement._layout import locate
 from meshlab.topology.placement._loads import MARKS, LinkFinding, LinkLoad, Loads, find_places
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
-from meshlab.widgets._assets import joined_scripts, joined_styles
+from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
 
 _PAGE_NOTE = "A saved view. Zoom, hover, colours and the axis can be changed here. Edits need meshlab."
-_COLORS = ("group", "sharing", "load")
+COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
 PICTURE_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "picture")
 
 
 class Checked(traitlets.Any):
-    """A trait of one kind, such as a mapping. Other values, also None, are errors of meshlab.
-
-    Parameters
-    ----------
-    default : object
-        The first value.
-    kind : type
-        The class of all values.
-    what : str
-        What they are, for the error.
-    """
+    """A trait whose values have one class, such as Mapping. Others, also None, are errors with its `description`."""
 
     allow_none = False  # with None, traitlets would not call the validators
 
-    def __init__(self, default: Any, kind: type[Any], what: str) -> None:
+    def __init__(self, default: Any, kind: type[Any], description: str) -> None:
         super().__init__(default)
-        self._kind, self._what = kind, what
+        self._kind, self._description = kind, description
 
     def validate(self, obj: Any, value: Any) -> Any:
         """Raise if the value is of a different kind."""
         if not isinstance(value, self._kind):
-            raise MeshError(f"{self.name} must be {self._what}, not {reprlib.repr(value)}")
+            raise MeshError(f"{self.name} must be {self._description}, not {reprlib.repr(value)}")
         return value
+
+
+def reject_mesh(cluster: object) -> None:
+    """Raise if a mesh was passed as the cluster, because their order is easily confused."""
+    if isinstance(cluster, DeviceMesh):
+        raise TopologyError(
+            "cluster must be a Cluster, not a DeviceMesh", hint=Hint("pass the mesh as {}", Argument("mesh"))
+        )
 
 
 class Picture(anywidget.AnyWidget):
@@ -135,7 +133,7 @@ class Picture(anywidget.AnyWidget):
     """The rank whose group is highlighted, or None. Without a mesh, the device."""
 
     color = traitlets.Unicode("group").tag(
-        sync=True, from_json=lambda name, picture: name if name in (*_COLORS, *picture.values) else "group"
+        sync=True, from_json=lambda name, picture: name if name in (*COLORS, *picture.values) else "group"
     )
     """The meaning of the colours: ``"group"``, ``"sharing"``, ``"load"``, or the name of one of the `values`."""
 
@@ -192,8 +190,8 @@ class Picture(anywidget.AnyWidget):
     ) -> None:
         self._lock = threading.RLock()
         self._is_writing = True  # no updates until all arguments are set
-        self._made: View | None = None
-        self._found: dict[str, Loads] = {}
+        self._drawing: View | None = None
+        self._axis_loads: dict[str, Loads] = {}
         super().__init__(height=height)
         with self._lock:
             if isinstance(mesh, Cluster):
@@ -214,19 +212,19 @@ class Picture(anywidget.AnyWidget):
     @property
     def placement(self) -> Placement | None:
         """The mesh on the machine, None if one of them is missing or they do not match."""
-        return self._view_of.placement
+        return self._drawn_view.placement
 
     @property
     def loads(self) -> Loads | None:
         """The load of every link for the shown axis, None without a placement."""
         with self._lock:
-            return self._loads_of(self._view_of.word) if self._has_loads else None
+            return self._loads_of(self._drawn_view.word) if self._has_loads else None
 
     @property
     def findings(self) -> tuple[LinkFinding, ...]:
-        """What deserves attention in the loads of all axes, with its place in the picture."""
+        """The findings about the loads of all axes, with their places in the picture."""
         with self._lock:
-            view = self._view_of
+            view = self._drawn_view
             if view.placement is None or view.cluster is None or view.cluster.n_nodes < 2:
                 return ()
             axes = [self._loads_of(axis) for axis in view.placement.mesh.axis_names]
@@ -265,7 +263,7 @@ class Picture(anywidget.AnyWidget):
     def describe(self) -> str:
         """Return the picture as text: the machine, the mesh, its axes, the findings, and the busiest links."""
         with self._lock:
-            view = self._view_of
+            view = self._drawn_view
             if view.placement is not None:
                 lines = [view.placement.describe(size=self.size)]
             else:
@@ -277,7 +275,7 @@ class Picture(anywidget.AnyWidget):
     def save(self, path: str | Path) -> Path:
         """Write the picture as one page for someone without Python: interactive, without a kernel or a network.
 
-        Zoom, hover, colours and the choice of the axis work. What only Python can compute is missing.
+        Zoom, hover, colours and the choice of the axis work. The parts that need Python are missing.
 
         Parameters
         ----------
@@ -303,7 +301,7 @@ class Picture(anywidget.AnyWidget):
         """
         from meshlab.widgets._page import save_page
 
-        return save_page(self, path, title=self._view_of.title or "meshlab", note=_PAGE_NOTE)
+        return save_page(self, path, title=self._drawn_view.title or "meshlab", note=_PAGE_NOTE)
 
     # -- validation ----------------------------------------------------------------------------------------------------
 
@@ -318,11 +316,8 @@ class Picture(anywidget.AnyWidget):
 
     @traitlets.validate("cluster")
     def _check_cluster(self, proposal: Any) -> Cluster | None:
-        if isinstance(proposal["value"], DeviceMesh):
-            raise TopologyError(
-                "cluster must be a Cluster, not a DeviceMesh", hint=Hint("pass the mesh as {}", Argument("mesh"))
-            )
-        if proposal["value"] is None and self.mesh is None and self._made is not None:
+        reject_mesh(proposal["value"])
+        if proposal["value"] is None and self.mesh is None and self._drawing is not None:
             raise TopologyError("no mesh and no cluster given", hint="pass a mesh, a cluster, or both")
         return None if proposal["value"] is None else as_cluster(proposal["value"])
 
@@ -336,15 +331,15 @@ class Picture(anywidget.AnyWidget):
     @traitlets.validate("color")
     def _check_color(self, proposal: Any) -> str:
         color: str = proposal["value"]
-        if color not in (*_COLORS, *self.values):
-            raise MeshError(f"unknown color {color!r}; choose one of {', '.join((*_COLORS, *self.values))}")
+        if color not in (*COLORS, *self.values):
+            raise MeshError(f"unknown color {color!r}; choose one of {', '.join((*COLORS, *self.values))}")
         return color
 
     @traitlets.validate("focus")
     def _check_focus(self, proposal: Any) -> str:
         place: str = proposal["value"]
         if place != "all":
-            locate(self._view_of.scene, place)  # raises if it is unknown
+            locate(self._drawn_view.scene, place)  # raises if it is unknown
         return place
 
     @traitlets.validate("selected")
@@ -360,7 +355,7 @@ class Picture(anywidget.AnyWidget):
     def _check_values(self, proposal: Any) -> Mapping[str, npt.NDArray[np.float32]]:
         checked = {}
         for name, column in dict(proposal["value"]).items():
-            if name in _COLORS:
+            if name in COLORS:
                 raise MeshError(f"values has a column named {name!r}, which is a mode of colour; rename it")
             array = _array(column)
             if array.ndim != 1 or array.dtype.kind not in "iufb":
@@ -377,7 +372,7 @@ class Picture(anywidget.AnyWidget):
     @property
     def _n_picks(self) -> int:
         """Number of ranks or, without a mesh, of devices."""
-        return self._view_of.scene.n_devices if self.mesh is None else self._world
+        return self._drawn_view.scene.n_devices if self.mesh is None else self._world
 
     def _existing(self, ranks: Iterable[int]) -> tuple[int, ...]:
         """Drop ranks that the mesh does not have, because a selection may arrive after the mesh has become smaller."""
@@ -388,7 +383,7 @@ class Picture(anywidget.AnyWidget):
         if not isinstance(place, str):
             return "all"
         try:
-            locate(self._view_of.scene, place)
+            locate(self._drawn_view.scene, place)
         except TopologyError:
             return "all"
         return place
@@ -396,9 +391,9 @@ class Picture(anywidget.AnyWidget):
     # -- updates -------------------------------------------------------------------------------------------------------
 
     @property
-    def _view_of(self) -> View:
-        assert self._made is not None  # set by __init__
-        return self._made
+    def _drawn_view(self) -> View:
+        assert self._drawing is not None  # set by __init__
+        return self._drawing
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -424,21 +419,21 @@ class Picture(anywidget.AnyWidget):
         """Update the picture after a change of one attribute."""
         with self.hold_sync():
             if name in ("size", "collective"):
-                self._found = {}
+                self._axis_loads = {}
             elif name in ("mesh", "cluster", "axis"):
                 self._update(keep_axis=name == "axis")
             self._send_picture()
 
     def _update(self, *, keep_axis: bool) -> None:
         """Place the mesh. `keep_axis` reports an unknown axis in a note, instead of choosing a different one."""
-        before = self._made
+        before = self._drawing
         mesh, cluster = self._subject
         view = make_view(mesh, cluster, self.axis or None, before=before)
         if view.notes and not keep_axis and not self._has_axis(self.axis):
             view = make_view(mesh, cluster, before=before)
-        if before is None or before.placement is None or view.placement is None or not _is_same(before, view):
-            self._found = {}
-        self._made = view
+        if before is None or not _is_same(before, view):
+            self._axis_loads = {}
+        self._drawing = view
         with self._writing(), self.hold_sync():
             if not keep_axis or not self.axis:
                 self.axis = view.word
@@ -465,15 +460,15 @@ class Picture(anywidget.AnyWidget):
 
     @property
     def _has_loads(self) -> bool:
-        return self._view_of.placement is not None and self._view_of.groups is not None
+        return self._drawn_view.placement is not None and self._drawn_view.groups is not None
 
     def _loads_of(self, axis: str) -> Loads:
-        if axis not in self._found:
-            view = self._view_of
+        if axis not in self._axis_loads:
+            view = self._drawn_view
             assert view.placement is not None
             collective, size = self._call_of(axis)
-            self._found[axis] = loads(view.placement, axis, collective=collective, size=size, scene=view.scene)
-        return self._found[axis]
+            self._axis_loads[axis] = loads(view.placement, axis, collective=collective, size=size, scene=view.scene)
+        return self._axis_loads[axis]
 
     def _call_of(self, axis: str) -> tuple[str, int | str]:
         """Return the collective and the size that cause the loads of an axis."""
@@ -487,19 +482,19 @@ class Picture(anywidget.AnyWidget):
 
     def _send_picture(self) -> None:
         """Send the picture in one message, because the front end would misread a new mesh with an old machine."""
-        view, found = self._view_of, self.loads
+        view, loads = self._drawn_view, self.loads
         with self.hold_sync():
             self._scene = _pack_scene(view)
             self._values = {n: c.tobytes() for n, c in self.values.items() if len(c) == self._world}
             self._view = self._pack_view(view)
-            self._loads = {} if found is None else {**_pack_loads(found), "edit": self._edit}
+            self._loads = {} if loads is None else {**_pack_loads(loads), "edit": self._edit}
 
     def _pack_view(self, view: View) -> dict[str, Any]:
         (mesh, cluster), placement = self._subject, view.placement
         world = 0 if mesh is None else mesh.world_size
         is_plain = np.array_equal(view.rank_of[:world], np.arange(world)) and not (view.rank_of[world:] >= 0).any()
         options = (
-            [*mesh.axis_names, *(group.name for group in mesh.custom_groups)]
+            list(mesh.creation_order)
             if mesh is not None and view.groups is not None
             else [name for name in cluster.level_names if name != "device"]
             if cluster is not None
@@ -521,8 +516,8 @@ class Picture(anywidget.AnyWidget):
             "group_of": view.group_of.astype("<i4").tobytes(),
             "verdict": placement.explain(view.word) if placement is not None and view.groups is not None else "",
             "findings": [
-                {"mark": one.mark, "text": one.text, "axis": one.axes[0] if one.axes else "", "place": one.place}
-                for one in self.findings
+                {"mark": link.mark, "text": link.text, "axis": link.axes[0] if link.axes else "", "place": link.place}
+                for link in self.findings
             ],
             "notes": list(dict.fromkeys([*view.notes, *view.scene.notes, *self._unmatched])),
         }
@@ -535,14 +530,14 @@ class Picture(anywidget.AnyWidget):
         from meshlab.plots._style import figure_svg
 
         with self._lock:
-            groups, pick = self._view_of.groups, self.pick
+            groups, pick = self._drawn_view.groups, self.pick
             group = None if groups is None or pick is None or groups.color[pick] < 0 else int(groups.color[pick])
             collective, size = self._call_of(self.axis) if groups is not None else (self.collective, self.size)
             # Without pyplot, because the notebook would show its figure next to the widget.
             figure = topology_figure(
                 self.mesh, self.cluster, axis=self.axis or None, group=group, collective=collective, size=size
             )
-            return figure_svg(figure, label=self._view_of.title)
+            return figure_svg(figure, label=self._drawn_view.title)
 
     def fallback(self) -> str:
         """Return the picture as HTML without JavaScript: a figure, and its description as text."""
@@ -550,16 +545,12 @@ class Picture(anywidget.AnyWidget):
         return f'<figure style="margin:0">{self.figure_svg()}<figcaption><pre>{text}</pre></figcaption></figure>'
 
     def __repr__(self) -> str:
-        given = [] if self.mesh is None else [repr(str(self.mesh))]
-        given += [] if self.cluster is None else [f"cluster=<{self.cluster.summary}>"]
-        return f"{type(self).__name__}({', '.join([*given, f'axis={self.axis!r}'])})"
+        parts = [] if self.mesh is None else [repr(str(self.mesh))]
+        parts += [] if self.cluster is None else [f"cluster=<{self.cluster.summary}>"]
+        return f"{type(self).__name__}({', '.join([*parts, f'axis={self.axis!r}'])})"
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        bundle = super()._repr_mimebundle_(**kwargs)
-        if bundle is None:  # the widget is closed
-            return None
-        data, metadata = bundle
-        return {**data, "text/html": self.fallback()}, metadata
+        return with_fallback(super()._repr_mimebundle_(**kwargs), lambda: {"text/html": self.fallback()})
 
 
 def _ranks_in(data: Any) -> list[int]:
@@ -580,13 +571,7 @@ def _array(values: Any) -> npt.NDArray[Any]:
 
 
 def check_ranks(ranks: Iterable[int], world_size: int) -> tuple[int, ...]:
-    """Return ranks in ascending order and without duplicates.
-
-    Raises
-    ------
-    MeshError
-        If one of them is not a rank of the mesh.
-    """
+    """Return ranks in ascending order and without duplicates, or raise if one is not a rank of the mesh."""
     selected = _array(list(ranks))
     if selected.size and (selected.dtype.kind not in "iu" or selected.ndim != 1):
         raise MeshError("selected must be a sequence of integers; pass ranks such as (0, 1, 5)")
@@ -598,10 +583,9 @@ def check_ranks(ranks: Iterable[int], world_size: int) -> tuple[int, ...]:
 
 def _is_same(before: View, after: View) -> bool:
     """Return whether two views place the same mesh on the same machine, so that loads can be kept."""
-    one, other = before.placement, after.placement
-    if one is None or other is None:
+    if before.placement is None or after.placement is None:
         return False
-    return one.mesh == other.mesh and before.cluster is after.cluster
+    return before.placement.mesh == after.placement.mesh and before.cluster is after.cluster
 
 
 # -- bytes -------------------------------------------------------------------------------------------------------------
@@ -622,52 +606,52 @@ def _pack_scene(view: View) -> dict[str, Any]:
     templates = view.cluster.templates if view.cluster is not None else ()
     kinds = [dict(kind) for kind in scene["kinds"]]
     for kind, template in zip(kinds, templates, strict=False):
-        kind["names"] = [f"{'CPU' if one.backend == 'cpu' else 'GPU'} {one.id}" for one in template.devices]
-        kind["nic_names"] = [one.name for one in template.nics]
+        kind["names"] = [f"{'CPU' if device.backend == 'cpu' else 'GPU'} {device.id}" for device in template.devices]
+        kind["nic_names"] = [nic.name for nic in template.nics]
     return {**packed, "kinds": kinds}
 
 
-def _shares(found: Loads, link: LinkLoad) -> npt.NDArray[np.float64]:
+def _shares(loads: Loads, link: LinkLoad) -> npt.NDArray[np.float64]:
     """Return the time of every link relative to the slowest link of the axis."""
-    most = found.seconds
+    most = loads.seconds
     if not math.isfinite(most) or most <= 0:  # no bandwidth is known, so compare the bytes of this kind of link
         return np.asarray(link.bytes / max(float(link.bytes.max(initial=0.0)), 1.0))
     return np.asarray(np.nan_to_num(link.seconds / most, nan=0.15))
 
 
-def _rows(found: Loads) -> list[dict[str, Any]]:
+def _rows(loads: Loads) -> list[dict[str, Any]]:
     """Return the busiest link of each kind as text."""
     rows = []
-    for link in found.links:
+    for link in loads.links:
         k = link.busiest
         row: dict[str, Any] = {"link": link.label, "groups": "–", "bytes": "–", "time": "–", "share": 0.0, "place": ""}
-        row["limits"] = k is not None and link.name == found.limit
+        row["limits"] = k is not None and link.name == loads.limit
         if k is not None:
             row |= {
                 "groups": f"{int(link.groups[k]):,}",
                 "bytes": format_size(float(link.bytes[k])),
                 "time": format_time_us(float(link.seconds[k]) * 1e6),
-                "share": float(_shares(found, link)[k]),
+                "share": float(_shares(loads, link)[k]),
                 "place": link.place(k),
             }
         rows.append(row)
     return rows
 
 
-def _pack_loads(found: Loads) -> dict[str, Any]:
-    mark, meaning = MARKS[found.state]
+def _pack_loads(loads: Loads) -> dict[str, Any]:
+    mark, meaning = MARKS[loads.state]
     return {
-        "axis": found.axis,
-        "collective": found.collective,
-        "size": format_size(found.size_bytes),
-        "algorithm": found.algorithm_words,
+        "axis": loads.axis,
+        "collective": loads.collective,
+        "size": format_size(loads.size_bytes),
+        "algorithm": loads.algorithm_words,
         "mark": mark,
         "meaning": meaning,
-        "limit": found.limit,
-        "is_conflict": found.is_conflict,
-        "conflict_word": "oversubscribed" if found.state == "taper" else "shared",
-        "n_groups": len(found.climbs),
-        "climbs": _pack(found.climbs.astype(np.uint8), "u1"),
+        "limit": loads.limit,
+        "is_conflict": loads.is_conflict,
+        "conflict_word": "oversubscribed" if loads.state == "taper" else "shared",
+        "n_groups": len(loads.climbs),
+        "climbs": _pack(loads.climbs.astype(np.uint8), "u1"),
         "links": [
             {
                 "name": link.name,
@@ -677,9 +661,9 @@ def _pack_loads(found: Loads) -> dict[str, Any]:
                 "groups": _pack(link.groups, "<i4"),
                 "bytes": _pack(link.bytes, "<f4"),
                 "gbs": _pack(link.gbs, "<f4"),
-                "share": _pack(_shares(found, link), "<f4"),
+                "share": _pack(_shares(loads, link), "<f4"),
             }
-            for link in found.links
+            for link in loads.links
         ],
-        "rows": _rows(found),
+        "rows": _rows(loads),
     }

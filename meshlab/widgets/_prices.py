@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -11,14 +12,16 @@ from meshlab.base._errors import MeshlabError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.plots._lines import Line, line_key, line_names
+from meshlab.prediction._axis_loads import loads
 from meshlab.prediction._predictions import PredictedLine, predict
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.placement._loads import Loads
 from meshlab.topology.placement._placement import Placement, place
+from meshlab.topology.placement._scene import scene_of
 
 
 class Price(NamedTuple):
-    """The time of one call in seconds, the bounds of its interval, its basis, and what the prediction is made of.
+    """The time of one call in seconds, the bounds of its interval, its basis, and the algorithm of the prediction.
 
     Without a prediction the time is that of the slowest link, and the bounds are NaN.
     """
@@ -30,24 +33,16 @@ class Price(NamedTuple):
     detail: str
 
 
-def price_of(placement: Placement, loads: Loads) -> Price:
-    """Return the price of the call that causes the loads of an axis.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> placement = ml.place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
-    >>> price = price_of(placement, placement.loads("dp"))
-    >>> price.low < price.seconds < price.high, price.detail
-    (True, 'NCCL takes ring Simple, at 99 % of the bound')
-    """
+def price_of(placement: Placement, axis_loads: Loads) -> Price:
+    """Return the price of the call that causes the loads of an axis."""
+    collectives = {axis_loads.axis: axis_loads.collective}
     try:
-        lines = predict(placement, collectives={loads.axis: loads.collective}, sizes=loads.size_bytes).lines
+        lines = predict(placement, collectives=collectives, sizes=axis_loads.size_bytes).lines
     except MeshlabError:  # no GPUs, one rank per group, an unknown bandwidth, or a collective without a model
         lines = ()
     if not lines:
-        return Price(loads.seconds, math.nan, math.nan, "slowest link", "")
-    line = max(lines, key=lambda one: float(one.time_us[0]))
+        return Price(axis_loads.seconds, math.nan, math.nan, "slowest link", "")
+    line = max(lines, key=lambda line: float(line.time_us[0]))
     seconds, low, high = (float(values[0]) * 1e-6 for values in (line.time_us, line.time_us_lo, line.time_us_hi))
     return Price(seconds, low, high, line.basis[0], _detail(line))
 
@@ -58,24 +53,32 @@ def _detail(line: PredictedLine) -> str:
     return f"NCCL takes {choice}{share}"
 
 
+def axis_times(mesh: DeviceMesh, cluster: Cluster, call_of: Callable[[str], tuple[str, int | str]]) -> dict[str, float]:
+    """Return the time in seconds of the call on each axis of a mesh."""
+    placement, scene, times = place(mesh, cluster), scene_of(cluster), {}
+    for axis in mesh.axis_names:
+        collective, size = call_of(axis)
+        axis_loads = loads(placement, axis, collective=collective, size=size, scene=scene)
+        times[axis] = price_of(placement, axis_loads).seconds
+    return times
+
+
 def predicted_lines(mesh: DeviceMesh, cluster: Cluster, plan: Plan) -> dict[str, Line]:
     """Return the predicted bandwidth of every line of a plan, by the name of the line."""
     placement = place(mesh, cluster)
     steps = [part for step in plan.steps(mesh) for part in step.parts]
-    found: dict[str, Line] = {}
+    by_name: dict[str, Line] = {}
     for key, name in line_names(map(line_key, steps)).items():
-        own = [step for step in steps if line_key(step) == key]
-        sizes = sorted({step.size_bytes for step in own if step.size_bytes is not None})
+        parts = [step for step in steps if line_key(step) == key]
+        sizes = sorted({part.size_bytes for part in parts if part.size_bytes is not None})
+        collectives, dtype = {parts[0].axis: parts[0].collective}, parts[0].dtype or "float32"
         try:
-            lines = predict(
-                placement, collectives={own[0].axis: own[0].collective}, sizes=sizes, dtype=own[0].dtype or "float32"
-            ).lines
+            lines = predict(placement, collectives=collectives, sizes=sizes, dtype=dtype).lines
         except MeshlabError:
             continue
         if lines:
-            line = max(lines, key=lambda one: float(one.time_us[-1]))
+            line = max(lines, key=lambda line: float(line.time_us[-1]))
             per_us = line.busbw_gbs * line.time_us
-            found[name] = Line(
-                line.size_bytes, line.busbw_gbs, per_us / line.time_us_hi, per_us / line.time_us_lo, name=name
-            )
-    return found
+            low, high = per_us / line.time_us_hi, per_us / line.time_us_lo
+            by_name[name] = Line(line.size_bytes, line.busbw_gbs, low, high, name=name)
+    return by_name

@@ -1,4 +1,4 @@
-"""The readings of a monitor as rows for people: one per GPU, or per host without GPUs."""
+"""The readings of a monitor as rows of texts: one per GPU, or per host without GPUs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 def ranks_by_device(engines: Engines | None) -> dict[tuple[str, int], str]:
     """Return the ranks of each GPU, by host and device."""
-    found: dict[tuple[str, int], list[str]] = {}
+    by_device: dict[tuple[str, int], list[str]] = {}
     for info in () if engines is None else engines.ranks:
         device = info.capabilities.facts.get("device number")
         if device is not None:
-            found.setdefault((info.host, int(device)), []).append(str(info.rank))
-    return {key: f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}" for key, ranks in found.items()}
+            by_device.setdefault((info.host, int(device)), []).append(str(info.rank))
+    return {key: f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}" for key, ranks in by_device.items()}
 
 
 def load_rows(
@@ -46,8 +46,8 @@ def load_rows(
 def _device_row(
     host: str, prefix: str, device: Mapping[str, Any], ranks: Mapping[tuple[str, int], str]
 ) -> dict[str, Any]:
-    known = ranks.get((host, device["id"]))
-    used, total = device.get("memory_used_bytes"), device.get("memory_bytes")
+    label_of_ranks = ranks.get((host, device["id"]), "")
+    allocated, total = device.get("memory_used_bytes"), device.get("memory_bytes")
     facts = []
     if "power_w" in device:
         limit = f"{device['power_limit_w']:.0f} W" if "power_limit_w" in device else ""
@@ -65,11 +65,11 @@ def _device_row(
     share = device.get("utilisation_percent")
     return {
         "key": f"{host} {device['id']}",
-        "name": f"{prefix}GPU {device['id']}{f' · {known}' if known else ''}",
+        "name": f"{prefix}GPU {device['id']}{f' · {label_of_ranks}' if label_of_ranks else ''}",
         "share": 0.0 if share is None else share / 100,
         "use": "–" if share is None else f"{share:.0f} %",
-        "memory": "–" if used is None or total is None else _of(format_size(used), format_size(total)),
-        "memory_share": 0.0 if used is None or not total else used / total,
+        "memory": "–" if allocated is None or total is None else _of(format_size(allocated), format_size(total)),
+        "memory_share": 0.0 if allocated is None or not total else allocated / total,
         "facts": facts,
         "throttle": device.get("throttle", ""),
     }

@@ -13,13 +13,7 @@ from meshlab.topology.model._cluster import Cluster
 
 
 def python(value: Any) -> str:
-    """Return a value as code.
-
-    Examples
-    --------
-    >>> python("a"), python(2.0), python((1,)), python({"dp": 4})
-    ('"a"', '2', '(1,)', '{"dp": 4}')
-    """
+    """Return a value as code."""
     if isinstance(value, str):
         text = repr(value)
         return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
@@ -28,44 +22,36 @@ def python(value: Any) -> str:
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else repr(value)
     if isinstance(value, tuple):
-        return f"({', '.join(python(one) for one in value)}{',' * (len(value) == 1)})"
+        return f"({', '.join(map(python, value))}{',' * (len(value) == 1)})"
     if isinstance(value, list):
-        return f"[{', '.join(python(one) for one in value)}]"
+        return f"[{', '.join(map(python, value))}]"
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{python(key)}: {python(one)}' for key, one in value.items())}}}"
+        return f"{{{', '.join(f'{python(key)}: {python(entry)}' for key, entry in value.items())}}}"
     if isinstance(value, np.ndarray):
         return _array(value)
     if is_dataclass(value) and not isinstance(value, type):
-        return _made(value)
+        return _constructor(value)
     return repr(value)
 
 
 def cluster_code(cluster: Cluster) -> str:
-    """Return an expression for a cluster, which needs ``import numpy as np`` and ``import meshlab as ml``.
-
-    Examples
-    --------
-    >>> from meshlab.topology.model._hardware import Node
-    >>> cluster_code(Cluster.from_nodes([Node("a"), Node("b")], title="two"))
-    'ml.topology.Cluster((ml.topology.Node("a"),), np.repeat([0], [2]).astype(np.int32), ("a", "b"),
-    levels=(ml.topology.Level("cluster", np.repeat([0], [2]).astype(np.int32)),), title="two")'
-    """
-    return _made(cluster)
+    """Return an expression for a cluster, which needs ``import numpy as np`` and ``import meshlab as ml``."""
+    return _constructor(cluster)
 
 
-def _made(value: Any) -> str:
+def _constructor(value: Any) -> str:
     """Return the call that creates a dataclass, without the fields that have their default."""
-    given = []
+    arguments = []
     is_leading = True  # fields before the first default are positional
-    for item in fields(value):
-        own = getattr(value, item.name)
-        has_default = item.default is not MISSING or item.default_factory is not MISSING
-        default = item.default_factory() if item.default_factory is not MISSING else item.default
-        is_leading = is_leading and not has_default and not item.kw_only
-        if has_default and type(own) is not np.ndarray and (own == default or own is default):
+    for field in fields(value):
+        argument = getattr(value, field.name)
+        has_default = field.default is not MISSING or field.default_factory is not MISSING
+        default = field.default_factory() if field.default_factory is not MISSING else field.default
+        is_leading = is_leading and not has_default and not field.kw_only
+        if has_default and type(argument) is not np.ndarray and (argument == default or argument is default):
             continue
-        given.append(python(own) if is_leading else f"{item.name}={python(own)}")
-    return f"ml.topology.{type(value).__name__}({', '.join(given)})"
+        arguments.append(python(argument) if is_leading else f"{field.name}={python(argument)}")
+    return f"ml.topology.{type(value).__name__}({', '.join(arguments)})"
 
 
 def _array(values: npt.NDArray[Any]) -> str:

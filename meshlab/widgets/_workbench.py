@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -14,15 +13,11 @@ import traitlets
 from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._collectives import MODELLED, usual_collective
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
-from meshlab.base._hints import Argument, Hint
-from meshlab.base._units import SEPARATOR, format_size, parse_size
+from meshlab.base._units import format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction._axis_loads import loads
 from meshlab.topology.model._cluster import Cluster
-from meshlab.topology.model._presets import ClusterLike, as_cluster
+from meshlab.topology.model._presets import ClusterLike
 from meshlab.topology.placement._loads import Loads
-from meshlab.topology.placement._placement import place
-from meshlab.topology.placement._scene import scene_of
 from meshlab.topology.placement._view import View
 from meshlab.topology.readers._hosts import probe
 from meshlab.widgets import _actions as actions
@@ -31,12 +26,12 @@ from meshlab.widgets import _exports as exports
 from meshlab.widgets import _panels as panels
 from meshlab.widgets._assets import joined_scripts, joined_styles
 from meshlab.widgets._edits import Design, History
-from meshlab.widgets._machines import Machine, find_part
-from meshlab.widgets._measuring import Measuring, MeasuringTraits
+from meshlab.widgets._following import run_traits
+from meshlab.widgets._machines import Machine
+from meshlab.widgets._measuring import Measuring, panel_traits
 from meshlab.widgets._panels import AxisRow
-from meshlab.widgets._picture import PICTURE_SCRIPTS, Checked, Picture
-from meshlab.widgets._prices import Price, predicted_lines, price_of
-from meshlab.widgets._source import python
+from meshlab.widgets._picture import COLORS, PICTURE_SCRIPTS, Checked, Picture, reject_mesh
+from meshlab.widgets._prices import Price, axis_times, predicted_lines, price_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -56,10 +51,13 @@ _RUN_SCRIPTS = ("dom", "curve", "run", "monitor", "measure", "runs")
 _STYLES = ("picture", "workbench", "run", "curve")
 
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
+_CODED = ("axis", "pick", "size", "collective", "color", "focus")
+"""The attributes of the picture that are in `Workbench.code`, if they do not have their defaults."""
+
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
-class Workbench(Picture, MeasuringTraits):
+class Workbench(Picture):
     """Design a machine and a mesh by hand, see where its groups run, and compare two candidates.
 
     The picture has a panel for the machine, one for the mesh, and a table of the axes. All attributes can be set from
@@ -122,6 +120,8 @@ class Workbench(Picture, MeasuringTraits):
 
     _esm = joined_scripts(*_SCRIPTS, *_RUN_SCRIPTS, "shell", "workbench_main")
     _css = joined_styles(*_STYLES)
+    _run, _curve, _late, _details = run_traits()
+    _engines, _bench, _runs, _monitor = panel_traits()
 
     rest = traitlets.Unicode("")
     """The axis that takes the rest. Empty for the usual one."""
@@ -142,7 +142,7 @@ class Workbench(Picture, MeasuringTraits):
     """The panels that are shown."""
 
     _measuring: Measuring | None = None
-    """What measures. None without a panel for it, and if the constructor raises, because ipywidgets calls `close`."""
+    """None without a panel for runs, and if the constructor raises, because ipywidgets then calls `close`."""
 
     _panel = traitlets.Dict().tag(sync=True)
     """The content of the panels, without the table."""
@@ -178,31 +178,33 @@ class Workbench(Picture, MeasuringTraits):
         machine, shape = self._first(cluster, mesh)
         if machine is not None:
             machine = machine.with_failed(failed)
-        self._fitting(shape, machine)
-        self._design = Design(
-            machine,
-            shape,
-            rest=self._as_rest(rest, shape),
-            size=size,
-            per_axis=self._as_calls(per_axis, shape),
-            pinned=None if pinned is None else self._as_pinned(pinned),
-        )
+        edits.check_fit(shape, machine)
+        rest, per_axis = edits.check_rest(rest, shape), edits.check_calls(per_axis, shape)
+        self._design = Design(machine, shape, rest, size, per_axis, edits.as_candidate(pinned))
         self._history = History()
         self._problem: dict[str, Any] | None = None
-        self._pinned_times: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
+        self._times_of_pinned: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
         self._rows: list[AxisRow] = []
         self._prices: dict[str, tuple[Loads, Price]] = {}
         self._is_flicked = False
         super().__init__(
-            shape, None if machine is None else machine.cluster, axis=axis, pick=pick, color=color, focus=focus,
-            size=size, collective=collective, values=values, height=height,
-        )  # fmt: skip
+            shape,
+            None if machine is None else machine.cluster,
+            axis=axis,
+            pick=pick,
+            color=color,
+            focus=focus,
+            size=size,
+            collective=collective,
+            values=values,
+            height=height,
+        )
         with self._lock, self.hold_sync(), self._writing():
             self._mirror()
             if panels is not None:
                 self.panels = panels
         if {"measure", "runs"} & set(self.panels):
-            self._measuring = Measuring(self)
+            self._measuring = Measuring(self, self._lock)
             self._measuring.opened, self._measuring.predict = self._show_mesh_of, self._predict
         if engines is not None:
             self.engines = engines
@@ -212,10 +214,7 @@ class Workbench(Picture, MeasuringTraits):
 
     def _first(self, cluster: ClusterLike | None, mesh: MeshLike | None) -> tuple[Machine | None, DeviceMesh]:
         """Return the machine and the mesh of the first display."""
-        if isinstance(cluster, DeviceMesh):
-            raise TopologyError(
-                "cluster must be a Cluster, not a DeviceMesh", hint=Hint("pass the mesh as {}", Argument("mesh"))
-            )
+        reject_mesh(cluster)
         shape = None if mesh is None or isinstance(mesh, str) else as_mesh(mesh)
         if cluster is None:
             here = probe()
@@ -226,20 +225,10 @@ class Workbench(Picture, MeasuringTraits):
                 machine = Machine("dgx-h100").turned("nodes", max(-(-world // 8), 1))
                 self._note = _NOT_HERE
         else:
-            machine = Machine.of(as_cluster(cluster) if not isinstance(cluster, str) else cluster)
-        devices = machine.cluster.n_devices
+            machine = Machine.of(cluster)
         if mesh is None:
-            return machine, self._usual_mesh(machine)
-        return machine, as_mesh(mesh, fill=devices or None)
-
-    @staticmethod
-    def _usual_mesh(machine: Machine) -> DeviceMesh:
-        devices = machine.cluster.n_devices
-        if not devices:
-            return DeviceMesh("dp=2, tp=4")
-        domain = int(machine.values["nvlink_domain"] or machine.values["devices"] or 1)
-        inner = math.gcd(devices, domain if domain <= 8 else 8)
-        return DeviceMesh([("dp", devices // inner), ("tp", inner)])
+            return machine, edits.usual_mesh(machine)
+        return machine, as_mesh(mesh, fill=machine.cluster.n_devices or None)
 
     # -- values --------------------------------------------------------------------------------------------------------
 
@@ -258,8 +247,7 @@ class Workbench(Picture, MeasuringTraits):
     @property
     def summary(self) -> str:
         """The machine and the mesh in one line."""
-        machine = self._design.machine
-        return SEPARATOR.join([*([] if machine is None else [panels.machine_text(machine)]), str(self._design.mesh)])
+        return panels.candidate_text(self._design.machine, self._design.mesh)
 
     def table(self) -> pd.DataFrame:
         """Return the table of the axes.
@@ -267,12 +255,12 @@ class Workbench(Picture, MeasuringTraits):
         Returns
         -------
         pandas.DataFrame
-            One row per axis: ``axis``, ``size``, ``collective``, ``size_bytes``, ``placement`` (what its groups do),
+            One row per axis: ``axis``, ``size``, ``collective``, ``size_bytes``, ``placement`` (of its groups),
             ``gbs`` (bus bandwidth), ``time_us`` with the interval ``time_us_lo`` and ``time_us_hi``,
             ``basis`` (of the time), and ``pinned_time_us`` (of candidate A). Unknown values are missing.
         """
         with self._lock:
-            return panels.table_frame(self._rows)  # type: ignore[no-any-return]
+            return panels.table_frame(self._rows)
 
     def describe(self) -> str:
         """Return the workbench as text: machine, mesh, axes, findings, busiest links, and the difference to A."""
@@ -281,7 +269,7 @@ class Workbench(Picture, MeasuringTraits):
             if self._design.machine is not None and self.failed:
                 lines.append(f"failed: {', '.join(self.failed)}")
             if self._design.pinned is not None:
-                lines += ["compared with A:", *self._differences()]
+                lines += ["compared with A:", *panels.difference_lines(self._design)]
             return "\n".join(lines)
 
     def undo(self) -> None:
@@ -332,8 +320,8 @@ class Workbench(Picture, MeasuringTraits):
             if cluster is not None:
                 design = design.with_machine(Machine.of(cluster))
             if mesh is not None:
-                shape = self._fitting(as_mesh(mesh, fill=design.devices or None), design.machine)
-                design = design.with_mesh(shape)
+                shape = as_mesh(mesh, fill=design.devices or None)
+                design = design.with_mesh(edits.check_fit(shape, design.machine))
             return design
 
         with self._lock, self.hold_sync():
@@ -343,19 +331,19 @@ class Workbench(Picture, MeasuringTraits):
 
     def fail(self, part: str) -> None:
         """Mark a part of the machine as failed, such as ``"node1/NIC3"``. `failed` lists them."""
-        self._commit(lambda design: design.with_machine(self._machine_of(design).without(part)))
+        self._commit(lambda design: design.with_machine(design.present_machine.without(part)))
 
     def restore(self, part: str | None = None) -> None:
         """Restore a failed part, by default all."""
-        self._commit(lambda design: design.with_machine(self._machine_of(design).restored(part)))
+        self._commit(lambda design: design.with_machine(design.present_machine.restored(part)))
 
     def remove(self, part: str) -> None:
         """Remove a part of the machine."""
-        self._commit(lambda design: design.with_machine(self._machine_of(design).without(part, is_removed=True)))
+        self._commit(lambda design: design.with_machine(design.present_machine.without(part, is_removed=True)))
 
     def pin(self) -> None:
         """Keep the present machine and mesh as candidate A."""
-        self._commit(lambda design: replace(design, pinned=(design.machine, design.mesh)))
+        self._commit(Design.with_pin)
 
     def unpin(self) -> None:
         """Forget candidate A."""
@@ -363,38 +351,15 @@ class Workbench(Picture, MeasuringTraits):
 
     def swap(self) -> None:
         """Exchange candidate A and the present machine and mesh."""
-
-        def swapped(design: Design) -> Design:
-            if design.pinned is None:
-                raise MeshError("no candidate is pinned; call pin() first")
-            machine, mesh = design.pinned
-            return design.with_mesh(mesh, machine=machine, pinned=(design.machine, design.mesh))
-
-        self._commit(swapped)
-
-    @staticmethod
-    def _machine_of(design: Design) -> Machine:
-        if design.machine is None:
-            raise TopologyError("there is no machine", hint="set cluster")
-        return design.machine
+        self._commit(Design.swapped)
 
     # -- validation ----------------------------------------------------------------------------------------------------
-
-    @staticmethod
-    def _fitting(mesh: DeviceMesh, machine: Machine | None) -> DeviceMesh:
-        """Return the mesh, or raise with the nearest sizes if it has more ranks than the machine has devices."""
-        devices = 0 if machine is None else machine.cluster.n_devices
-        problem = edits.misfit_of(mesh, devices) if 0 < devices < mesh.world_size else None
-        if problem is not None:
-            options = " · ".join(panels.pairs_text(option) for option in problem.options)
-            raise MeshError(str(problem), hint=f"nearest: {options}")
-        return mesh
 
     @traitlets.validate("mesh")
     def _check_mesh(self, proposal: Any) -> DeviceMesh | None:
         if self._is_writing:
             return proposal["value"]  # type: ignore[no-any-return]
-        return self._fitting(as_mesh(proposal["value"], fill=self._total), self._design.machine)
+        return edits.check_fit(as_mesh(proposal["value"], fill=self._total), self._design.machine)
 
     @property
     def _total(self) -> int | None:
@@ -403,13 +368,7 @@ class Workbench(Picture, MeasuringTraits):
 
     @traitlets.validate("rest")
     def _check_rest(self, proposal: Any) -> str:
-        return self._as_rest(proposal["value"], self._design.mesh)
-
-    @staticmethod
-    def _as_rest(name: str, mesh: DeviceMesh) -> str:
-        if name and name not in mesh.axis_names:
-            raise MeshError(f"unknown axis {name!r}; choose one of {', '.join(mesh.axis_names)}")
-        return name
+        return edits.check_rest(proposal["value"], self._design.mesh)
 
     @traitlets.validate("failed")
     def _check_failed(self, proposal: Any) -> tuple[str, ...]:
@@ -418,43 +377,15 @@ class Workbench(Picture, MeasuringTraits):
             raise TopologyError(f"failed must be a list of parts, not {names!r}", hint=f"pass [{names!r}]")
         if self._is_writing:
             return tuple(names)
-        return self._machine_of(self._design).with_failed(names).failed
+        return self._design.present_machine.with_failed(names).failed
 
     @traitlets.validate("per_axis")
-    def _check_per_axis(self, proposal: Any) -> Mapping[str, tuple[str, int | str]]:
-        return self._as_calls(proposal["value"], self._design.mesh)
-
-    @staticmethod
-    def _as_calls(calls: Mapping[str, Any], mesh: DeviceMesh) -> Mapping[str, tuple[str, int | str]]:
-        names = (*mesh.axis_names, *(group.name for group in mesh.custom_groups))
-        checked = {}
-        for axis, call in dict(calls).items():
-            if axis not in names:
-                raise MeshError(f"unknown axis {axis!r}; choose one of {', '.join(names)}")
-            if not isinstance(call, tuple | list) or len(call) != 2:
-                raise MeshError(f"per_axis[{axis!r}] must be a collective and a size, not {call!r}")
-            collective, size = call
-            if collective not in MODELLED:
-                raise MeshError(f"unknown collective {collective!r}; choose one of {', '.join(MODELLED)}")
-            parse_size(size)  # raises if it is not a size
-            checked[axis] = (collective, size)
-        return MappingProxyType(checked)
+    def _check_per_axis(self, proposal: Any) -> edits.Calls:
+        return edits.check_calls(proposal["value"], self._design.mesh)
 
     @traitlets.validate("pinned")
     def _check_pinned(self, proposal: Any) -> tuple[Cluster | None, DeviceMesh] | None:
-        value = proposal["value"]
-        if value is None or self._is_writing:
-            return value  # type: ignore[no-any-return]
-        machine, mesh = self._as_pinned(value)
-        return None if machine is None else machine.cluster, mesh
-
-    def _as_pinned(self, pinned: Any) -> tuple[Machine | None, DeviceMesh]:
-        try:
-            cluster, mesh = pinned
-        except (TypeError, ValueError):
-            raise MeshError(f"pinned must be a cluster and a mesh, not {pinned!r}") from None
-        machine = None if cluster is None else Machine.of(cluster)
-        return machine, as_mesh(mesh, fill=None if machine is None else machine.cluster.n_devices or None)
+        return proposal["value"] if self._is_writing else _clusters_of(edits.as_candidate(proposal["value"]))
 
     @traitlets.validate("panels")
     def _check_panels(self, proposal: Any) -> tuple[str, ...]:
@@ -481,11 +412,9 @@ class Workbench(Picture, MeasuringTraits):
             machine = None if self.cluster is None else Machine.of(self.cluster)
             self._commit(lambda _: replace(design, machine=None) if machine is None else design.with_machine(machine))
         elif name == "failed":
-            self._commit(lambda _: design.with_machine(self._machine_of(design).with_failed(self.failed)))
+            self._commit(lambda _: design.with_machine(design.present_machine.with_failed(self.failed)))
         elif name == "pinned":
-            self._commit(
-                lambda _: replace(design, pinned=None if self.pinned is None else self._as_pinned(self.pinned))
-            )
+            self._commit(lambda _: replace(design, pinned=edits.as_candidate(self.pinned)))
         elif name in ("size", "rest", "per_axis"):
             self._commit(lambda _: replace(design, **{name: getattr(self, name)}))
         else:
@@ -507,7 +436,7 @@ class Workbench(Picture, MeasuringTraits):
             before, self._design = self._design, design
             self._problem = None
             if (before.size, before.per_axis) != (design.size, design.per_axis):
-                self._found = {}
+                self._axis_loads = {}
             with self._writing():
                 self._mirror()
             self._update(keep_axis=False)
@@ -519,8 +448,7 @@ class Workbench(Picture, MeasuringTraits):
         # Observers of one attribute may read the others, so those without a picture come first.
         self.failed = () if machine is None else machine.failed
         self.rest, self.per_axis, self.size = design.rest, design.per_axis, design.size
-        pinned = design.pinned
-        self.pinned = None if pinned is None else (None if pinned[0] is None else pinned[0].cluster, pinned[1])
+        self.pinned = _clusters_of(design.pinned)
         self.cluster = None if machine is None else machine.cluster
         self.mesh = design.mesh
 
@@ -543,10 +471,8 @@ class Workbench(Picture, MeasuringTraits):
                     self.axis = axis
 
     def _call_of(self, axis: str) -> tuple[str, int | str]:
-        own = self._design.per_axis.get(axis)
-        if own is not None:
-            return own
-        return self.collective or usual_collective(axis), self._design.size
+        usual = (self.collective or usual_collective(axis), self._design.size)
+        return self._design.per_axis.get(axis, usual)
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
@@ -633,7 +559,7 @@ class Workbench(Picture, MeasuringTraits):
             self._measuring.close()
         super().close()
 
-    # -- what is sent --------------------------------------------------------------------------------------------------
+    # -- messages to the front end -------------------------------------------------------------------------------------
 
     def _send_picture(self) -> None:
         with self.hold_sync():
@@ -652,36 +578,16 @@ class Workbench(Picture, MeasuringTraits):
             self._measuring.show_all()
 
     def _pack_view(self, view: View) -> dict[str, Any]:
-        return {**super()._pack_view(view), "failed": self._failed_marks(), "is_flicked": self._is_flicked}
-
-    def _failed_marks(self) -> list[dict[str, Any]]:
-        """Return where the picture marks the failed parts: the host in the order of drawing, and the row."""
         machine = self._design.machine
-        if machine is None or not machine.failed or self._is_flicked:
-            return []
-        scene = machine.scene
-        position = {int(node): number for number, node in enumerate(scene.host)}
-        marks = []
-        for name in machine.failed:
-            part = find_part(machine.whole, name)
-            host = position[part.node]
-            kind = scene.kinds[int(scene.kind_of[host])]
-            row, local = 0.0, part.number
-            if part.kind == "nic":
-                row = float(kind.nic_row[part.number])
-            elif part.kind in ("device", "link"):
-                local = part.number - int(machine.whole.first_device[part.node])
-                row = float(kind.slot_of[local])
-            marks.append({"name": name, "text": part.text, "kind": part.kind, "host": host, "row": row, "index": local})
-        return marks
+        marks = [] if machine is None or self._is_flicked else panels.failed_marks(machine)
+        return {**super()._pack_view(view), "failed": marks, "is_flicked": self._is_flicked}
 
     def _send_panels(self) -> None:
-        view = self._view_of
-        design = self._design
-        found: dict[str, Loads] = {}
+        view, design = self._drawn_view, self._design
+        axis_loads: dict[str, Loads] = {}
         if view.placement is not None and view.groups is not None and not self._is_flicked:
-            found = {axis: self._loads_of(axis) for axis in view.placement.mesh.axis_names}
-            self._rows = panels.axis_rows(view.placement, self._loads_of, self._price_of, self._times_of_pinned())
+            axis_loads = {axis: self._loads_of(axis) for axis in view.placement.mesh.axis_names}
+            self._rows = panels.axis_rows(view.placement, self._loads_of, self._price_of, self._pinned_times)
         elif not self._is_flicked:
             self._rows = []
         machine = design.machine
@@ -693,49 +599,32 @@ class Workbench(Picture, MeasuringTraits):
                 "undo": bool(self._history.past) or self._problem is not None,
                 "redo": bool(self._history.future),
                 "machine": None if machine is None else panels.machine_panel(machine),
-                "mesh": panels.mesh_panel(design, found),
+                "mesh": panels.mesh_panel(design, axis_loads),
                 "message": format_size(parse_size(design.size)),
                 "collectives": list(MODELLED),
                 "problem": self._problem,
                 "note": self._note,
-                "pinned": None if design.pinned is None else self._pack_pinned(),
+                "pinned": panels.pinned_panel(design),
             }
             self._table = panels.pack_rows(self._rows, design.per_axis)
             self._code = self._make_code()
 
-    def _pack_pinned(self) -> dict[str, Any]:
-        assert self._design.pinned is not None
-        machine, mesh = self._design.pinned
-        text = [] if machine is None else [panels.machine_text(machine)]
-        return {"title": SEPARATOR.join([*text, str(mesh)]), "lines": self._differences()}
-
-    def _differences(self) -> list[str]:
-        design = self._design
-        assert design.pinned is not None
-        before, mesh = design.pinned
-        return panels.difference_lines(mesh.diff(design.mesh), before, design.machine)
-
-    def _times_of_pinned(self) -> Mapping[str, float]:
-        """Return the time of every axis of candidate A."""
+    @property
+    def _pinned_times(self) -> Mapping[str, float]:
+        """The time of every axis of candidate A."""
         design = self._design
         machine, mesh = (None, None) if design.pinned is None else design.pinned
         if machine is None or mesh is None or not 0 < mesh.world_size <= machine.cluster.n_devices:
             return _NO_CALLS
         key = (id(design.pinned), design.size, tuple(design.per_axis.items()), self.collective)
-        if self._pinned_times[0] != key:
-            placement, scene = place(mesh, machine.cluster), scene_of(machine.cluster)
-            times = {}
-            for axis in mesh.axis_names:
-                collective, size = self._call_of(axis)
-                found = loads(placement, axis, collective=collective, size=size, scene=scene)
-                times[axis] = price_of(placement, found).seconds
-            self._pinned_times = (key, times)
-        return self._pinned_times[1]
+        if self._times_of_pinned[0] != key:
+            self._times_of_pinned = (key, axis_times(mesh, machine.cluster, self._call_of))
+        return self._times_of_pinned[1]
 
     def _price_of(self, axis: str) -> Price:
         """Return the predicted time of an axis."""
         loads = self._loads_of(axis)
-        placement = self._view_of.placement
+        placement = self._drawn_view.placement
         assert placement is not None  # there are loads
         if axis not in self._prices or self._prices[axis][0] is not loads:
             self._prices[axis] = (loads, price_of(placement, loads))
@@ -750,37 +639,16 @@ class Workbench(Picture, MeasuringTraits):
 
     def _make_code(self) -> str:
         design = self._design
-        lines = []
-        arguments = []
-        if design.machine is not None:
-            lines.append(f"cluster = {design.machine.code}")
-            arguments.append("cluster")
-        lines.append(f"mesh = {_mesh_code(design.mesh)}")
-        arguments.append("mesh" if design.machine is not None else "mesh=mesh")
-        options: dict[str, Any] = {
-            "axis": self.axis if self._made is not None and self.axis else "",
-            "pick": self.pick,
-            "size": design.size if design.size != "256M" else "",
-            "collective": self.collective,
-            "color": self.color if self.color in ("sharing", "load") else "",
-            "focus": self.focus if self.focus != "all" else "",
-            "failed": () if design.machine is None else design.machine.failed,
-            "rest": design.rest,
-            "per_axis": dict(design.per_axis),
-        }
-        arguments += [f"{k}={python(v)}" for k, v in options.items() if v or (k == "pick" and v is not None)]
-        if design.pinned is not None:
-            machine, mesh = design.pinned
-            if machine is not None:
-                lines.append(f"cluster_a = {machine.code_without_failed}")
-            lines.append(f"mesh_a = {_mesh_code(mesh)}")
-            arguments.append(f"pinned=({'None' if machine is None else 'cluster_a'}, mesh_a)")
-        head = "import meshlab as ml\n"
-        if any("np." in line for line in lines):
-            head += "import numpy as np\n"
-        return "\n".join([head, *lines, f"wb = ml.Workbench({', '.join(arguments)})", "wb"])
+        options = {name: getattr(self, name) for name in _CODED}
+        if self.color not in COLORS:  # the program does not have the measured values
+            del options["color"]
+        # Of the design, because the constructor sends the code before it sets these attributes.
+        failed = () if design.machine is None else design.machine.failed
+        options |= {"failed": failed, "rest": design.rest, "per_axis": design.per_axis}
+        changed = {n: value for n, value in options.items() if value != getattr(type(self), n).default_value}
+        return exports.program(design, changed)
 
-    # -- messages ------------------------------------------------------------------------------------------------------
+    # -- messages of the front end -------------------------------------------------------------------------------------
 
     @traitlets.observe("pick", "color", "focus")
     def _view_changed(self, _: Any) -> None:
@@ -822,5 +690,9 @@ class Workbench(Picture, MeasuringTraits):
                     self._send_picture()
 
 
-def _mesh_code(mesh: DeviceMesh) -> str:
-    return "ml." + repr(mesh).replace("'", '"')
+def _clusters_of(candidate: edits.Candidate | None) -> tuple[Cluster | None, DeviceMesh] | None:
+    """Return a candidate as the value of `Workbench.pinned`."""
+    if candidate is None:
+        return None
+    machine, mesh = candidate
+    return None if machine is None else machine.cluster, mesh

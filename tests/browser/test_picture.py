@@ -76,7 +76,7 @@ class Hand:
 
     def __init__(self, shown, picture: Picture) -> None:
         self.page, self.shown = shown.page, shown
-        self.scene = picture._view_of.scene
+        self.scene = picture._drawn_view.scene
         self.look()
 
     def look(self) -> None:

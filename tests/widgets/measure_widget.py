@@ -8,7 +8,8 @@ import anywidget
 
 import meshlab as ml
 from meshlab.widgets._assets import joined_scripts, joined_styles
-from meshlab.widgets._measuring import Measuring, MeasuringTraits
+from meshlab.widgets._following import run_traits
+from meshlab.widgets._measuring import Measuring, panel_traits
 
 __all__ = ["MeasureWidget"]
 
@@ -23,9 +24,11 @@ export default { render: dom.widgetOf(both, "mr-test") };
 """
 
 
-class MeasureWidget(anywidget.AnyWidget, MeasuringTraits):
+class MeasureWidget(anywidget.AnyWidget):
     _esm = joined_scripts("dom", "curve", "run", "monitor", "measure", "runs") + BOTH
     _css = joined_styles("run", "curve")
+    _run, _curve, _late, _details = run_traits()
+    _engines, _bench, _runs, _monitor = panel_traits()
 
     def __init__(self, mesh: ml.DeviceMesh | str | None = "dp=2, tp=2", cluster: ml.Cluster | None = None) -> None:
         super().__init__()

@@ -205,3 +205,32 @@ def test_unknown_parts_are_explained() -> None:
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda one: st.lists(one) | st.tuples(one)))
 def test_values_are_written_as_python(value) -> None:
     assert eval(python(value)) == value
+
+
+def test_edits_of_a_small_mesh() -> None:
+    pairs: Pairs = (("dp", 4), ("tp", 8))
+    assert edits.rest_axis((("pp", 2), ("dp", 4), ("tp", 8)), "tp") == "dp"
+    assert edits.rest_axis((("pp", 2), ("tp", 8)), "tp") == "pp"
+    assert edits.step_axis(pairs, "tp", -1) == (("dp", 8), ("tp", 4))
+    assert edits.type_size(pairs, "tp", 4, 32) == (("dp", 8), ("tp", 4))
+    assert edits.move_axis(pairs, "tp", 0) == (("tp", 8), ("dp", 4))
+    assert edits.add_axis(pairs, "pp") == (("pp", 1), ("dp", 4), ("tp", 8))
+    assert edits.add_axis(pairs, "rows") == (("dp", 4), ("rows", 1), ("tp", 8))
+    assert edits.remove_axis((("pp", 2), ("dp", 4), ("tp", 8)), "pp") == (("dp", 8), ("tp", 8))
+
+
+@pytest.mark.parametrize(("mesh", "before", "after", "fitted"), [(4, 32, 64, 8), (4, 32, 31, 3), (3, 31, 32, 4)])
+def test_the_axis_of_the_rest_fills_the_machine(mesh: int, before: int, after: int, fitted: int) -> None:
+    assert edits.fit_mesh(DeviceMesh(dp=mesh, tp=8), before, after) == DeviceMesh(dp=fitted, tp=8)
+
+
+def test_templates_of_128_hosts() -> None:
+    assert [(name, edits.pairs_text(pairs)) for name, pairs in edits.templates(1024, 8)] == [
+        ("dp, tp inside NVLink", "dp=128, tp=8"),
+        ("pp, dp, tp", "pp=8, dp=16, tp=8"),
+        ("FSDP", "dp_shard=1024"),
+        ("HSDP", "dp_replicate=128, dp_shard=8"),
+        ("MoE: dp, ep", "dp=128, ep=8"),
+        ("long context: dp, cp, tp", "dp=32, cp=4, tp=8"),
+        ("data parallel", "dp=1024"),
+    ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import time
 import weakref
@@ -125,6 +126,7 @@ def test_the_status_has_step_elapsed_and_remaining_time(
     run.wait(120)
     wait_until(lambda: view._run["state"] == "done")
     assert (view._run["share"], view._run["step"]) == (1.0, "")
+    assert re.match(r"done · (\d+) of \1 steps · ", view._run["headline"])
 
 
 def press(view: LiveView, action: str) -> None:

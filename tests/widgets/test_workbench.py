@@ -486,6 +486,7 @@ def test_the_time_of_an_axis_is_predicted_with_its_interval(wb):
     assert shown["low"] < shown["share"] < shown["high"] <= 1
     assert wb._table["head"] == "Predicted time"
     assert shown["detail"].startswith("NCCL takes ring ")
+    assert shown["detail"].endswith(" % of the bound")
     wb.mesh = "pp=4, dp=1, tp=8"
     assert [row["basis"] for row in wb._table["rows"]] == ["formula only", "slowest link", "formula only"]
 
