@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import Any
 
 from meshlab.base._errors import EngineError
-from meshlab.engines._engines import Engines, Lease
+from meshlab.engines._engines import Engines
+from meshlab.engines._lease import Lease
 from meshlab.engines._sampler import Sampler
 
 _PERIOD_S = 1.0

@@ -18,7 +18,7 @@ import pytest
 import meshlab as ml
 from meshlab.base._errors import CommunicatorError, EngineError, MeshError
 from meshlab.engines import _verification as verification
-from meshlab.engines._engines import Lease
+from meshlab.engines._lease import Lease
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 
