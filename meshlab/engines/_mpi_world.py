@@ -146,11 +146,10 @@ def _settle(future: Future[Reply], reply: Reply) -> None:
 
 
 class MpiWorldSet:
-    """The ranks as seen from rank 0. Implements `meshlab.engines._rounds.RankSet`.
+    """The ranks as seen from rank 0. Implements `meshlab.engines._rounds.RankSet`."""
 
-    A single thread sends the tasks of a round, runs rank 0's task and collects the replies. So MPI is called from one
-    thread at a time, which is all that some MPI libraries support.
-    """
+    # A single thread sends the tasks of a round, runs rank 0's task and collects the replies. So MPI is called from one
+    # thread at a time, which is all that some MPI libraries support.
 
     is_attached = True
 
@@ -185,14 +184,14 @@ class MpiWorldSet:
     def _work(self) -> None:
         task = self._tasks.get()
         while task is not None:
-            own: tuple[str, tuple[Any, ...], Future[Reply]] | None = None
+            task_of_0: tuple[str, tuple[Any, ...], Future[Reply]] | None = None
             waiting: dict[int, Future[Reply]] = {}
             # Send the tasks of all other ranks before running rank 0's, which may wait for them in a collective. The
             # end of a round is not marked in the queue, but its tasks follow each other immediately.
             while task is not None:
                 rank, method, arguments, future = task
                 if rank == 0:
-                    own = method, arguments, future
+                    task_of_0 = method, arguments, future
                 else:
                     self._control.send((method, arguments), dest=rank)
                     waiting[rank] = future
@@ -200,8 +199,9 @@ class MpiWorldSet:
                     task = self._tasks.get(timeout=_ROUND_S)
                 except queue.Empty:
                     break
-            if own is not None:
-                _settle(own[2], self._serve_own(own[0], own[1]))
+            if task_of_0 is not None:
+                method, arguments, future = task_of_0
+                _settle(future, self._serve_rank_0(method, arguments))
             while waiting:
                 for rank in [rank for rank in waiting if self._control.iprobe(source=rank)]:
                     _settle(waiting.pop(rank), _unpacked(rank, self._control.recv(source=rank)))
@@ -209,7 +209,7 @@ class MpiWorldSet:
             if task is not None:
                 task = self._tasks.get()
 
-    def _serve_own(self, method: str, arguments: tuple[Any, ...]) -> Reply:
+    def _serve_rank_0(self, method: str, arguments: tuple[Any, ...]) -> Reply:
         """Run rank 0's task. No exception leaves the method, because it would end the thread and hang the caller."""
         try:
             return self._worker.serve(method, arguments)

@@ -30,14 +30,7 @@ _CONTROLLER = ["--HeartMonitor.period=250", "--ip=127.0.0.1", "--log-level=WARN"
 def make_cluster(profile: Path, name: str, launcher: str) -> Any:
     """Return an ipyparallel cluster that keeps all its files in one folder and logs nothing.
 
-    Parameters
-    ----------
-    profile : pathlib.Path
-        The profile folder.
-    name : str
-        The id of the cluster.
-    launcher : {"mpi", "local"}
-        ``"mpi"`` starts all engines with one mpiexec, ``"local"`` starts each one separately.
+    The launcher ``"mpi"`` starts all engines with one mpiexec, and ``"local"`` starts each one separately.
     """
     try:
         import ipyparallel
@@ -195,17 +188,7 @@ class ProcessSet:
 
 
 class AttachedSet(ProcessSet):
-    """Engines that another process started, reached through their client. Implements `RankSet`.
-
-    They are never killed or shut down.
-
-    Parameters
-    ----------
-    client : ipyparallel.Client
-        A client of engines that one MPI launcher started.
-    checks : {"first", "all", "off"}, default "first"
-        The calls that are compared between ranks.
-    """
+    """Engines that another process started, which are never killed or shut down. Implements `RankSet`."""
 
     is_attached = True
 
@@ -222,8 +205,8 @@ class AttachedSet(ProcessSet):
         self.size = len(ids)
         with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
             # Ranks on this host map the file before the folder is removed. It does not exist on other hosts.
-            positions = self._share_positions(Path(folder) / "calls")
-            infos = self._open_ranks(dict.fromkeys(ids, WorkerConfig("mpi", positions, checks=self._checks)), timeout_s)
+            config = WorkerConfig("mpi", self._share_positions(Path(folder) / "calls"), checks=self._checks)
+            infos = self._open_ranks(dict.fromkeys(ids, config), timeout_s)
         if {info.host for info in infos} != {socket.gethostname()}:
             self._positions = None
         return infos

@@ -22,19 +22,9 @@ _Task = tuple[str, tuple[Any, ...], "Future[Reply]"] | None
 
 
 class ThreadSet:
-    """One thread per rank. Implements `meshlab.engines._rounds.RankSet`.
+    """One thread per rank. Implements `meshlab.engines._rounds.RankSet`."""
 
-    A thread cannot be killed. After `kill`, a thread that does not return is abandoned, and `start` creates new ones.
-
-    Parameters
-    ----------
-    size : int
-        The number of ranks.
-    backend : str
-        A backend whose ranks are threads.
-    checks : {"first", "all", "off"}, default "first"
-        The calls that are compared between ranks after a task. Each call is compared when it is matched.
-    """
+    # A thread cannot be killed. After `kill`, a thread that does not return is abandoned, and `start` creates new ones.
 
     is_attached = False
 
