@@ -131,7 +131,7 @@ class Engines:
     @property
     def launch_arguments(self) -> dict[str, Any] | None:
         """The arguments with which `launch` starts the same ranks again. None if another process started them."""
-        return getattr(self._rank_set, "launch_arguments", None)
+        return self._rank_set.launch_arguments
 
     @property
     def where(self) -> str:
@@ -219,13 +219,11 @@ class Engines:
 
         The strings are empty unless the engines were started with ``env={"NCCL_DEBUG": "INFO"}``.
         """
-        read_logs = getattr(self._rank_set, "library_logs", None)
-        return [""] * self.world_size if read_logs is None else read_logs()
+        return self._rank_set.library_logs()
 
     def _library_log(self) -> str:
         """Return what the ranks and their library printed, for the explanation of an error."""
-        printed: Callable[[], str] | None = getattr(self._rank_set, "printed", None)
-        parts = [] if printed is None else [without_banner(printed())]
+        parts = [without_banner(self._rank_set.printed())]
         for rank, log in enumerate(self.library_logs()):
             # Prefixes keep the rank: most lines of NCCL name only the process.
             parts += [f"[rank{rank}]: {line}" for line in log[-_MOST_LIBRARY_LOG:].splitlines()]

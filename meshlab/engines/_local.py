@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import signal
+import site
 import sys
 import tempfile
 import threading
@@ -19,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
@@ -26,7 +29,7 @@ from meshlab.engines._call_board import CallBoard
 from meshlab.engines._controller import Controller
 from meshlab.engines._interrupts import interrupts_kept
 from meshlab.engines._lifeline import REAPER, WITHOUT_SHELL, command
-from meshlab.engines._parts import STOPPED, Parts, how_ended, is_stopped
+from meshlab.engines._parts import STOPPED, Parts
 from meshlab.engines._processes import ProcessSet
 from meshlab.engines._reaper import RUN, Reaper, clean_up, kill_processes, marked_processes, remove_files
 from meshlab.engines._rounds import RankExit, RankInfo, WorkerConfig
@@ -81,7 +84,7 @@ def find_mpiexec() -> str:
 
 
 class LaunchedSet(ProcessSet):
-    """Engines on this host with a dedicated controller, started by this process. Implements `RankSet`."""
+    """Engines on this host with a dedicated controller, started by this process."""
 
     # Profile, connection files and logs are in a private folder of the run. The controller and the ranks listen on the
     # loopback device. Their messages are encrypted with CurveZMQ, or only signed if libzmq has no encryption.
@@ -220,16 +223,14 @@ class LaunchedSet(ProcessSet):
 
     def _watch_proxies(self, infos: Sequence[RankInfo]) -> None:
         """Watch the processes between the launcher and the shells of the ranks. Open MPI has none."""
-        import psutil
-
-        with contextlib.suppress(psutil.NoSuchProcess):  # a rank that is gone is noticed anyway
+        with contextlib.suppress(psutil.NoSuchProcess):  # every check finds a rank that is gone
             for pid in sorted({psutil.Process(info.parent_pid).ppid() for info in infos} - {self._launcher.pid}):
                 self._proxies.add("the proxy of the MPI launcher", psutil.Process(pid))
 
     def _surviving_engines(self) -> list[int]:
         """Return the engines that can be reused."""
-        # An engine that is still listed although its rank was killed is one whose death has not been noticed. A rank
-        # with a GPU is only gone when its memory is free.
+        # The controller still lists an engine whose rank was killed a moment ago. A rank with a GPU is only gone when
+        # its memory is free.
         deadline = time.monotonic() + (_TEARDOWN_S if self._facts.on_gpus else _UNNOTICED_S)
         while self._killed & set(self._uuids().values()) and time.monotonic() < deadline:
             self._check_closing()
@@ -381,7 +382,7 @@ class LaunchedSet(ProcessSet):
                 return rank_exit
             time.sleep(_POLL_S)
             time_s = time.monotonic()
-            if time_s < last and self._is_dying():
+            if time_s < last and any(_status(info.pid) == psutil.STATUS_ZOMBIE for info in self._infos):
                 deadline = time_s + _EXIT_S
         return None
 
@@ -411,15 +412,6 @@ class LaunchedSet(ProcessSet):
         if self._by_mpiexec:
             return RankExit(None, "ended", f"the MPI launcher (process {self._launcher.pid})")
         return RankExit(without_shell[0], _how(WITHOUT_SHELL))
-
-    def _is_dying(self) -> bool:
-        import psutil
-
-        for info in self._infos:
-            with contextlib.suppress(psutil.Error):
-                if psutil.Process(info.pid).status() == psutil.STATUS_ZOMBIE:
-                    return True
-        return False
 
     def interrupt(self) -> None:
         """Send SIGINT to the process of every rank."""
@@ -480,7 +472,7 @@ class LaunchedSet(ProcessSet):
         return {"NCCL_DEBUG_FILE": str(self._folder / "nccl-%p.log")} if is_debug else {}
 
     def library_logs(self) -> list[str]:
-        """Return NCCL's debug output, by rank. The strings are empty unless NCCL_DEBUG is set."""
+        """Return NCCL's debug output, by rank."""
         logs = []
         for info in self._infos:
             try:
@@ -545,23 +537,20 @@ def _how(code: int) -> str:
     return f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
 
 
-def _is_alive(pid: int) -> bool:
-    """Return whether a process exists and has not ended."""
-    import psutil
-
+def _status(pid: int) -> str:
+    """Return the status of a process as psutil names it. An empty string if the process does not exist."""
     try:
-        return not how_ended(psutil.Process(pid))
+        return str(psutil.Process(pid).status())
     except psutil.Error:
-        return False
+        return ""
+
+
+def _is_alive(pid: int) -> bool:
+    return _status(pid) not in ("", psutil.STATUS_ZOMBIE)
 
 
 def _is_stopped(pid: int) -> bool:
-    import psutil
-
-    try:
-        return is_stopped(psutil.Process(pid))
-    except psutil.Error:
-        return False
+    return _status(pid) == psutil.STATUS_STOPPED
 
 
 def _engines(n: int) -> str:
@@ -570,8 +559,6 @@ def _engines(n: int) -> str:
 
 def _import_path() -> dict[str, str]:
     """Let the engines import the same meshlab as this process, even if it is not installed."""
-    import site
-
     home = str(Path(__file__).parents[2])
     if home in [*site.getsitepackages(), site.getusersitepackages()]:
         return {}
@@ -581,8 +568,6 @@ def _import_path() -> dict[str, str]:
 
 def _loopback_settings() -> dict[str, str]:
     """Make the network layers of MPI listen on the loopback device, which other hosts cannot reach."""
-    import psutil
-
     # Ranks of one host communicate through shared memory, but their library also opens ports by default.
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == "127.0.0.1" for address in addresses):

@@ -27,7 +27,7 @@ from meshlab.comm._worlds import process_module
 from meshlab.engines._engines import Engines
 from meshlab.engines._positions import Position, Positions
 from meshlab.engines._reaper import remove_files, shared_memory_files
-from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, Reply
+from meshlab.engines._rounds import RankDiedError, RankInfo, RankSet, Reply
 from meshlab.engines._worker import Worker
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ def _settle(future: Future[Reply], reply: Reply) -> None:
         future.set_result(reply)
 
 
-class MpiWorldSet:
-    """The ranks as seen from rank 0. Implements `meshlab.engines._rounds.RankSet`."""
+class MpiWorldSet(RankSet):
+    """The ranks as seen from rank 0. If one dies, the launcher kills all of them, including this process."""
 
     # A single thread sends the tasks of a round, runs rank 0's task and collects the replies. So MPI is called from one
     # thread at a time, which is all that some MPI libraries support.
@@ -220,18 +220,6 @@ class MpiWorldSet:
         """Return unknown positions: there is no shared memory across hosts."""
         return [Position()] * self.size
 
-    def first_exit(self) -> RankExit | None:
-        """Return None: if a rank dies, the launcher kills all of them, including this process."""
-        return None
-
-    def check(self) -> RankExit | None:
-        """Return None, like `first_exit`."""
-        return None
-
-    def stalled(self) -> RankExit | None:
-        """Return None: a process that is stopped cannot be told from one that computes."""
-        return None
-
     def interrupt(self) -> None:
         """Do nothing: only the launcher can send signals to processes on all hosts."""
 
@@ -242,14 +230,6 @@ class MpiWorldSet:
         for future in list(self._pending):
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(RankDiedError("the ranks were abandoned"))
-
-    def log_tail(self) -> str:
-        """Return an empty string: the launcher prints the output of the ranks."""
-        return ""
-
-    @property
-    def client(self) -> None:
-        """None: there is no ipyparallel client."""
 
     def _abort(self) -> None:
         """Stop all processes, including this one."""

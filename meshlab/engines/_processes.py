@@ -17,7 +17,7 @@ from typing import Any
 from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
 from meshlab.engines._positions import Position, Positions
-from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, Reply, WorkerConfig
+from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply, WorkerConfig
 from meshlab.engines._worker import open_worker, serve
 
 _TICK_S = 0.1  # interval between checks that engines which become ranks are alive
@@ -66,7 +66,7 @@ def can_encrypt() -> bool:
     return bool(zmq.has("curve"))  # libzmq may be built without a library for cryptography
 
 
-class ProcessSet:
+class ProcessSet(RankSet):
     """Base class of the rank sets that run in ipyparallel engines."""
 
     def __init__(self, size: int, backend: str) -> None:
@@ -177,10 +177,6 @@ class ProcessSet:
         with contextlib.suppress(Exception):  # an engine or the client is gone, which the next call reports
             self._client.send_signal(signal.SIGINT, targets=list(self._engine_ids), block=False)
 
-    def log_tail(self) -> str:
-        """Return an empty string: the launcher has the log."""
-        return ""
-
     def _share_positions(self, path: Path) -> str:
         Positions.create_file(path, self.size)
         self._positions = Positions(self.size, path)
@@ -188,7 +184,7 @@ class ProcessSet:
 
 
 class AttachedSet(ProcessSet):
-    """Engines that another process started, which are never killed or shut down. Implements `RankSet`."""
+    """Engines that another process started, which are never killed or shut down."""
 
     is_attached = True
 
@@ -219,10 +215,6 @@ class AttachedSet(ProcessSet):
     def check(self) -> RankExit | None:
         """Return the client if it was closed. The controller reports engines that are gone."""
         return client_exit(self._client)
-
-    def stalled(self) -> RankExit | None:
-        """Return None: the processes may be on other hosts."""
-        return None
 
     def kill(self, *, reuse: bool = True) -> None:
         """Do nothing: the engines belong to another process."""

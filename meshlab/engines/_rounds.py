@@ -188,6 +188,8 @@ class RankSet(Protocol):
     backend: str
     is_attached: bool
     """True if another process started the ranks. Such ranks are never killed."""
+    launch_arguments: dict[str, Any] | None = None
+    """The arguments with which `launch` starts the same ranks again. None if another process started them."""
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Start the ranks and return their descriptions, in rank order."""
@@ -198,20 +200,19 @@ class RankSet(Protocol):
     def positions(self) -> list[Position]:
         """Return the last call that each rank entered, in rank order."""
 
-    def first_exit(self) -> RankExit | None:
-        """Return the exit that made the ranks stop responding: of the first rank that ended, or of another part.
+    # The defaults below are those of a set that cannot watch processes: its ranks are threads, or on other hosts.
 
-        None if all ranks and parts are running.
-        """
+    def first_exit(self) -> RankExit | None:
+        """Return the exit of the first rank or part that ended, so that ranks stop responding. None if all run."""
+        return None
 
     def check(self) -> RankExit | None:
-        """Return the same as `first_exit`, but immediately if nothing has ended.
-
-        It is called several times a second while ranks work, and also keeps the set in order.
-        """
+        """Return the same as `first_exit`, but immediately if nothing has ended. Called several times a second."""
+        return None
 
     def stalled(self) -> RankExit | None:
         """Return a rank or another part that exists, but is stopped. None if nothing is."""
+        return None
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt on every rank, as soon as it executes Python code."""
@@ -220,11 +221,21 @@ class RankSet(Protocol):
         """Kill all ranks immediately. With `reuse`, ranks that `start` can reuse may survive."""
 
     def log_tail(self) -> str:
-        """Return the last lines that the ranks printed."""
+        """Return the last lines that the ranks printed, unless they are printed elsewhere."""
+        return ""
+
+    def printed(self) -> str:
+        """Return what the ranks and their launcher printed, in the same case."""
+        return ""
+
+    def library_logs(self) -> list[str]:
+        """Return NCCL's debug output, by rank. The strings are empty unless NCCL_DEBUG is set."""
+        return [""] * self.size
 
     @property
     def client(self) -> Any:
         """The ipyparallel client, or None."""
+        return None
 
     def close(self) -> None:
         """Stop all ranks and clean up within 10 seconds, also while another thread is inside `start`.
@@ -273,7 +284,7 @@ class Round:
         # counts can be compared. None if all ranks are one group.
         self._groups = groups
         self._communicators = communicators or {}  # the ranks of those that the task may use
-        self._start = rank_set.positions()
+        self._before = rank_set.positions()
         self._responses: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
         self._cancel_reason = ""
         self._method = ""
@@ -350,7 +361,9 @@ class Round:
         """Describe where the ranks wait, and name those that are responsible, or else all that did not respond."""
         # The waiting ranks are usually the innocent ones: they are blocked in a collective until the rank that is
         # behind enters it. That rank may even have responded, if its function skipped the collective.
-        positions = [position.since(start) for position, start in zip(self._set.positions(), self._start, strict=True)]
+        positions = [
+            position.since(before) for position, before in zip(self._set.positions(), self._before, strict=True)
+        ]
         stalled = self._set.stalled()
         if stalled is not None:
             # A stopped process explains the wait by itself, whatever the ranks have called.
