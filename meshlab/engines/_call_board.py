@@ -201,6 +201,7 @@ class BoardComparer:
         header = f"{self._number} {number}:"
         text = ";".join("|".join(_numbers(counts) for counts in (call.send_counts, call.recv_counts)) for call in calls)
         self._board.write_text(header + text)
+        # Counts do not fit into the word of a call, and differ between ranks even if they match.
         texts: dict[int, str] = {}
         for _ in self._polls():
             for index in range(self._size):

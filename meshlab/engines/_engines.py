@@ -576,11 +576,9 @@ class Engines:
     # -- for `Lease` ---------------------------------------------------------------------------------------------------
 
     def _acquire(self, lease: Lease, *, hint: str = "wait for it, or cancel it") -> None:
-        """Acquire the engines, or raise if they are busy.
-
-        Other callers wait for a status query, because it is short. A status query never waits for a task: it raises if
-        one is running, or if another caller waits.
-        """
+        """Acquire the engines, or raise if they are busy."""
+        # Other callers wait for a status query, because it is short. A status query never waits for a task: it raises
+        # if one is running, or if another caller waits.
         with self._turn:
             self._n_waiting += not lease.is_query
             try:
@@ -640,11 +638,9 @@ class Engines:
     def _open_group_set(
         self, mesh: DeviceMesh, axis: str | Sequence[str], backend: str, *, separate: bool = False
     ) -> tuple[str, Groups]:
-        """Create the communicators of a set of groups unless they are open. Return the set and its name on the ranks.
-
-        Only the client creates and closes communicators, as a round on all ranks. If each rank decided on its own,
-        ranks with different histories would enter different splits and deadlock.
-        """
+        """Open the communicators of a set of groups unless they are open. Return its name on the ranks, and the set."""
+        # Only the client creates and closes communicators, as a round on all ranks. If each rank decided itself, ranks
+        # with different histories would enter different splits and deadlock.
         self.check_mesh(mesh)
         groups = mesh[axis]
         name = WORLD if groups.name == WORLD else f"{mesh.fingerprint} {groups.name}"

@@ -255,6 +255,7 @@ class LaunchedSet(ProcessSet):
         options: dict[str, Any] = {"delay": 0}
         if self._by_mpiexec:  # through a shell, which sends what mpiexec itself prints to the log
             options = {"mpi_cmd": ["/bin/sh", "-c", _TO_LOG, self._mpiexec]}
+        # The user's variables replace meshlab's settings, but neither the marks nor the files of the run.
         environment = {
             **_import_path(),
             **self._temporary_folder(),
