@@ -33,7 +33,7 @@ from meshlab.benchmark.on_ranks._timing import (
     measure_step,
     measure_together,
 )
-from meshlab.engines._engines import Lease
+from meshlab.engines._lease import Lease
 from meshlab.engines._memory import usable_bytes
 from meshlab.engines._rounds import RankInfo, Reply, number_of_gpus
 from meshlab.frames._schema import DEVICES

@@ -22,7 +22,8 @@ from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._estimate import Estimate, Pace, seconds_per_step
 from meshlab.benchmark._executor import Executor
-from meshlab.engines._engines import Engines, Lease
+from meshlab.engines._engines import Engines
+from meshlab.engines._lease import Lease
 from meshlab.engines._memory import local_buffer_bytes
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan

@@ -50,7 +50,7 @@ def opened_engines(
 
 def check_size(mesh: DeviceMesh, n: int, *, is_started: bool) -> None:
     """Raise if a mesh does not have `n` ranks, with the fix for ranks that a launcher has started or not."""
-    from meshlab.engines._engines import check_mesh_size
+    from meshlab.engines._checks import check_mesh_size
 
     try:
         check_mesh_size(mesh, n)

@@ -16,7 +16,7 @@ from meshlab.engines._launchers import launched_as
 def _run(options: argparse.Namespace) -> int:
     """Rehearse the communication of a training step on one or several layouts."""
     from meshlab.benchmark.rehearsal._rehearse import rehearse
-    from meshlab.engines._engines import check_mesh_size
+    from meshlab.engines._checks import check_mesh_size
     from meshlab.prediction._job import Job
 
     if options.out and Path(options.out).suffix != ".csv":

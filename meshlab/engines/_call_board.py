@@ -32,40 +32,7 @@ _TEXT_S = 0.5  # time to wait for the text of a call
 
 
 class CallBoard:
-    """The calls of all ranks of a host. Every rank opens the same file.
-
-    Parameters
-    ----------
-    size : int
-        The number of ranks.
-    path : path
-        The file, which `create_file` has written.
-    rank : int
-        This rank.
-    should_abort : callable, optional
-        Polled while the rank waits. If it returns True, the wait raises.
-    progress : callable, optional
-        Called while the rank waits. Needed if the library moves data only while the process calls it.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> from meshlab.comm._agreement import checksum
-    >>> from meshlab.comm._catalog import CATALOG
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "board"
-    ...     CallBoard.create_file(path, 2)
-    ...     members = [CallBoard(2, path, rank).join(7, (0, 1)) for rank in range(2)]
-    >>> calls = [Call(CATALOG["all_reduce"], None, None, n, np.dtype("int8"), "sum", None, False) for n in (4, 8)]
-    >>> for member, call in zip(members, calls):
-    ...     member.area[member.index] = (1 << CHECKSUM_BITS) + checksum([call])
-    >>> members[0].compare(calls[:1], True)
-    Traceback (most recent call last):
-    ...
-    meshlab.comm._agreement.MismatchError: ranks disagree: rank 0 of the group calls all_reduce count=4 dtype=int8
-    op=sum, but rank 1 calls all_reduce count=8 dtype=int8 op=sum; issue the same calls on every rank
-    """
+    """The calls of all ranks of a host. Every rank opens the same file, which `create_file` has written."""
 
     def __init__(
         self,
@@ -76,9 +43,12 @@ class CallBoard:
         progress: Callable[[], object] | None = None,
     ) -> None:
         self.rank = rank
+        # Both are called while the rank waits: the library may move data only while the process calls it, and the wait
+        # raises when `should_abort` returns True.
         self.progress = progress or (lambda: None)
         self.should_abort = should_abort or (lambda: False)
         self._size = size
+        # The descriptor stays open for its lock, which ends with the process, so that no rank waits for a dead one.
         self._file = os.open(path, os.O_RDWR)
         self._close = weakref.finalize(self, os.close, self._file)
         memory = memoryview(mmap.mmap(self._file, _n_bytes(size)))
@@ -101,15 +71,7 @@ class CallBoard:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def join(self, key: int, ranks: Sequence[int]) -> BoardComparer:
-        """Return the comparer of a communicator.
-
-        Parameters
-        ----------
-        key : int
-            A positive number that identifies the communicator on all its ranks.
-        ranks : sequence of int
-            The ranks of the group, in order.
-        """
+        """Return the comparer of a communicator. All its ranks pass the same positive `key`."""
         with self._locked():
             keys = self._keys.tolist()
             try:
@@ -205,15 +167,16 @@ class BoardComparer:
         deadline = time.monotonic() + _GRACE_S
         while min(self.area.tolist()) >> CHECKSUM_BITS < number and time.monotonic() < deadline:
             time.sleep(_PAUSE_S)
-        found = {index: other for index, other in enumerate(self.area.tolist()) if other >> CHECKSUM_BITS == number}
-        found[self.index] = word
-        first = min(found)
-        other = next((index for index in found if found[index] != found[first]), None)
+        words = {index: other for index, other in enumerate(self.area.tolist()) if other >> CHECKSUM_BITS == number}
+        words[self.index] = word
+        first = min(words)
+        other = next((index for index in words if words[index] != words[first]), None)
         if other is not None:
-            return mismatch_error(first, self._text(first, found[first]), other, self._text(other, found[other]))
+            return mismatch_error(first, self._text(first, words[first]), other, self._text(other, words[other]))
+        # No rank has posted another call with this number, so one has passed it without a comparison.
         passed = next((index for index in self._wrong(self.area.tolist(), word, True)), self.index)
-        now = self.area[passed]
-        place = f"call {now >> CHECKSUM_BITS}, {self._text(passed, now)}" if now != _LEFT else "the end"
+        latest = self.area[passed]
+        place = f"call {latest >> CHECKSUM_BITS}, {self._text(passed, latest)}" if latest != _LEFT else "the end"
         return CommunicatorError(
             f"ranks disagree: rank {self.index} of the group calls {self._text(self.index, word)} as call {number}, "
             f"but rank {passed} called something else and has reached {place}; issue the same calls on every rank"
@@ -236,8 +199,9 @@ class BoardComparer:
             return
         number = self.area[self.index] >> CHECKSUM_BITS
         header = f"{self._number} {number}:"
-        own = ";".join("|".join(_numbers(counts) for counts in (call.send_counts, call.recv_counts)) for call in calls)
-        self._board.write_text(header + own)
+        text = ";".join("|".join(_numbers(counts) for counts in (call.send_counts, call.recv_counts)) for call in calls)
+        self._board.write_text(header + text)
+        # Counts do not fit into the word of a call, and differ between ranks even if they match.
         texts: dict[int, str] = {}
         for _ in self._polls():
             for index in range(self._size):

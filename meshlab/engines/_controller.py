@@ -1,7 +1,7 @@
 """The controller of engines on this host: a hub and its schedulers, and the client that is connected to them.
 
-Functions of ipyparallel wait for messages without a limit, or with limits of their own. So all of them run in threads,
-for which nobody waits longer than necessary.
+Functions of ipyparallel wait for messages without a limit, or with other limits than the caller. So they run in
+threads, which are abandoned when the time is over.
 """
 
 from __future__ import annotations
@@ -37,33 +37,7 @@ def bounded(
     check: Callable[[], None] = lambda: None,
     threads: list[threading.Thread] | None = None,
 ) -> T:
-    """Call a function in a thread, and wait for it no longer than a time.
-
-    Parameters
-    ----------
-    function : callable
-        The function. If it does not return in time, its thread is abandoned.
-    timeout_s : float
-        The maximum time, in seconds.
-    check : callable, optional
-        Called repeatedly. If it raises, the thread is abandoned, too.
-    threads : list of threading.Thread, optional
-        The thread is added to it, so that the caller can find out whether it was abandoned.
-
-    Raises
-    ------
-    TimeoutError
-        If the function does not return in time.
-
-    Examples
-    --------
-    >>> bounded(lambda: 1 + 1, 5.0)
-    2
-    >>> bounded(threading.Event().wait, 0.1)
-    Traceback (most recent call last):
-    ...
-    TimeoutError
-    """
+    """Call a function in a thread, which is added to `threads`. Abandon it after a time, or if `check` raises."""
     future: Future[T] = Future()
 
     def call() -> None:
@@ -81,7 +55,7 @@ def bounded(
         left = deadline - time.monotonic()
         with contextlib.suppress(TimeoutError):
             return future.result(max(0.0, min(left, 10 * _TICK_S)))
-        if future.done():  # the function itself raised a TimeoutError
+        if future.done():  # the function itself raised a TimeoutError, or has just returned
             return future.result()
         if left <= 0:
             raise TimeoutError
@@ -89,19 +63,7 @@ def bounded(
 
 
 class Controller:
-    """A running controller.
-
-    Parameters
-    ----------
-    folder : pathlib.Path
-        An empty folder for its files and those of the client.
-    name : str
-        The id of the cluster.
-    launcher : {"mpi", "local"}
-        The launcher of the engines.
-    environment : mapping
-        Environment variables of its processes.
-    """
+    """A controller and the client that is connected to it. Its files and those of the client are in `folder`."""
 
     def __init__(self, folder: Path, name: str, launcher: str, environment: Mapping[str, str]) -> None:
         profile = folder / "profile"
@@ -115,15 +77,7 @@ class Controller:
         """The client. None before `connect`."""
 
     def start(self, deadline: float, check: Callable[[], None]) -> None:
-        """Start the processes and wait for the files with their addresses.
-
-        Parameters
-        ----------
-        deadline : float
-            The time, on the monotonic clock, at which an `EngineError` is raised.
-        check : callable
-            Called repeatedly while this method waits. It may raise.
-        """
+        """Start the processes and wait for the files with their addresses, until a time of the monotonic clock."""
         try:
             bounded(
                 lambda: self._cluster.start_controller_sync(
@@ -191,7 +145,7 @@ class Controller:
         return "\n".join(self._log().splitlines()[-12:])
 
     def _log(self) -> str:
-        # The launcher reads its file only once.
+        # Not with `get_output` while the file exists, because the launcher reads it only once.
         controller = self._cluster.controller
         file = None if controller is None else Path(controller.output_file)
         if file is not None and file.is_file():
@@ -211,11 +165,11 @@ class Controller:
         return self._has_lost_port() if lost is None else lost.how.startswith("exited")
 
     def _has_lost_port(self) -> bool:
-        # The processes that relay messages do not exit if they cannot bind a port, and relay nothing.
+        # The processes that relay messages do not exit if they cannot bind a port, but relay nothing.
         return _PORT_IN_USE in self._log()
 
     def lost(self, *, at_once: bool = False) -> RankExit | None:
-        """Return the process of the controller that has ended or is stopped. With `at_once`, without patience."""
+        """Return the process that has ended or is stopped, or the closed client. With `at_once`, without patience."""
         closed = None if self.client is None else client_exit(self.client)
         return closed or (self._parts.lost(0.0) if at_once else self._parts.lost())
 

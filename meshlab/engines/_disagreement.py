@@ -25,25 +25,12 @@ def find_disagreement(replies: Sequence[Reply]) -> tuple[int, list[int]] | None:
 
 
 def describe_disagreement(group: str, tails: Mapping[int, tuple[int, Sequence[str]]]) -> str:
-    """Describe the first difference.
-
-    Parameters
-    ----------
-    group : str
-        The name of the group.
-    tails : mapping of int to tuple
-        For every rank, the number of calls that are no longer known, and the signatures of the later ones.
-
-    Examples
-    --------
-    >>> describe_disagreement("tp_0", {4: (0, ["barrier", "all_reduce count=8"]), 5: (0, ["barrier"])})
-    'ranks disagree: as call 2 of tp_0, rank 4 called all_reduce count=8, but rank 5 called nothing'
-    """
-    # Only calls that all ranks still know can be compared by name.
+    """Describe the first difference. The tails are those of `meshlab.engines._positions.CallHistory.tail`, by rank."""
+    # Only calls that all ranks still have can be compared by name.
     start = max(n_before for n_before, _ in tails.values())
-    known = {rank: calls[start - n_before :] for rank, (n_before, calls) in tails.items()}
-    for number in range(max(len(calls) for calls in known.values())):
-        texts = {rank: calls[number] if number < len(calls) else "nothing" for rank, calls in known.items()}
+    recent = {rank: calls[start - n_before :] for rank, (n_before, calls) in tails.items()}
+    for number in range(max(len(calls) for calls in recent.values())):
+        texts = {rank: calls[number] if number < len(calls) else "nothing" for rank, calls in recent.items()}
         rank, text = next(iter(texts.items()))
         for other, other_text in texts.items():
             if other_text != text:

@@ -8,22 +8,22 @@ import secrets
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from meshlab.base import _markup as markup
 from meshlab.base._backends import BACKENDS, BackendFacts, check_backend, choice_text, openable_backends
-from meshlab.base._errors import CommunicatorError, EngineError, MeshError
+from meshlab.base._errors import EngineError
 from meshlab.base._hints import NEW_RANKS, Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.comm._compositions import with_compositions
-from meshlab.comm._worlds import beside_module, process_module
+from meshlab.comm._worlds import beside_module
+from meshlab.engines._checks import check_mesh_backends, check_mesh_size, check_packages_of
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
+from meshlab.engines._lease import Lease, raise_first_error
 from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, ranks_label, without_banner
 from meshlab.engines._verification import verify_mesh
 from meshlab.mesh._axes import WORLD
@@ -78,7 +78,7 @@ class Engines:
         self._timeout_s = timeout_s
         self._replacing = threading.Lock()
         self._turn = threading.Condition()  # guards the two fields below
-        self._lease: Lease | None = None
+        self._lease: Lease | None = None  # of the current task, whose ranks no other caller may use
         self._n_waiting = 0
         self._state: Literal["ready", "broken", "closing", "closed"] = "ready"
         self._why_broken = ""
@@ -90,8 +90,9 @@ class Engines:
         self.deadline_s = deadline_s
         self.ranks: tuple[RankInfo, ...] = rank_set.start(timeout_s)
         # Attaching twice to the same processes does not make two launches of them.
-        known = repr(sorted((info.host, info.pid) for info in self.ranks)).encode()
-        self.process_set = hashlib.blake2s(known, digest_size=6).hexdigest() if rank_set.is_attached else _new_name()
+        processes = repr(sorted((info.host, info.pid) for info in self.ranks)).encode()
+        name = hashlib.blake2s(processes, digest_size=6).hexdigest() if rank_set.is_attached else _new_name()
+        self.process_set = name
         """A unique name of the processes of the ranks. It changes when `restart` replaces all of them."""
         # Registered after the clean-up of the rank set, so that it runs before: a run is then cancelled, not failed.
         self._at_exit = partial(_call_if_alive, weakref.WeakMethod(self._cancel_at_exit))
@@ -130,7 +131,7 @@ class Engines:
     @property
     def launch_arguments(self) -> dict[str, Any] | None:
         """The arguments with which `launch` starts the same ranks again. None if another process started them."""
-        return getattr(self._rank_set, "launch_arguments", None)
+        return self._rank_set.launch_arguments
 
     @property
     def where(self) -> str:
@@ -218,13 +219,11 @@ class Engines:
 
         The strings are empty unless the engines were started with ``env={"NCCL_DEBUG": "INFO"}``.
         """
-        read_logs = getattr(self._rank_set, "library_logs", None)
-        return [""] * self.world_size if read_logs is None else read_logs()
+        return self._rank_set.library_logs()
 
     def _library_log(self) -> str:
         """Return what the ranks and their library printed, for the explanation of an error."""
-        printed: Callable[[], str] | None = getattr(self._rank_set, "printed", None)
-        parts = [] if printed is None else [without_banner(printed())]
+        parts = [without_banner(self._rank_set.printed())]
         for rank, log in enumerate(self.library_logs()):
             # Prefixes keep the rank: most lines of NCCL name only the process.
             parts += [f"[rank{rank}]: {line}" for line in log[-_MOST_LIBRARY_LOG:].splitlines()]
@@ -305,8 +304,6 @@ class Engines:
         >>> print(frame.attrs["tracebacks"][0].splitlines()[0])
         Traceback (most recent call last):
         """
-        import pandas as pd
-
         mesh = None if mesh is None else as_mesh(mesh, fill=self.world_size)
         if mesh is not None:
             self.check_mesh(mesh)
@@ -315,18 +312,7 @@ class Engines:
             replies = lease.call(function, mesh, axis, arguments, deadline_s=deadline_s)
         if check:
             raise_first_error(replies, task, self.ranks, hint="pass check=False for the values and errors of all ranks")
-        groups = (mesh or DeviceMesh(all_ranks=self.world_size))[axis]
-        names = groups.names
-        frame = pd.DataFrame(
-            {
-                "rank": [reply.rank for reply in replies],
-                "group": [names[groups.color[reply.rank]] for reply in replies],
-                "value": pd.Series([reply.value for reply in replies], dtype=object),
-                "error": pd.Series([reply.error for reply in replies], dtype="string"),
-            }
-        )
-        frame.attrs["tracebacks"] = {reply.rank: reply.trace for reply in replies if reply.error is not None}
-        return frame
+        return _frame_of(replies, (mesh or DeviceMesh(all_ranks=self.world_size))[axis])
 
     def verify(self, mesh: MeshLike) -> pd.DataFrame:
         """Check that all ranks agree on the mesh and that every group has exactly the expected members.
@@ -400,19 +386,7 @@ class Engines:
         'gloo'; create the mesh without backends=, or start the engines with backend='nccl'
         """
         check_mesh_size(mesh, self.world_size)
-        openable = openable_backends(self.backend)
-        for name, backend in mesh.backends.items():
-            if backend in openable:
-                continue
-            is_axis = name in mesh.axis_names
-            fix = f"create the {'mesh' if is_axis else 'group'} without {'backends' if is_axis else 'backend'}="
-            if backend in BACKENDS and set(mesh.backends.values()) <= set(openable_backends(backend)):
-                fix = Hint("{}, or start the engines with {}", fix, Argument("backend", backend))
-            raise EngineError(
-                f"{'axis' if is_axis else 'group'} {name!r} of the mesh has the backend {backend!r}, but the engines "
-                f"can open {choice_text(openable, 'and')}",
-                hint=fix,
-            )
+        check_mesh_backends(mesh, self.backend)
         if not self._rank_set.is_attached:
             for backend in {*mesh.backends.values()} - {self.backend}:
                 check_packages_of(backend)
@@ -602,11 +576,9 @@ class Engines:
     # -- for `Lease` ---------------------------------------------------------------------------------------------------
 
     def _acquire(self, lease: Lease, *, hint: str = "wait for it, or cancel it") -> None:
-        """Acquire the engines, or raise if they are busy.
-
-        Other callers wait for a status query, because it is short. A status query never waits for a task: it raises if
-        one is running, or if another caller waits.
-        """
+        """Acquire the engines, or raise if they are busy."""
+        # Other callers wait for a status query, because it is short. A status query never waits for a task: it raises
+        # if one is running, or if another caller waits.
         with self._turn:
             self._n_waiting += not lease.is_query
             try:
@@ -666,11 +638,9 @@ class Engines:
     def _open_group_set(
         self, mesh: DeviceMesh, axis: str | Sequence[str], backend: str, *, separate: bool = False
     ) -> tuple[str, Groups]:
-        """Create the communicators of a set of groups unless they are open. Return the set and its name on the ranks.
-
-        Only the client creates and closes communicators, as a round on all ranks. If each rank decided on its own,
-        ranks with different histories would enter different splits and deadlock.
-        """
+        """Open the communicators of a set of groups unless they are open. Return its name on the ranks, and the set."""
+        # Only the client creates and closes communicators, as a round on all ranks. If each rank decided itself, ranks
+        # with different histories would enter different splits and deadlock.
         self.check_mesh(mesh)
         groups = mesh[axis]
         name = WORLD if groups.name == WORLD else f"{mesh.fingerprint} {groups.name}"
@@ -685,24 +655,14 @@ class Engines:
             return name, groups
         if len(self._group_sets) >= _MOST_GROUP_SETS:
             oldest, _ = self._group_sets.popitem(last=False)
-            self._run_round(
-                "drop", [([oldest],)] * self.world_size, task="closing the least recently used communicators"
-            )
-        arguments = []
+            task = "closing the least recently used communicators"
+            self._run_round("drop", [([oldest],)] * self.world_size, task=task)
+        arguments: list[tuple[Any, ...]] = []
         for rank in range(self.world_size):
-            color = int(groups.color[rank])
+            color, key = int(groups.color[rank]), int(groups.key[rank])
             group = groups[color] if color >= 0 else None
-            arguments.append(
-                (
-                    name,
-                    None if group is None else color,
-                    int(groups.key[rank]),
-                    "" if group is None else group.name,
-                    () if group is None else group.ranks,
-                    separate,
-                    beside,
-                )
-            )
+            of_group = (None, key, "", ()) if group is None else (color, key, group.name, group.ranks)
+            arguments.append((name, *of_group, separate, beside))
         task = f"creating the communicators of {groups.name}"
         replies = self._run_round("split", arguments, task=task)
         raise_first_error(replies, task, self.ranks)
@@ -764,10 +724,10 @@ class Engines:
 
     def _raise_on_disagreement(self, replies: Sequence[Reply], task: str) -> None:
         """Raise if the ranks of a communicator called different collectives, although all functions have returned."""
-        found = find_disagreement(replies)
-        if found is None:
+        disagreement = find_disagreement(replies)
+        if disagreement is None:
             return
-        key, ranks = found
+        key, ranks = disagreement
         group = next(reply.calls[key].group for reply in replies if key in reply.calls)
         tails = self._run_round("recent_calls", [(key,)] * len(ranks), ranks=ranks, task="comparing the calls of ranks")
         reason = f"{describe_disagreement(group, {reply.rank: reply.value for reply in tails})} while {task}"
@@ -780,172 +740,25 @@ class Engines:
         raise EngineError(reason, hint=hint, rank=ranks[0], host=self.ranks[ranks[0]].host)
 
 
-class Lease:
-    """Exclusive use of engines within a ``with`` block.
+def _frame_of(replies: Sequence[Reply], groups: Groups) -> pd.DataFrame:
+    """Return the result of `Engines.run`."""
+    import pandas as pd
 
-    Parameters
-    ----------
-    engines : Engines
-        The engines.
-    task : str
-        The purpose, which other callers see as "busy with …". It can be changed during the block.
-    is_query : bool, default False
-        True for a short query of the state, for which other callers wait instead of raising.
-    cancel : callable, optional
-        A function that cancels the task because the engines are closed, and returns an event that is set when the task
-        has ended. By default the task is released with an error.
-
-    Raises
-    ------
-    EngineError
-        If the engines are busy, broken or closed. Raised on entry.
-    """
-
-    def __init__(
-        self,
-        engines: Engines,
-        task: str,
-        *,
-        is_query: bool = False,
-        cancel: Callable[[], threading.Event] | None = None,
-    ) -> None:
-        self.engines = engines
-        self.task = task
-        self.is_query = is_query
-        self.cancel = cancel
-
-    def __enter__(self) -> Lease:
-        self.engines._acquire(self)
-        try:
-            self.engines._check_usable()
-        except BaseException:
-            self.engines._release()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.engines._release()
-
-    def call(
-        self,
-        function: Callable[..., Any],
-        mesh: DeviceMesh | None = None,
-        axis: str | Sequence[str] = WORLD,
-        arguments: tuple[Any, ...] = (),
-        *,
-        also: Sequence[str] = (),
-        concurrent: Sequence[tuple[DeviceMesh, str]] = (),
-        ranks: Collection[int] | None = None,
-        deadline_s: float | None = None,
-    ) -> list[Reply]:
-        """Call ``function(communicator, *arguments)`` on every rank that is in a group along `axis`.
-
-        Parameters
-        ----------
-        function : callable
-            The function to call. Its first arguments are the rank's communicators along `axis`, `also` and
-            `concurrent`.
-        mesh : DeviceMesh, optional
-            The mesh that defines the groups. Required unless `axis` is ``"world"``.
-        axis : str or sequence of str, default "world"
-            The axis or axes, or a custom group.
-        arguments : tuple, default ()
-            Further arguments, identical on every rank.
-        also : sequence of str, default ()
-            Further axes, whose communicators follow that of `axis`, and use the same backend. Only ranks that are in a
-            group along all of them take part.
-        concurrent : sequence of (DeviceMesh, str), default ()
-            Further axes, each of a mesh, whose communicators may be used at the same time as each other and as the
-            others.
-        ranks : collection of int, optional
-            The ranks that take part. By default all ranks.
-        deadline_s : float, optional
-            Maximum duration, in seconds. By default the deadline of the engines.
-
-        Returns
-        -------
-        list of Reply
-            The responses, in rank order.
-        """
-        engines = self.engines
-        if engines.between_tasks is not None:
-            engines.between_tasks(self)
-        if mesh is None:
-            if axis != WORLD:
-                raise MeshError(f"axis {axis!r} needs a mesh", hint=Hint("pass {}", Argument("mesh")))
-            mesh = DeviceMesh(all_ranks=engines.world_size)
-        names, colors = [], []
-        communicators: dict[str, Sequence[int]] = {}
-        backend = engines.backend_of(mesh, axis)
-        wanted = [(mesh, one, backend, False) for one in (axis, *also)]
-        wanted += [(of, one, engines.backend_of(of, one), True) for of, one in concurrent]
-        for laid_out, one, backend, separate in wanted:
-            name, groups = engines._open_group_set(laid_out, one, backend, separate=separate)
-            names.append(name)
-            colors.append(groups.color)
-            communicators |= {group.name: group.ranks for group in groups}
-        members = [
-            rank
-            for rank in (range(engines.world_size) if ranks is None else sorted(ranks))
-            if all(color[rank] >= 0 for color in colors)
-        ]
-        # Pickled once, not once per rank. Threads share the objects, so that they can return results through them.
-        task = (function, arguments)
-        sent = task if engines._facts.in_process else _pickled(task)
-        # With several communicators, only ranks that share all of their groups must enter the same number of calls.
-        _, together = np.unique(np.stack(colors), axis=1, return_inverse=True)
-        replies = engines._run_round(
-            "run",
-            [(tuple(names), sent)] * len(members),
-            ranks=members,
-            groups=together.ravel().tolist(),
-            communicators=communicators,
-            task=self.task,
-            deadline_s=deadline_s,
-        )
-        engines._raise_on_disagreement(replies, self.task)
-        return replies
-
-    def on_every_rank(self, method: str, *arguments: Any) -> list[Reply]:
-        """Call a method of the worker on every rank."""
-        return self.engines._run_round(method, [arguments] * self.engines.world_size, task=self.task)
-
-    def on_ranks(self, method: str, ranks: Sequence[int], *arguments: Any) -> list[Reply]:
-        """Call a method of the worker on some ranks."""
-        return self.engines._run_round(method, [arguments] * len(ranks), ranks=ranks, task=self.task)
-
-    def relaunch(self) -> bool:
-        """Replace all ranks by new processes. Return False if that is impossible, and only communicators are new."""
-        engines = self.engines
-        if engines._rank_set.is_attached:
-            engines._close_group_sets("to create new ones")
-            return False
-        engines._replace_ranks("they are being replaced", reuse=False)
-        return True
+    names = groups.names
+    frame = pd.DataFrame(
+        {
+            "rank": [reply.rank for reply in replies],
+            "group": [names[groups.color[reply.rank]] for reply in replies],
+            "value": pd.Series([reply.value for reply in replies], dtype=object),
+            "error": pd.Series([reply.error for reply in replies], dtype="string"),
+        }
+    )
+    frame.attrs["tracebacks"] = {reply.rank: reply.trace for reply in replies if reply.error is not None}
+    return frame
 
 
 def _new_name() -> str:
     return secrets.token_hex(6)
-
-
-def check_packages_of(backend: str) -> None:
-    """Raise an `EngineError` if this Python lacks a package of a backend, before any rank needs it."""
-    try:
-        process_module(backend).check_installed()
-    except CommunicatorError as error:
-        raise EngineError(error.message, hint=error.hint) from None
-
-
-def check_mesh_size(mesh: DeviceMesh, n: int) -> None:
-    """Raise a `MeshError` unless the mesh has `n` ranks."""
-    if mesh.world_size != n:
-        raise MeshError(
-            f"{mesh} has {mesh.world_size} rank{'s' * (mesh.world_size != 1)}, but there {'is' if n == 1 else 'are'} "
-            f"{n} engine{'s' * (n != 1)}",
-            hint=f"start {mesh.world_size}, or let an axis take all other ranks: DeviceMesh('…=-1', world_size={n})",
-        )
 
 
 def _call_if_alive(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
@@ -956,33 +769,3 @@ def _call_if_alive(reference: weakref.WeakMethod[Callable[[], None]]) -> None:
 
 def _closed_error() -> EngineError:
     return EngineError("the engines are closed", hint="call launch() to start new ones")
-
-
-def _pickled(task: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes:
-    import cloudpickle
-
-    try:
-        return bytes(cloudpickle.dumps(task))
-    except Exception as error:
-        raise EngineError(
-            f"cannot pickle the function or its arguments: {error}",
-            hint="remove open files, locks and widgets from them",
-        ) from error
-
-
-def raise_first_error(replies: Sequence[Reply], task: str, infos: Sequence[RankInfo], *, hint: str = "") -> None:
-    """Raise an `EngineError` if the function raised on any rank."""
-    failed = [reply for reply in replies if reply.error is not None]
-    if failed:
-        first = failed[0]
-        n_more = len(failed) - 1
-        others = f", and {n_more} other rank{'s' * (n_more != 1)} failed too" if n_more else ""
-        what = "was interrupted" if first.is_interrupt else "failed"
-        error = "" if first.is_interrupt else f": {first.error}"
-        raise EngineError(
-            f"rank {first.rank} {what} while {task}{error}{others}",
-            hint=hint,
-            rank=first.rank,
-            host=infos[first.rank].host,
-            log=first.trace,
-        ) from first.exception

@@ -11,24 +11,9 @@ from types import FrameType
 
 @contextmanager
 def interrupts_kept() -> Iterator[None]:
-    """Raise KeyboardInterrupt at the latest at the end of a with statement, even if a library has swallowed it.
-
-    A bare ``except:`` around an import discards it, and the user would have to press Ctrl-C again. Only in the main
-    thread, and only if Ctrl-C has its usual effect there.
-
-    Examples
-    --------
-    >>> import os
-    >>> try:
-    ...     with interrupts_kept():
-    ...         try:
-    ...             os.kill(os.getpid(), signal.SIGINT)
-    ...         except:
-    ...             pass
-    ... except KeyboardInterrupt:
-    ...     print("interrupted")
-    interrupted
-    """
+    """Raise KeyboardInterrupt at the latest at the end of a with statement, even if a library has swallowed it."""
+    # A bare ``except:`` around an import discards it, and the user would have to press Ctrl-C again. Only in the main
+    # thread, and only if Ctrl-C has its usual effect there.
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         yield

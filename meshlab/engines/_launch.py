@@ -9,7 +9,8 @@ from meshlab.base._backends import BACKENDS, GPU_BACKENDS, automatic_backend, ch
 from meshlab.base._errors import EngineError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.comm._agreement import CHECKS, Checks
-from meshlab.engines._engines import Engines, check_packages_of
+from meshlab.engines._checks import check_packages_of
+from meshlab.engines._engines import Engines
 from meshlab.engines._rounds import RankSet
 
 _DEADLINE_S = 30.0
@@ -75,14 +76,7 @@ def launch(
     ...     engines.run(lambda comm: comm.size)["value"].tolist()
     [2, 2]
     """
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise EngineError(f"n must be a positive integer, not {n!r}", hint="pass the number of ranks to launch()")
-    check_backend(backend, EngineError, names=("auto", *BACKENDS))
-    if checks not in CHECKS:
-        similar = did_you_mean(checks, CHECKS, synonyms={"none": "off", "always": "all"})
-        raise EngineError(f"unknown checks {checks!r}{similar}", hint=f"choose one of {', '.join(CHECKS)}")
-    if devices is not None and len(devices) != n:
-        raise EngineError(f"devices has {len(devices)} entries, but there are {n} ranks", hint="pass one per rank")
+    _check_arguments(n, backend, devices, checks)
     if backend == "auto":
         backend = automatic_backend(has_gpus=count_gpus() >= n)
     rank_set: RankSet
@@ -103,6 +97,17 @@ def launch(
         check_packages_of(backend)
         rank_set = LaunchedSet(n, backend, devices=devices, env=env, checks=checks)
     return Engines(rank_set, deadline_s=deadline_s, timeout_s=timeout_s)
+
+
+def _check_arguments(n: int, backend: str, devices: Sequence[int] | None, checks: str) -> None:
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise EngineError(f"n must be a positive integer, not {n!r}", hint="pass the number of ranks to launch()")
+    check_backend(backend, EngineError, names=("auto", *BACKENDS))
+    if checks not in CHECKS:
+        similar = did_you_mean(checks, CHECKS, synonyms={"none": "off", "always": "all"})
+        raise EngineError(f"unknown checks {checks!r}{similar}", hint=f"choose one of {', '.join(CHECKS)}")
+    if devices is not None and len(devices) != n:
+        raise EngineError(f"devices has {len(devices)} entries, but there are {n} ranks", hint="pass one per rank")
 
 
 def count_gpus() -> int:

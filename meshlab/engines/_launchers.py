@@ -15,24 +15,7 @@ _LAUNCHERS = (
 
 
 def launched_as(environ: Mapping[str, str] | None = None) -> tuple[int, int] | None:
-    """Return the rank of this process and the number of processes, if mpiexec or srun started several.
-
-    Parameters
-    ----------
-    environ : mapping, optional
-        The environment variables. By default those of this process.
-
-    Returns
-    -------
-    rank, size : int
-        The rank of this process, and the number of processes. None instead of the pair if there is no launcher, or only
-        one process.
-
-    Examples
-    --------
-    >>> launched_as({"PMI_RANK": "1", "PMI_SIZE": "4"}), launched_as({"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1"})
-    ((1, 4), None)
-    """
+    """Return the rank of this process and the number of processes, or None unless mpiexec or srun started several."""
     variables = os.environ if environ is None else environ
     for rank, size in _LAUNCHERS:
         if variables.get(rank, "").isdecimal() and variables.get(size, "").isdecimal() and int(variables[size]) > 1:

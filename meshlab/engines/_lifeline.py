@@ -1,7 +1,8 @@
 """Run a module in a process that ends even if the client and its reaper are both gone.
 
-The reaper stops the processes of a run when their client has ended. If somebody kills the reaper together with the
-client, the first process of the run that notices it starts a new reaper, and the others end themselves.
+The reaper stops the processes of a run when their client has ended. If the reaper was killed together with the client,
+the first process of the run that notices it starts a new reaper. If this one does not kill a process in time, either,
+the process ends itself.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def command(role: str, module: str) -> list[str]:
 def main(role: str, module: str, *arguments: str) -> None:
     """Run a module like ``python -m``, while a thread waits for the end of the client."""
     if role == "controller":
-        # The schedulers are forked from the controller.
+        # The schedulers are forked from the controller, and a fork keeps only the thread that calls it: they have no
+        # thread that watches the client.
         os.register_at_fork(after_in_child=_end_with_parent)
     threading.Thread(target=_guard, args=(role, os.getppid()), name="meshlab lifeline", daemon=True).start()
     sys.argv = [module, *arguments]
@@ -51,28 +53,30 @@ def main(role: str, module: str, *arguments: str) -> None:
 
 
 def _end_with_parent() -> None:
-    """Make the kernel kill this process when the thread that created it ends."""
+    """Make the kernel kill this process when the thread that forked it ends."""
     with contextlib.suppress(AttributeError, OSError):  # only Linux has prctl
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _guard(role: str, parent: int) -> None:
-    """Wait for the end of the client. Then start a new reaper, unless the one of the client does its work."""
+    """Wait for the end of the client, and start a new reaper if this process then still exists after a while."""
     reaper = json.loads(os.environ[REAPER])
     folder, client, created = reaper[-3], int(reaper[-2]), float(reaper[-1])
     shell = _opened(parent) if role == "rank" else -1
     descriptor = _opened(client)
     # The client is checked after it was opened, because another process may have its number by now.
     while is_running(client, created):
-        watched = [one for one in (descriptor, shell) if one >= 0]
         # A descriptor is readable when its process has ended.
-        ended, _, _ = select.select(watched, [], [], None if descriptor >= 0 else _POLL_S)
+        descriptors = [number for number in (descriptor, shell) if number >= 0]
+        ended, _, _ = select.select(descriptors, [], [], None if descriptor >= 0 else _POLL_S)
         if shell in ended:
-            # The kernel has made another process the parent, and nobody else records the exit of this rank.
+            # The exit of this rank would have no record, because only its shell writes one. The client takes the first
+            # record for the culprit, so this one is written before the rank ends.
             with Path(os.environ["MESHLAB_EXITS"]).open("a") as file:
                 file.write(f"{parent} {WITHOUT_SHELL}\n")
             os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(_GRACE_S[role])
+    # The file with O_EXCL elects one process, so that only one reaper starts.
     with contextlib.suppress(OSError):  # another process was first, or the folder is gone
         os.close(os.open(Path(folder) / "orphaned", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         subprocess.Popen(

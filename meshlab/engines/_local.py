@@ -8,7 +8,9 @@ import math
 import os
 import re
 import secrets
+import shutil
 import signal
+import site
 import sys
 import tempfile
 import threading
@@ -18,6 +20,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
@@ -25,7 +29,7 @@ from meshlab.engines._call_board import CallBoard
 from meshlab.engines._controller import Controller
 from meshlab.engines._interrupts import interrupts_kept
 from meshlab.engines._lifeline import REAPER, WITHOUT_SHELL, command
-from meshlab.engines._parts import STOPPED, Parts, how_ended, is_stopped
+from meshlab.engines._parts import STOPPED, Parts
 from meshlab.engines._processes import ProcessSet
 from meshlab.engines._reaper import RUN, Reaper, clean_up, kill_processes, marked_processes, remove_files
 from meshlab.engines._rounds import RankExit, RankInfo, WorkerConfig
@@ -47,6 +51,7 @@ _CLOSE_S = 1.0  # time that the ranks get to end themselves when the engines are
 _ABANDONED_S = 2.0  # time to wait for a start that was interrupted, after its processes have ended
 _ANSWER_S = 2.0  # time that the controller gets to answer before a restart replaces it
 _LINE_S = 0.3  # time in which the shell of a rank that has ended records its exit
+_EXIT_S = 1.5  # time to look for an exit, from the moment at which no process is in teardown any more
 _POLL_S = 0.01
 _CONTROLLERS = 3  # maximum number of controllers that a start tries
 
@@ -67,51 +72,25 @@ _LONGEST_TMPDIR = 64  # characters, because the path of a socket has at most 107
 
 
 def find_mpiexec() -> str:
-    """Return the path of the `mpiexec` that belongs to this environment's MPI library.
-
-    The ``bin`` folder of the running Python is searched before PATH, because the `mpiexec` of a different MPI library
-    starts ranks that do not find each other. The environment variable MESHLAB_MPIEXEC overrides the search.
-
-    Raises
-    ------
-    EngineError
-        If no `mpiexec` is found.
-    """
-    chosen = os.environ.get("MESHLAB_MPIEXEC")
-    if chosen:
-        return chosen
-    own = Path(sys.prefix) / "bin" / "mpiexec"
-    if own.exists():
-        return str(own)
-    import shutil
-
-    found = shutil.which("mpiexec")
-    if found is None:
+    """Return MESHLAB_MPIEXEC, or else the path of the `mpiexec` of this environment's MPI library."""
+    if override := os.environ.get("MESHLAB_MPIEXEC"):
+        return override
+    # First the folder of this Python, because the mpiexec of another library starts ranks that do not find each other.
+    installed = Path(sys.prefix) / "bin" / "mpiexec"
+    path = str(installed) if installed.exists() else shutil.which("mpiexec")
+    if path is None:
         raise EngineError("no mpiexec found", hint="run pip install mpich, or use launch(n, backend='threads')")
-    return found
+    return path
 
 
 class LaunchedSet(ProcessSet):
-    """Engines on this host with a dedicated controller, started by this process. Implements `RankSet`.
+    """Engines on this host with a dedicated controller, started by this process."""
 
-    Profile, connection files and logs are in a private folder of the run. The controller and the ranks listen on the
-    loopback device. Their messages are encrypted with CurveZMQ, or only signed if libzmq has no encryption.
-
-    Parameters
-    ----------
-    size : int
-        The number of ranks.
-    backend : str, default "mpi"
-        A backend whose ranks are processes. Those of MPI are started by one mpiexec and stop together. Those of NCCL
-        are started separately, each on one GPU, and the ones that survive a fault are reused. Those of Gloo are started
-        separately, and all of them are replaced after a fault.
-    devices : sequence of int, optional
-        CUDA device index of each rank, for NCCL. By default rank r uses device r.
-    env : mapping, optional
-        Environment variables of the engines.
-    checks : {"first", "all", "off"}, default "first"
-        The calls that are compared between ranks.
-    """
+    # Profile, connection files and logs are in a private folder of the run. The controller and the ranks listen on the
+    # loopback device. Their messages are encrypted with CurveZMQ, or only signed if libzmq has no encryption.
+    #
+    # MPI's ranks are started by one mpiexec and stop together. NCCL's ranks are started separately, and those that
+    # survive a fault are reused. Gloo's ranks are started separately, and all of them are replaced after a fault.
 
     is_attached = False
 
@@ -191,11 +170,8 @@ class LaunchedSet(ProcessSet):
     def _start_controller(self, deadline: float) -> None:
         controller = self._controller
         if controller is not None:
-            if (
-                not self._is_controller_suspect
-                and controller.lost(at_once=True) is None
-                and controller.answers(_ANSWER_S)
-            ):
+            is_well = not self._is_controller_suspect and controller.lost(at_once=True) is None
+            if is_well and controller.answers(_ANSWER_S):
                 return
             # Its engines cannot be reached by another one.
             controller.close()
@@ -247,16 +223,14 @@ class LaunchedSet(ProcessSet):
 
     def _watch_proxies(self, infos: Sequence[RankInfo]) -> None:
         """Watch the processes between the launcher and the shells of the ranks. Open MPI has none."""
-        import psutil
-
-        with contextlib.suppress(psutil.NoSuchProcess):  # a rank that is gone is noticed anyway
+        with contextlib.suppress(psutil.NoSuchProcess):  # every check finds a rank that is gone
             for pid in sorted({psutil.Process(info.parent_pid).ppid() for info in infos} - {self._launcher.pid}):
                 self._proxies.add("the proxy of the MPI launcher", psutil.Process(pid))
 
     def _surviving_engines(self) -> list[int]:
         """Return the engines that can be reused."""
-        # An engine that is still listed although its rank was killed is one whose death has not been noticed. A rank
-        # with a GPU is only gone when its memory is free.
+        # The controller still lists an engine whose rank was killed a moment ago. A rank with a GPU is only gone when
+        # its memory is free.
         deadline = time.monotonic() + (_TEARDOWN_S if self._facts.on_gpus else _UNNOTICED_S)
         while self._killed & set(self._uuids().values()) and time.monotonic() < deadline:
             self._check_closing()
@@ -272,16 +246,16 @@ class LaunchedSet(ProcessSet):
 
     def _engines_by_rank(self, survivors: Sequence[int], engines: Sequence[int]) -> list[int]:
         """Return the engines in rank order. A surviving engine keeps its rank, and with it its GPU."""
-        kept = {rank: engine for rank, engine in enumerate(self._engine_ids) if engine in survivors}
-        new = iter([engine for engine in engines if engine not in kept.values()])
-        return [kept[rank] if rank in kept else next(new) for rank in range(self.size)]
+        by_rank = {rank: engine for rank, engine in enumerate(self._engine_ids) if engine in survivors}
+        new = iter([engine for engine in engines if engine not in by_rank.values()])
+        return [by_rank[rank] if rank in by_rank else next(new) for rank in range(self.size)]
 
     def _launch_engines(self, n: int, deadline: float) -> None:
         shell = ["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", *command("rank", "ipyparallel.engine")]
-        # What mpiexec itself prints goes to the log, too.
-        options: dict[str, Any] = (
-            {"mpi_cmd": ["/bin/sh", "-c", _TO_LOG, self._mpiexec]} if self._by_mpiexec else {"delay": 0}
-        )
+        options: dict[str, Any] = {"delay": 0}
+        if self._by_mpiexec:  # through a shell, which sends what mpiexec itself prints to the log
+            options = {"mpi_cmd": ["/bin/sh", "-c", _TO_LOG, self._mpiexec]}
+        # The user's variables replace meshlab's settings, but neither the marks nor the files of the run.
         environment = {
             **_import_path(),
             **self._temporary_folder(),
@@ -365,10 +339,11 @@ class LaunchedSet(ProcessSet):
 
     def check(self) -> RankExit | None:
         """Return the exit of a rank, the launcher or the controller. Start a new reaper if it is gone."""
-        now = time.monotonic()
-        if now - self._checked_at < _LINE_S / 2:
+        # Every check reads /proc for every process, so those of a wait that polls faster are skipped.
+        time_s = time.monotonic()
+        if time_s - self._checked_at < _LINE_S / 2:
             return None
-        self._checked_at = now
+        self._checked_at = time_s
         self._reaper.renew()
         lost = self._lost_part()
         if lost is not None:
@@ -398,18 +373,18 @@ class LaunchedSet(ProcessSet):
         # ipyparallel may report the death before the shell has written its line: the shell only continues when the
         # kernel has torn the process down. With a GPU that takes up to a second, or more if much memory is mapped, and
         # the process is a zombie for so long.
-        begin = now = time.monotonic()
-        deadline, last = now + 1.5, now + _TEARDOWN_S
-        while now < deadline:
-            found = self._lost_part() or self._recorded_exit()
-            if found is None and now - begin > _LINE_S:
-                found = self._unrecorded_exit()
-            if found is not None:
-                return found
+        begin = time_s = time.monotonic()
+        deadline, last = begin + _EXIT_S, begin + _TEARDOWN_S
+        while time_s < deadline:
+            rank_exit = self._lost_part() or self._recorded_exit()
+            if rank_exit is None and time_s - begin > _LINE_S:
+                rank_exit = self._unrecorded_exit()
+            if rank_exit is not None:
+                return rank_exit
             time.sleep(_POLL_S)
-            now = time.monotonic()
-            if now < last and self._is_dying():
-                deadline = now + 1.5
+            time_s = time.monotonic()
+            if time_s < last and any(_status(info.pid) == psutil.STATUS_ZOMBIE for info in self._infos):
+                deadline = time_s + _EXIT_S
         return None
 
     def _recorded_exit(self) -> RankExit | None:
@@ -427,7 +402,7 @@ class LaunchedSet(ProcessSet):
         return None
 
     def _unrecorded_exit(self) -> RankExit | None:
-        """Return an exit that nobody has recorded: of the launcher or its proxy, or of a stopped process."""
+        """Return an exit without a record: of the launcher or its proxy, or of a stopped process."""
         stalled = self.stalled()
         if stalled is not None:
             return stalled
@@ -438,15 +413,6 @@ class LaunchedSet(ProcessSet):
         if self._by_mpiexec:
             return RankExit(None, "ended", f"the MPI launcher (process {self._launcher.pid})")
         return RankExit(without_shell[0], _how(WITHOUT_SHELL))
-
-    def _is_dying(self) -> bool:
-        import psutil
-
-        for info in self._infos:
-            with contextlib.suppress(psutil.Error):
-                if psutil.Process(info.pid).status() == psutil.STATUS_ZOMBIE:
-                    return True
-        return False
 
     def interrupt(self) -> None:
         """Send SIGINT to the process of every rank."""
@@ -507,7 +473,7 @@ class LaunchedSet(ProcessSet):
         return {"NCCL_DEBUG_FILE": str(self._folder / "nccl-%p.log")} if is_debug else {}
 
     def library_logs(self) -> list[str]:
-        """Return NCCL's debug output, by rank. The strings are empty unless NCCL_DEBUG is set."""
+        """Return NCCL's debug output, by rank."""
         logs = []
         for info in self._infos:
             try:
@@ -572,23 +538,20 @@ def _how(code: int) -> str:
     return f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
 
 
-def _is_alive(pid: int) -> bool:
-    """Return whether a process exists and has not ended."""
-    import psutil
-
+def _status(pid: int) -> str:
+    """Return the status of a process as psutil names it. An empty string if the process does not exist."""
     try:
-        return not how_ended(psutil.Process(pid))
+        return str(psutil.Process(pid).status())
     except psutil.Error:
-        return False
+        return ""
+
+
+def _is_alive(pid: int) -> bool:
+    return _status(pid) not in ("", psutil.STATUS_ZOMBIE)
 
 
 def _is_stopped(pid: int) -> bool:
-    import psutil
-
-    try:
-        return is_stopped(psutil.Process(pid))
-    except psutil.Error:
-        return False
+    return _status(pid) == psutil.STATUS_STOPPED
 
 
 def _engines(n: int) -> str:
@@ -597,22 +560,16 @@ def _engines(n: int) -> str:
 
 def _import_path() -> dict[str, str]:
     """Let the engines import the same meshlab as this process, even if it is not installed."""
-    import site
-
     home = str(Path(__file__).parents[2])
     if home in [*site.getsitepackages(), site.getusersitepackages()]:
         return {}
-    known = os.environ.get("PYTHONPATH")
-    return {"PYTHONPATH": f"{home}{os.pathsep}{known}" if known else home}
+    path = os.environ.get("PYTHONPATH")
+    return {"PYTHONPATH": f"{home}{os.pathsep}{path}" if path else home}
 
 
 def _loopback_settings() -> dict[str, str]:
-    """Make the network layers of MPI listen on the loopback device, because all ranks are on this host.
-
-    Otherwise other hosts can connect to the ranks, although ranks of one host communicate through shared memory.
-    """
-    import psutil
-
+    """Make the network layers of MPI listen on the loopback device, which other hosts cannot reach."""
+    # Ranks of one host communicate through shared memory, but their library also opens ports by default.
     for name, addresses in psutil.net_if_addrs().items():
         if any(address.address == "127.0.0.1" for address in addresses):
             # MPICH is built on UCX and libfabric, and uses the first one unless MPIR_CVAR_CH4_NETMOD is "ofi".

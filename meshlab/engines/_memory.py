@@ -33,30 +33,14 @@ _LIMITS = (
 
 
 def host_free_bytes(root: str = "/") -> int:
-    """Return the memory that this process can still allocate, within the limits of the host and of its container.
-
-    Parameters
-    ----------
-    root : str, default "/"
-        The folder that contains ``sys``.
-
-    Returns
-    -------
-    int
-        The memory, in bytes.
-
-    Examples
-    --------
-    >>> host_free_bytes() > 0
-    True
-    """
+    """Return the memory that this process can still allocate, within the limits of the host and of its container."""
     import psutil
 
     free = int(psutil.virtual_memory().available)
-    for limit, used, stat in _LIMITS:
+    for limit, usage, stat in _LIMITS:
         folder = Path(root) / "sys/fs/cgroup"
         try:
-            allowed = int((folder / limit).read_text()) - int((folder / used).read_text())
+            allowed = int((folder / limit).read_text()) - int((folder / usage).read_text())
             lines = dict(line.split() for line in (folder / stat).read_text().splitlines())
         except (OSError, ValueError):  # no such file, or "max"
             continue
@@ -79,20 +63,7 @@ def check_host_memory(n: int) -> None:
 
 
 def free_bytes(comm: Any) -> tuple[bool, int]:
-    """Return the free memory for the arrays of this rank.
-
-    Parameters
-    ----------
-    comm : Communicator
-        A communicator of the rank.
-
-    Returns
-    -------
-    is_shared : bool
-        True for host memory, which all ranks of the host share. False for GPU memory, which one rank uses.
-    n_bytes : int
-        The free memory, in bytes.
-    """
+    """Return whether the arrays of this rank are in memory that all ranks of the host share, and its free bytes."""
     if not hasattr(comm.xp, "cuda"):
         return True, host_free_bytes()
     free, _ = comm.xp.cuda.runtime.memGetInfo()
@@ -100,17 +71,8 @@ def free_bytes(comm: Any) -> tuple[bool, int]:
 
 
 def usable_bytes(free: Sequence[tuple[bool, int]], hosts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the memory that the buffers of each rank may use, in bytes. The ranks of a host share its memory.
+    """Return the memory that the buffers of each rank may use, of the results of `free_bytes` and the hosts by rank.
 
-    Parameters
-    ----------
-    free : sequence of (bool, int)
-        The result of `free_bytes` on each rank.
-    hosts : sequence of str
-        The host of each rank.
-
-    Examples
-    --------
     >>> usable_bytes([(True, 1000), (True, 1000)], ["a", "a"]).tolist()
     [400, 400]
     """
@@ -122,18 +84,7 @@ def usable_bytes(free: Sequence[tuple[bool, int]], hosts: Sequence[str]) -> npt.
 
 
 def local_buffer_bytes(engines: Engines) -> int | None:
-    """Return the memory that buffers of one rank may use, if it is known without querying the ranks.
-
-    Parameters
-    ----------
-    engines : Engines
-        The engines.
-
-    Returns
-    -------
-    int or None
-        The memory, in bytes. None if the ranks use GPUs or run on other hosts.
-    """
+    """Return the memory that buffers of one rank may use. None if only the ranks can read it: GPUs, or other hosts."""
     if engines.backend in GPU_BACKENDS or {info.host for info in engines.ranks} != {socket.gethostname()}:
         return None
     return int(USABLE * host_free_bytes() / engines.world_size)

@@ -9,37 +9,19 @@ from contextlib import suppress
 from typing import Any
 
 from meshlab.base._errors import EngineError
-from meshlab.engines._engines import Engines, Lease
+from meshlab.engines._engines import Engines
+from meshlab.engines._lease import Lease
 from meshlab.engines._sampler import Sampler
 
 _PERIOD_S = 1.0
 
 
 class LoadMonitor:
-    """The latest readings of the hosts of some engines, until it is closed.
+    """The latest readings of the hosts of some engines, or of this host, until it is closed."""
 
-    On each host, a process with the lowest priority reads the driver and the processors once per second. The process of
-    this host is read directly. Those of other hosts are read through a rank: while the ranks are idle, or between two
-    tasks of a run, never while they measure.
-
-    Parameters
-    ----------
-    engines : Engines, optional
-        The engines. By default only this host is read.
-    this_host : str, optional
-        The name of the host of the calling process. By default that of the operating system.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> with ml.launch(2, backend="threads") as engines:
-    ...     monitor = LoadMonitor(engines)
-    ...     while not (readings := monitor.read()):
-    ...         time.sleep(0.1)
-    ...     monitor.close()
-    >>> len(readings), "cpu_percent" in readings[0]
-    (1, True)
-    """
+    # On each host, a process with the lowest priority reads the driver and the processors once per second. The process
+    # of this host is read directly. Those of other hosts are read through a rank: while the ranks are idle, or between
+    # two tasks of a run, never while they measure.
 
     def __init__(self, engines: Engines | None = None, *, this_host: str | None = None) -> None:
         self._engines = engines

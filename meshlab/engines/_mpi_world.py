@@ -27,7 +27,7 @@ from meshlab.comm._worlds import process_module
 from meshlab.engines._engines import Engines
 from meshlab.engines._positions import Position, Positions
 from meshlab.engines._reaper import remove_files, shared_memory_files
-from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, Reply
+from meshlab.engines._rounds import RankDiedError, RankInfo, RankSet, Reply
 from meshlab.engines._worker import Worker
 
 if TYPE_CHECKING:
@@ -145,12 +145,11 @@ def _settle(future: Future[Reply], reply: Reply) -> None:
         future.set_result(reply)
 
 
-class MpiWorldSet:
-    """The ranks as seen from rank 0. Implements `meshlab.engines._rounds.RankSet`.
+class MpiWorldSet(RankSet):
+    """The ranks as seen from rank 0. If one dies, the launcher kills all of them, including this process."""
 
-    A single thread sends the tasks of a round, runs rank 0's task and collects the replies. So MPI is called from one
-    thread at a time, which is all that some MPI libraries support.
-    """
+    # A single thread sends the tasks of a round, runs rank 0's task and collects the replies. So MPI is called from one
+    # thread at a time, which is all that some MPI libraries support.
 
     is_attached = True
 
@@ -185,14 +184,14 @@ class MpiWorldSet:
     def _work(self) -> None:
         task = self._tasks.get()
         while task is not None:
-            own: tuple[str, tuple[Any, ...], Future[Reply]] | None = None
+            task_of_0: tuple[str, tuple[Any, ...], Future[Reply]] | None = None
             waiting: dict[int, Future[Reply]] = {}
             # Send the tasks of all other ranks before running rank 0's, which may wait for them in a collective. The
             # end of a round is not marked in the queue, but its tasks follow each other immediately.
             while task is not None:
                 rank, method, arguments, future = task
                 if rank == 0:
-                    own = method, arguments, future
+                    task_of_0 = method, arguments, future
                 else:
                     self._control.send((method, arguments), dest=rank)
                     waiting[rank] = future
@@ -200,8 +199,9 @@ class MpiWorldSet:
                     task = self._tasks.get(timeout=_ROUND_S)
                 except queue.Empty:
                     break
-            if own is not None:
-                _settle(own[2], self._serve_own(own[0], own[1]))
+            if task_of_0 is not None:
+                method, arguments, future = task_of_0
+                _settle(future, self._serve_rank_0(method, arguments))
             while waiting:
                 for rank in [rank for rank in waiting if self._control.iprobe(source=rank)]:
                     _settle(waiting.pop(rank), _unpacked(rank, self._control.recv(source=rank)))
@@ -209,7 +209,7 @@ class MpiWorldSet:
             if task is not None:
                 task = self._tasks.get()
 
-    def _serve_own(self, method: str, arguments: tuple[Any, ...]) -> Reply:
+    def _serve_rank_0(self, method: str, arguments: tuple[Any, ...]) -> Reply:
         """Run rank 0's task. No exception leaves the method, because it would end the thread and hang the caller."""
         try:
             return self._worker.serve(method, arguments)
@@ -219,18 +219,6 @@ class MpiWorldSet:
     def positions(self) -> list[Position]:
         """Return unknown positions: there is no shared memory across hosts."""
         return [Position()] * self.size
-
-    def first_exit(self) -> RankExit | None:
-        """Return None: if a rank dies, the launcher kills all of them, including this process."""
-        return None
-
-    def check(self) -> RankExit | None:
-        """Return None, like `first_exit`."""
-        return None
-
-    def stalled(self) -> RankExit | None:
-        """Return None: a process that is stopped cannot be told from one that computes."""
-        return None
 
     def interrupt(self) -> None:
         """Do nothing: only the launcher can send signals to processes on all hosts."""
@@ -242,14 +230,6 @@ class MpiWorldSet:
         for future in list(self._pending):
             with contextlib.suppress(InvalidStateError):
                 future.set_exception(RankDiedError("the ranks were abandoned"))
-
-    def log_tail(self) -> str:
-        """Return an empty string: the launcher prints the output of the ranks."""
-        return ""
-
-    @property
-    def client(self) -> None:
-        """None: there is no ipyparallel client."""
 
     def _abort(self) -> None:
         """Stop all processes, including this one."""

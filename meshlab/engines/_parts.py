@@ -74,22 +74,7 @@ class _Part:
 
 
 class Parts:
-    """The parts of a run.
-
-    Examples
-    --------
-    >>> import subprocess
-    >>> process = subprocess.Popen(["sleep", "60"])
-    >>> parts = Parts()
-    >>> parts.add("the clock", psutil.Process(process.pid))
-    >>> parts.lost() is None
-    True
-    >>> process.kill()
-    >>> process.wait()
-    -9
-    >>> parts.lost().how
-    'ended'
-    """
+    """The parts of a run."""
 
     def __init__(self) -> None:
         self._parts: list[_Part] = []
@@ -100,19 +85,18 @@ class Parts:
         self._parts.append(_Part(name, process))
 
     def clear(self) -> None:
-        """Forget all processes."""
+        """Remove all processes."""
         self._parts.clear()
         self._stopped_since.clear()
 
     def lost(self, patience_s: float = _PATIENCE_S) -> RankExit | None:
         """Return the first part that has ended, or that has been stopped for longer than `patience_s`."""
-        now = time.monotonic()
+        time_s = time.monotonic()
         for part in self._parts:
-            how = how_ended(part.process)
-            if how:
+            if how := how_ended(part.process):
                 return part.exit(how)
             if not is_stopped(part.process):
                 self._stopped_since.pop(part.process.pid, None)
-            elif now - self._stopped_since.setdefault(part.process.pid, now) >= patience_s:
+            elif time_s - self._stopped_since.setdefault(part.process.pid, time_s) >= patience_s:
                 return part.exit(STOPPED)
         return None

@@ -32,27 +32,13 @@ _MOST_RECENT, _FOLDED = 8192, 4096  # calls that a history keeps at most, and th
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """The last call that a rank entered.
+    """The last call that a rank entered."""
 
-    Parameters
-    ----------
-    calls : int, default -1
-        Number of collectives that the rank has entered, over all communicators. -1 if it is unknown.
-    group : str, default ""
-        The name of the communicator. Empty if the rank has entered no call.
-    call : str, default ""
-        The name of the collective, or ``"batch"``, ``"split"`` or ``"window"``.
-    number : int, default 0
-        The number of the collective in its communicator, from 1. 0 for a message.
-    is_inside : bool, default False
-        True if the call has not returned.
-    """
-
-    calls: int = -1
-    group: str = ""
-    call: str = ""
-    number: int = 0
-    is_inside: bool = False
+    calls: int = -1  # collectives that the rank has entered, over all communicators, or -1 if that is unknown
+    group: str = ""  # the name of the communicator, empty if the rank has entered no call
+    call: str = ""  # the name of the collective, or "batch", "split" or "window"
+    number: int = 0  # of the collective in its communicator, from 1, or 0 for a message
+    is_inside: bool = False  # the call has not returned
     slot: int = field(default=0, repr=False)
     counts: tuple[int, ...] = field(default=(), repr=False)
     names: bytes = field(default=b"", repr=False, compare=False)  # of the communicators that the rank has opened
@@ -74,23 +60,7 @@ class Position:
 
 
 class Positions:
-    """The positions of all ranks. Ranks in processes and their client map the same file into memory.
-
-    Parameters
-    ----------
-    size : int
-        The number of ranks.
-    path : path, optional
-        The file, which `create_file` has written. Without one, the memory belongs to this process.
-
-    Examples
-    --------
-    >>> positions = Positions(2)
-    >>> monitor = positions.writer(1).monitor("tp_0")
-    >>> monitor.enter(monitor.code("all_reduce"), 0)
-    >>> print(positions.read()[1])
-    all_reduce (call 1) of tp_0
-    """
+    """The positions of all ranks. Ranks in processes and their client map the same file into memory."""
 
     def __init__(self, size: int, path: str | Path | None = None) -> None:
         self.size = size
@@ -155,15 +125,7 @@ class PositionWriter:
         return sum(self.words[_COUNTS:_NAME].tolist())
 
     def monitor(self, group: str, origin: str = "") -> CommunicatorMonitor:
-        """Return the monitor of a new communicator.
-
-        Parameters
-        ----------
-        group : str
-            The name of the group.
-        origin : str, optional
-            Text that identifies the communicator on all its ranks. By default the name.
-        """
+        """Return the monitor of a new communicator. `origin` is a text that identifies it on all its ranks."""
         slot = self.free.pop() if self.free else _SLOTS - 1
         if slot != _SLOTS - 1:
             self._name(slot, group)
@@ -172,7 +134,7 @@ class PositionWriter:
         return CommunicatorMonitor(self, slot, group, key, self._histories)
 
     def start_task(self) -> None:
-        """Forget the calls of earlier tasks."""
+        """Remove the calls of earlier tasks."""
         for history in list(self._histories.values()):
             history.clear()
         self._histories = {key: history for key, history in self._histories.items() if history.is_open}
@@ -187,10 +149,10 @@ class PositionWriter:
 
 
 class CommunicatorMonitor:
-    """Records the calls of one communicator. Implements `meshlab.comm._communicator.Monitor`.
+    """Records the calls of one communicator. Implements `meshlab.comm._communicator.Monitor`."""
 
-    It runs for every call that a function makes, so it writes only a few words.
-    """
+    # It runs for every call of a function, so it stores only a few words, and its attributes are the objects that it
+    # needs for that.
 
     def __init__(
         self, writer: PositionWriter, slot: int, group: str, key: int, histories: dict[int, CallHistory]
@@ -244,6 +206,7 @@ class CommunicatorMonitor:
         return comparer
 
     def __del__(self) -> None:
+        # The history stays until the next task begins: the client compares it when the function has returned.
         self._history.is_open = False
         if self._comparer is not None:
             self._comparer.leave()
@@ -252,13 +215,7 @@ class CommunicatorMonitor:
 
 
 class CallHistory:
-    """The collectives of one communicator in the current task.
-
-    Parameters
-    ----------
-    group : str
-        The name of the group.
-    """
+    """The collectives of one communicator in the current task."""
 
     def __init__(self, group: str) -> None:
         self.group = group
@@ -269,13 +226,14 @@ class CallHistory:
 
     def fold(self) -> None:
         """Reduce the oldest calls to a number and a digest."""
+        # crc32 continues from a digest, so the digest of all calls does not depend on how they were folded.
         old = self.recent[:_FOLDED]
         del self.recent[:_FOLDED]
         self._digest = zlib.crc32(struct.pack(f"<{len(old)}I", *old), self._digest)
         self._n_folded += len(old)
 
     def clear(self) -> None:
-        """Forget all calls."""
+        """Remove all calls."""
         self.recent.clear()
         self._n_folded = self._digest = 0
 
@@ -285,7 +243,7 @@ class CallHistory:
         return CallSummary(self.group, self._n_folded + len(self.recent), digest)
 
     def tail(self) -> tuple[int, list[str]]:
-        """Return the number of calls that are no longer known, and the signatures of the later ones."""
+        """Return the number of calls that were folded, and the signatures of the later ones."""
         return self._n_folded, [find_signature(checksum) or "an unknown call" for checksum in self.recent]
 
 

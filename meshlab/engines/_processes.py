@@ -17,7 +17,7 @@ from typing import Any
 from meshlab.base._errors import EngineError
 from meshlab.comm._agreement import Checks
 from meshlab.engines._positions import Position, Positions
-from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, Reply, WorkerConfig
+from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, RankSet, Reply, WorkerConfig
 from meshlab.engines._worker import open_worker, serve
 
 _TICK_S = 0.1  # interval between checks that engines which become ranks are alive
@@ -30,14 +30,7 @@ _CONTROLLER = ["--HeartMonitor.period=250", "--ip=127.0.0.1", "--log-level=WARN"
 def make_cluster(profile: Path, name: str, launcher: str) -> Any:
     """Return an ipyparallel cluster that keeps all its files in one folder and logs nothing.
 
-    Parameters
-    ----------
-    profile : pathlib.Path
-        The profile folder.
-    name : str
-        The id of the cluster.
-    launcher : {"mpi", "local"}
-        ``"mpi"`` starts all engines with one mpiexec, ``"local"`` starts each one separately.
+    The launcher ``"mpi"`` starts all engines with one mpiexec, and ``"local"`` starts each one separately.
     """
     try:
         import ipyparallel
@@ -73,7 +66,7 @@ def can_encrypt() -> bool:
     return bool(zmq.has("curve"))  # libzmq may be built without a library for cryptography
 
 
-class ProcessSet:
+class ProcessSet(RankSet):
     """Base class of the rank sets that run in ipyparallel engines."""
 
     def __init__(self, size: int, backend: str) -> None:
@@ -184,10 +177,6 @@ class ProcessSet:
         with contextlib.suppress(Exception):  # an engine or the client is gone, which the next call reports
             self._client.send_signal(signal.SIGINT, targets=list(self._engine_ids), block=False)
 
-    def log_tail(self) -> str:
-        """Return an empty string: the launcher has the log."""
-        return ""
-
     def _share_positions(self, path: Path) -> str:
         Positions.create_file(path, self.size)
         self._positions = Positions(self.size, path)
@@ -195,17 +184,7 @@ class ProcessSet:
 
 
 class AttachedSet(ProcessSet):
-    """Engines that another process started, reached through their client. Implements `RankSet`.
-
-    They are never killed or shut down.
-
-    Parameters
-    ----------
-    client : ipyparallel.Client
-        A client of engines that one MPI launcher started.
-    checks : {"first", "all", "off"}, default "first"
-        The calls that are compared between ranks.
-    """
+    """Engines that another process started, which are never killed or shut down."""
 
     is_attached = True
 
@@ -222,8 +201,8 @@ class AttachedSet(ProcessSet):
         self.size = len(ids)
         with tempfile.TemporaryDirectory(prefix="meshlab-") as folder:
             # Ranks on this host map the file before the folder is removed. It does not exist on other hosts.
-            positions = self._share_positions(Path(folder) / "calls")
-            infos = self._open_ranks(dict.fromkeys(ids, WorkerConfig("mpi", positions, checks=self._checks)), timeout_s)
+            config = WorkerConfig("mpi", self._share_positions(Path(folder) / "calls"), checks=self._checks)
+            infos = self._open_ranks(dict.fromkeys(ids, config), timeout_s)
         if {info.host for info in infos} != {socket.gethostname()}:
             self._positions = None
         return infos
@@ -236,10 +215,6 @@ class AttachedSet(ProcessSet):
     def check(self) -> RankExit | None:
         """Return the client if it was closed. The controller reports engines that are gone."""
         return client_exit(self._client)
-
-    def stalled(self) -> RankExit | None:
-        """Return None: the processes may be on other hosts."""
-        return None
 
     def kill(self, *, reuse: bool = True) -> None:
         """Do nothing: the engines belong to another process."""

@@ -30,15 +30,7 @@ _SHARED_MEMORY = ("/dev/shm/mpich_shm_", "/dev/shm/nccl-", "/dev/shm/vader_segme
 
 
 class Reaper:
-    """The client's handle on its reaper process.
-
-    Parameters
-    ----------
-    variable, value : str
-        The environment variable, and its value, that marks all processes of the run.
-    folder : path
-        The run's folder, which is removed at the end.
-    """
+    """The client's handle on its reaper, which kills the processes with a variable in their environment."""
 
     def __init__(self, variable: str, value: str, folder: str | Path) -> None:
         me = psutil.Process()
@@ -108,11 +100,11 @@ class Reaper:
             if self._process.stdin is not None:
                 with contextlib.suppress(OSError):
                     self._process.stdin.close()
-            finished = False
+            is_finished = False
             if not self._is_stopped():
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    finished = self._process.wait(timeout_s) == 0
-            if not finished:  # the reaper was killed or is stuck, so the client cleans up itself
+                    is_finished = self._process.wait(timeout_s) == 0
+            if not is_finished:  # the reaper was killed or is stuck, so the client cleans up itself
                 self._end()
                 clean_up(self._variable, self._value, self._folder, self._files)
             self._is_released = True
@@ -120,29 +112,17 @@ class Reaper:
 
 def marked_processes(variable: str, value: str) -> list[psutil.Process]:
     """Return this user's processes whose environment sets `variable` to `value`, except the calling process."""
-    found = []
+    # Not the children of the client: a process whose parent has ended is a child of another one.
+    processes = []
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, OSError):
+        with contextlib.suppress(psutil.Error, OSError):  # it has just ended, or belongs to another user
             if process.pid != os.getpid() and process.environ().get(variable) == value:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def kill_processes(variable: str, value: str, timeout_s: float = 2.0) -> list[str]:
-    """Kill all processes that carry the mark, including those that are still being started.
-
-    Parameters
-    ----------
-    variable, value : str
-        The mark.
-    timeout_s : float, default 2
-        The maximum time, in seconds.
-
-    Returns
-    -------
-    list of str
-        Shared-memory files that the processes had mapped. A killed process leaves them behind.
-    """
+    """Kill all processes with a mark, and return the shared-memory files of libraries that they leave behind."""
     files: set[str] = set()
     deadline = time.monotonic() + timeout_s
     # A process may fork between the listing and its death. Its child inherits the mark, so only a second empty listing
@@ -196,6 +176,7 @@ def is_running(pid: int, created: float) -> bool:
 
 
 def _main(variable: str, value: str, folder: str, client: str, created: str) -> None:
+    # These signals often reach all processes of a session, and the reaper's work begins when the others end.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     lines = b""

@@ -78,35 +78,17 @@ def number_of_gpus(ranks: Sequence[RankInfo]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class WorkerConfig:
-    """Configuration with which an engine becomes a rank.
-
-    Parameters
-    ----------
-    backend : str
-        A backend whose ranks are processes. For MPI, the launcher determines rank and size.
-    positions_file : str or None
-        The file of `meshlab.engines._positions.Positions`, which the ranks of this host and the client map into memory.
-    size, rank : int, default -1
-        The number of ranks, and the rank. -1 if the backend determines them.
-    device : int, default -1
-        CUDA device index of the rank.
-    unique_id : bytes, default b""
-        The unique id that all ranks of the world share, if they need one.
-    checks : {"first", "all", "off"}, default "first"
-        The calls that are compared between ranks.
-    board_file : str, optional
-        The file of `meshlab.engines._call_board.CallBoard`. Only if all ranks are on one host.
-    store_file : str, optional
-        A file that does not exist, through which the ranks can find each other. Only if all ranks are on one host.
-    """
+    """Configuration with which an engine becomes a rank."""
 
     backend: str
-    positions_file: str | None
-    size: int = -1
+    positions_file: str | None  # of `Positions`, which the ranks of this host and the client map into memory
+    size: int = -1  # -1 if the backend determines the size and the rank, as MPI does
     rank: int = -1
-    device: int = -1
-    unique_id: bytes = b""
+    device: int = -1  # CUDA device index
+    unique_id: bytes = b""  # of the world, if its ranks need one
     checks: Checks = "first"
+    # The file of `CallBoard`, and one that does not exist yet, through which the ranks can find each other. Only if all
+    # ranks are on one host.
     board_file: str | None = None
     store_file: str | None = None
 
@@ -168,34 +150,20 @@ def _unpickled_reply(
     calls: Mapping[int, CallSummary],
 ) -> Reply:
     try:
-        found = None if exception is None else pickle.loads(exception)
+        original = None if exception is None else pickle.loads(exception)
     except Exception:
-        found = None
-    return Reply(rank, value, error, trace, is_interrupt, found if isinstance(found, BaseException) else None, calls)
+        original = None
+    original = original if isinstance(original, BaseException) else None
+    return Reply(rank, value, error, trace, is_interrupt, original, calls)
 
 
 @dataclass(frozen=True, slots=True)
 class RankExit:
-    """The exit of a rank, or of another process of the run without which no rank can respond.
+    """The exit of a rank, or of another process of the run without which no rank can respond."""
 
-    Parameters
-    ----------
-    rank : int or None
-        The global rank. None if it is only known that the set has exited, or if it is another process.
-    how : str
-        A description, such as "killed by signal 9" or "exited with code 3".
-    part : str, optional
-        The other process, such as "the MPI launcher (process 71)".
-
-    Examples
-    --------
-    >>> RankExit(None, "killed by signal 9", "the MPI launcher (process 71)").text
-    'the MPI launcher (process 71) was killed by signal 9'
-    """
-
-    rank: int | None
-    how: str
-    part: str = ""
+    rank: int | None  # None if it is only known that the set has exited, or if it is another process
+    how: str  # such as "killed by signal 9" or "exited with code 3"
+    part: str = ""  # the other process, such as "the MPI launcher (process 71)"
 
     @property
     def text(self) -> str:
@@ -220,6 +188,8 @@ class RankSet(Protocol):
     backend: str
     is_attached: bool
     """True if another process started the ranks. Such ranks are never killed."""
+    launch_arguments: dict[str, Any] | None = None
+    """The arguments with which `launch` starts the same ranks again. None if another process started them."""
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
         """Start the ranks and return their descriptions, in rank order."""
@@ -230,20 +200,19 @@ class RankSet(Protocol):
     def positions(self) -> list[Position]:
         """Return the last call that each rank entered, in rank order."""
 
-    def first_exit(self) -> RankExit | None:
-        """Return the exit that made the ranks stop responding: of the first rank that ended, or of another part.
+    # The defaults below are those of a set that cannot watch processes: its ranks are threads, or on other hosts.
 
-        None if all ranks and parts are running.
-        """
+    def first_exit(self) -> RankExit | None:
+        """Return the exit of the first rank or part that ended, so that ranks stop responding. None if all run."""
+        return None
 
     def check(self) -> RankExit | None:
-        """Return the same as `first_exit`, but immediately if nothing has ended.
-
-        It is called several times a second while ranks work, and also keeps the set in order.
-        """
+        """Return the same as `first_exit`, but immediately if nothing has ended. Called several times a second."""
+        return None
 
     def stalled(self) -> RankExit | None:
         """Return a rank or another part that exists, but is stopped. None if nothing is."""
+        return None
 
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt on every rank, as soon as it executes Python code."""
@@ -252,11 +221,21 @@ class RankSet(Protocol):
         """Kill all ranks immediately. With `reuse`, ranks that `start` can reuse may survive."""
 
     def log_tail(self) -> str:
-        """Return the last lines that the ranks printed."""
+        """Return the last lines that the ranks printed, unless they are printed elsewhere."""
+        return ""
+
+    def printed(self) -> str:
+        """Return what the ranks and their launcher printed, in the same case."""
+        return ""
+
+    def library_logs(self) -> list[str]:
+        """Return NCCL's debug output, by rank. The strings are empty unless NCCL_DEBUG is set."""
+        return [""] * self.size
 
     @property
     def client(self) -> Any:
         """The ipyparallel client, or None."""
+        return None
 
     def close(self) -> None:
         """Stop all ranks and clean up within 10 seconds, also while another thread is inside `start`.
@@ -286,24 +265,7 @@ class RoundFailedError(Exception):
 
 
 class Round:
-    """A method call in progress on several ranks.
-
-    Parameters
-    ----------
-    rank_set : RankSet
-        The set of ranks.
-    infos : sequence of RankInfo
-        Descriptions of all ranks of the set.
-    ranks : sequence of int
-        The ranks that take part.
-    task : str
-        The purpose, for messages: "running f".
-    groups : sequence of int, optional
-        For every rank of the world, the number of the group whose ranks enter the same collectives. Call counts are
-        compared only within such a group. By default all ranks are one group.
-    communicators : mapping of str to sequence of int, optional
-        The global ranks of the communicators that the ranks may use, by name.
-    """
+    """A method call in progress on several ranks."""
 
     def __init__(
         self,
@@ -317,22 +279,18 @@ class Round:
         self._set = rank_set
         self._infos = infos
         self._ranks = ranks
-        self._task = task
+        self._task = task  # for messages: "running f"
+        # For every rank of the world, the number of the group whose ranks enter the same collectives. Only their call
+        # counts can be compared. None if all ranks are one group.
         self._groups = groups
-        self._communicators = communicators or {}
+        self._communicators = communicators or {}  # the ranks of those that the task may use
         self._before = rank_set.positions()
         self._responses: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
         self._cancel_reason = ""
         self._method = ""
 
     def run(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Reply]:
-        """Call the method on every rank and wait for all responses.
-
-        Raises
-        ------
-        RoundFailedError
-            If a rank dies, or not all ranks respond within `deadline_s`.
-        """
+        """Call the method on every rank. Raise a `RoundFailedError` unless all of them respond within `deadline_s`."""
         self._method = method
         lost = self._set.check()
         if lost is not None:
@@ -403,23 +361,24 @@ class Round:
         """Describe where the ranks wait, and name those that are responsible, or else all that did not respond."""
         # The waiting ranks are usually the innocent ones: they are blocked in a collective until the rank that is
         # behind enters it. That rank may even have responded, if its function skipped the collective.
-        now = [position.since(before) for position, before in zip(self._set.positions(), self._before, strict=True)]
-        within = f"within {format_seconds(deadline_s)} while {self._task}"
-        places = self._places(waiting, now)
-        behind, details = self._ranks_behind(waiting, now)
+        positions = [
+            position.since(before) for position, before in zip(self._set.positions(), self._before, strict=True)
+        ]
         stalled = self._set.stalled()
         if stalled is not None:
-            # A process that is stopped has no part in what the ranks called.
+            # A stopped process explains the wait by itself, whatever the ranks have called.
             return self._lost(stalled)
+        within = f"within {format_seconds(deadline_s)} while {self._task}"
+        places = self._places(waiting, positions)
+        behind, details = self._ranks_behind(waiting, positions)
         if behind:
             reason, fix = f"{details} {within}", ""
             places += self._returns(behind, waiting)
         else:
-            blocked, cause, fix = self._cause(waiting, now)
-            behind = blocked
-            is_called = any(_has_called(now[rank]) for rank in waiting)
+            behind, cause, fix = self._cause(waiting, positions)
+            is_called = any(_has_called(positions[rank]) for rank in waiting)
             reason = f"no progress {within}" if is_called else f"{_ranks_text(waiting)} did not respond {within}"
-            places = [*places, cause] if cause else places
+            places += [cause] if cause else []
         if places:
             reason += f": {'; '.join(places)}"
         return RoundFailedError(reason, (behind or waiting)[0], self._set.log_tail(), fix=fix)
@@ -429,19 +388,16 @@ class Round:
         if self._method != "run":
             return []
         texts = []
-        for verb, ranks in (
-            ("returned", [rank for rank in behind if rank not in waiting]),
-            ("not returned", [rank for rank in behind if rank in waiting]),
-        ):
-            if ranks:
+        for verb, is_waiting in (("returned", False), ("not returned", True)):
+            if ranks := [rank for rank in behind if (rank in waiting) == is_waiting]:
                 texts.append(f"{_ranks_text(ranks)} {'has' if len(ranks) == 1 else 'have'} {verb} from the function")
         return texts
 
-    def _ranks_behind(self, waiting: Sequence[int], now: Sequence[Position]) -> tuple[list[int], str]:
+    def _ranks_behind(self, waiting: Sequence[int], positions: Sequence[Position]) -> tuple[list[int], str]:
         """Return the ranks that entered fewer collectives than others in their group, and their description."""
         behind, details = [], []
         for group in self._groups_with(waiting):
-            counts = {rank: now[rank].calls for rank in group}
+            counts = {rank: positions[rank].calls for rank in group}
             late = _behind(counts)
             if late:
                 behind += late
@@ -461,16 +417,16 @@ class Round:
             members.setdefault(0 if self._groups is None else self._groups[rank], []).append(rank)
         return [group for group in members.values() if not set(waiting).isdisjoint(group)]
 
-    def _places(self, waiting: Sequence[int], now: Sequence[Position]) -> list[str]:
+    def _places(self, waiting: Sequence[int], positions: Sequence[Position]) -> list[str]:
         """Describe the call in which each rank waits, or the last one that it has left."""
-        found: dict[tuple[str, str], list[int]] = {}
+        ranks_at: dict[tuple[str, str], list[int]] = {}
         for rank in waiting:
-            if _has_called(now[rank]):
-                verb = "waits in" if now[rank].is_inside else self._has_left
-                found.setdefault((verb, str(now[rank])), []).append(rank)
+            if _has_called(positions[rank]):
+                verb = "waits in" if positions[rank].is_inside else self._has_left
+                ranks_at.setdefault((verb, str(positions[rank])), []).append(rank)
         texts = [
             f"{_ranks_text(ranks)} {'wait in' if verb == 'waits in' and len(ranks) > 1 else verb} {place}"
-            for (verb, place), ranks in found.items()
+            for (verb, place), ranks in ranks_at.items()
         ]
         n_more = len(texts) - _MOST_PLACES
         more = [f"the other ranks are in {n_more} other call{'s' * (n_more != 1)}"] if n_more > 0 else []
@@ -481,18 +437,18 @@ class Round:
         """The verb for a rank whose last call has returned."""
         return "last enqueued" if BACKENDS[self._set.backend].enqueues else "last called"
 
-    def _cause(self, waiting: Sequence[int], now: Sequence[Position]) -> tuple[list[int], str, str]:
+    def _cause(self, waiting: Sequence[int], positions: Sequence[Position]) -> tuple[list[int], str, str]:
         """Return the ranks that are responsible, and the cause and its fix if the positions show them."""
         # Without messages: whether a rank should have sent one is unknown.
-        inside = [rank for rank in waiting if now[rank].is_inside and now[rank].number > 0]
+        inside = [rank for rank in waiting if positions[rank].is_inside and positions[rank].number > 0]
         # A rank waits for the members of its communicator that have not reached its call. Those that are in another
         # communicator may have passed it, so this is an upper bound: one of them is responsible only if none of them
         # can still come.
         waits_for = {
             rank: [
                 other
-                for other in self._communicators.get(now[rank].group, ())
-                if other != rank and not _has_reached(now[other], now[rank])
+                for other in self._communicators.get(positions[rank].group, ())
+                if other != rank and not _has_reached(positions[other], positions[rank])
             ]
             for rank in inside
         }
@@ -501,7 +457,7 @@ class Round:
             & set(self._ranks)
         )
         # A rank that waits in a message is in a call, although not in a counted one.
-        absent = [rank for rank in absent if not (rank in waiting and now[rank].is_inside)]
+        absent = [rank for rank in absent if not (rank in waiting and positions[rank].is_inside)]
         if absent:
             returned = [rank for rank in absent if rank not in waiting]
             if returned:
@@ -510,18 +466,19 @@ class Round:
             return absent, f"{_ranks_text(absent)} {'is' if len(absent) == 1 else 'are'} in no call", ""
         calls: dict[tuple[str, int], set[str]] = {}
         for rank in inside:
-            calls.setdefault((now[rank].group, now[rank].number), set()).add(now[rank].call)
+            calls.setdefault((positions[rank].group, positions[rank].number), set()).add(positions[rank].call)
         if any(len(names) > 1 for names in calls.values()):
             return [], "the ranks call different collectives", "issue the same calls on every rank"
         # The members of communicators that a function has split are unknown, except that they have opened one of this
         # name. Several may have the same name, so such a wait counts only if all of these ranks are blocked.
         for rank in inside:
-            if now[rank].group not in self._communicators:
-                others = [other for other in self._ranks if other != rank and now[other].has_opened(now[rank].group)]
-                missing = [other for other in others if not _has_reached(now[other], now[rank])]
+            group = positions[rank].group
+            if group not in self._communicators:
+                others = [other for other in self._ranks if other != rank and positions[other].has_opened(group)]
+                missing = [other for other in others if not _has_reached(positions[other], positions[rank])]
                 waits_for[rank] = missing if set(missing) <= set(inside) else []
         # If all ranks are blocked, one wait of each rank is real, and these form a circle.
-        if len({now[rank].group for rank in _circle(waits_for)}) > 1:
+        if len({positions[rank].group for rank in _circle(waits_for)}) > 1:
             cause = "the ranks use the communicators in different orders"
             return [], cause, "use the same order on all ranks"
         return [], "", ""
@@ -548,12 +505,11 @@ def _circle(waits_for: Mapping[int, Sequence[int]]) -> list[int]:
             return []
         done.add(rank)
         for other in waits_for.get(rank, ()):
-            found = visit(other, [*path, rank])
-            if found:
-                return found
+            if circle := visit(other, [*path, rank]):
+                return circle
         return []
 
-    return next((found for rank in waits_for if (found := visit(rank, []))), [])
+    return next((circle for rank in waits_for if (circle := visit(rank, []))), [])
 
 
 def _behind(counts: Mapping[int, int]) -> list[int]:
@@ -566,8 +522,7 @@ def _behind(counts: Mapping[int, int]) -> list[int]:
 def _ranks_text(ranks: Sequence[int]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    return f"ranks {shown}{', …' if len(ranks) > 8 else ''}"
+    return f"ranks {', '.join(map(str, ranks[:8]))}{', …' if len(ranks) > 8 else ''}"
 
 
 def without_banner(log: str) -> str:

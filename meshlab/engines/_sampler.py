@@ -1,6 +1,6 @@
 """A process that reads the load of a host and its GPUs at a fixed rate, next to the ranks that are measured.
 
-It is a process of its own with the lowest priority: a thread in a rank would compete for Python's lock with the loop
+It is a separate process with the lowest priority: a thread in a rank would compete for Python's lock with the loop
 that times the calls. It exits as soon as its standard input is closed, which happens even if its parent is killed.
 """
 
@@ -22,22 +22,7 @@ _PERIOD_S = 1.0
 
 
 class Sampler:
-    """The latest readings of this host. Close it when nobody looks at them any more.
-
-    Parameters
-    ----------
-    period_s : float, default 1
-        Time between two readings, in seconds.
-
-    Examples
-    --------
-    >>> sampler = Sampler(0.1)
-    >>> while (reading := sampler.latest()) is None:
-    ...     time.sleep(0.05)
-    >>> sampler.close()
-    >>> reading["cores"] >= 1, 0 <= reading["cpu_percent"] <= 100
-    (True, True)
-    """
+    """The latest readings of this host, until it is closed."""
 
     def __init__(self, period_s: float = _PERIOD_S) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)

@@ -13,7 +13,7 @@ from typing import Any
 from meshlab.comm._agreement import Checks
 from meshlab.comm._worlds import thread_world
 from meshlab.engines._positions import Position, Positions
-from meshlab.engines._rounds import RankDiedError, RankExit, RankInfo, Reply
+from meshlab.engines._rounds import RankDiedError, RankInfo, RankSet, Reply
 from meshlab.engines._worker import Worker
 
 _CLOSE_S = 2.0  # maximum time to wait for the threads when the engines are closed
@@ -21,20 +21,10 @@ _CLOSE_S = 2.0  # maximum time to wait for the threads when the engines are clos
 _Task = tuple[str, tuple[Any, ...], "Future[Reply]"] | None
 
 
-class ThreadSet:
-    """One thread per rank. Implements `meshlab.engines._rounds.RankSet`.
+class ThreadSet(RankSet):
+    """One thread per rank."""
 
-    A thread cannot be killed. After `kill`, a thread that does not return is abandoned, and `start` creates new ones.
-
-    Parameters
-    ----------
-    size : int
-        The number of ranks.
-    backend : str
-        A backend whose ranks are threads.
-    checks : {"first", "all", "off"}, default "first"
-        The calls that are compared between ranks after a task. Each call is compared when it is matched.
-    """
+    # A thread cannot be killed. After `kill`, a thread that does not return is abandoned, and `start` creates new ones.
 
     is_attached = False
 
@@ -81,18 +71,6 @@ class ThreadSet:
         """Return the last call that each rank entered."""
         return self._positions.read()
 
-    def first_exit(self) -> RankExit | None:
-        """Return None: threads do not die."""
-        return None
-
-    def check(self) -> RankExit | None:
-        """Return None, like `first_exit`."""
-        return None
-
-    def stalled(self) -> RankExit | None:
-        """Return None: threads are not stopped."""
-        return None
-
     def interrupt(self) -> None:
         """Raise KeyboardInterrupt in every busy thread, and release threads that wait in a collective."""
         with self._lock:
@@ -112,14 +90,6 @@ class ThreadSet:
         for future in pending:
             with contextlib.suppress(InvalidStateError):  # it has just received its reply
                 future.set_exception(RankDiedError("the threads were stopped"))
-
-    def log_tail(self) -> str:
-        """Return an empty string: threads print to the standard output of this process."""
-        return ""
-
-    @property
-    def client(self) -> None:
-        """None: there is no ipyparallel client."""
 
     def close(self) -> None:
         """Stop the threads."""

@@ -14,7 +14,7 @@ from meshlab.mesh._mesh import DeviceMesh
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.engines._engines import Lease
+    from meshlab.engines._lease import Lease
 
 
 def verify_mesh(lease: Lease, mesh: DeviceMesh) -> pd.DataFrame:

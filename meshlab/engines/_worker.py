@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
+
 from meshlab.base._backends import BACKENDS, PROCESS_BACKENDS, choice_text
 from meshlab.base._errors import CommunicatorError, EngineError
 from meshlab.base._version import __version__
@@ -35,22 +37,7 @@ if TYPE_CHECKING:
 
 
 class Worker:
-    """A rank: its communicators by name, and the methods that the client can call.
-
-    Parameters
-    ----------
-    backend : Backend
-        This rank's endpoint of the world communicator.
-    positions : Positions
-        Memory in which the rank records its calls, and which the client reads while the rank is busy.
-    checks : {"first", "all", "off"}, default "first"
-        The calls that are compared between ranks.
-    board : CallBoard, optional
-        Memory in which the ranks of this host compare their calls. By default the library compares them, if it can.
-    store_file : str, optional
-        The start of the names of files in which the ranks find each other in a second backend, if groups of the mesh
-        use one. By default they find each other over `backend`.
-    """
+    """A rank: its communicators by name, and the methods that the client can call."""
 
     def __init__(
         self,
@@ -62,6 +49,8 @@ class Worker:
     ) -> None:
         self._backend = backend
         self._worlds = {backend.capabilities().backend: backend}  # that of the engines, and those beside it
+        # The start of the names of files in which the ranks find each other in a second backend. Without it, they find
+        # each other over the first one.
         self._store_file = store_file
         self._should_abort = positions.should_abort
         self.rank = backend.rank
@@ -131,24 +120,9 @@ class Worker:
         separate: bool = False,
         beside: str | None = None,
     ) -> None:
-        """Create the communicators of a set of groups. Every rank of the world must call it.
+        """Create the communicators of the set of groups `name`. Every rank of the world must call it.
 
-        Parameters
-        ----------
-        name : str
-            The client's name for the set of groups.
-        color : int or None
-            Index of this rank's group. None if it is in no group.
-        key : int
-            Index of this rank in its group.
-        group : str
-            Name of the group.
-        ranks : sequence of int
-            Global ranks of the group, in order.
-        separate : bool, default False
-            Whether calls may run at the same time as those of other communicators.
-        beside : str, optional
-            The backend that the groups use beside that of the engines. `open_beside` was called before.
+        The rank has the index `key` in `group`, which has the index `color` in the set, or it is in no group (None).
         """
         world = self._backend if beside is None else self._worlds.get(beside)
         if world is None:
@@ -192,20 +166,7 @@ class Worker:
         return mesh.fingerprint
 
     def run(self, names: Sequence[str], task: bytes | tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
-        """Call ``function(communicator, …, *arguments)``.
-
-        Parameters
-        ----------
-        names : sequence of str
-            The sets of groups whose communicators are passed.
-        task : bytes or (callable, tuple)
-            The function and its other arguments. Pickled if they come from another process.
-
-        Raises
-        ------
-        EngineError
-            If the client has not created the communicators of a set.
-        """
+        """Call a function with the communicators of sets of groups and its other arguments, which may be pickled."""
         for name in names:
             if name not in self._communicators:
                 raise EngineError(f"rank {self.rank} has no communicator for {name!r}", rank=self.rank)
@@ -238,8 +199,6 @@ class Worker:
 
     def status(self) -> dict[str, Any]:
         """Return the collectives entered, the number of communicators, and the memory of the process in bytes."""
-        import psutil
-
         return {
             "calls": self._positions.calls,
             "communicators": len(self._communicators),
@@ -266,18 +225,7 @@ def make_unique_id(backend: str) -> bytes:
 
 
 def open_worker(config: WorkerConfig) -> RankInfo:
-    """Open the backend and make this process a rank.
-
-    Parameters
-    ----------
-    config : WorkerConfig
-        The backend and this rank's role in it.
-
-    Raises
-    ------
-    EngineError
-        If the backend does not run in processes.
-    """
+    """Open the backend and make this process a rank."""
     global _worker
     if config.backend not in PROCESS_BACKENDS:
         allowed = choice_text(PROCESS_BACKENDS)
@@ -313,7 +261,7 @@ def _create_worker(config: WorkerConfig) -> Worker:
 
 
 def _shared_positions(path: str | None, size: int) -> Positions:
-    # On hosts other than the client's, the file does not exist, and nobody reads the positions.
+    # On hosts other than the client's, the file does not exist, and the positions have no reader.
     return Positions(size, path if path is not None and Path(path).exists() else None)
 
 

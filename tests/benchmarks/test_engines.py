@@ -10,7 +10,7 @@ import cloudpickle
 import numpy as np
 
 import meshlab as ml
-from meshlab.engines._engines import Lease
+from meshlab.engines._lease import Lease
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 

@@ -257,8 +257,8 @@ def test_areas_are_reused(tmp_path: Path) -> None:
         for member in members:
             member.area[member.index] = 5
             member.leave()
-    kept = [board.join(9000 + key, (0, 1)) for key in range(1024) for board in boards]
-    assert len({id(member) for member in kept}) == 2048
+    comparers = [board.join(9000 + key, (0, 1)) for key in range(1024) for board in boards]
+    assert len({id(member) for member in comparers}) == 2048
     with pytest.raises(CommunicatorError, match=r"1024 communicators are open .* checks='off'"):
         boards[0].join(1, (0, 1))
 

@@ -191,9 +191,9 @@ def test_a_start_that_never_gets_its_ports_says_so(tmp_path: Path, monkeypatch: 
 def test_engines_are_closed_in_time_if_nothing_responds_and_a_first_close_was_interrupted() -> None:
     before = set(threading.enumerate())
     engines = ml.launch(2, backend="mpi")
-    made: Any = engines._rank_set
-    reaper, run = made._reaper, made._id
-    files = [made._folder, *(Path(path) for info in engines.ranks for path in info.segments)]
+    rank_set: Any = engines._rank_set
+    reaper, run = rank_set._reaper, rank_set._id
+    files = [rank_set._folder, *(Path(path) for info in engines.ranks for path in info.segments)]
     release, calls = reaper.release, []
 
     def interrupted() -> None:
@@ -226,6 +226,9 @@ def test_engines_are_closed_in_time_if_nothing_responds_and_a_first_close_was_in
 
 
 def test_a_bounded_call_returns_raises_and_gives_up() -> None:
+    assert bounded(lambda: 1 + 1, 30) == 2
+    with pytest.raises(TimeoutError):
+        bounded(threading.Event().wait, 0.1)
     with pytest.raises(TimeoutError, match="its own"):
         bounded(lambda: (_ for _ in ()).throw(TimeoutError("its own")), 30)
 

@@ -18,7 +18,7 @@ import pytest
 import meshlab as ml
 from meshlab.base._errors import CommunicatorError, EngineError, MeshError
 from meshlab.engines import _verification as verification
-from meshlab.engines._engines import Lease
+from meshlab.engines._lease import Lease
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 
@@ -159,9 +159,9 @@ def test_an_axis_without_a_mesh_is_rejected(engines: ml.Engines) -> None:
 
 def test_a_different_backend_for_an_axis_is_rejected(engines: ml.Engines) -> None:
     mesh = ml.DeviceMesh("pp=2, tp=2", backends={"pp": "nccl"})
-    known = " and ".join(map(repr, dict.fromkeys((engines.backend, "gloo"))))
+    openable = " and ".join(map(repr, dict.fromkeys((engines.backend, "gloo"))))
     message = (
-        rf"^axis 'pp' of the mesh has the backend 'nccl', but the engines can open {known}; create the mesh without "
+        rf"^axis 'pp' of the mesh has the backend 'nccl', but the engines can open {openable}; create the mesh without "
         "backends=, or start the engines with backend='nccl'$"
     )
     for use in (
@@ -218,7 +218,7 @@ def test_functions_that_cannot_be_pickled_are_rejected(mpi_engines: ml.Engines) 
     ):
         mpi_engines.run(lambda comm: lock.locked())
     with pytest.raises(EngineError, match="cannot pickle the function or its arguments"):
-        mpi_engines.run(lambda comm, given: given, arguments=(lock,))
+        mpi_engines.run(lambda comm, argument: argument, arguments=(lock,))
     assert mpi_engines.state == "ready"
 
 
@@ -370,10 +370,10 @@ def test_the_environment_reaches_the_engines(tmp_path: Any) -> None:
 
 def test_the_client_does_not_keep_the_ids_of_messages(mpi_engines: ml.Engines) -> None:
     client = mpi_engines.client
-    own = client[:].apply_async(int, 1)  # a call by the user stays in the history
-    own.get(60)
+    result = client[:].apply_async(int, 1)  # a call by the user stays in the history
+    result.get(60)
     before = list(client.history)
-    assert set(own.msg_ids) <= set(before)
+    assert set(result.msg_ids) <= set(before)
     for _ in range(3):
         mpi_engines.run(lambda comm: comm.rank)
     assert client.history == before

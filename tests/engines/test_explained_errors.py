@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from meshlab.cli._commands import error_text
 
 import meshlab as ml
 from meshlab.base._errors import BenchError, EngineError, brief_explanation, explained_text
-from meshlab.cli._output import print_error
+from meshlab.base._hints import NEW_RANKS, Hint
+from meshlab.cli._output import error_text, print_error
 
 WARNING = (
     "node1:91:130 [1] misc/shmutils.cc:87 NCCL WARN Error: failed to extend /dev/shm/nccl-Q7d to 33030532 bytes, "
@@ -96,7 +96,7 @@ def test_a_log_without_a_cause_is_appended_as_it_is(log: str) -> None:
 
 
 def test_the_explanation_follows_the_text_of_the_error() -> None:
-    error = EngineError("rank 1 failed", hint="call engines.restart() to start new ranks", log=WARNING)
+    error = EngineError("rank 1 failed", hint=Hint("{}", NEW_RANKS), log=WARNING)
     assert str(error) == f"rank 1 failed; call engines.restart() to start new ranks\n{WARNING}"
     assert explained_text(error) == f"{error}\n{brief_explanation(error)}"
     assert error_text(error).startswith(f"rank 1 failed; run the command again\n{WARNING}\nThe log shows")

@@ -19,7 +19,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._errors import EngineError
-from meshlab.engines._engines import Lease
+from meshlab.engines._lease import Lease
 from meshlab.engines._local import LaunchedSet
 from meshlab.engines._rounds import RankExit
 from meshlab.plans._sampling import Sampling

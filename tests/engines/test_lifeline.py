@@ -1,4 +1,4 @@
-"""Processes of a run end although nobody is left to stop them."""
+"""Processes of a run end even if no process is left to stop them."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ def test_nothing_is_left_if_client_and_reaper_are_killed_together(hub_too: bool)
     )
     with client:
         assert client.stdout is not None
-        own = json.loads(client.stdout.readline())
-        assert leftovers(own)
+        run = json.loads(client.stdout.readline())
+        assert leftovers(run)
         (hub,) = (
             process.pid
-            for process in marked_processes("MESHLAB_RUN", own["run"])
+            for process in marked_processes("MESHLAB_RUN", run["id"])
             if process.ppid() == client.pid and "ipyparallel.controller" in process.cmdline()
         )
-        os.kill(own["reaper"], signal.SIGKILL)
+        os.kill(run["reaper"], signal.SIGKILL)
         client.kill()
         if hub_too:  # then a rank starts the new reaper
             os.kill(hub, signal.SIGKILL)
         client.wait(PATIENCE_S)
-        wait_until_nothing_is_left(own)
+        wait_until_nothing_is_left(run)

@@ -16,10 +16,10 @@ from meshlab.plans._sampling import Sampling
 
 def wait_for(condition: Callable[[], Any], limit_s: float = 60) -> Any:
     end = time.monotonic() + limit_s
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < end
         time.sleep(0.02)
-    return found
+    return value
 
 
 def samplers() -> list[psutil.Process]:
@@ -36,6 +36,8 @@ def test_this_host_is_read_until_the_monitor_is_closed(thread_engines: ml.Engine
     (process,) = samplers()
     assert process.nice() == 19
     assert 0 < first["memory_used_bytes"] < first["memory_bytes"]
+    assert first["cores"] >= 1
+    assert 0 <= first["cpu_percent"] <= 100
     wait_for(lambda: monitor.read()[0]["at"] > first["at"])
     process.kill()
     (later,) = wait_for(monitor.read)

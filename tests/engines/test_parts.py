@@ -44,12 +44,12 @@ def wait_for(condition: Callable[[], object]) -> None:
 )
 def test_the_end_of_a_process_is_known_before_and_after_its_parent_waits(code: str, how: str) -> None:
     with running(code) as process:
-        one, other = psutil.Process(process.pid), psutil.Process(process.pid)
-        wait_for(lambda: how_ended(one))
-        assert how_ended(one) == how
-        assert how_ended(one) == how
-        one.wait()
-        assert how_ended(one) == how
+        waiter, other = psutil.Process(process.pid), psutil.Process(process.pid)
+        wait_for(lambda: how_ended(waiter))
+        assert how_ended(waiter) == how
+        assert how_ended(waiter) == how
+        waiter.wait()
+        assert how_ended(waiter) == how
         assert how_ended(other) == "ended"  # only the object that waited has received the code
 
 

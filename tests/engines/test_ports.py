@@ -25,12 +25,12 @@ SECRET = "the weights are 0.25 and 0.75"
 def listening(engines: ml.Engines) -> dict[tuple[str, int], set[str]]:
     """Return the addresses on which the processes of a set listen, and the names of these processes."""
     mark = psutil.Process(engines.ranks[0].pid).environ()["MESHLAB_RUN"]
-    found: dict[tuple[str, int], set[str]] = {}
+    listeners: dict[tuple[str, int], set[str]] = {}
     for process in marked_processes("MESHLAB_RUN", mark):
         for connection in process.net_connections("inet"):
             if connection.status == psutil.CONN_LISTEN:
-                found.setdefault(tuple(connection.laddr), set()).add(process.name())
-    return found
+                listeners.setdefault(tuple(connection.laddr), set()).add(process.name())
+    return listeners
 
 
 class Intruder:

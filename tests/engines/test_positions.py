@@ -48,7 +48,7 @@ def test_communicators_that_are_gone_make_room_for_others() -> None:
         monitor = writer.monitor(f"group {number}")
         monitor.enter(monitor.code("split"), 0)
         assert str(positions.read()[0]).endswith(f"of group {number}")
-    kept = [writer.monitor(f"kept {number}") for number in range(100)]
-    kept[-1].enter(kept[-1].code("barrier"), 0)
+    monitors = [writer.monitor(f"open {number}") for number in range(100)]
+    monitors[-1].enter(monitors[-1].code("barrier"), 0)
     assert positions.read()[0].group == "another communicator"
     assert positions.read()[0].calls == writer.calls == 201

@@ -42,12 +42,12 @@ def hydra_files(processes):
 
 
 engines = ml.launch(2, backend="mpi")
-made = engines._rank_set
+rank_set = engines._rank_set
 segments = [path for info in engines.ranks for path in info.segments]
 assert segments and os.path.exists(segments[0])
-own = {"run": made._id, "reaper": made._reaper.pid, "folder": str(made._folder), "segments": segments}
-own["hydra"] = sorted(set(hydra_files(marked_processes("MESHLAB_RUN", made._id))))
-print(json.dumps(own), flush=True)
+run = {"id": rank_set._id, "reaper": rank_set._reaper.pid, "folder": str(rank_set._folder), "segments": segments}
+run["hydra"] = sorted(set(hydra_files(marked_processes("MESHLAB_RUN", rank_set._id))))
+print(json.dumps(run), flush=True)
 engines.run(lambda comm: comm.barrier())
 """.replace("\\\\", "\\")
 
@@ -71,21 +71,21 @@ ENDINGS: dict[str, tuple[str, Callable[[subprocess.Popen[str]], None] | None]] =
 }
 
 
-def leftovers(own: dict[str, Any]) -> list[str]:
-    left = [f"process {process.pid}" for process in marked_processes("MESHLAB_RUN", own["run"])]
-    left += [path for path in [own["folder"], *own["segments"], *own["hydra"]] if Path(path).exists()]
+def leftovers(run: dict[str, Any]) -> list[str]:
+    left = [f"process {process.pid}" for process in marked_processes("MESHLAB_RUN", run["id"])]
+    left += [path for path in [run["folder"], *run["segments"], *run["hydra"]] if Path(path).exists()]
     try:
-        os.kill(own["reaper"], 0)
-        if Path(f"/proc/{own['reaper']}/stat").read_text().split()[2] != "Z":
+        os.kill(run["reaper"], 0)
+        if Path(f"/proc/{run['reaper']}/stat").read_text().split()[2] != "Z":
             left.append("the reaper")
     except (ProcessLookupError, FileNotFoundError):
         pass
     return left
 
 
-def wait_until_nothing_is_left(own: dict[str, Any]) -> None:
+def wait_until_nothing_is_left(run: dict[str, Any]) -> None:
     deadline = time.monotonic() + PATIENCE_S
-    while left := leftovers(own):
+    while left := leftovers(run):
         assert time.monotonic() < deadline, f"still there after {PATIENCE_S} s: {left}"
         time.sleep(0.05)
 
@@ -109,14 +109,14 @@ def test_nothing_is_left_after(name: str) -> None:
     )
     with client:
         assert client.stdout is not None
-        own = json.loads(client.stdout.readline())
-        assert leftovers(own), "the client has nothing to clean up, so the test would not test anything"
-        assert own["hydra"] == []
+        run = json.loads(client.stdout.readline())
+        assert leftovers(run), "the client has nothing to clean up, so the test would not test anything"
+        assert run["hydra"] == []
         if act is not None:
             time.sleep(0.4)
             act(client)
         client.wait(PATIENCE_S)
-        wait_until_nothing_is_left(own)
+        wait_until_nothing_is_left(run)
 
 
 @pytest.mark.slow
@@ -135,13 +135,13 @@ def test_nothing_is_left_after_a_kernel_is_gone(how: str) -> None:
             CLIENT, timeout=PATIENCE_S, output_hook=lambda message: printed.append(message["content"].get("text", ""))
         )
         assert reply["content"]["status"] == "ok", reply["content"]
-        own = json.loads("".join(printed))
-        assert leftovers(own)
+        run = json.loads("".join(printed))
+        assert leftovers(run)
         if how == "restart":
             manager.restart_kernel(now=False)
         else:
             manager.shutdown_kernel(now=True)
-        wait_until_nothing_is_left(own)
+        wait_until_nothing_is_left(run)
     finally:
         client.stop_channels()
         if manager.has_kernel:

@@ -93,7 +93,7 @@ def alternate(comm: Any, other: Any, n: int) -> list[float]:
 
 
 def test_calls_of_both_take_turns(engines: ml.Engines) -> None:
-    from meshlab.engines._engines import Lease
+    from meshlab.engines._lease import Lease
 
     with Lease(engines, "a test") as lease:
         replies = lease.call(alternate, MESH, "tp", (50,), concurrent=[(MESH, "control")])

@@ -11,7 +11,7 @@ import pytest
 import meshlab as ml
 from meshlab.benchmark.on_ranks._option_trials import TrialRounds, try_options
 from meshlab.benchmark.tuning._options import TuningOption, chooses_per_call
-from meshlab.engines._engines import Lease, raise_first_error
+from meshlab.engines._lease import Lease, raise_first_error
 
 COLLECTIVES = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
 

@@ -34,7 +34,8 @@ from meshlab.benchmark.on_ranks._training_step import (
 from meshlab.benchmark.rehearsal._rehearsal import Rehearsal, RehearsedCall, RehearsedLayout
 from meshlab.comm._catalog import Collective, find_collective
 from meshlab.comm._elements import DTYPES, find_dtype
-from meshlab.engines._engines import Engines, Lease, raise_first_error
+from meshlab.engines._engines import Engines
+from meshlab.engines._lease import Lease, raise_first_error
 from meshlab.engines._memory import usable_bytes
 from meshlab.mesh._axes import WORLD, as_integer
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh

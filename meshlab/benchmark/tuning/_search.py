@@ -39,8 +39,9 @@ from meshlab.benchmark.tuning._options import (
 )
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import ReduceOp
-from meshlab.engines._engines import Engines, Lease, raise_first_error
+from meshlab.engines._engines import Engines
 from meshlab.engines._launch import launch
+from meshlab.engines._lease import Lease, raise_first_error
 from meshlab.engines._memory import free_bytes, usable_bytes
 from meshlab.frames._statistics import median_interval
 from meshlab.frames._trials import CASE, OPTION, TRIALS, as_trials, option_key

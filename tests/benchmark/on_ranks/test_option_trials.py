@@ -38,7 +38,7 @@ def try_on(
 
     if len(groups) == 1:
         return engines.run(run, layout, axis="tp", arguments=arguments)["value"].tolist()
-    from meshlab.engines._engines import Lease, raise_first_error
+    from meshlab.engines._lease import Lease, raise_first_error
 
     with Lease(engines, "trying") as lease:
         replies = lease.call(try_options, layout, "tp", arguments, also=("world",))
