@@ -20,14 +20,11 @@ R = TypeVar("R")
 Importer = TypeVar("Importer", bound=Callable[[], Callable[..., Any]])
 
 importers: dict[str, Callable[[], Callable[..., Any]]] = {}
-"""What imports the implementation of each method, by the name of the method."""
+"""Functions that import the implementation of a method, by its name. Names of classes are unique in meshlab."""
 
 
 def implements(*methods: str) -> Callable[[Importer], Importer]:
-    """Register a function that imports and returns the implementation of methods, such as ``"Node.plot"``.
-
-    Names of classes are unique in meshlab, so a name needs no module, which would have to be imported.
-    """
+    """Register a function that imports and returns the implementation of methods, such as ``"Node.plot"``."""
 
     def register(importer: Importer) -> Importer:
         importers.update(dict.fromkeys(methods, importer))
