@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.base._errors import MeshError, ParseError
+from meshlab.base._errors import MeshError, ParseError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 
 Ranks = npt.NDArray[np.int32]
@@ -155,6 +155,33 @@ def check_rank(rank: object, world_size: int) -> int:
     return number
 
 
+def check_coordinate(axis: Axis, value: Any) -> int:
+    """Return a coordinate on an axis as an int, or raise a `MeshError`."""
+    number = as_integer(value)
+    if number is None or not 0 <= number < axis.size:
+        raise MeshError(
+            f"coordinate of axis {axis.name!r} must be an integer from 0 to {axis.size - 1}, not {short(value)}"
+        )
+    return number
+
+
+def axis_index(names: Sequence[str], name: str) -> int:
+    """Return the index of an axis, or raise a `MeshError` that suggests a similar one."""
+    if name in names:
+        return names.index(name)
+    raise MeshError(f"unknown axis {short(name)}{did_you_mean(name, names)}", hint=f"choose one of {', '.join(names)}")
+
+
+def axis_indices(names: Sequence[str], axes: Sequence[str]) -> tuple[int, ...]:
+    """Return the indices of at least one axis, each of them once, or raise a `MeshError`."""
+    if not axes:
+        raise MeshError("no axis given", hint=f"name at least one of {', '.join(names)}")
+    indices = tuple(axis_index(names, axis) for axis in axes)
+    if len(set(indices)) != len(indices):
+        raise MeshError(f"axes {', '.join(axes)} repeat an axis", hint="name each axis once")
+    return indices
+
+
 def check_length(text: str) -> None:
     """Raise a `ParseError` if a text is longer than any description of a mesh."""
     if len(text) > LONGEST_TEXT:
@@ -229,9 +256,9 @@ def fill_axes(pairs: Sequence[tuple[str, int]], world_size: int | None) -> tuple
             )
         sizes = [world_size // fixed if size == -1 else size for size in sizes]
     elif world_size is not None and fixed != world_size:
-        count = f"{world_size} {'was' if world_size == 1 else 'were'}"
+        verb = "was" if world_size == 1 else "were"
         raise MeshError(
-            f"{_product(names, sizes)} is {_count(fixed)}, but {count} given",
+            f"{_product(names, sizes)} is {_count(fixed)}, but {world_size} {verb} given",
             hint=_suggestions(names, sizes, world_size),
         )
     return tuple(Axis(name, size) for name, size in zip(names, sizes, strict=True))
@@ -307,14 +334,14 @@ def nearest_axes(
     # The search is exhaustive for small meshes only. Eight divisors per axis, nearest first, give good suggestions for
     # any mesh, and the limit on results bounds the time for many axes: 8 ** 20 combinations would take forever.
     tried = 8
-    most_costs = 4096
+    limit = 4096
     costs: dict[tuple[int, ...], float] = {}
 
     def change(size: int, new: int) -> float:
         return 0.0 if size == -1 else abs(math.log(new / size))
 
     def extend(index: int, rest: int, chosen: tuple[int, ...], cost: float) -> None:
-        if len(costs) >= most_costs:
+        if len(costs) >= limit:
             return
         if index == len(sizes) - 1:
             costs[(*chosen, rest)] = cost + change(sizes[index], rest)
