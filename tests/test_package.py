@@ -172,7 +172,7 @@ def imports_of(path: Path) -> tuple[tuple[str, str, str], ...]:
 @functools.cache
 def edges() -> list[tuple[str, str, str]]:
     """The imports between the files of meshlab: importing file, enclosing function, imported file."""
-    found = []
+    imports = []
     for path in FILES:
         for owner, module, name in imports_of(path):
             if not module.startswith("meshlab"):
@@ -183,8 +183,8 @@ def edges() -> list[tuple[str, str, str]]:
                     f"{path} imports {name} from {module}, not from the file that defines it"
                 )
                 continue
-            found.append((file_of(path), owner, other))
-    return found
+            imports.append((file_of(path), owner, other))
+    return imports
 
 
 def forwards(file: str, owner: str, other: str) -> bool:
@@ -235,8 +235,8 @@ def test_no_files_import_each_other_in_a_circle() -> None:
 
 
 def test_every_listed_exception_is_still_needed() -> None:
-    used = {((file, owner), other) for file, owner, other in edges()}
-    assert set(FORWARDING.items()) <= used
+    imports = {((file, owner), other) for file, owner, other in edges()}
+    assert set(FORWARDING.items()) <= imports
     assert len({(file, other) for (file, _), other in FORWARDING.items()}) <= MOST_FORWARDING
 
 
@@ -378,8 +378,8 @@ def exists(reference: str) -> bool:
 
 def test_names_in_docstrings_messages_and_pages_exist() -> None:
     for path in TEXTS:
-        found = re.findall(r"(?<![\w.-])(?:meshlab|ml)(?:\.[A-Za-z_]\w*)+", path.read_text(encoding="utf-8"))
-        unknown = [name for name in dict.fromkeys(found) if name not in LOGGERS and not exists(name)]
+        names = re.findall(r"(?<![\w.-])(?:meshlab|ml)(?:\.[A-Za-z_]\w*)+", path.read_text(encoding="utf-8"))
+        unknown = [name for name in dict.fromkeys(names) if name not in LOGGERS and not exists(name)]
         assert unknown == [], f"in {path}"
 
 
@@ -412,8 +412,8 @@ def check_pyplot(path: Path) -> None:
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
     for function in ast.walk(tree):
         if isinstance(function, ast.FunctionDef):
-            own = [call for call in calls if call.func.id == function.name]  # type: ignore[attr-defined]
-            if own and all(call in allowed for call in own):  # only ever called from such a branch
+            own_calls = [call for call in calls if call.func.id == function.name]  # type: ignore[attr-defined]
+            if own_calls and all(call in allowed for call in own_calls):  # only ever called from such a branch
                 allowed |= set(ast.walk(function))
     for node in calls:
         if node.func.id == "new_figure":  # type: ignore[attr-defined]

@@ -80,16 +80,16 @@ def enumerations(tree: ast.Module) -> Iterator[tuple[int, set[str]]]:
 
 
 def test_no_other_module_enumerates_collectives() -> None:
-    found = {
+    places = {
         name: [f"line {line}: {', '.join(sorted(names))}" for line, names in enumerations(tree)]
         for name, tree in modules().items()
         if name != "base/_collectives.py"
     }
-    found = {name: lines for name, lines in found.items() if lines}
-    assert {name: lines for name, lines in found.items() if name not in ENUMERATIONS} == {}, (
+    places = {name: lines for name, lines in places.items() if lines}
+    assert {name: lines for name, lines in places.items() if name not in ENUMERATIONS} == {}, (
         "derive these from meshlab.base._collectives"
     )
-    assert set(ENUMERATIONS) <= set(found), "these modules need no exception any more"
+    assert set(ENUMERATIONS) <= set(places), "these modules need no exception any more"
 
 
 def test_few_modules_name_a_collective() -> None:

@@ -43,11 +43,11 @@ def test_groups_of_one_size_can_be_added_and_returned_together() -> None:
     with pytest.raises(MeshError, match="'x_1' is taken"):
         mesh.with_group("x_1", [0]).with_groups("x", [[0, 1], [2, 3]])
     assert mesh.with_groups("x", np.empty((0, 2), int)) == mesh
-    both, one_by_one = mesh.with_groups("x", [[0, 1], [3, 2]], backend="gloo"), mesh
+    together, one_by_one = mesh.with_groups("x", [[0, 1], [3, 2]], backend="gloo"), mesh
     for index, row in enumerate([[0, 1], [3, 2]]):
         one_by_one = one_by_one.with_group(f"x_{index}", row, backend="gloo")
-    assert both == one_by_one
-    assert both.backends == one_by_one.backends
+    assert together == one_by_one
+    assert together.backends == one_by_one.backends
     with pytest.raises(MeshError, match="unknown axis or group 'cp'"):
         mesh["cp"]
 
@@ -445,8 +445,8 @@ def test_jax_arrays_of_devices_are_read() -> None:
     assert DeviceMesh.read("jax.make_mesh((len(jax.devices()),), ('data',))", world_size=8) == DeviceMesh("data=8")
     with pytest.raises(ParseError, match=r"jax.device_count\(\) // 2 is not a literal"):
         DeviceMesh.read("jax.make_mesh((jax.device_count() // 2, 2), ('x', 'y'))", world_size=8)
-    wanted = DeviceMesh("x=4, y=2")
-    assert DeviceMesh.read("Mesh(np.reshape(jax.devices(), (-1, 2)), ('x', 'y'))", world_size=8) == wanted
+    expected = DeviceMesh("x=4, y=2")
+    assert DeviceMesh.read("Mesh(np.reshape(jax.devices(), (-1, 2)), ('x', 'y'))", world_size=8) == expected
 
 
 def test_jax_reprs_of_today_and_live_abstract_meshes_are_read() -> None:
