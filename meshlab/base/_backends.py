@@ -1,4 +1,4 @@
-"""What a backend is: its words, what it needs and what it can do, once for all modules that ask.
+"""The facts about each backend: its names, its requirements and its capabilities, for all other modules.
 
 A new backend is an entry of `BACKENDS`, a module of `meshlab/comm/backends/`, and its import in
 `meshlab/comm/_worlds.py`.

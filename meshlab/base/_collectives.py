@@ -1,4 +1,4 @@
-"""What a collective is: its buffers, its bytes, and the names that libraries and tools have for it.
+"""The facts about each collective: its buffers, its bytes, and its names in libraries and tools.
 
 Every other module reads this table. A new collective is a row here, its expected output in `meshlab.comm._correctness`
 and, if no library has a call for it, the calls that it consists of in `meshlab.comm._compositions`.
@@ -28,7 +28,7 @@ class Traffic:
     receives: Share
 
     def busiest(self, n: int) -> float:
-        """Return the larger of the two shares: what a link with two directions has to move in one of them."""
+        """Return the larger of the two shares, which limits a link with two directions."""
         return max(self.sends(n), self.receives(n))
 
 

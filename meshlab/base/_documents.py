@@ -1,4 +1,4 @@
-"""JSON, TOML and YAML: whatever is wrong with a document, the error is a `ParseError`.
+"""JSON, TOML and YAML. Any fault of a document is a `ParseError`.
 
 The parsers behind it raise a dozen types of exceptions, some of them only for absurd input. Readers use this module, so
 that none of them repeats the list.
@@ -22,7 +22,7 @@ _DECODER = json.JSONDecoder()
 _BRACKET = re.compile(r"[\[\]{}]")
 _DEEPEST_YAML = 100
 _WINDOWS = (1 << 10, 1 << 16, 1 << 20)
-_MOST_LISTS, _LIST = 2_000_000, 16  # lists and objects in JSON, and one more for each of so many characters
+_MOST_LISTS, _LIST = 2_000_000, 16  # lists and objects in JSON, plus one per 16 characters
 _LONGEST_TOKEN = 16  # of a number, a constant or an escape that a window cuts
 _TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _START = re.compile(r"[\ufeff \t\r\n]*")
@@ -158,7 +158,7 @@ def _parsed(decoder: json.JSONDecoder, text: str, file: str | None, hint: str) -
 
 
 def _check_lists(text: str, file: str | None, hint: str) -> None:
-    """Raise if a text has so many lists and objects that they would take many times its memory."""
+    """Raise if the lists and objects of a text would take many times its memory."""
     most = _MOST_LISTS + len(text) // _LIST
     if len(text) > most and text.count("[") + text.count("{") > most:
         raise LimitError(f"the JSON has more than {most:,} lists and objects", hint=hint, file=file)

@@ -1,4 +1,4 @@
-"""Read text from whatever a caller has, and write files completely or not at all."""
+"""Read text from strings, bytes and files, and write files completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import BinaryIO
 from meshlab.base._errors import BenchError, ParseError, printable
 
 TextSource = str | bytes | os.PathLike[str]
-"""What a reader of text accepts: the text, its bytes, or the path of a file. A line that names a file is its path."""
+"""The input of a reader: text, its bytes, or the path of a file. A line that names a file is its path."""
 
 LARGEST_TEXT = 256 << 20
 """The largest text that is read at once, in bytes after decompression."""
@@ -85,7 +85,7 @@ def open_file(path: str | os.PathLike[str]) -> BinaryIO:
     name that no file can have is an OSError, unlike in Python.
     """
     try:
-        # Without O_NONBLOCK, opening a pipe that nobody writes to does not return.
+        # Without O_NONBLOCK, opening a pipe without a writer does not return.
         file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     except ValueError as error:
         raise OSError(errno.EINVAL, "not a name of a file") from error
@@ -253,7 +253,7 @@ def _is_device(path: Path) -> bool:
 
 
 def _open_device(path: Path) -> BinaryIO:
-    """Open a device or a pipe for writing. A pipe that nobody reads is an error: open() would wait forever."""
+    """Open a device or a pipe for writing. A pipe without a reader is an error: open() would wait forever."""
     match = _OWN_FILE.fullmatch(str(path))
     if match is not None:  # at its position, which a file that was opened again would not have
         number = match["number"] or ("stdin", "stdout", "stderr").index(match["name"])
@@ -273,8 +273,8 @@ def _open_device(path: Path) -> BinaryIO:
 
 def _create_temporary(folder: Path) -> tuple[int, Path]:
     """Create an empty file with a random name, and return its descriptor and its path."""
-    # The name cannot be predicted, and O_EXCL fails on everything that exists, even on a link. So nobody else who may
-    # write into the folder can redirect the content to a different file.
+    # The name cannot be predicted, and O_EXCL fails on everything that exists, even on a link. So no other user of the
+    # folder can redirect the content to a different file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     path = folder / _temporary_name()
     return os.open(path, flags, 0o666), path

@@ -51,7 +51,7 @@ def staged_folder(
     new_folders: list[Path] = []
     try:
         new_folders = _make_folders(target)
-        with _locked(target):  # so that nobody takes the subfolder for an abandoned one before it has its own lock
+        with _locked(target):  # otherwise another writer could remove the subfolder before it has its own lock
             stage = _new_stage(target)
             held = _open_folder(stage)
             try_lock(held)
@@ -80,13 +80,14 @@ def staged_folder(
 def _switch(stage: Path, target: Path, pointer: str, recorded: Sequence[str], replaces: Sequence[str]) -> None:
     """Replace the pointer. Until then, an error changes nothing."""
     new = {file.name for file in stage.iterdir()}
-    in_place = _matching(stage, recorded) | _matching(target, recorded)
+    recorded_names = _matching(stage, recorded) | _matching(target, recorded)
     for name in new:
         if (target / name).is_dir():
             raise IsADirectoryError(0, f"{name} is a folder")
     retired = stage / _RETIRED
     retired.mkdir()
-    names = [name for name in (new | _matching(target, replaces)) - in_place - {pointer} if (target / name).exists()]
+    others = (new | _matching(target, replaces)) - recorded_names - {pointer}
+    names = [name for name in others if (target / name).exists()]
     try:
         for name in names:
             (target / name).rename(retired / name)
@@ -102,7 +103,7 @@ def _switch(stage: Path, target: Path, pointer: str, recorded: Sequence[str], re
 
 
 def _settle(stage: Path, target: Path, recorded: Sequence[str]) -> None:
-    """Move the files behind the pointer to their names, and remove what earlier writers left behind."""
+    """Move the files behind the pointer to their names, and remove the remains of earlier writers."""
     new = [file for file in stage.iterdir() if file.name != _RETIRED]
     for name in _matching(target, recorded) - {file.name for file in new}:
         (target / name).unlink(missing_ok=True)
@@ -112,7 +113,7 @@ def _settle(stage: Path, target: Path, recorded: Sequence[str]) -> None:
     for other in _stages(target):
         if _is_abandoned(other):
             shutil.rmtree(other, ignore_errors=True)
-    for file in target.glob(_STAGES):  # of `write_file`, whose processes nobody can ask
+    for file in target.glob(_STAGES):  # of `write_file`, which holds no lock
         if file.is_file() and not file.is_symlink() and time.time() - file.stat().st_mtime > _ABANDONED_S:
             file.unlink(missing_ok=True)
 
@@ -198,8 +199,8 @@ def _open_folder(folder: Path) -> int:
 
 
 def _new_stage(target: Path) -> Path:
-    # A random name, which nobody can plant; mkdir fails on any existing one. Its mode follows the umask, because
-    # readers may need it.
+    # A random name cannot be planted, and mkdir fails on any existing one. Its mode follows the umask, because readers
+    # may need it.
     stage = target / _STAGES.replace("*", secrets.token_hex(8))
     stage.mkdir()
     return stage
@@ -252,7 +253,7 @@ def _remove_empty(folders: list[Path]) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Write a file or folder to the disk, so that a power failure cannot undo what was done before the next step."""
+    """Write a file or folder to the disk, so that a power failure cannot undo this step after the next one."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

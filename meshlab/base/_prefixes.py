@@ -19,8 +19,8 @@ _PRINTED = (
 )
 _FRAME_LATER = rf"|.{{0,160}}?(?<![\w.-]){_FRAME}"  # other prefixes are between
 
-# What launchers, log collectors, terminals and forums put before a line. They are nested, so they are removed
-# repeatedly. Groups that begin with "rank" or "host" hold what a prefix names. PRINTED stands for the patterns above.
+# Prefixes that launchers, log collectors, terminals and forums put before a line. They are nested, so they are removed
+# repeatedly. Groups that begin with "rank" or "host" hold its value. PRINTED stands for the patterns above.
 _PREFIXES = (
     rf"\[?{_TIME}(?:[.,:]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?\]?:? *(?:\| *)?",  # a log collector, NCCL's own time stamp
     r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=[\[<])",  # Open MPI with --timestamp-output

@@ -82,8 +82,8 @@ def _converted(value: object, kind: Any, where: str) -> object:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise _wrong(value, "an object", where)
-        of = arguments[1] if arguments else Any
-        return {printable(str(key)): _converted(part, of, f"{where}.{str(key)[:40]}") for key, part in value.items()}
+        kind = arguments[1] if arguments else Any
+        return {printable(str(key)): _converted(part, kind, f"{where}.{str(key)[:40]}") for key, part in value.items()}
     return value  # a type that plain values do not have, such as a function
 
 

@@ -1294,10 +1294,8 @@ class DeviceMesh:
     def __reduce__(self) -> tuple[object, ...]:
         # The default would pickle all cached arrays, and cannot pickle a mapping proxy.
         order = None if self._order is None else np.array(self._order)
-        return (
-            _rebuild_mesh,
-            (list(axis_pairs(self.axes)), order, self.world_size, dict(self.backends), self.custom_groups),
-        )
+        pairs = list(axis_pairs(self.axes))
+        return (_rebuild_mesh, (pairs, order, self.world_size, dict(self.backends), self.custom_groups))
 
     def __str__(self) -> str:
         return format_axes(self.axes)

@@ -1,4 +1,4 @@
-"""What identifies the format of a text: patterns, and combinations of them that take linear time.
+"""Clues to the format of a text: patterns, and combinations of them that take linear time.
 
 A single pattern with a lookahead scans the rest of the text for each of its matches, and a text may have many of them.
 """

@@ -36,7 +36,7 @@ class Devices:
 
 
 Function = tuple[Sequence[str], Callable[..., Any]]
-"""Parameters of a function that may be evaluated in the arguments of a call, and what computes its value."""
+"""Parameters of a function that may appear in the arguments of a call, and the function that computes its value."""
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def calls_in(tree: ast.AST, names: Container[str]) -> list[ast.Call]:
 
 
 def assignments_in(tree: ast.AST) -> dict[str, ast.expr]:
-    """Return what is assigned to every name with a single assignment."""
+    """Return the value of every name with a single assignment."""
     assigned: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]

@@ -104,7 +104,7 @@ def _parse_repr(match: re.Match[str]) -> dict[str, Any]:
 
 
 def _derived(text: str) -> dict[str, Any]:
-    """Return what is derived from the mesh: axes flattened under a new name, and a slice that is the result itself."""
+    """Return the axes of a text that are flattened under a new name, and the slice that is its result."""
     tree = parse_source(text)
     names = assignments_in(tree)
     flattened = {}
