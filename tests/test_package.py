@@ -81,7 +81,7 @@ LONGEST_MODULE = 800  # lines
 TO_BE_SPLIT = "to be split"
 # The modules that are longer, with the reason. At most three stay.
 LONGER_MODULES = {
-    "mesh/_mesh": "a class is one file, and the public documentation of DeviceMesh alone has 860 lines",
+    "mesh/_mesh": "a class is one file, and the public documentation of DeviceMesh alone has 850 lines",
     "analysis/_comparison": TO_BE_SPLIT,
     "benchmark/tuning/_search": TO_BE_SPLIT,
     "comm/_communicator": TO_BE_SPLIT,
