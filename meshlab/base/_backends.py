@@ -1,4 +1,4 @@
-"""What a backend is: its words, what it needs and what it can do, once for all modules that ask.
+"""The facts about each backend: its names, its requirements and its capabilities, for all other modules.
 
 A new backend is an entry of `BACKENDS`, a module of `meshlab/comm/backends/`, and its import in
 `meshlab/comm/_worlds.py`.
@@ -17,103 +17,43 @@ from meshlab.base._errors import MeshlabError, did_you_mean
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """Assumed latency and bandwidth of a backend: a call takes ``latency_us + size × bus factor / bandwidth_gbs``.
+    """Assumed latency and bandwidth of a backend: a call takes ``latency_us + size × bus factor / bandwidth_gbs``."""
 
-    Parameters
-    ----------
-    latency_us : float
-        Time of the smallest call, in µs.
-    bandwidth_gbs : float
-        Bus bandwidth of large calls, in GB/s.
-    data_gbs : float
-        Rate at which the buffers of a rank are filled and checked, in GB/s.
-    start_s : float, default 0
-        Time to start new ranks for another launch, in seconds.
-    """
-
-    latency_us: float
-    bandwidth_gbs: float
-    data_gbs: float
-    start_s: float = 0.0
+    latency_us: float  # of the smallest call
+    bandwidth_gbs: float  # bus bandwidth of large calls
+    data_gbs: float  # rate at which the buffers of a rank are filled and checked
+    start_s: float = 0.0  # to start new ranks for another launch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackendFacts:
-    """The facts about one backend.
+    """The facts about one backend."""
 
-    Parameters
-    ----------
-    name : str
-        Its name, which is also the source of its results.
-    synonyms : tuple of str, default ()
-        Other names that users may give to it, for suggestions.
-    starts : {"mpiexec", "separately", "threads"}
-        How its ranks start: one mpiexec starts all processes, each process is started by itself, or the ranks are
-        threads of the caller's process.
-    on_gpus : bool, default False
-        Whether every rank needs a GPU.
-    enqueues : bool, default False
-        Whether a call returns before it is done, so that a rank that waits has left the call.
-    survives : bool, default False
-        Whether ranks that a fault has blocked can abort, and open the next world in the same process. Otherwise all
-        ranks are replaced.
-    opens_beside : bool, default False
-        Whether the ranks of other backends can open it too, for groups of a mesh that name it.
-    libraries : tuple of (str, str), default ()
-        The modules that it imports, each with the name of its package.
-    extra : str, default ""
-        The extra of meshlab that installs the libraries. Empty if they are installed with meshlab.
-    where : str
-        Label of the measured system, such as "MPI on this CPU".
-    elsewhere : str, default ""
-        The same for results that may come from another machine. Empty if they are of GPUs, which the results name.
-    mark : str, default ""
-        A word that titles of its numbers must contain. Empty if they need none.
-    measures_machine : bool, default True
-        Whether its numbers say anything about a machine.
-    role : str
-        A few words on it for the command line.
-    offer : str, default ""
-        The ranks that the workbench offers to start, as the words after their number, where ``{s}`` is the ending of a
-        plural. Empty if it offers none.
-    buffers : tuple of str, default ("plain",)
-        The kinds of buffers that a benchmark can use.
-    variables : tuple of str, default ()
-        Prefixes of the environment variables that it, or a library below it, reads. Empty if they are not known.
-    example_variable : str, default ""
-        A call of `meshlab.launch` that chooses an algorithm for all calls with a variable, for hints.
-    why_not_tuned : str
-        The reason why it has nothing to tune. Empty if `meshlab.tune` knows its options.
-    rates : Rates
-        Conservative rates: GPUs of one host with NVLink, or a few processes or threads on one CPU.
-    probed_bytes : int
-        Size of the largest buffers of a step that an estimate always probes.
-    rehearsed_bytes : int or None, default None
-        The largest message of a rehearsed layer, where a message takes up to a thousand times as long as on GPUs.
-        None if there is no limit.
-    """
-
-    name: str
-    synonyms: tuple[str, ...] = ()
-    starts: Literal["mpiexec", "separately", "threads"]
-    on_gpus: bool = False
-    enqueues: bool = False
+    name: str  # also the source of its results
+    synonyms: tuple[str, ...] = ()  # other names that users may give to it, for suggestions
+    starts: Literal["mpiexec", "separately", "threads"]  # one mpiexec, a process per rank, threads of the caller
+    on_gpus: bool = False  # whether every rank needs a GPU
+    enqueues: bool = False  # whether a call returns before it is done, so that a rank that waits has left the call
+    # Whether ranks that a fault has blocked can abort, and open the next world in the same process. Otherwise all ranks
+    # are replaced.
     survives: bool = False
-    opens_beside: bool = False
-    libraries: tuple[tuple[str, str], ...] = ()
-    extra: str = ""
-    where: str
-    elsewhere: str = ""
-    mark: str = ""
-    measures_machine: bool = True
-    role: str
+    opens_beside: bool = False  # whether the ranks of other backends can open it, for groups of a mesh that name it
+    libraries: tuple[tuple[str, str], ...] = ()  # modules that it imports, each with the name of its package
+    extra: str = ""  # the extra of meshlab with the libraries; empty if they are installed with meshlab
+    where: str  # label of the measured system, such as "MPI on this CPU"
+    elsewhere: str = ""  # the same for results of another machine; empty for GPUs, which the results name
+    mark: str = ""  # a word that titles of its numbers must contain; empty if they need none
+    measures_machine: bool = True  # whether its numbers apply to a machine
+    role: str  # a few words on it for the command line
+    # The ranks that the workbench offers to start, as the words after their number; {s} is the ending of a plural.
     offer: str = ""
-    buffers: tuple[str, ...] = ("plain",)
-    variables: tuple[str, ...] = ()
-    example_variable: str = ""
-    why_not_tuned: str
-    rates: Rates
-    probed_bytes: int = 4 << 20
+    buffers: tuple[str, ...] = ("plain",)  # the kinds of buffers that a benchmark can use
+    variables: tuple[str, ...] = ()  # prefixes of the environment variables of its libraries; empty if unknown
+    example_variable: str = ""  # a call of `launch` that chooses an algorithm for all calls with a variable, for hints
+    why_not_tuned: str  # the reason why it has nothing to tune; empty if `tune` has options for it
+    rates: Rates  # conservative: GPUs of one host with NVLink, or a few processes or threads on one CPU
+    probed_bytes: int = 4 << 20  # the largest buffers of a step that an estimate always probes
+    # The largest message of a rehearsed layer, for backends that take up to a thousand times as long as GPUs.
     rehearsed_bytes: int | None = None
 
     @property
@@ -235,40 +175,17 @@ FRAMEWORK_BACKENDS = ("ccl", "fake", "hccl", "ucc", "xccl", "xla")
 
 
 def automatic_backend(*, has_gpus: bool) -> str:
-    """Return the backend that ``"auto"`` stands for.
-
-    Parameters
-    ----------
-    has_gpus : bool
-        Whether every rank has a GPU, and the packages for them are installed.
-
-    Examples
-    --------
-    >>> automatic_backend(has_gpus=True), automatic_backend(has_gpus=False)
-    ('nccl', 'mpi')
-    """
+    """Return the backend that ``"auto"`` stands for. `has_gpus`: every rank has a GPU, with its packages installed."""
     return next(facts.name for facts in _BACKENDS if has_gpus or not facts.on_gpus)
 
 
 def openable_backends(engines: str) -> tuple[str, ...]:
-    """Return the backends that the ranks of a backend can open: their own, and those that open beside it.
-
-    Examples
-    --------
-    >>> openable_backends("mpi"), openable_backends("gloo")
-    (('mpi', 'gloo'), ('gloo',))
-    """
+    """Return the backends that the ranks of a backend can open: their own, and those that open beside it."""
     return tuple(dict.fromkeys((engines, *(facts.name for facts in _BACKENDS if facts.opens_beside))))
 
 
 def choice_text(names: Iterable[str], word: str = "or") -> str:
-    """Write names as a choice, each in quotation marks.
-
-    Examples
-    --------
-    >>> choice_text(["mpi", "nccl", "gloo"])
-    "'mpi', 'nccl' or 'gloo'"
-    """
+    """Write names as a choice, each in quotation marks."""
     *others, last = map(repr, names)
     return f"{', '.join(others)} {word} {last}" if others else last
 
@@ -280,19 +197,7 @@ def check_backend(
     names: Collection[str] = tuple(BACKENDS),
     what: str = "backend",
 ) -> None:
-    """Raise an error unless a name is that of a backend.
-
-    Parameters
-    ----------
-    name : object
-        The name.
-    error : type
-        The class of the error.
-    names : collection of str, optional
-        The names that are allowed. By default those of all backends.
-    what : str, default "backend"
-        The subject of the error.
-    """
+    """Raise an error of a class unless a name is that of a backend. `what` is the subject of the message."""
     if name not in names:
         similar = did_you_mean(name, names, synonyms=BACKEND_SYNONYMS)
         raise error(f"unknown {what} {name!r}{similar}", hint=f"choose one of {', '.join(names)}")

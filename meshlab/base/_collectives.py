@@ -1,4 +1,4 @@
-"""What a collective is: its buffers, its bytes, and the names that libraries and tools have for it.
+"""The facts about each collective: its buffers, its bytes, and its names in libraries and tools.
 
 Every other module reads this table. A new collective is a row here, its expected output in `meshlab.comm._correctness`
 and, if no library has a call for it, the calls that it consists of in `meshlab.comm._compositions`.
@@ -21,46 +21,26 @@ Share = Callable[[int], float]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Traffic:
-    """The bytes of a call as shares of its size S, for the busiest rank in each direction, over all channels.
+    """The bytes of a call as shares of its size S, for the busiest rank in each direction, over all channels."""
 
-    Parameters
-    ----------
-    sends, receives : callable
-        The share that a rank sends and the share that a rank receives, by the number of ranks: those of the group, or
-        with NVLS those of one NVLink domain.
-    """
-
+    # By the number of ranks of the group, or with NVLS of one NVLink domain
     sends: Share
     receives: Share
 
     def busiest(self, n: int) -> float:
-        """Return the larger of the two shares: what a link with two directions has to move in one of them."""
+        """Return the larger of the two shares, which limits a link with two directions."""
         return max(self.sends(n), self.receives(n))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NcclFunction:
-    """The function of NCCL that runs a collective.
+    """The function of NCCL that runs a collective."""
 
-    Parameters
-    ----------
-    name : str
-        The name without ``nccl``, as in NCCL's log and in NCCL_ALGO.
-    algorithms : tuple of str, default ()
-        The algorithms among which NCCL's tuner chooses, from its table of functions. Empty if NCCL has no choice.
-    kernels : tuple of str, default ()
-        The kernels for symmetric memory of one NVLink domain. Names that contain MC use the multicast of NVSwitch.
-    has_copy_engines : bool, default False
-        True if copy engines can run the call, on symmetric memory.
-    nccl4py : str, optional
-        The method of nccl4py's Communicator that takes a configuration.
-    """
-
-    name: str
-    algorithms: tuple[str, ...] = ()
-    kernels: tuple[str, ...] = ()
-    has_copy_engines: bool = False
-    nccl4py: str | None = None
+    name: str  # without "nccl", as in NCCL's log and in NCCL_ALGO
+    algorithms: tuple[str, ...] = ()  # among which NCCL's tuner chooses; empty if NCCL has no choice
+    kernels: tuple[str, ...] = ()  # for symmetric memory of one NVLink domain; MC is the multicast of NVSwitch
+    has_copy_engines: bool = False  # whether copy engines can run the call, on symmetric memory
+    nccl4py: str | None = None  # the method of nccl4py's Communicator that takes a configuration
 
     @property
     def is_tuned(self) -> bool:
@@ -74,56 +54,29 @@ class NcclFunction:
 
     @property
     def in_bindings(self) -> str:
-        """The name in nccl4py's low-level bindings.
-
-        Examples
-        --------
-        >>> NcclFunction(name="AlltoAll").in_bindings
-        'allto_all'
-        """
+        """The name in nccl4py's low-level bindings, such as ``allto_all``."""
         return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", self.name).lower()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class NcclTest:
-    """The program of nccl-tests that measures a collective.
+    """The program of nccl-tests that measures a collective."""
 
-    Parameters
-    ----------
-    program : str
-        The name without ``_perf``.
-    may_print_op : bool, default False
-        True if a version prints an operation, although the collective does not reduce.
-    had_op_column : bool, default False
-        True if the layout before 2.13 has an empty column for the operation, although the collective does not reduce.
-    prints_own_rates : bool, default False
-        True if the printed bandwidths are of something else than the size, such as the bytes of the busiest rank.
-    """
-
-    program: str
-    may_print_op: bool = False
-    had_op_column: bool = False
-    prints_own_rates: bool = False
+    program: str  # without "_perf"
+    may_print_op: bool = False  # whether a version prints an operation, although the collective does not reduce
+    had_op_column: bool = False  # whether the layout before 2.13 has an empty column for it
+    prints_own_rates: bool = False  # whether bandwidths are of other bytes than the size, such as the busiest rank's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MpiFunction:
-    """The function of MPI that runs a collective.
+    """The function of MPI that runs a collective."""
 
-    Parameters
-    ----------
-    name : str
-        The name without ``MPI_``.
-    mpich : tuple of str, default ()
-        The algorithms within one communicator of MPICH 4 and 5, from the descriptions that the library contains.
-        "smp", "auto" and algorithms of other libraries are missing, because they choose among the others.
-    in_shared_memory : bool, default False
-        True if MPICH also has an algorithm in shared memory.
-    """
-
-    name: str
+    name: str  # without "MPI_"
+    # The algorithms within one communicator of MPICH 4 and 5, from the descriptions that the library contains. "smp",
+    # "auto" and algorithms of other libraries are missing, because they choose among the others.
     mpich: tuple[str, ...] = ()
-    in_shared_memory: bool = False
+    in_shared_memory: bool = False  # whether MPICH also has an algorithm in shared memory
 
     @property
     def in_variables(self) -> str:
@@ -133,79 +86,34 @@ class MpiFunction:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TorchFunctions:
-    """The functions of torch.distributed that run a collective.
-
-    Parameters
-    ----------
-    names : tuple of str
-        The functions of Python.
-    is_even : bool, default False
-        True if all ranks must pass equally many elements.
-    """
+    """The functions of torch.distributed that run a collective, by their names in Python."""
 
     names: tuple[str, ...]
-    is_even: bool = False
+    is_even: bool = False  # whether all ranks must pass the same number of elements
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class CollectiveFacts:
-    """Description of a collective.
+    """Description of a collective."""
 
-    Parameters
-    ----------
-    name : str
-        The name, in snake case.
-    sends, receives : {"count", "count x n", "nothing"}
-        The number of elements of the input and of the output, in terms of the call's count and the group size n.
-    only_root : {"sends", "receives"}, optional
-        The buffer that only the root has.
-    reduces : bool, default False
-        True if the collective takes a reduce operation.
-    rooted : bool, default False
-        True if the collective takes a root.
-    peers : tuple of str, default ()
-        The arguments that name other ranks: ``"dest"``, ``"source"``. Only these ranks take part in the call.
-    counted : bool, default False
-        True if every chunk has its own count. ``sends`` and ``receives`` then apply to equal counts.
-    in_place : bool, default False
-        True if input and output may share memory, with the smaller one at this rank's chunk of the larger one.
-    synchronises : bool, default False
-        True if no rank can leave before all ranks have entered.
-    bus_factor : callable
-        Returns busbw / algbw for n ranks, as defined in nccl-tests' PERFORMANCE.md.
-    traffic : dict, optional
-        The bytes that ranks send and receive, by algorithm: ``"ring"``, ``"tree"``, ``"nvls"``, ``"nvls_tree"``,
-        ``"pat"``, or ``"p2p"`` for messages between the ranks.
-    is_composed : bool, default False
-        True if meshlab composes the collective of other calls, on a backend that does not have it.
-    is_modelled : bool, default False
-        True if there is a model of its time.
-    like : str, optional
-        The collective with a model whose time is the nearest.
-    axes : tuple of str, default ()
-        The usual names of mesh axes whose groups call mainly this collective.
-    nccl, nccl_test, mpi, torch : optional
-        The names and properties in NCCL, nccl-tests, MPI and torch.distributed. None if they lack the collective.
-    summary : str
-        Short description.
-    """
-
-    name: str
-    sends: Elements
-    receives: Elements
-    only_root: Direction | None = None
-    reduces: bool = False
-    rooted: bool = False
-    peers: tuple[str, ...] = ()
-    counted: bool = False
-    in_place: bool = False
-    synchronises: bool = False
-    bus_factor: Share
+    name: str  # in snake case
+    sends: Elements  # elements of the input, in terms of the call's count and the group size n
+    receives: Elements  # elements of the output
+    only_root: Direction | None = None  # the buffer that only the root has
+    reduces: bool = False  # whether it takes a reduce operation
+    rooted: bool = False  # whether it takes a root
+    peers: tuple[str, ...] = ()  # the arguments that name other ranks, "dest" and "source": only these take part
+    counted: bool = False  # whether every chunk has its own count; `sends` and `receives` then apply to equal counts
+    in_place: bool = False  # whether the smaller buffer may be this rank's chunk of the larger one
+    synchronises: bool = False  # whether no rank can leave before all ranks have entered
+    bus_factor: Share  # busbw / algbw for n ranks, as defined in nccl-tests' PERFORMANCE.md
+    # By algorithm: ring, tree, nvls, nvls_tree, pat, or p2p for messages between the ranks
     traffic: Mapping[str, Traffic] = field(default_factory=lambda: MappingProxyType({}))
-    is_composed: bool = False
-    is_modelled: bool = False
-    like: str | None = None
-    axes: tuple[str, ...] = ()
+    is_composed: bool = False  # whether meshlab composes it of other calls, on a backend that does not have it
+    is_modelled: bool = False  # whether there is a model of its time
+    like: str | None = None  # the collective with a model whose time is the nearest
+    axes: tuple[str, ...] = ()  # usual names of mesh axes whose groups call mainly this collective
+    # The names and properties in other programs; None if they lack the collective
     nccl: NcclFunction | None = None
     nccl_test: NcclTest | None = None
     mpi: MpiFunction | None = None
@@ -248,15 +156,7 @@ class CollectiveFacts:
         return count if kind == "count" else count * n if kind == "count x n" else 0
 
     def count_for(self, size_bytes: int, itemsize: int, n: int) -> int:
-        """Return the call's count for a size S in bytes, rounded down to complete elements, but at least 1.
-
-        S is the total size for gather-like collectives, as in nccl-tests.
-
-        Examples
-        --------
-        >>> COLLECTIVES["all_gather"].count_for(1024, 4, 4), COLLECTIVES["all_reduce"].count_for(1024, 4, 4)
-        (64, 256)
-        """
+        """Return the count for a size S in bytes, rounded down to complete elements, but at least 1."""
         return max(1, size_bytes // (itemsize * self._ranks_in_size(n)))
 
     def size_bytes(self, count: int, itemsize: int, n: int) -> int:
@@ -601,22 +501,10 @@ _USUAL = MappingProxyType({axis: name for name, collective in COLLECTIVES.items(
 
 
 def usual_collective(axis: str) -> str:
-    """Return the usual collective of an axis.
-
-    Examples
-    --------
-    >>> usual_collective("pp"), usual_collective("ep"), usual_collective("dp")
-    ('send_recv', 'all_to_all', 'all_reduce')
-    """
+    """Return the usual collective of an axis."""
     return _USUAL.get(axis, "all_reduce")
 
 
 def usual_collectives_text() -> str:
-    """Describe the usual collectives of all axes.
-
-    Examples
-    --------
-    >>> usual_collectives_text()
-    'all_to_all for ep, send_recv for pp, all_reduce for other axes'
-    """
+    """Describe the usual collectives of all axes."""
     return ", ".join([*(f"{name} for {axis}" for axis, name in _USUAL.items()), "all_reduce for other axes"])

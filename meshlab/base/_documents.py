@@ -1,7 +1,7 @@
-"""JSON, TOML and YAML: whatever is wrong with a document, the error is a `ParseError`.
+"""JSON, TOML and YAML. Any fault of a document is a `ParseError`.
 
 The parsers behind it raise a dozen types of exceptions, some of them only for absurd input. Readers use this module, so
-that none of them has to know the list.
+that none of them repeats the list.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _DECODER = json.JSONDecoder()
 _BRACKET = re.compile(r"[\[\]{}]")
 _DEEPEST_YAML = 100
 _WINDOWS = (1 << 10, 1 << 16, 1 << 20)
-_MOST_LISTS, _LIST = 2_000_000, 16  # lists and objects in JSON, and one more for each of so many characters
+_MOST_LISTS, _LIST = 2_000_000, 16  # lists and objects in JSON, plus one per 16 characters
 _LONGEST_TOKEN = 16  # of a number, a constant or an escape that a window cuts
 _TOML_LINE = re.compile(r"\(at line (\d+), column \d+\)")
 _START = re.compile(r"[\ufeff \t\r\n]*")
@@ -41,63 +41,21 @@ class NestingError(ParseError):
 
 
 def parse_json(text: str, *, file: str | None = None, hint: str = "copy the file again") -> Any:
-    r"""Return the value of a JSON document that any program may have written.
+    """Return the value of a JSON document that any program may have written, or raise a `ParseError` with the hint.
 
     As in Python, NaN and Infinity are numbers, and the last of two equal keys counts. Half of a surrogate pair becomes
     a replacement character, because such a string cannot be printed or written.
-
-    Parameters
-    ----------
-    text : str
-        The document, possibly with a byte order mark.
-    file : str, optional
-        The file that contains it, for the error.
-    hint : str, optional
-        The fix, for the error.
-
-    Raises
-    ------
-    ParseError
-        If the text is not JSON.
-        If it is nested too deeply, or has a number with thousands of digits.
-    LimitError
-        If it has more lists and objects than the memory should hold.
-
-    Examples
-    --------
-    >>> parse_json('{"sizes": [8, 1e3]}'), parse_json(r'"\ud800"')
-    ({'sizes': [8, 1000.0]}, '�')
     """
     return _parsed(_DECODER, text, file, hint)
 
 
 def parse_own_json(text: str, *, file: str | None = None, hint: str = "copy the file again") -> Any:
-    """Return the value of a JSON document that meshlab wrote, which never has NaN, Infinity or two equal keys.
-
-    Raises
-    ------
-    ParseError
-        As for `parse_json`, and if the document has NaN, Infinity or two equal keys.
-
-    Examples
-    --------
-    >>> parse_own_json('{"rank": 0, "rank": 1}')
-    Traceback (most recent call last):
-    meshlab.errors.ParseError: not valid JSON: the key 'rank' occurs twice; copy the file again
-    """
+    """Return the value of a JSON document that meshlab wrote, which never has NaN, Infinity or two equal keys."""
     return _parsed(_OWN_DECODER, text, file, hint)
 
 
 def read_own_json(path: str | Path, *, hint: str = "copy the file again") -> Any:
-    """Return the value of a JSON file that meshlab wrote.
-
-    Raises
-    ------
-    ParseError
-        If the file is not text in UTF-8, is too large, or is rejected by `parse_own_json`.
-    OSError
-        If the file cannot be read.
-    """
+    """Return the value of a JSON file that meshlab wrote. Raises as `parse_own_json`, and OSError."""
     content = read_bytes(Path(path), hint=hint)
     try:
         text = content.decode("utf-8")
@@ -107,25 +65,7 @@ def read_own_json(path: str | Path, *, hint: str = "copy the file again") -> Any
 
 
 def decode_json(text: str, position: int) -> tuple[Any, int]:
-    """Return the JSON value at a position of a text, and the position after it.
-
-    Parameters
-    ----------
-    text : str
-        A text with JSON in it, such as a log.
-    position : int
-        Index of the first character of the value.
-
-    Raises
-    ------
-    ParseError
-        If there is no complete value at this position, or one that `parse_json` rejects.
-
-    Examples
-    --------
-    >>> decode_json('state: {"rank": 3} at 12:00', 7)
-    ({'rank': 3}, 18)
-    """
+    """Return the JSON value at a position of a text, such as a log, and the position after it."""
     # An error of Python's parser counts all lines before it, so that many broken values in a long text would take
     # quadratic time. Most values are short, or broken near their beginning.
     for length in (*_WINDOWS, len(text)):
@@ -157,46 +97,24 @@ def mapping_or_empty(value: object) -> Mapping[str, Any]:
 
 def objects_in(value: object) -> list[Mapping[str, Any]]:
     """Return the objects in a list of a document that another program wrote, an empty list for any other value."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    return [element for element in value if isinstance(element, dict)] if isinstance(value, list) else []
 
 
 def parse_toml(text: str, *, file: str | None = None, hint: str = "correct the line") -> dict[str, Any]:
-    r"""Return the tables of a TOML document.
-
-    Raises
-    ------
-    ParseError
-        If the text is not TOML. The error has a line unless the document ends too early or is nested too deeply.
-
-    Examples
-    --------
-    >>> parse_toml("[parallelism]\ndegree = 2")
-    {'parallelism': {'degree': 2}}
-    """
+    """Return the tables of a TOML document. A `ParseError` has a line unless the document ends too early."""
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise NestingError("the TOML is nested too deeply", hint=hint, file=file) from None
     except ValueError as error:  # TOMLDecodeError, or a number with thousands of digits
-        found = _TOML_LINE.search(str(error))
-        line = None if found is None else int(found[1])
+        match = _TOML_LINE.search(str(error))
+        line = None if match is None else int(match[1])
         problem = _TOML_LINE.sub("", str(error)).strip()
         raise ParseError(f"not TOML: {problem}", hint=hint, text=text, file=file, line=line) from None
 
 
 def parse_yaml(text: str, *, file: str | None = None, hint: str = "correct the line") -> list[Any]:
-    """Return the documents of a YAML text that are not empty, as plain values.
-
-    Raises
-    ------
-    ParseError
-        If the text is not YAML. The error has a line if the parser reports one.
-
-    Examples
-    --------
-    >>> parse_yaml("model: {tp: 2}")
-    [{'model': {'tp': 2}}]
-    """
+    """Return the documents of a YAML text that are not empty, as plain values."""
     import yaml
 
     # PyYAML compares every bracket with all open ones, so a few thousand of them would take seconds.
@@ -240,7 +158,7 @@ def _parsed(decoder: json.JSONDecoder, text: str, file: str | None, hint: str) -
 
 
 def _check_lists(text: str, file: str | None, hint: str) -> None:
-    """Raise if a text has so many lists and objects that they would take many times its memory."""
+    """Raise if the lists and objects of a text would take many times its memory."""
     most = _MOST_LISTS + len(text) // _LIST
     if len(text) > most and text.count("[") + text.count("{") > most:
         raise LimitError(f"the JSON has more than {most:,} lists and objects", hint=hint, file=file)
@@ -254,9 +172,8 @@ def _refused(error: Exception, file: str | None, hint: str) -> ParseError:
         )
     if isinstance(error, RecursionError):
         return NestingError("the JSON is nested too deeply", hint=hint, file=file)
-    return ParseError(
-        "the JSON has a number with thousands of digits", hint=hint, file=file
-    )  # see sys.set_int_max_str_digits
+    # See sys.set_int_max_str_digits
+    return ParseError("the JSON has a number with thousands of digits", hint=hint, file=file)
 
 
 def _problem(error: json.JSONDecodeError) -> str:

@@ -128,10 +128,10 @@ class ParseError(MeshlabError, ValueError):
 
     def __str__(self) -> str:
         where = ", ".join(part for part in (self.file, f"line {self.line}" if self.line is not None else None) if part)
-        shown = f"{where}: {self.summary}" if where else self.summary
+        text = f"{where}: {self.summary}" if where else self.summary
         if self.column is not None and self.excerpt:
-            shown += f"\n  {self.excerpt}\n  {' ' * self.column}^"
-        return shown
+            text += f"\n  {self.excerpt}\n  {' ' * self.column}^"
+        return text
 
 
 class MeshError(MeshlabError, ValueError):
@@ -300,11 +300,11 @@ def did_you_mean(name: object, known: Iterable[str], *, synonyms: Mapping[str, s
     """
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         return ""
-    plain = {_plain(one): one for one in islice(known, _MOST_NAMES)} | dict(synonyms or {})
-    wanted = _plain(name)
-    similar = [one for one in plain if len(wanted) > 2 and one.startswith(wanted)]
+    plain = {_plain(candidate): candidate for candidate in islice(known, _MOST_NAMES)} | dict(synonyms or {})
+    start = _plain(name)
+    similar = [candidate for candidate in plain if len(start) > 2 and candidate.startswith(start)]
     if len(similar) != 1:
-        similar = get_close_matches(wanted, plain, n=1, cutoff=0.7)
+        similar = get_close_matches(start, plain, n=1, cutoff=0.7)
     return f" (did you mean {plain[similar[0]]!r}?)" if similar else ""
 
 

@@ -1,4 +1,4 @@
-"""Read text from whatever a caller has, and write files completely or not at all."""
+"""Read text from strings, bytes and files, and write files completely or not at all."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from typing import BinaryIO
 from meshlab.base._errors import BenchError, ParseError, printable
 
 TextSource = str | bytes | os.PathLike[str]
-"""What a reader of text accepts: the text, its bytes, or the path of a file. A line that names a file is its path."""
+"""The input of a reader: text, its bytes, or the path of a file. A line that names a file is its path."""
 
 LARGEST_TEXT = 256 << 20
 """The largest text that is read at once, in bytes after decompression."""
@@ -40,22 +40,7 @@ _XML_ROOT = re.compile(r"<(?!\?|!)([A-Za-z_][\w.:-]*)")
 def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path | None:
     """Return the file that a source names, or None if the source is the text itself.
 
-    Parameters
-    ----------
-    source : str, bytes or path
-        A string is a path if it is one line and an existing file or folder has this name.
-    hint : str, optional
-        What to pass instead of a folder.
-
-    Raises
-    ------
-    ParseError
-        If the path is a folder, or the source is something else.
-
-    Examples
-    --------
-    >>> path_of("SwitchName=s1 Nodes=n[1-4]") is None
-    True
+    A string is a path if it is one line and an existing file has this name. `hint` names what to pass for a folder.
     """
     if isinstance(source, bytes):
         return None
@@ -94,20 +79,13 @@ def _exists(name: str) -> bool:
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a file for reading. Nothing that has no end, or that may never have content, is opened in its place.
+    """Open a regular file for reading, or return the content of a pipe, such as that of ``<(command)`` in a shell.
 
-    A pipe, such as that of ``<(command)`` in a shell, is read to its end, and its content is returned. If nobody writes
-    to it, it is empty.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be read, also if no file can have this name, which is a ValueError in Python.
-    ParseError
-        If it is a device, or a pipe that has more than `LARGEST_TEXT`.
+    A pipe without a writer is empty. A device, which may have no end, is a `ParseError`, and so is a larger pipe. A
+    name that no file can have is an OSError, unlike in Python.
     """
     try:
-        # Without O_NONBLOCK, opening a pipe that nobody writes to does not return.
+        # Without O_NONBLOCK, opening a pipe without a writer does not return.
         file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     except ValueError as error:
         raise OSError(errno.EINVAL, "not a name of a file") from error
@@ -144,15 +122,7 @@ def _content_of_pipe(file: BinaryIO, name: str) -> bytes:
 
 
 def read_file(path: str | os.PathLike[str], *, largest: int = LARGEST_FILE) -> bytes:
-    """Return the content of a file as it is, never more than `largest` bytes.
-
-    Raises
-    ------
-    ParseError
-        If the file is larger.
-    OSError
-        If the file cannot be read.
-    """
+    """Return the content of a file as it is. Raises a `ParseError` if it is larger than `largest` bytes."""
     with open_file(path) as file:
         # By its size, because a file of any size may occupy no space at all.
         if file.seek(0, os.SEEK_END) > largest:
@@ -163,15 +133,7 @@ def read_file(path: str | os.PathLike[str], *, largest: int = LARGEST_FILE) -> b
 
 @contextmanager
 def open_log(path: Path, *, hint: str = "copy it again") -> Iterator[BinaryIO]:
-    """Open a file for reading in a with statement. A file that gzip compressed is decompressed, whatever its name.
-
-    Raises
-    ------
-    ParseError
-        If the compressed file is broken, also while the block reads it.
-    OSError
-        If the file cannot be read.
-    """
+    """Open a file for reading in a with statement. A file that gzip compressed is decompressed, whatever its name."""
     with open_file(path) as file, _decompressed(file, str(path), hint) as content:
         yield content
 
@@ -187,15 +149,7 @@ def _decompressed(file: BinaryIO, name: str | None, hint: str) -> Iterator[Binar
 
 
 def read_bytes(source: bytes | Path, *, hint: str, largest: int = LARGEST_TEXT) -> bytes:
-    """Return the content of a file, or of bytes that may be compressed, and never more than `largest` bytes.
-
-    Raises
-    ------
-    ParseError
-        If the content is larger, or its compression is broken.
-    OSError
-        If the file cannot be read.
-    """
+    """Return the content of a file or of bytes, decompressed, or raise if it is larger than `largest` bytes."""
     name = None if isinstance(source, bytes) else str(source)
     with (
         io.BytesIO(source) if isinstance(source, bytes) else open_file(source) as file,
@@ -218,28 +172,9 @@ def text_encoding(start: bytes) -> str:
 
 
 def text_of(source: TextSource, *, hint: str) -> tuple[str, str | None]:
-    """Return the text of a source, and the name of its file if it has one.
+    """Return the text of a source, and the name of its file if it has one. `hint` is for a text that is too large.
 
     Bytes that are not valid in the encoding become replacement characters, because logs contain them.
-
-    Parameters
-    ----------
-    source : str, bytes or path
-        See `TextSource`.
-    hint : str
-        What to pass instead of a text that is too large.
-
-    Raises
-    ------
-    ParseError
-        If the source is a folder or larger than `LARGEST_TEXT`, or its compression is broken.
-    OSError
-        If the file cannot be read.
-
-    Examples
-    --------
-    >>> text_of(b"dp=2, tp=4", hint="pass a file")
-    ('dp=2, tp=4', None)
     """
     path = path_of(source)
     if path is None and isinstance(source, str):
@@ -254,22 +189,9 @@ def decode_text(content: bytes) -> str:
 
 
 def describe_text(text: str, *, may_be_name: bool = False) -> str:
-    """Describe a text that no reader knows, for a person who may have passed the wrong file.
+    """Describe an unrecognised text, for an error message.
 
-    Parameters
-    ----------
-    text : str
-        The text.
-    may_be_name : bool, default False
-        True if the caller passed a string that is not the content of a file. If it is a single line, it is probably the
-        mistyped name of one.
-
-    Examples
-    --------
-    >>> describe_text("<html><p>")
-    'the text is XML that begins with <html>'
-    >>> describe_text("hello")
-    "the text begins with 'hello'"
+    If `may_be_name`, the caller passed a string, and a single line is probably the mistyped name of a file.
     """
     start = text[:1_000_000].lstrip()
     if not start:
@@ -289,27 +211,10 @@ def describe_text(text: str, *, may_be_name: bool = False) -> str:
 
 
 def write_file(path: str | Path, data: str | bytes) -> Path:
-    """Write a file atomically: under a random temporary name in the same folder, then renamed.
+    """Write a file atomically: under a random temporary name in the same folder, then renamed. Return its path.
 
-    A symbolic link with the name of the file is replaced, and what it points to is left unchanged. A device or a pipe,
-    such as ``/dev/stdout``, is written to directly. The mode of the file follows the umask.
-
-    Parameters
-    ----------
-    path : path
-        The file to write. Its folder must exist.
-    data : str or bytes
-        The content. A string is encoded as UTF-8.
-
-    Returns
-    -------
-    pathlib.Path
-        `path`.
-
-    Raises
-    ------
-    BenchError
-        If the file cannot be written. An existing file is left unchanged.
+    A symbolic link with the name of the file is replaced, and its target is left unchanged. A device or a pipe, such as
+    ``/dev/stdout``, is written to directly. The mode follows the umask. An error leaves an existing file unchanged.
     """
     path = Path(path)
     content = data.encode() if isinstance(data, str) else data
@@ -348,10 +253,11 @@ def _is_device(path: Path) -> bool:
 
 
 def _open_device(path: Path) -> BinaryIO:
-    """Open a device or a pipe for writing. A pipe that nobody reads is an error: open() would wait forever."""
-    own = _OWN_FILE.fullmatch(str(path))
-    if own is not None:  # at its position, which a file that was opened again would not have
-        return open(os.dup(int(own["number"] or ("stdin", "stdout", "stderr").index(own["name"]))), "wb")  # noqa: PTH123
+    """Open a device or a pipe for writing. A pipe without a reader is an error: open() would wait forever."""
+    match = _OWN_FILE.fullmatch(str(path))
+    if match is not None:  # at its position, which a file that was opened again would not have
+        number = match["number"] or ("stdin", "stdout", "stderr").index(match["name"])
+        return open(os.dup(int(number)), "wb")  # noqa: PTH123
     end = time.monotonic() + _PATIENCE_S
     while True:
         try:
@@ -367,8 +273,8 @@ def _open_device(path: Path) -> BinaryIO:
 
 def _create_temporary(folder: Path) -> tuple[int, Path]:
     """Create an empty file with a random name, and return its descriptor and its path."""
-    # The name cannot be predicted, and O_EXCL fails on everything that exists, even on a link. So nobody else who may
-    # write into the folder can redirect the content to a different file.
+    # The name cannot be predicted, and O_EXCL fails on everything that exists, even on a link. So no other user of the
+    # folder can redirect the content to a different file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     path = folder / _temporary_name()
     return os.open(path, flags, 0o666), path

@@ -40,45 +40,24 @@ _ABANDONED_S = 86400.0  # age at which a hidden subfolder is abandoned, on file 
 def staged_folder(
     target: str | Path, *, pointer: str, recorded: Sequence[str] = (), replaces: Sequence[str] = ()
 ) -> Iterator[Path]:
-    """Write several files into a folder, all of them or none.
+    """Write several files into a folder, all of them or none. The block writes into a hidden subfolder.
 
-    The block writes into a hidden subfolder. If it succeeds, its files are moved to `target`, where they replace files
-    of the same name. Files that match no pattern are kept. If the block raises, `target` is left unchanged. If two
-    processes write to one folder, the last one wins.
-
-    Parameters
-    ----------
-    target : path
-        The folder. It is created with its parents if it does not exist.
-    pointer : str
-        The file that determines which version is valid. The block has to write it.
-    recorded : sequence of str, default ()
-        Glob patterns of the files that the pointer records, see `read_recorded`. Earlier ones are removed after the
-        pointer is replaced.
-    replaces : sequence of str, default ()
-        Glob patterns of other files that belong to the earlier pointer. They are removed before it is replaced.
-
-    Yields
-    ------
-    pathlib.Path
-        The hidden subfolder.
-
-    Raises
-    ------
-    BenchError
-        If the folder cannot be written. This is checked before the block runs.
+    If the block succeeds, its files replace those of the same name in `target`, and `pointer`, which it has to write,
+    determines which version is valid. Earlier files that match `recorded` are removed afterwards (`read_recorded`), and
+    those that match `replaces` before. If the block raises, `target` is left unchanged. If two processes write to one
+    folder, the last one wins. A folder that cannot be written is a `BenchError` before the block runs.
     """
-    given, target = target, Path(os.path.realpath(target))
-    made: list[Path] = []
+    name, target = target, Path(os.path.realpath(target))
+    new_folders: list[Path] = []
     try:
-        made = _make_folders(target)
-        with _locked(target):  # so that nobody takes the subfolder for an abandoned one before it has its own lock
+        new_folders = _make_folders(target)
+        with _locked(target):  # otherwise another writer could remove the subfolder before it has its own lock
             stage = _new_stage(target)
             held = _open_folder(stage)
             try_lock(held)
     except OSError as error:
-        _remove_empty(made)
-        raise _cannot_write(given, error) from error
+        _remove_empty(new_folders)
+        raise _cannot_write(name, error) from error
     is_complete = False
     try:
         yield stage
@@ -89,25 +68,26 @@ def staged_folder(
             _switch(stage, target, pointer, recorded, replaces)
             _settle(stage, target, recorded)
     except OSError as error:
-        raise _cannot_write(given, error) from error
+        raise _cannot_write(name, error) from error
     finally:
         # If the pointer has been moved, the subfolder may hold recorded files, and the next writer removes it.
         if not is_complete or (stage / pointer).exists():
             shutil.rmtree(stage, ignore_errors=True)
-            _remove_empty(made)
+            _remove_empty(new_folders)
         release(held)
 
 
 def _switch(stage: Path, target: Path, pointer: str, recorded: Sequence[str], replaces: Sequence[str]) -> None:
     """Replace the pointer. Until then, an error changes nothing."""
     new = {file.name for file in stage.iterdir()}
-    kept = _matching(stage, recorded) | _matching(target, recorded)
+    recorded_names = _matching(stage, recorded) | _matching(target, recorded)
     for name in new:
         if (target / name).is_dir():
             raise IsADirectoryError(0, f"{name} is a folder")
     retired = stage / _RETIRED
     retired.mkdir()
-    names = [name for name in (new | _matching(target, replaces)) - kept - {pointer} if (target / name).exists()]
+    others = (new | _matching(target, replaces)) - recorded_names - {pointer}
+    names = [name for name in others if (target / name).exists()]
     try:
         for name in names:
             (target / name).rename(retired / name)
@@ -123,7 +103,7 @@ def _switch(stage: Path, target: Path, pointer: str, recorded: Sequence[str], re
 
 
 def _settle(stage: Path, target: Path, recorded: Sequence[str]) -> None:
-    """Move the files behind the pointer to their names, and remove what earlier writers left behind."""
+    """Move the files behind the pointer to their names, and remove the remains of earlier writers."""
     new = [file for file in stage.iterdir() if file.name != _RETIRED]
     for name in _matching(target, recorded) - {file.name for file in new}:
         (target / name).unlink(missing_ok=True)
@@ -133,21 +113,13 @@ def _settle(stage: Path, target: Path, recorded: Sequence[str]) -> None:
     for other in _stages(target):
         if _is_abandoned(other):
             shutil.rmtree(other, ignore_errors=True)
-    for file in target.glob(_STAGES):  # of `write_file`, whose processes nobody can ask
+    for file in target.glob(_STAGES):  # of `write_file`, which holds no lock
         if file.is_file() and not file.is_symlink() and time.time() - file.stat().st_mtime > _ABANDONED_S:
             file.unlink(missing_ok=True)
 
 
 def read_recorded(folder: Path, name: str, digest: str) -> bytes:
-    """Return the content of a file that its pointer records, wherever an interrupted writer left it.
-
-    Raises
-    ------
-    ParseError
-        If the file has a different digest.
-    OSError
-        If the file does not exist, or cannot be read.
-    """
+    """Return the content of a file that its pointer records with a digest, wherever an interrupted writer left it."""
     problem: Exception = FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(folder / name))
     # The first place again at the end, because a writer may move the file there in the meantime.
     for path in (folder / name, *(stage / name for stage in _stages(folder)), folder / name):
@@ -176,13 +148,7 @@ def digest_of(content: bytes) -> str:
 
 
 def check_writable(target: str | Path) -> None:
-    """Raise if a folder cannot be written or created, as far as its permissions tell.
-
-    Raises
-    ------
-    BenchError
-        With the reason.
-    """
+    """Raise a `BenchError` if a folder cannot be written or created, as far as its permissions show."""
     real = Path(os.path.realpath(target))
     nearest = next((path for path in (real, *real.parents) if path.exists()), real)
     try:
@@ -195,9 +161,9 @@ def check_writable(target: str | Path) -> None:
 
 
 def try_lock(file: int, *, is_shared: bool = False) -> bool:
-    """Lock an open file or folder. Return False if another process, or another part of this one, holds the lock.
+    """Lock an open file or folder until the process exits. Return False if the lock is held elsewhere.
 
-    The lock ends with the process, however it ends. On file systems without locks, this returns True.
+    On file systems without locks, this returns True.
     """
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
@@ -233,8 +199,8 @@ def _open_folder(folder: Path) -> int:
 
 
 def _new_stage(target: Path) -> Path:
-    # A random name, which nobody can plant; mkdir fails on any existing one. Its mode follows the umask, because
-    # readers may need it.
+    # A random name cannot be planted, and mkdir fails on any existing one. Its mode follows the umask, because readers
+    # may need it.
     stage = target / _STAGES.replace("*", secrets.token_hex(8))
     stage.mkdir()
     return stage
@@ -268,16 +234,16 @@ def _make_folders(target: Path) -> list[Path]:
     """Create a folder and its parents. Return the new ones."""
     if target.exists() and not target.is_dir():
         raise NotADirectoryError(0, "a file with that name exists")
-    made: list[Path] = []
+    new_folders: list[Path] = []
     try:
         for folder in reversed([path for path in (target, *target.parents) if not path.exists()]):
             with contextlib.suppress(FileExistsError):
                 folder.mkdir()
-                made.append(folder)
+                new_folders.append(folder)
     except OSError:
-        _remove_empty(made)
+        _remove_empty(new_folders)
         raise
-    return made
+    return new_folders
 
 
 def _remove_empty(folders: list[Path]) -> None:
@@ -287,7 +253,7 @@ def _remove_empty(folders: list[Path]) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Write a file or folder to the disk, so that a power failure cannot undo what was done before the next step."""
+    """Write a file or folder to the disk, so that a power failure cannot undo this step after the next one."""
     file = os.open(path, os.O_RDONLY)
     try:
         os.fsync(file)

@@ -7,7 +7,7 @@ method has its signature and its documentation, and calls `implementation`, whic
         return implementation(Node.plot)(self, ax=ax)
 
 `meshlab._implementations` lists these functions. Importing any module of meshlab imports the list first, and the
-function is imported when its method is called. So a module imports only what is below it, also inside functions.
+function is imported when its method is called. So a module imports only modules below it, also inside functions.
 """
 
 from __future__ import annotations
@@ -20,14 +20,11 @@ R = TypeVar("R")
 Importer = TypeVar("Importer", bound=Callable[[], Callable[..., Any]])
 
 importers: dict[str, Callable[[], Callable[..., Any]]] = {}
-"""What imports the implementation of each method, by the name of the method."""
+"""Functions that import the implementation of a method, by its name. Names of classes are unique in meshlab."""
 
 
 def implements(*methods: str) -> Callable[[Importer], Importer]:
-    """Register a function that imports and returns the implementation of methods, such as ``"Node.plot"``.
-
-    Names of classes are unique in meshlab, so a name needs no module, which would have to be imported.
-    """
+    """Register a function that imports and returns the implementation of methods, such as ``"Node.plot"``."""
 
     def register(importer: Importer) -> Importer:
         importers.update(dict.fromkeys(methods, importer))
@@ -37,6 +34,6 @@ def implements(*methods: str) -> Callable[[Importer], Importer]:
 
 
 def implementation(method: Callable[P, R]) -> Callable[P, R]:
-    """Return the function that implements a method. Its first parameter is what the method calls ``self``."""
+    """Return the function that implements a method. Its first parameter is the ``self`` of the method."""
     function: Callable[P, R] = importers[method.__qualname__]()
     return function

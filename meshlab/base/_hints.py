@@ -8,13 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument of a Python function, in whose place a command line shows its option.
-
-    The value is None if the caller chooses it. `equals` separates it from the name.
-    """
+    """An argument of a Python function, in whose place a command line shows its option."""
 
     name: str
-    value: bool | int | float | str | None = None
+    value: bool | int | float | str | None = None  # None if the caller chooses it
     equals: str = "="
 
     def __str__(self) -> str:
@@ -38,20 +35,7 @@ READ_A_FILE = Advice("read a file with ml.topology.read()")
 class Hint(str):
     """A hint that holds both forms. As a string, it is the one for Python.
 
-    Parameters
-    ----------
-    template : str
-        The text, with ``{}`` in the place of each value.
-    *values : object
-        The values. Arguments, advice and other hints remain parts that `reworded` replaces.
-
-    Examples
-    --------
-    >>> hint = Hint("choose another folder, or pass {} to replace it", Argument("overwrite", True))
-    >>> hint
-    'choose another folder, or pass overwrite=True to replace it'
-    >>> hint.reworded(lambda part: f"--{part.name}")
-    'choose another folder, or pass --overwrite to replace it'
+    The template has ``{}`` in the place of each value. Arguments, advice and other hints remain parts for `reworded`.
     """
 
     parts: tuple[str | Argument | Advice, ...]

@@ -48,13 +48,7 @@ def _name(sign: str) -> str:
 
 
 def escape(value: object) -> str:
-    """Escape a value for HTML, as text or inside an attribute.
-
-    Examples
-    --------
-    >>> escape("<b> & 'c'")
-    '&lt;b&gt; &amp; &#x27;c&#x27;'
-    """
+    """Escape a value for HTML, as text or inside an attribute."""
     return html.escape(str(value), quote=True)
 
 
@@ -65,15 +59,7 @@ def table(
     most: int = 40,
     right: Collection[int] | None = None,
 ) -> str:
-    """Return a plain table with at most `most` rows. A note below it counts the rows that are not shown.
-
-    Columns of numbers are right-aligned.
-
-    Examples
-    --------
-    >>> table(["axis", "size"], [["tp", 4]]).count("<td")
-    2
-    """
+    """Return a table with at most `most` rows and a count of the others. Columns of numbers are right-aligned."""
     numeric = [
         bool(rows) and all(isinstance(row[column], (int, float)) for row in rows) if right is None else column in right
         for column in range(len(header))
@@ -93,15 +79,7 @@ def table(
 
 
 def bar(share: float, label: str) -> str:
-    """Return a progress bar with an accessible label and inline styles.
-
-    Parameters
-    ----------
-    share : float
-        The progress, from 0 to 1. Other values are clipped.
-    label : str
-        The text for screen readers.
-    """
+    """Return a progress bar for a share from 0 to 1, with a label for screen readers and inline styles."""
     percent = round(100 * min(max(share, 0.0), 1.0))
     track = "background:var(--jp-layout-color3,rgba(128,128,128,.25));border-radius:4px;height:8px;margin:4px 0"
     fill = f"background:var(--jp-brand-color1,#0072b2);border-radius:4px;height:8px;width:{percent}%"

@@ -12,25 +12,7 @@ _MOST_DIGITS = 4000  # Python refuses to convert more than 4,300
 
 
 def whole(text: str, base: int = 10) -> int:
-    """Return digits as an integer. Numbers beyond 64 bits, which no tool prints, become the largest one.
-
-    Parameters
-    ----------
-    text : str
-        Digits, as a pattern has found them.
-    base : int, default 10
-        The base. With 0, a prefix such as ``0x`` decides.
-
-    Raises
-    ------
-    ValueError
-        If the text is not a number.
-
-    Examples
-    --------
-    >>> whole("12"), whole("1b", 16), whole("9" * 5000) == LARGEST
-    (12, 27, True)
-    """
+    """Return digits as an integer. Numbers beyond 64 bits, which no tool prints, become the largest one."""
     if base == 10 and len(text) <= _SHORT:  # nearly every number
         return int(text)
     if len(text) > _MOST_DIGITS:
@@ -40,13 +22,7 @@ def whole(text: str, base: int = 10) -> int:
 
 
 def whole_or_none(value: object) -> int | None:
-    """Return a value of a document as an integer, or None if it is no number. Strings of digits are numbers.
-
-    Examples
-    --------
-    >>> [whole_or_none(value) for value in (3, "3", 3.0, 2.5, "x", None, [3], float("nan"), 10**30)]
-    [3, 3, 3, 2, None, None, None, None, 9223372036854775807]
-    """
+    """Return a value of a document as an integer, or None if it is not a number. Strings of digits are numbers."""
     if type(value) is int and -LARGEST <= value <= LARGEST:  # nearly every number of a document
         return value
     if isinstance(value, str):

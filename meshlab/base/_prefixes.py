@@ -19,8 +19,8 @@ _PRINTED = (
 )
 _FRAME_LATER = rf"|.{{0,160}}?(?<![\w.-]){_FRAME}"  # other prefixes are between
 
-# What launchers, log collectors, terminals and forums put before a line. They are nested, so they are removed
-# repeatedly. Groups that begin with "rank" or "host" hold what a prefix names. PRINTED stands for the patterns above.
+# Prefixes that launchers, log collectors, terminals and forums put before a line. They are nested, so they are removed
+# repeatedly. Groups that begin with "rank" or "host" hold its value. PRINTED stands for the patterns above.
 _PREFIXES = (
     rf"\[?{_TIME}(?:[.,:]\d+)?(?:Z| ?[+-]\d\d:?\d\d)?\]?:? *(?:\| *)?",  # a log collector, NCCL's own time stamp
     r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4}(?=[\[<])",  # Open MPI with --timestamp-output
@@ -75,15 +75,7 @@ _NONE = Prefix(0)
 
 
 def find_prefix(line: str) -> Prefix:
-    """Return the prefixes of a line.
-
-    Examples
-    --------
-    >>> find_prefix("[1,3]<stdout>:nodeA:12:34 [0] NCCL INFO Connected all rings")
-    Prefix(length=14, rank=3, host=None)
-    >>> find_prefix("GPU0  X  NV18")
-    Prefix(length=0, rank=None, host=None)
-    """
+    """Return the prefixes of a line."""
     # Most lines of a long log are NCCL's, with a few different prefixes or none.
     line = line[:_LONGEST]
     if line[:1] == "[":
@@ -106,16 +98,9 @@ def may_have_prefix(text: str, start: int, end: int) -> bool:
 
 
 def lines_by_source(text: str) -> str:
-    r"""Return a text without prefixes, with the lines of each rank and host after each other.
+    """Return a text without prefixes, with the lines of each rank and host after each other.
 
     Launchers mix the output of ranks, which makes a table of one rank unreadable.
-
-    Examples
-    --------
-    >>> print(lines_by_source("[1,0]<stdout>:a\n[1,1]<stdout>:c\n[1,0]<stdout>:b"))
-    a
-    b
-    c
     """
     sources: dict[tuple[int | None, str | None], list[str]] = {}
     for line in text.splitlines():

@@ -18,35 +18,11 @@ _LARGEST = 1 << 63
 
 
 def typed_value(value: object, kind: type[_T], where: str, *, file: str | None = None) -> _T:
-    """Return a plain value, such as one from JSON, as a value of a type.
+    """Return a plain value, such as one from JSON, as a value of a type, or raise a `ParseError` that names `where`.
 
-    Parameters
-    ----------
-    value : object
-        None, a bool, a number, a string, a list, a dict, or these within one another.
-    kind : type
-        A type with the annotations that fields of dataclasses have: ``int``, ``float``, ``str``, ``bool``, ``None``, a
-        ``Literal``, a union, ``tuple[...]``, ``list[...]``, ``dict[...]`` or ``Mapping[...]`` of these, a dataclass of
-        these, or ``Any``. Integers have at most 64 bits, and numbers are finite.
-    where : str
-        The field, for the error, such as ``"mesh.axes"``.
-    file : str, optional
-        The file, for the error.
-
-    Raises
-    ------
-    ParseError
-        If the value has a different type.
-    MeshlabError
-        If a dataclass rejects a value.
-
-    Examples
-    --------
-    >>> typed_value([["tp", 4]], tuple[tuple[str, int], ...], "mesh.axes")
-    (('tp', 4),)
-    >>> typed_value([["tp", "4"]], tuple[tuple[str, int], ...], "mesh.axes")
-    Traceback (most recent call last):
-    meshlab.errors.ParseError: mesh.axes[0][1] must be an integer, not '4'; copy the file again
+    A type is an annotation that fields of dataclasses have: plain types, ``Literal``, unions, ``tuple[...]``,
+    ``list[...]``, ``dict[...]`` or ``Mapping[...]`` of these, a dataclass of these, or ``Any``. Integers have at most
+    64 bits, and numbers are finite. A dataclass may reject a value with its own error.
     """
     try:
         return cast(_T, _converted(value, kind, where))
@@ -64,30 +40,9 @@ def typed_fields(
     optional: Collection[str] = (),
     file: str | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of a plain mapping with their types checked. Other fields are left out.
+    """Return the fields of a plain mapping with their types checked, as by `typed_value`. Other fields are left out.
 
-    Parameters
-    ----------
-    values : object
-        The mapping.
-    kinds : mapping of str to type
-        The types by name, as for `typed_value`.
-    where : str
-        The path of the mapping, for the error. Empty for a whole document.
-    optional : collection of str, default ()
-        Names that may be missing.
-    file : str, optional
-        The file, for the error.
-
-    Raises
-    ------
-    ParseError
-        If the value is not a mapping, a field is missing, or has a different type.
-
-    Examples
-    --------
-    >>> typed_fields({"rank": 3, "host": "n1", "x": 0}, {"rank": int, "host": str, "pid": int}, "", optional=["pid"])
-    {'rank': 3, 'host': 'n1'}
+    `where` is the path of the mapping for the error, empty for a whole document. Fields in `optional` may be missing.
     """
     if not isinstance(values, Mapping):
         raise _wrong(values, "an object", where or "the document", file)
@@ -127,8 +82,8 @@ def _converted(value: object, kind: Any, where: str) -> object:
     if isinstance(origin, type) and issubclass(origin, Mapping):
         if not isinstance(value, Mapping):
             raise _wrong(value, "an object", where)
-        of = arguments[1] if arguments else Any
-        return {printable(str(name)): _converted(one, of, f"{where}.{str(name)[:40]}") for name, one in value.items()}
+        kind = arguments[1] if arguments else Any
+        return {printable(str(key)): _converted(part, kind, f"{where}.{str(key)[:40]}") for key, part in value.items()}
     return value  # a type that plain values do not have, such as a function
 
 
@@ -144,13 +99,13 @@ def _of_union(value: object, kinds: tuple[Any, ...], where: str) -> object:
     """Return the value as the first type that it has."""
     if value is None and (None in kinds or type(None) in kinds):
         return None
-    wanted = [kind for kind in kinds if kind not in (None, type(None))]
-    for kind in wanted[:-1]:
+    others = [kind for kind in kinds if kind not in (None, type(None))]
+    for kind in others[:-1]:
         try:
             return _converted(value, kind, where)
         except ParseError:
             continue
-    return _converted(value, wanted[-1], where)  # its error is shown, because most unions are a type or None
+    return _converted(value, others[-1], where)  # its error is shown, because most unions are a type or None
 
 
 def _sequence(value: object, origin: Any, kinds: tuple[Any, ...], where: str) -> object:
@@ -158,41 +113,39 @@ def _sequence(value: object, origin: Any, kinds: tuple[Any, ...], where: str) ->
         raise _wrong(value, "a list", where)
     if origin is list or (len(kinds) == 2 and kinds[1] is Ellipsis):
         kind = kinds[0] if kinds else Any
-        if kind is int and all(_is(one, kind) for one in value):  # quick for the ranks of a large mesh
+        if kind is int and all(_is(element, kind) for element in value):  # quick for the ranks of a large mesh
             return origin(value)
-        return origin(_converted(one, kind, f"{where}[{index}]") for index, one in enumerate(value))
+        return origin(_converted(element, kind, f"{where}[{index}]") for index, element in enumerate(value))
     if kinds and len(value) != len(kinds):
         raise _wrong(value, f"a list of {len(kinds)}", where)
     kinds = kinds or (Any,) * len(value)
-    return tuple(
-        _converted(one, kind, f"{where}[{index}]") for index, (one, kind) in enumerate(zip(value, kinds, strict=True))
-    )
+    pairs = enumerate(zip(value, kinds, strict=True))
+    return tuple(_converted(element, kind, f"{where}[{index}]") for index, (element, kind) in pairs)
 
 
 def _dataclass(value: object, kind: Any, where: str) -> object:
-    needed = {one.name for one in fields(kind) if one.default is MISSING and one.default_factory is MISSING}
+    needed = {field.name for field in fields(kind) if field.default is MISSING and field.default_factory is MISSING}
     kinds = _kinds(kind)
-    given = typed_fields(value, kinds, where, optional=kinds.keys() - needed)
+    arguments = typed_fields(value, kinds, where, optional=kinds.keys() - needed)
     unknown = [name for name in cast("Mapping[str, Any]", value) if name not in kinds]
     if unknown:
         raise ParseError(f"{where}.{str(unknown[0])[:40]} is unknown", hint="read it with the version that wrote it")
-    return kind(**given)
+    return kind(**arguments)
 
 
 @functools.cache
 def _kinds(kind: type) -> dict[str, Any]:
     hints = get_type_hints(kind)
-    return {one.name: hints[one.name] for one in fields(kind) if one.init}
+    return {field.name: hints[field.name] for field in fields(kind) if field.init}
 
 
-def _wrong(value: object, wanted: str, where: str, file: str | None = None) -> ParseError:
+def _wrong(value: object, expected: str, where: str, file: str | None = None) -> ParseError:
     if isinstance(value, (dict, list)):
-        shown = "a list" if isinstance(value, list) else "an object"
+        text = "a list" if isinstance(value, list) else "an object"
     elif value is None or isinstance(value, bool):
-        shown = {None: "null", True: "true", False: "false"}[value]
+        text = {None: "null", True: "true", False: "false"}[value]
     elif isinstance(value, int) and value.bit_length() > 64:
-        shown = f"a number of {value.bit_length():,} bits"
+        text = f"a number of {value.bit_length():,} bits"
     else:
-        text = repr(value)
-        shown = text if len(text) <= 60 else f"{text[:57]}…"
-    return ParseError(f"{where} must be {wanted}, not {shown}", hint="copy the file again", file=file)
+        text = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:57]}…"
+    return ParseError(f"{where} must be {expected}, not {text}", hint="copy the file again", file=file)

@@ -30,43 +30,21 @@ _MOST_SIZES = 4096
 
 
 def parse_size(text: str | int) -> int:
-    """Parse a size in bytes.
-
-    Parameters
-    ----------
-    text : str or int
-        A size such as ``"8M"``, ``"8 MiB"`` or ``"512"``, or an integer number of bytes. K, M, G and T are powers of
-        1024.
-
-    Returns
-    -------
-    int
-        The size in bytes, at least 1.
-
-    Raises
-    ------
-    ParseError
-        If `text` is not a size, is not an integer number of bytes, is not positive, or exceeds 1 PiB.
-
-    Examples
-    --------
-    >>> parse_size("1K"), parse_size("1.5 MiB"), parse_size(512)
-    (1024, 1572864, 512)
-    """
+    """Return a size such as ``8M``, ``8 MiB`` or 512 in bytes, from 1 to 1 PiB. K, M, G and T are powers of 1024."""
     if isinstance(text, int) and not isinstance(text, bool):
         size: float = text
         if not 1 <= size <= _LARGEST_SIZE:
-            shown = str(text) if text.bit_length() <= 64 else f"of {text.bit_length():,} bits"
-            raise ParseError(f"size {shown} is not between 1 byte and 1 PiB")
+            number = str(text) if text.bit_length() <= 64 else f"of {text.bit_length():,} bits"
+            raise ParseError(f"size {number} is not between 1 byte and 1 PiB")
     else:
         written = str(text).strip()
         match = _SIZE.fullmatch(written) if len(written) <= _LONGEST_TEXT else None
         if match is None:
             dash = _DASH.fullmatch(written) if len(written) <= _LONGEST_TEXT else None
             if dash is not None:
-                meant = f"{dash[1].strip()}:{dash[4].strip()}"
+                similar = f"{dash[1].strip()}:{dash[4].strip()}"
                 raise ParseError(
-                    f"{str(text)!r} is not a size (did you mean {meant!r}?)",
+                    f"{str(text)!r} is not a size (did you mean {similar!r}?)",
                     hint="write first:last for a range of sizes",
                 )
             raise ParseError(
@@ -82,31 +60,10 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_sizes(text: str | int | list[int | str] | tuple[int | str, ...]) -> tuple[int, ...]:
-    """Parse a list of sizes.
+    """Return the sizes of a list or of comma-separated parts in bytes, ascending, without duplicates.
 
-    Parameters
-    ----------
-    text : str, int or sequence of these
-        A size (``"8M"``), a range of powers of two times the first size (``"1K:64M"``), a range with a factor
-        (``"8:1G*4"``) or with a step (``"1M:8M+1M"``), or a comma-separated list of these.
-
-    Returns
-    -------
-    tuple of int
-        The sizes in bytes, in ascending order, without duplicates.
-
-    Raises
-    ------
-    ParseError
-        If a part is not a size or a range.
-        If the list is empty or has more than 4,096 sizes.
-
-    Examples
-    --------
-    >>> parse_sizes("1K:8K")
-    (1024, 2048, 4096, 8192)
-    >>> parse_sizes("8:1K*4, 1M")
-    (8, 32, 128, 512, 1048576)
+    A part is a size (``"8M"``), a range of powers of two times the first size (``"1K:64M"``), or a range with a factor
+    (``"8:1G*4"``) or with a step (``"1M:8M+1M"``). A list has at most 4,096 sizes.
     """
     if isinstance(text, (list, tuple)):
         parts: list[int | str] = list(text)
@@ -166,13 +123,7 @@ def _parse_range(text: str) -> list[int]:
 
 
 def format_size(size: int | float) -> str:
-    r"""Format a size in bytes with a binary unit.
-
-    Examples
-    --------
-    >>> format_size(8), format_size(8388608), format_size(1536), format_size(33553920)
-    ('8\u2009B', '8\u2009MiB', '1.5\u2009KiB', '32\u2009MiB')
-    """
+    """Format a size in bytes with a binary unit."""
     if not _is_finite(size):
         return "–"
     if size < 1024:
@@ -200,13 +151,7 @@ def _three_digits(value: float) -> str:
 
 
 def format_time_us(time_us: float) -> str:
-    r"""Format a time in microseconds with three digits and a suitable unit.
-
-    Examples
-    --------
-    >>> format_time_us(5.97), format_time_us(3296.17), format_time_us(2_500_000)
-    ('5.97\u2009µs', '3.30\u2009ms', '2.50\u2009s')
-    """
+    """Format a time in microseconds with three digits and a suitable unit."""
     if not _is_finite(time_us):
         return "–"
     for limit, divisor, unit in ((1e3, 1.0, "µs"), (1e6, 1e3, "ms")):
@@ -216,13 +161,7 @@ def format_time_us(time_us: float) -> str:
 
 
 def format_seconds(seconds: float) -> str:
-    r"""Format a duration in seconds for reading, such as ``1 min 15 s``.
-
-    Examples
-    --------
-    >>> format_seconds(0.4), format_seconds(75), format_seconds(3700)
-    ('0.4\u2009s', '1\u2009min 15\u2009s', '1\u2009h 1\u2009min')
-    """
+    """Format a duration in seconds for reading, such as ``1 min 15 s``."""
     if not _is_finite(seconds):
         return "–"
     if seconds < 9.95:
@@ -236,26 +175,14 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_bandwidth(gbs: float) -> str:
-    r"""Format a bandwidth in GB/s with three digits.
-
-    Examples
-    --------
-    >>> format_bandwidth(325.75), format_bandwidth(0.0834)
-    ('326\u2009GB/s', '0.083\u2009GB/s')
-    """
+    """Format a bandwidth in GB/s with three digits."""
     if not _is_finite(gbs):
         return "–"
     return f"{_three_digits(gbs)}{THIN}GB/s"
 
 
 def format_range(low: str, high: str) -> str:
-    r"""Join two formatted quantities to a range, with a common unit written once. Equal ones are a single quantity.
-
-    Examples
-    --------
-    >>> format_range("337\u2009GB/s", "338\u2009GB/s"), format_range("950\u2009ms", "1.20\u2009s")
-    ('337 to 338\u2009GB/s', '950\u2009ms to 1.20\u2009s')
-    """
+    """Join two formatted quantities to a range, with a common unit written once. Equal ones are a single quantity."""
     if low == high:
         return low
     number, separator, unit = low.partition(THIN)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.base._errors import MeshError, ParseError
+from meshlab.base._errors import MeshError, ParseError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 
 Ranks = npt.NDArray[np.int32]
@@ -155,6 +155,33 @@ def check_rank(rank: object, world_size: int) -> int:
     return number
 
 
+def check_coordinate(axis: Axis, value: Any) -> int:
+    """Return a coordinate on an axis as an int, or raise a `MeshError`."""
+    number = as_integer(value)
+    if number is None or not 0 <= number < axis.size:
+        raise MeshError(
+            f"coordinate of axis {axis.name!r} must be an integer from 0 to {axis.size - 1}, not {short(value)}"
+        )
+    return number
+
+
+def axis_index(names: Sequence[str], name: str) -> int:
+    """Return the index of an axis, or raise a `MeshError` that suggests a similar one."""
+    if name in names:
+        return names.index(name)
+    raise MeshError(f"unknown axis {short(name)}{did_you_mean(name, names)}", hint=f"choose one of {', '.join(names)}")
+
+
+def axis_indices(names: Sequence[str], axes: Sequence[str]) -> tuple[int, ...]:
+    """Return the indices of at least one axis, each of them once, or raise a `MeshError`."""
+    if not axes:
+        raise MeshError("no axis given", hint=f"name at least one of {', '.join(names)}")
+    indices = tuple(axis_index(names, axis) for axis in axes)
+    if len(set(indices)) != len(indices):
+        raise MeshError(f"axes {', '.join(axes)} repeat an axis", hint="name each axis once")
+    return indices
+
+
 def check_length(text: str) -> None:
     """Raise a `ParseError` if a text is longer than any description of a mesh."""
     if len(text) > LONGEST_TEXT:
@@ -165,28 +192,7 @@ def check_length(text: str) -> None:
 
 
 def parse_axes(text: str) -> tuple[tuple[str, int], ...]:
-    """Parse axis names and sizes.
-
-    Parameters
-    ----------
-    text : str
-        Names and sizes separated by commas or spaces, such as ``"dp=2, tp=4"``, slowest axis first. One size may be -1.
-
-    Returns
-    -------
-    tuple of (str, int)
-        Names and sizes, in the order of the text.
-
-    Raises
-    ------
-    ParseError
-        If a part is not ``name=size``, or the text is longer than `LONGEST_TEXT`.
-
-    Examples
-    --------
-    >>> parse_axes("pp=2 dp=-1, tp=4")
-    (('pp', 2), ('dp', -1), ('tp', 4))
-    """
+    """Return the names and sizes in text such as ``"pp=2 dp=-1, tp=4"``, in its order. One size may be -1."""
     check_length(text)
     pairs: list[tuple[str, int]] = []
     for match in _ASSIGNMENT.finditer(text):
@@ -211,40 +217,14 @@ def parse_axes(text: str) -> tuple[tuple[str, int], ...]:
 
 
 def format_axes(axes: Sequence[Axis]) -> str:
-    """Return axes as text that `parse_axes` accepts.
-
-    Examples
-    --------
-    >>> format_axes([Axis("dp", 2), Axis("tp", 4)])
-    'dp=2, tp=4'
-    """
+    """Return axes as text that `parse_axes` accepts."""
     return ", ".join(str(axis) for axis in axes)
 
 
 def fill_axes(pairs: Sequence[tuple[str, int]], world_size: int | None) -> tuple[Axis, ...]:
-    """Turn names and sizes into axes, and fill a size of -1 from the world size.
+    """Turn names and sizes into axes, and fill a size of -1 from the world size, or raise a `MeshError`.
 
-    Parameters
-    ----------
-    pairs : sequence of (str, int)
-        Names and sizes. At most one size is -1.
-    world_size : int or None
-        Number of ranks. If None, the product of the sizes.
-
-    Returns
-    -------
-    tuple of Axis
-
-    Raises
-    ------
-    MeshError
-        If a name is repeated, two sizes are -1, or the product of the sizes is not `world_size`. The message suggests
-        the nearest valid sizes.
-
-    Examples
-    --------
-    >>> format_axes(fill_axes([("dp", -1), ("tp", 8)], 64))
-    'dp=8, tp=8'
+    The message suggests the nearest valid sizes. Without a world size, it is the product of the sizes.
     """
     if not pairs:
         raise MeshError("a mesh needs at least one axis", hint="write for example DeviceMesh('dp=2, tp=4')")
@@ -268,17 +248,18 @@ def fill_axes(pairs: Sequence[tuple[str, int]], world_size: int | None) -> tuple
                 hint=Hint("pass {}", Argument("world_size")),
             )
         if world_size % fixed:
-            known = _product(*zip(*((n, s) for n, s in zip(names, sizes, strict=True) if s != -1), strict=True))
-            known += f" = {fixed}" if len(names) > 2 else ""
+            product = _product(*zip(*((n, s) for n, s in zip(names, sizes, strict=True) if s != -1), strict=True))
+            product += f" = {fixed}" if len(names) > 2 else ""
             raise MeshError(
-                f"{_count(world_size)} cannot be divided by {known}, so {unknown[0]}=-1 has no size",
+                f"{_count(world_size)} cannot be divided by {product}, so {unknown[0]}=-1 has no size",
                 hint=_suggestions(names, sizes, world_size),
             )
         sizes = [world_size // fixed if size == -1 else size for size in sizes]
     elif world_size is not None and fixed != world_size:
-        given = f"{world_size} {'was' if world_size == 1 else 'were'} given"
+        verb = "was" if world_size == 1 else "were"
         raise MeshError(
-            f"{_product(names, sizes)} is {_count(fixed)}, but {given}", hint=_suggestions(names, sizes, world_size)
+            f"{_product(names, sizes)} is {_count(fixed)}, but {world_size} {verb} given",
+            hint=_suggestions(names, sizes, world_size),
         )
     return tuple(Axis(name, size) for name, size in zip(names, sizes, strict=True))
 
@@ -331,64 +312,39 @@ def _suggestions(names: Sequence[str], sizes: Sequence[int], world_size: int) ->
 
 
 def format_ranks(ranks: Sequence[int]) -> str:
-    """Return ranks as text for a message, abbreviated if there are many.
-
-    Examples
-    --------
-    >>> format_ranks([6, 7]), format_ranks(range(8, 12)), format_ranks([3])
-    ('ranks 6 and 7', 'ranks 8 to 11', 'rank 3')
-    """
+    """Return ranks as text for a message, abbreviated if there are many."""
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) == 2:
         return f"ranks {ranks[0]} and {ranks[1]}"
     if ranks[-1] - ranks[0] == len(ranks) - 1:
         return f"ranks {ranks[0]} to {ranks[-1]}"
-    shown = ", ".join(str(rank) for rank in ranks[:8])
-    return f"ranks {shown}" if len(ranks) <= 8 else f"{len(ranks):,} ranks ({shown}, …)"
+    head = ", ".join(str(rank) for rank in ranks[:8])
+    return f"ranks {head}" if len(ranks) <= 8 else f"{len(ranks):,} ranks ({head}, …)"
 
 
 def nearest_axes(
     names: Sequence[str], sizes: Sequence[int], world_size: int, *, most: int = 3
 ) -> list[tuple[tuple[str, int], ...]]:
-    """Return the sizes nearest to the given ones whose product is `world_size`.
+    """Return the sizes nearest to those of some axes whose product is `world_size`, the nearest first.
 
-    The distance is the product of the factors by which the sizes change. Axes that shrink to 1 are kept.
-
-    Parameters
-    ----------
-    names, sizes : sequences of equal length
-        Axes whose product is not `world_size`. A size of -1 may become any number.
-    world_size : int
-        Product of the returned sizes.
-    most : int, default 3
-        Maximum number of results.
-
-    Returns
-    -------
-    list of tuple of (str, int)
-        The nearest sizes first.
-
-    Examples
-    --------
-    >>> nearest_axes(["dp", "tp"], [2, 3], 8)
-    [(('dp', 2), ('tp', 4)), (('dp', 4), ('tp', 2)), (('dp', 1), ('tp', 8))]
+    The distance is the product of the factors by which the sizes change. A size of -1 may become any number.
     """
     divisors = _divisors(world_size)
     # The search is exhaustive for small meshes only. Eight divisors per axis, nearest first, give good suggestions for
     # any mesh, and the limit on results bounds the time for many axes: 8 ** 20 combinations would take forever.
     tried = 8
-    most_found = 4096
-    found: dict[tuple[int, ...], float] = {}
+    limit = 4096
+    costs: dict[tuple[int, ...], float] = {}
 
     def change(size: int, new: int) -> float:
         return 0.0 if size == -1 else abs(math.log(new / size))
 
     def extend(index: int, rest: int, chosen: tuple[int, ...], cost: float) -> None:
-        if len(found) >= most_found:
+        if len(costs) >= limit:
             return
         if index == len(sizes) - 1:
-            found[(*chosen, rest)] = cost + change(sizes[index], rest)
+            costs[(*chosen, rest)] = cost + change(sizes[index], rest)
             return
         options = sorted((d for d in divisors if rest % d == 0), key=lambda d: (change(sizes[index], d), d))
         for option in options[:tried]:
@@ -398,7 +354,7 @@ def nearest_axes(
     # Costs are sums of logarithms, so equal ones differ in the last bits. Rounding makes them equal, and then the
     # option that changes fewer axes wins.
     ranked = sorted(
-        found, key=lambda option: (round(found[option], 9), sum(a != b for a, b in zip(option, sizes, strict=True)))
+        costs, key=lambda option: (round(costs[option], 9), sum(a != b for a, b in zip(option, sizes, strict=True)))
     )
     return [tuple(zip(names, option, strict=True)) for option in ranked[:most]]
 
@@ -409,29 +365,7 @@ def _divisors(number: int) -> list[int]:
 
 
 def axis_pairs(axes: Any, names: Any = None) -> tuple[tuple[str, int], ...]:
-    """Return axes in any accepted form as pairs of name and size.
-
-    Parameters
-    ----------
-    axes : str, mapping, sequence of (str, int) or of Axis, or sequence of int
-        Text, names with sizes, pairs, or sizes if `names` is passed.
-    names : sequence of str, optional
-        Axis names, if `axes` contains sizes only.
-
-    Raises
-    ------
-    MeshError
-        If the axes have none of these forms, or if the numbers of names and sizes differ.
-    ParseError
-        If the text cannot be parsed.
-
-    Examples
-    --------
-    >>> axis_pairs("dp=2, tp=4") == axis_pairs({"dp": 2, "tp": 4}) == axis_pairs([Axis("dp", 2), ("tp", 4)])
-    True
-    >>> axis_pairs((2, 4), ("dp", "tp"))
-    (('dp', 2), ('tp', 4))
-    """
+    """Return axes in any accepted form, text, a mapping, pairs, or sizes and `names`, as pairs of name and size."""
     if names is not None:
         return _zip_axes(axes, names)
     if isinstance(axes, str):
@@ -476,41 +410,23 @@ def _zip_axes(sizes: Any, names: Any) -> tuple[tuple[str, int], ...]:
 def place_ranks(
     pairs: Sequence[tuple[str, int]], ranks: npt.ArrayLike | None, world_size: int | None
 ) -> tuple[tuple[Axis, ...], Ranks | None, int]:
-    """Check axes, ranks and world size against each other.
+    """Check axes, ranks and world size against each other. Return the axes, the order and the world size.
 
-    Parameters
-    ----------
-    pairs : sequence of (str, int)
-        Names and sizes. One size may be -1.
-    ranks : array_like of int, optional
-        Global ranks in row-major order of the axes, flat or in the shape of the mesh. By default 0, 1, 2, …
-    world_size : int, optional
-        Number of ranks in the world. By default the number of ranks in the mesh. Required if some ranks are idle.
-
-    Returns
-    -------
-    axes : tuple of Axis
-    order : numpy.ndarray or None
-        The ranks as flat, read-only int32, or None if they are 0, 1, 2, … without a gap.
-    world_size : int
-
-    Raises
-    ------
-    MeshError
-        If sizes and ranks do not match, or a rank is repeated, not in the world or not an integer.
+    The ranks are in row-major order of the axes, flat or in the shape of the mesh. The order is the ranks as flat,
+    read-only int32, or None if they are 0, 1, 2, … without a gap.
     """
     if ranks is None:
         axes = fill_axes(pairs, world_size)
         return axes, None, math.prod(axis.size for axis in axes)
-    given = _as_integers(ranks)
-    axes = fill_axes(pairs, given.size)
+    array = _as_integers(ranks)
+    axes = fill_axes(pairs, array.size)
     shape = tuple(axis.size for axis in axes)
-    if given.ndim > 1 and given.shape != shape:
+    if array.ndim > 1 and array.shape != shape:
         raise MeshError(
-            f"ranks have shape {given.shape}, but the axes have {shape}", hint="pass that shape, or a flat list"
+            f"ranks have shape {array.shape}, but the axes have {shape}", hint="pass that shape, or a flat list"
         )
-    flat = given.reshape(-1)
-    world = given.size if world_size is None else check_world_size(world_size)
+    flat = array.reshape(-1)
+    world = array.size if world_size is None else check_world_size(world_size)
     outside = flat[(flat < 0) | (flat >= world)]
     if outside.size:
         hint = f"use ranks from 0 to {world - 1}"
@@ -530,11 +446,11 @@ def place_ranks(
 
 def _as_integers(ranks: npt.ArrayLike) -> npt.NDArray[np.int64]:
     try:
-        given = np.asarray(list(ranks) if isinstance(ranks, (range, Sequence)) else ranks)
+        array = np.asarray(list(ranks) if isinstance(ranks, (range, Sequence)) else ranks)
     except (TypeError, ValueError):
         raise MeshError("ranks must be a flat list of integers, or nested lists of equal lengths") from None
-    if given.size == 0 or given.ndim == 0:
+    if array.size == 0 or array.ndim == 0:
         raise MeshError(f"ranks must be a list of at least one rank, not {short(ranks)}")
-    if given.dtype.kind not in "iu":
-        raise MeshError(f"ranks must be integers, not {short(given.reshape(-1)[0])}")
-    return given.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise MeshError(f"ranks must be integers, not {short(array.reshape(-1)[0])}")
+    return array.astype(np.int64)

@@ -94,21 +94,9 @@ def check_groups(mesh: DeviceMesh, axis_sets: Sequence[str | Sequence[str]]) -> 
 
 
 def check_array(array: npt.NDArray[np.int32], mesh: DeviceMesh, inside: tuple[int, ...]) -> dict[str, bool]:
-    """Check an array of groups against the group and position that follow from each rank's own coordinates.
+    """Check an array of groups along the axes `inside` against the groups that follow from each rank's coordinates.
 
-    Parameters
-    ----------
-    array : numpy.ndarray
-        One row per group: int32 of shape (groups, size).
-    mesh : DeviceMesh
-        The mesh that defines the coordinates.
-    inside : tuple of int
-        Indices of the axes along which the ranks of a group differ, slowest first.
-
-    Returns
-    -------
-    dict of str to bool
-        ``disjoint``, ``covers``, ``equal_size`` and ``same_order``; see `DeviceMesh.check_groups`.
+    The array is int32 of shape (groups, size). The results are those of `DeviceMesh.check_groups`.
     """
     # A rank can compute its group number from its own coordinates: those outside `inside`, read as a mixed-radix
     # number. The coordinates inside are its position. `DeviceMesh` builds the array by a transposition instead, so a
@@ -298,29 +286,9 @@ _GAP = "  "
 
 
 def mesh_text(mesh: DeviceMesh, axis: str | None = None, width: int = 80) -> str:
-    """Return a mesh as plain text: axes, groups and, for a small mesh, the grid of ranks with their groups.
+    """Return a mesh as plain text for a terminal: axes, groups and, for a small mesh, the grid of ranks.
 
-    Parameters
-    ----------
-    mesh : DeviceMesh
-        The mesh.
-    axis : str, optional
-        Axis or group set whose group numbers are shown in the grid, by default the last axis.
-    width : int, default 80
-        Width of the terminal in columns. Longer lines are wrapped, and large groups are abbreviated.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> print(mesh_text(ml.DeviceMesh("dp=2, tp=2")))
-    dp=2, tp=2 · 4 ranks · tp is the fastest axis
-    <BLANKLINE>
-      dp  2 groups of 2   dp_0 [0, 2]  dp_1 [1, 3]
-      tp  2 groups of 2   tp_0 [0, 1]  tp_1 [2, 3]
-    <BLANKLINE>
-    rank:group of tp
-      dp=0   0:0  1:0
-      dp=1   2:1  3:1
+    The grid shows the group numbers along `axis`, by default the last one. Lines longer than `width` are wrapped.
     """
     axis = mesh.axis_names[-1] if axis is None else axis
     chosen = mesh[axis]
@@ -349,14 +317,7 @@ def mesh_text(mesh: DeviceMesh, axis: str | None = None, width: int = 80) -> str
 
 
 def wrapped(text: str, width: int) -> str:
-    """Wrap the lines of a text at spaces, and indent continuation lines.
-
-    Examples
-    --------
-    >>> print(wrapped("tp (tensor parallel): the fastest axis", 24))
-    tp (tensor parallel):
-      the fastest axis
-    """
+    """Wrap the lines of a text at spaces, and indent continuation lines."""
     return "\n".join(
         textwrap.fill(  # hyphens are part of names such as dp-cp
             line, max(width, _MIN_WIDTH), subsequent_indent=_GAP, break_long_words=False, break_on_hyphens=False

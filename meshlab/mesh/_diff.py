@@ -200,20 +200,20 @@ def _padded(array: Ranks, length: int) -> Ranks:
 def _compare(before: Groups, after: Groups) -> AxisChange:
     world = max(before.world_size, after.world_size)
     old, new = _padded(before.color, world), _padded(after.color, world)
-    both = np.flatnonzero((old >= 0) & (new >= 0))
-    # The number of ranks kept includes the rank itself. Ranks that leave together have the same colour, -1, but lose
+    stayed = np.flatnonzero((old >= 0) & (new >= 0))
+    # The number of peers includes the rank itself. Ranks that leave together have the same colour, -1, but lose
     # each other, and ranks that join keep no peer: for both, only the rank itself is kept.
-    kept = np.where(new >= 0, np.maximum(_peers_kept(before, new), 1), 1)
-    lost = np.where(old >= 0, before.size - kept, 0).astype(np.int32)
-    gained = np.where(new >= 0, after.size - kept, 0).astype(np.int32)
+    peers = np.where(new >= 0, np.maximum(_common_peers(before, new), 1), 1)
+    lost = np.where(old >= 0, before.size - peers, 0).astype(np.int32)
+    gained = np.where(new >= 0, after.size - peers, 0).astype(np.int32)
 
     # The order changes for all ranks of a group if it changes for one of them: the group is a different ring.
     moved = np.zeros(world, dtype=bool)
-    moved[both] = before.key[both] != after.key[both]
+    moved[stayed] = before.key[stayed] != after.key[stayed]
     group_moved = np.bincount(old[moved], minlength=len(before)) > 0
     change = np.zeros(world, dtype=np.int8)
-    change[both] = np.select(
-        [(lost[both] > 0) | (gained[both] > 0), group_moved[old[both]], old[both] != new[both]],
+    change[stayed] = np.select(
+        [(lost[stayed] > 0) | (gained[stayed] > 0), group_moved[old[stayed]], old[stayed] != new[stayed]],
         [_MEMBERS, _ORDER, _NUMBER],
         _SAME,
     )
@@ -224,7 +224,7 @@ def _compare(before: Groups, after: Groups) -> AxisChange:
     return AxisChange(before, after, change, lost, gained)
 
 
-def _peers_kept(before: Groups, after_color: Ranks) -> Ranks:
+def _common_peers(before: Groups, after_color: Ranks) -> Ranks:
     """Return, per rank, the number of ranks that share its group before and after, itself included."""
     # Sort each row of old groups by new group. A run of equal colours is a set of ranks that stay together, so the
     # length of the run is the answer for all of them: O(n log n) for all groups, without a set per rank.
@@ -234,25 +234,25 @@ def _peers_kept(before: Groups, after_color: Ranks) -> Ranks:
     starts = np.ones(color.shape, dtype=bool)
     starts[:, 1:] = in_order[:, 1:] != in_order[:, :-1]
     lengths = np.diff(np.flatnonzero(starts), append=color.size)
-    kept = np.zeros(len(after_color), dtype=np.int32)
-    kept[np.take_along_axis(before.array, order, axis=1).reshape(-1)] = np.repeat(lengths, lengths)
-    return kept
+    counts = np.zeros(len(after_color), dtype=np.int32)
+    counts[np.take_along_axis(before.array, order, axis=1).reshape(-1)] = np.repeat(lengths, lengths)
+    return counts
 
 
 def _kinds(axis: AxisChange) -> list[tuple[str, Ranks, str]]:
     """Return, per kind of change along an axis, its text, its ranks, and an example or a list of the ranks."""
-    found = []
+    kinds = []
     for kind, text in _TEXTS.items():
         ranks = np.flatnonzero(axis.change == kind).astype(np.int32)
         if not len(ranks):
             continue
         if kind in (_JOINS, _LEAVES):
-            found.append((text, ranks, format_ranks(ranks.tolist())))
+            kinds.append((text, ranks, format_ranks(ranks.tolist())))
             continue
         old, new = axis.before.of(int(ranks[0])), axis.after.of(int(ranks[0]))
-        shown = f"{old.name} {ranks_repr(old.array)} to {new.name} {ranks_repr(new.array)}"
-        found.append((text, ranks, f"rank {ranks[0]} moves from {shown}"))
-    return found
+        move = f"{old.name} {ranks_repr(old.array)} to {new.name} {ranks_repr(new.array)}"
+        kinds.append((text, ranks, f"rank {ranks[0]} moves from {move}"))
+    return kinds
 
 
 def _axis_text(axis: AxisChange) -> str:

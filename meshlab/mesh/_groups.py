@@ -21,24 +21,12 @@ _MAX_SHOWN = 16
 
 
 def groups_name(axes: Sequence[str]) -> str:
-    """Return the name of the groups along `axes`: the axis names joined with dashes.
-
-    Examples
-    --------
-    >>> groups_name(["dp", "cp"])
-    'dp-cp'
-    """
+    """Return the name of the groups along `axes`: the axis names joined with dashes."""
     return "-".join(axes)
 
 
 def ranks_repr(ranks: Ranks) -> str:
-    """Return ranks as a list. A long list is abbreviated and followed by the number of ranks.
-
-    Examples
-    --------
-    >>> ranks_repr(np.arange(4, dtype=np.int32)), ranks_repr(np.arange(64, dtype=np.int32))
-    ('[0, 1, 2, 3]', '[0, 1, 2, 3, 4, 5, 6, 7, …, 63] (64 ranks)')
-    """
+    """Return ranks as a list. A long list is abbreviated and followed by the number of ranks."""
     if len(ranks) <= _MAX_SHOWN:
         return str(ranks.tolist())
     head = ", ".join(str(rank) for rank in ranks[: _MAX_SHOWN // 2])
@@ -46,13 +34,7 @@ def ranks_repr(ranks: Ranks) -> str:
 
 
 def uniform_stride(ranks: Ranks) -> int | None:
-    """Return the distance in global rank between neighbours in a group, or None if it varies.
-
-    Examples
-    --------
-    >>> uniform_stride(np.array([0, 8, 16])), uniform_stride(np.array([0, 1, 3])), uniform_stride(np.array([5]))
-    (8, None, 1)
-    """
+    """Return the distance in global rank between neighbours in a group, or None if it varies."""
     if len(ranks) == 1:
         return 1
     steps = np.diff(ranks)
@@ -127,10 +109,10 @@ class Group:
         MeshError
             If the rank is not a member.
         """
-        found = np.flatnonzero(self.array == rank)
-        if not len(found):
+        positions = np.flatnonzero(self.array == rank)
+        if not len(positions):
             raise MeshError(f"rank {rank} is not in group {self.name!r} with ranks {ranks_repr(self.array)}")
-        return int(found[0])
+        return int(positions[0])
 
     def __len__(self) -> int:
         return len(self.array)
@@ -310,34 +292,10 @@ class Hierarchy(NamedTuple):
 
 
 def split_levels(groups: Groups, nodes: int | npt.ArrayLike) -> Hierarchy:
-    """Split groups into two levels: inside a node, and across nodes.
+    """Split groups into two levels: inside a node, and across nodes; see `DeviceMesh.hierarchy`.
 
     Ranks inside a node keep the order of the group, and nodes are ordered by their first rank in the group. An
     all-reduce of a group is then a reduce-scatter inside, an all-reduce across, and an all-gather inside.
-
-    Parameters
-    ----------
-    groups : Groups
-        The groups to split.
-    nodes : int or array_like of int
-        Number of ranks per node (rank r is on node r // nodes), or the node number of every global rank.
-
-    Returns
-    -------
-    Hierarchy
-
-    Raises
-    ------
-    MeshError
-        If `nodes` does not match the world size.
-        If a group has different numbers of ranks on its nodes.
-
-    Examples
-    --------
-    >>> groups = Groups("dp", [[0, 1, 2, 3]], world_size=4)
-    >>> inner, outer = split_levels(groups, [7, 9, 7, 9])
-    >>> inner, outer
-    (Groups('dp_inner': 2 of 2, first [0, 2]), Groups('dp_outer': 2 of 2, first [0, 1]))
     """
     # All groups are sorted in one pass, because a Python loop over groups is slow for thousands of them. `first_seen`
     # is the position in the group of the first rank on the same node. Node numbers are arbitrary, so a stable sort
@@ -375,18 +333,18 @@ def split_levels(groups: Groups, nodes: int | npt.ArrayLike) -> Hierarchy:
 
 
 def _nodes_of_ranks(nodes: int | npt.ArrayLike, world_size: int) -> npt.NDArray[np.int64]:
-    given = np.asarray(nodes)
-    if given.dtype.kind not in "iu":
+    array = np.asarray(nodes)
+    if array.dtype.kind not in "iu":
         raise MeshError(f"nodes must be the number of ranks per node, or one node number per rank, not {nodes!r}")
-    if given.ndim == 0:
-        if given < 1:
-            raise MeshError(f"nodes must be at least 1 rank per node, not {given}")
-        return np.arange(world_size) // given.astype(np.int64)
-    if given.shape != (world_size,):
+    if array.ndim == 0:
+        if array < 1:
+            raise MeshError(f"nodes must be at least 1 rank per node, not {array}")
+        return np.arange(world_size) // array.astype(np.int64)
+    if array.shape != (world_size,):
         raise MeshError(
-            f"nodes has shape {given.shape}, but there are {world_size} ranks", hint="pass one number per rank"
+            f"nodes has shape {array.shape}, but there are {world_size} ranks", hint="pass one number per rank"
         )
-    return given.astype(np.int64)
+    return array.astype(np.int64)
 
 
 def _uneven_text(groups: Groups, node: npt.NDArray[Any]) -> str:
@@ -394,11 +352,11 @@ def _uneven_text(groups: Groups, node: npt.NDArray[Any]) -> str:
     expected = int(counts[0][1][0])
     index = next(i for i, (_, sizes) in enumerate(counts) if (sizes != expected).any())
     names, sizes = counts[index]
-    shown = ", ".join(f"{size} on node {name}" for name, size in zip(names[:4], sizes[:4], strict=True))
+    listed = ", ".join(f"{size} on node {name}" for name, size in zip(names[:4], sizes[:4], strict=True))
     more = ", …" if len(names) > 4 else ""
     return (
         f"cannot split group {groups[index].name!r} ({format_ranks(groups.array[index].tolist())}) into two levels: it "
-        f"has {shown}{more}; every node of every group must hold the same number of its ranks"
+        f"has {listed}{more}; every node of every group must hold the same number of its ranks"
     )
 
 

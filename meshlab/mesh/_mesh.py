@@ -13,17 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.base._backends import BACKEND_SYNONYMS, BACKENDS, FRAMEWORK_BACKENDS
-from meshlab.base._errors import MeshError, did_you_mean
+from meshlab.base._errors import MeshError
 from meshlab.base._forwarding import implementation
 from meshlab.mesh._axes import (
     WORLD,
     AxesLike,
     Axis,
     Ranks,
-    as_integer,
+    axis_index,
+    axis_indices,
     axis_pairs,
-    check_axis_name,
+    check_coordinate,
     check_rank,
     fill_axes,
     format_axes,
@@ -32,18 +32,24 @@ from meshlab.mesh._axes import (
     place_ranks,
     short,
 )
+from meshlab.mesh._custom_groups import check_backend, custom_group, custom_groups, family, names_range, unknown_group
 from meshlab.mesh._describe import check_groups, explain, html, membership, source, stats
 from meshlab.mesh._diff import MeshDiff, diff
-from meshlab.mesh._groups import Group, Groups, Hierarchy, groups_name, ranks_repr, split_levels
+from meshlab.mesh._groups import Group, Groups, Hierarchy, groups_name, split_levels
+from meshlab.mesh._transforms import (
+    check_same_groups,
+    merged_axes,
+    permutation,
+    positional_or_keywords,
+    selected_ranks,
+    split_axes,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
     from meshlab.mesh.interop._recipe import Recipe
-
-
-_BACKEND = re.compile(r"[a-z][a-z0-9_.:,+-]*")
 
 
 class DeviceMesh:
@@ -135,8 +141,8 @@ class DeviceMesh:
 
     def _check_backends(self, backends: Mapping[str, str]) -> Mapping[str, str]:
         for axis, backend in backends.items():
-            self._axis_index(axis)
-            _check_backend("axis", axis, backend)
+            axis_index(self.axis_names, axis)
+            check_backend("axis", axis, backend)
         return MappingProxyType({name: backends[name] for name in self.axis_names if name in backends})
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -352,7 +358,7 @@ class DeviceMesh:
         """
         if not axes:
             return math.prod(self.shape)
-        return math.prod(self.axes[index].size for index in self._axis_indices(axes))
+        return math.prod(self.axes[index].size for index in axis_indices(self.axis_names, axes))
 
     @cached_property
     def ranks(self) -> Ranks:
@@ -440,11 +446,11 @@ class DeviceMesh:
         position = rank if self._order is None else int(self.positions[rank])
         if position < 0:
             raise MeshError(f"rank {rank} is idle: this mesh does not use {format_ranks(self.idle_ranks.tolist())}")
-        found = []
+        pairs = []
         for axis in reversed(self.axes):  # the last axis is the fastest, so it is the remainder
             position, coordinate = divmod(position, axis.size)
-            found.append((axis.name, coordinate))
-        return dict(reversed(found))
+            pairs.append((axis.name, coordinate))
+        return dict(reversed(pairs))
 
     def rank_at(self, **coordinates: int) -> int:
         """Return the rank at the given coordinates, one for every axis.
@@ -462,31 +468,14 @@ class DeviceMesh:
         5
         """
         for name in coordinates:
-            self._axis_index(name)
+            axis_index(self.axis_names, name)
         missing = [name for name in self.axis_names if name not in coordinates]
         if missing:
             raise MeshError("rank_at() needs a coordinate for every axis", hint=f"add {'=, '.join(missing)}=")
         position = 0
         for axis in self.axes:
-            position = position * axis.size + _check_coordinate(axis, coordinates[axis.name])
+            position = position * axis.size + check_coordinate(axis, coordinates[axis.name])
         return position if self._order is None else int(self._order[position])
-
-    def _axis_index(self, name: str) -> int:
-        for index, axis in enumerate(self.axes):
-            if axis.name == name:
-                return index
-        raise MeshError(
-            f"unknown axis {short(name)}{did_you_mean(name, self.axis_names)}",
-            hint=f"choose one of {', '.join(self.axis_names)}",
-        )
-
-    def _axis_indices(self, names: Sequence[str]) -> tuple[int, ...]:
-        if not names:
-            raise MeshError("no axis given", hint=f"name at least one of {', '.join(self.axis_names)}")
-        indices = tuple(self._axis_index(name) for name in names)
-        if len(set(indices)) != len(indices):
-            raise MeshError(f"axes {', '.join(names)} repeat an axis", hint="name each axis once")
-        return indices
 
     # -- groups --------------------------------------------------------------------------------------------------------
 
@@ -526,14 +515,14 @@ class DeviceMesh:
         (Group('tp_2', [4, 5]), Group('pair', [3, 0]))
         """
         if isinstance(axes, str):
-            known = self._groups.get((axes,))
-            if known is not None:
-                return known
+            cached = self._groups.get((axes,))
+            if cached is not None:
+                return cached
             parts = axes.split("-")
             if not all(part in self.axis_names for part in parts):
-                family = self._family(axes)
-                if family is not None:
-                    return family
+                groups = family(self, axes)
+                if groups is not None:
+                    return groups
                 group = self.group(axes)
                 return Groups(axes, group.array[None, :], world_size=self.world_size, axes=group.axes, single=True)
             names = tuple(parts)
@@ -545,7 +534,7 @@ class DeviceMesh:
                     hint=f"write mesh['{self.axis_names[-1]}'][0] for one group, or call rank_at() for a rank",
                 )
         if names not in self._groups:
-            array = self._group_array(self._axis_indices(names))
+            array = self._group_array(axis_indices(self.axis_names, names))
             self._groups[names] = Groups(groups_name(names), array, world_size=self.world_size, axes=names)
         return self._groups[names]
 
@@ -592,17 +581,8 @@ class DeviceMesh:
             groups = self[parts]
             if int(number) < len(groups):
                 return groups[int(number)]
-            raise MeshError(f"unknown group {name!r}", hint=f"choose {_names_range(groups)}")
-        known = [WORLD, *(_names_range(self[axis]) for axis in self.axis_names)]
-        known += [group.name for group in self.custom_groups]
-        raise MeshError(
-            f"unknown axis or group {short(name)}{did_you_mean(name, self._axes_and_groups())}",
-            hint=f"choose one of the axes {', '.join(self.axis_names)} or of the groups {', '.join(known)}",
-        )
-
-    def _axes_and_groups(self) -> list[str]:
-        """Return the names of the axes and custom groups, and WORLD."""
-        return [*self.axis_names, WORLD, *(group.name for group in self.custom_groups)]
+            raise MeshError(f"unknown group {name!r}", hint=f"choose {names_range(groups)}")
+        raise unknown_group(self, name)
 
     @property
     def creation_order(self) -> tuple[str, ...]:
@@ -722,33 +702,7 @@ class DeviceMesh:
         >>> ml.DeviceMesh("dp=2, tp=2").with_group("diagonal", [3, 0]).group("diagonal")
         Group('diagonal', [3, 0])
         """
-        check_axis_name(name, "group")
-        if backend is not None:
-            _check_backend("group", name, backend)
-        front, _, end = name.rpartition("_")
-        # "tp_0" is a group of tp, and "tp_group" is the column of membership() with the names of these groups.
-        if name in self.creation_order or (front in self.axis_names and (end == "group" or end.isdecimal())):
-            raise MeshError(f"group name {name!r} is taken", hint="choose a different name")
-        members = np.asarray(list(ranks))
-        if members.size == 0:
-            raise MeshError(f"group {name!r} has no ranks", hint="pass at least one")
-        if members.dtype.kind not in "iu" or members.ndim != 1:
-            raise MeshError(f"ranks of group {name!r} must be a flat list of integers, not {short(list(ranks))}")
-        outside = members[(members < 0) | (members >= self.world_size)]
-        if outside.size:
-            check_rank(outside[0], self.world_size)  # raises
-        idle = members[self.positions[members] < 0]
-        if idle.size:
-            raise MeshError(
-                f"group {name!r} contains idle {format_ranks(idle.tolist())}", hint="use only ranks of the mesh"
-            )
-        values, counts = np.unique(members, return_counts=True)
-        if counts.max() > 1:
-            raise MeshError(
-                f"group {name!r} contains rank {values[counts.argmax()]} {counts.max()} times", hint="list it once"
-            )
-        chosen = {} if backend is None else {name: backend}
-        return self._with_custom_groups((*self.custom_groups, Group(name, members)), {**self.backends, **chosen})
+        return self._adding([custom_group(self, name, ranks, backend)], backend)
 
     def with_groups(self, name: str, rows: npt.ArrayLike, *, backend: str | None = None) -> DeviceMesh:
         """Return a mesh with several custom groups of one size, such as the parts into which an axis is split.
@@ -775,43 +729,12 @@ class DeviceMesh:
         >>> mesh["dcp"].of(2), mesh["tp"].of(2)
         (Group('dcp_1', [2, 3]), Group('tp_0', [0, 1, 2, 3]))
         """
-        try:
-            array = np.asarray(rows)
-        except ValueError:
-            array = np.empty(0)
-        if array.ndim != 2:
-            raise MeshError(f"groups {name!r} must be rows of equal lengths, not {short(rows)}")
-        if name in self._axes_and_groups():
-            raise MeshError(f"group name {name!r} is taken", hint="choose a different name")
-        names = [f"{name}_{index}" for index in range(len(array))]
-        taken = set(self.creation_order)
-        if not self._are_members(array) or not taken.isdisjoint(names):
-            mesh = self
-            for one, row in zip(names, array, strict=True):  # one of them raises
-                mesh = mesh.with_group(one, row, backend=backend)
-            return mesh
-        first = (
-            self.with_group(names[0], array[0], backend=backend) if names else self
-        )  # checks the name and the backend
-        groups = [Group(one, row) for one, row in zip(names[1:], array[1:], strict=True)]
-        chosen = {} if backend is None else dict.fromkeys(names, backend)
-        return first._with_custom_groups((*first.custom_groups, *groups), {**self.backends, **chosen})
+        return self._adding(custom_groups(self, name, rows, backend), backend)
 
-    def _are_members(self, rows: npt.NDArray[Any]) -> bool:
-        """Return whether each row can be a group: ranks of the mesh, none of them twice."""
-        if rows.dtype.kind not in "iu" or not rows.shape[1] or ((rows < 0) | (rows >= self.world_size)).any():
-            return False
-        return bool((self.positions[rows] >= 0).all() and np.diff(np.sort(rows, axis=1), axis=1).all())
-
-    def _family(self, name: str) -> Groups | None:
-        """Return the custom groups ``name_0``, ``name_1``, … together, or None if there are none of one size."""
-        by_name = {group.name: group.array for group in self.custom_groups}
-        rows: list[Ranks] = []
-        while (row := by_name.get(f"{name}_{len(rows)}")) is not None:
-            rows.append(row)
-        if not rows or len({len(row) for row in rows}) > 1:
-            return None
-        return Groups(name, np.stack(rows), world_size=self.world_size)
+    def _adding(self, groups: Sequence[Group], backend: str | None) -> DeviceMesh:
+        """Return a mesh with more custom groups, which all have one backend or none."""
+        backends = {} if backend is None else {group.name: backend for group in groups}
+        return self._with_custom_groups((*self.custom_groups, *groups), {**self.backends, **backends})
 
     def without_group(self, name: str) -> DeviceMesh:
         """Return a mesh without one of the custom groups.
@@ -821,12 +744,13 @@ class DeviceMesh:
         MeshError
             If no custom group has that name.
         """
-        kept = tuple(group for group in self.custom_groups if group.name != name)
-        if len(kept) == len(self.custom_groups):
+        others = tuple(group for group in self.custom_groups if group.name != name)
+        if len(others) == len(self.custom_groups):
             names = ", ".join(group.name for group in self.custom_groups)
             hint = f"choose one of {names}" if names else ""
             raise MeshError(f"unknown custom group {short(name)}{'' if names else ': this mesh has none'}", hint=hint)
-        return self._with_custom_groups(kept, {axis: one for axis, one in self.backends.items() if axis != name})
+        backends = {other: backend for other, backend in self.backends.items() if other != name}
+        return self._with_custom_groups(others, backends)
 
     def _with_custom_groups(self, groups: tuple[Group, ...], backends: Mapping[str, str]) -> DeviceMesh:
         # Copies the cached arrays too, because they do not depend on custom groups. Only the fingerprint does.
@@ -844,7 +768,7 @@ class DeviceMesh:
         >>> ml.DeviceMesh("pp=2, dp=1, tp=2").stages().array.tolist()
         [[0, 1], [2, 3]]
         """
-        rows = np.moveaxis(self.ranks, self._axis_index(axis), 0).reshape(self.size(axis), -1)
+        rows = np.moveaxis(self.ranks, axis_index(self.axis_names, axis), 0).reshape(self.size(axis), -1)
         return Groups(f"{axis}_stage", rows, world_size=self.world_size)
 
     def neighbours(self, axis: str = "pp", *, ring: bool = False) -> Ranks:
@@ -938,10 +862,6 @@ class DeviceMesh:
 
     # -- other meshes of the same ranks --------------------------------------------------------------------------------
 
-    @property
-    def _pairs(self) -> list[tuple[str, int]]:
-        return [(axis.name, axis.size) for axis in self.axes]
-
     def _derive(
         self, pairs: Sequence[tuple[str, int]], ranks: npt.NDArray[Any], origin: Mapping[str, str] | None = None
     ) -> DeviceMesh:
@@ -950,7 +870,7 @@ class DeviceMesh:
         # have the name of a group.
         old_names = {name: (origin or {}).get(name, name) for name, _ in pairs}
         backends = {new: self.backends[old] for new, old in old_names.items() if old in self.backends}
-        mesh = DeviceMesh(pairs, ranks=ranks, world_size=self.world_size, backends=backends)
+        mesh = DeviceMesh(pairs, ranks=ranks.reshape(-1), world_size=self.world_size, backends=backends)
         for group in self.custom_groups:
             try:
                 mesh = mesh.with_group(group.name, group.array, backend=self.backends.get(group.name))
@@ -960,13 +880,6 @@ class DeviceMesh:
                     hint=f"drop it first with without_group({group.name!r})",
                 ) from None
         return mesh
-
-    def _permutation(self, axes: Sequence[str]) -> tuple[int, ...]:
-        indices = self._axis_indices(axes)
-        missing = [name for name in self.axis_names if name not in axes]
-        if missing:
-            raise MeshError(f"axes {', '.join(axes)} are incomplete", hint=f"add {', '.join(missing)}")
-        return indices
 
     def reorder(self, *axes: str) -> DeviceMesh:
         """Return a mesh with the axes in a different order over the same sequence of ranks.
@@ -994,8 +907,8 @@ class DeviceMesh:
         >>> mesh, mesh.group("tp_0")
         (DeviceMesh('tp=4, dp=2'), Group('tp_0', [0, 2, 4, 6]))
         """
-        pairs = [self._pairs[index] for index in self._permutation(axes)]
-        return self._derive(pairs, self.ranks.reshape(-1))
+        pairs = [axis_pairs(self.axes)[index] for index in permutation(self, axes)]
+        return self._derive(pairs, self.ranks)
 
     def transpose(self, *axes: str) -> DeviceMesh:
         """Return a mesh with the axes in a different order and every rank at its old coordinates.
@@ -1023,8 +936,8 @@ class DeviceMesh:
         >>> mesh, mesh.group("tp_0")
         (DeviceMesh('dp=2, tp=4').transpose('tp', 'dp'), Group('tp_0', [0, 1, 2, 3]))
         """
-        indices = self._permutation(axes)
-        return self._derive([self._pairs[index] for index in indices], self.ranks.transpose(indices).reshape(-1))
+        indices = permutation(self, axes)
+        return self._derive([axis_pairs(self.axes)[index] for index in indices], self.ranks.transpose(indices))
 
     def rename(self, **names: str) -> DeviceMesh:
         """Return the same mesh with different axis names.
@@ -1046,10 +959,10 @@ class DeviceMesh:
         >>> ml.DeviceMesh("dp=2, tp=4").rename(dp="data")
         DeviceMesh('data=2, tp=4')
         """
-        self._axis_indices(tuple(names))
+        axis_indices(self.axis_names, tuple(names))
         # All names change at the same time, so rename(a="b", b="a") swaps them.
-        pairs = [(names.get(name, name), size) for name, size in self._pairs]
-        return self._derive(pairs, self.ranks.reshape(-1), {names.get(n, n): n for n in self.axis_names})
+        pairs = [(names.get(axis.name, axis.name), axis.size) for axis in self.axes]
+        return self._derive(pairs, self.ranks, {names.get(n, n): n for n in self.axis_names})
 
     def flatten(self, *axes: str, name: str | None = None) -> DeviceMesh:
         """Return a mesh with several axes merged into one, whose groups are the groups ``mesh[axes]``.
@@ -1074,21 +987,7 @@ class DeviceMesh:
         >>> flat, flat.group("dp_cp_0")
         (DeviceMesh('dp_cp=4, tp=2'), Group('dp_cp_0', [0, 2, 4, 6]))
         """
-        inside = self._axis_indices(axes)
-        new = ("_".join(axes) if name is None else name, self.size(*axes))
-        # The new axis takes the position of the fastest old one: merging neighbouring axes then moves no rank, and the
-        # mesh stays in order.
-        spot = max(inside)
-        order: list[int] = []
-        pairs: list[tuple[str, int]] = []
-        for index in range(len(self.axes)):
-            if index == spot:
-                order += inside
-                pairs.append(new)
-            elif index not in inside:
-                order.append(index)
-                pairs.append(self._pairs[index])
-        return self._derive(pairs, self.ranks.transpose(order).reshape(-1))
+        return self._derive(*merged_axes(self, axes, name))
 
     def split_axis(self, axis: str, parts: AxesLike | None = None, /, **sizes: int) -> DeviceMesh:
         """Return a mesh with one axis split into several. Ranks keep their order.
@@ -1114,15 +1013,7 @@ class DeviceMesh:
         >>> ml.DeviceMesh("dp=8, tp=2").split_axis("dp", dp_replicate=2, dp_shard=-1)
         DeviceMesh('dp_replicate=2, dp_shard=4, tp=2')
         """
-        index = self._axis_index(axis)
-        given = _positional_or_keywords(parts, sizes)
-        try:
-            new = fill_axes(given, self.axes[index].size)
-        except MeshError as error:
-            raise MeshError(f"cannot split {self.axes[index]}: {error.message}", hint=error.hint) from None
-        pairs = [*self._pairs[:index], *((part.name, part.size) for part in new), *self._pairs[index + 1 :]]
-        origin = {name: name for name in self.axis_names} | {part.name: axis for part in new}
-        return self._derive(pairs, self.ranks.reshape(-1), origin)
+        return self._derive(*split_axes(self, axis, parts, sizes))
 
     def select(self, **coordinates: int | slice | Sequence[int]) -> DeviceMesh:
         """Return the part of the mesh at the given coordinates. The other ranks become idle.
@@ -1150,28 +1041,7 @@ class DeviceMesh:
         >>> stage.ranks.tolist(), stage.idle_ranks.tolist()
         ([[4, 5], [6, 7]], [0, 1, 2, 3])
         """
-        for name in coordinates:
-            self._axis_index(name)
-        pairs: list[tuple[str, int]] = []
-        index: list[list[int]] = []
-        for axis in self.axes:
-            given = coordinates.get(axis.name, slice(None))
-            if isinstance(given, slice):
-                chosen = list(range(axis.size)[given])
-            elif isinstance(given, (Sequence, np.ndarray)):
-                chosen = [_check_coordinate(axis, value) for value in given]
-            else:  # one coordinate: index the axis, and omit it from the new mesh
-                index.append([_check_coordinate(axis, given)])
-                continue
-            if not chosen:
-                raise MeshError(f"{axis.name}={given!r} selects no ranks", hint=f"use 0 to {axis.size - 1}")
-            pairs.append((axis.name, len(chosen)))
-            index.append(chosen)
-        if not pairs:
-            raise MeshError(
-                "select() with one coordinate per axis leaves a single rank, not a mesh", hint="call rank_at()"
-            )
-        return self._derive(pairs, self.ranks[np.ix_(*index)].reshape(-1))
+        return self._derive(*selected_ranks(self, coordinates))
 
     def submesh(self, *axes: str, rank: int) -> DeviceMesh:
         """Return the sub-mesh of one rank over some axes: the ranks that differ from it only there.
@@ -1196,7 +1066,7 @@ class DeviceMesh:
         >>> ml.DeviceMesh("dp=2, pp=2, cp=2").submesh("dp", "cp", rank=5).ranks.tolist()
         [[0, 1], [4, 5]]
         """
-        self._axis_indices(axes)
+        axis_indices(self.axis_names, axes)
         fixed = {name: value for name, value in self.coordinates(rank).items() if name not in axes}
         return self.select(**fixed).transpose(*axes)
 
@@ -1222,8 +1092,8 @@ class DeviceMesh:
         >>> ml.DeviceMesh("dp=2, tp=4").reshape("pp=2, dp=-1, tp=2")
         DeviceMesh('pp=2, dp=2, tp=2')
         """
-        new = fill_axes(_positional_or_keywords(axes, sizes), self.size())
-        return self._derive([(axis.name, axis.size) for axis in new], self.ranks.reshape(-1))
+        pairs = axis_pairs(fill_axes(positional_or_keywords(axes, sizes), self.size()))
+        return self._derive(pairs, self.ranks)
 
     def view(self, axes: AxesLike | None = None, /, **sizes: int) -> DeviceMesh:
         """Return a second factorisation of the same ranks, such as an expert layout next to the dense one.
@@ -1254,25 +1124,8 @@ class DeviceMesh:
         view = self.reshape(axes, **sizes)
         for name in self.axis_names:
             if name in view.axis_names:
-                self._check_same_groups(name, view)
+                check_same_groups(self, view, name)
         return view
-
-    def _check_same_groups(self, name: str, view: DeviceMesh) -> None:
-        # Communicators are created once and shared by both layouts, so an axis name must mean the same groups in the
-        # same order. Equal sizes are not enough: the axes after it decide which ranks are neighbours along it.
-        own, other = self[name].array, view[name].array
-        if own.shape == other.shape and np.array_equal(own, other):
-            return
-        first = 0
-        if own.shape == other.shape:
-            first = int(np.flatnonzero((own != other).any(axis=1))[0])
-        index = self._axis_index(name)
-        raise MeshError(
-            f"axis {name!r} is in both meshes, but {name}_{first} is {ranks_repr(own[first])} in {self} and "
-            f"{ranks_repr(other[first])} in {view}",
-            hint=f"give it size {self.axes[index].size} and following axes with "
-            f"product {math.prod(self.shape[index + 1 :])}, or a different name",
-        )
 
     # -- descriptions --------------------------------------------------------------------------------------------------
 
@@ -1441,7 +1294,8 @@ class DeviceMesh:
     def __reduce__(self) -> tuple[object, ...]:
         # The default would pickle all cached arrays, and cannot pickle a mapping proxy.
         order = None if self._order is None else np.array(self._order)
-        return (_rebuild_mesh, (self._pairs, order, self.world_size, dict(self.backends), self.custom_groups))
+        pairs = list(axis_pairs(self.axes))
+        return (_rebuild_mesh, (pairs, order, self.world_size, dict(self.backends), self.custom_groups))
 
     def __str__(self) -> str:
         return format_axes(self.axes)
@@ -1456,38 +1310,6 @@ class DeviceMesh:
 def _read_only(array: Ranks) -> Ranks:
     array.flags.writeable = False
     return array
-
-
-def _check_backend(what: str, name: str, backend: Any) -> None:
-    if not isinstance(backend, str) or _BACKEND.fullmatch(backend) is None:
-        raise MeshError(f"backend of {what} {name!r} must be a name such as 'nccl', not {short(backend)}")
-    names = {part.rpartition(":")[2] for part in backend.split(",")}  # torch also has "cpu:gloo,cuda:nccl"
-    if not names <= {*BACKENDS, *FRAMEWORK_BACKENDS}:
-        similar = did_you_mean(backend, (*BACKENDS, *FRAMEWORK_BACKENDS), synonyms=BACKEND_SYNONYMS)
-        raise MeshError(
-            f"unknown backend {backend!r} of {what} {name!r}{similar}",
-            hint=f"choose one of {', '.join(BACKENDS)}, or for a framework {', '.join(FRAMEWORK_BACKENDS)}",
-        )
-
-
-def _check_coordinate(axis: Axis, value: Any) -> int:
-    """Return a coordinate on an axis as an int, or raise a `MeshError`."""
-    number = as_integer(value)
-    if number is None or not 0 <= number < axis.size:
-        raise MeshError(
-            f"coordinate of axis {axis.name!r} must be an integer from 0 to {axis.size - 1}, not {short(value)}"
-        )
-    return number
-
-
-def _names_range(groups: Groups) -> str:
-    return groups[0].name if len(groups) == 1 else f"{groups[0].name} to {groups[-1].name}"
-
-
-def _positional_or_keywords(axes: AxesLike | None, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    if (axes is None) == (not sizes):
-        raise MeshError("new axes must be one argument, such as 'dp=2, tp=4', or keywords, such as dp=2, tp=4")
-    return axis_pairs(sizes if axes is None else axes)
 
 
 def _rebuild_mesh(

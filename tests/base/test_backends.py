@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import meshlab
-from meshlab.base._backends import BACKENDS, check_backend
+from meshlab.base._backends import BACKENDS, automatic_backend, check_backend, choice_text, openable_backends
 from meshlab.base._errors import EngineError
 from meshlab.comm._backend import BUFFERS
 from meshlab.frames._labels import CPU_SOURCES, GPU_SOURCES, SOURCES
@@ -39,6 +39,12 @@ def test_numbers_of_a_cpu_and_of_no_machine_say_so() -> None:
     assert SOURCES["threads"] == "threads in this process, not a machine's numbers"
     assert BACKENDS["gloo"].caveat == ("were measured with Gloo on a CPU. They do not apply to GPUs or their links.")
     assert {*CPU_SOURCES, *GPU_SOURCES} == {*BACKENDS, "nccl-tests"} == set(SOURCES)
+
+
+def test_backends_are_chosen_and_written() -> None:
+    assert [automatic_backend(has_gpus=has_gpus) for has_gpus in (True, False)] == ["nccl", "mpi"]
+    assert [openable_backends(name) for name in ("mpi", "gloo")] == [("mpi", "gloo"), ("gloo",)]
+    assert choice_text(["mpi", "nccl", "gloo"]) == "'mpi', 'nccl' or 'gloo'"
 
 
 def test_an_unknown_backend_is_answered_with_a_similar_one() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import meshlab
-from meshlab.base._collectives import COLLECTIVES, NCCL_FUNCTIONS
+from meshlab.base._collectives import COLLECTIVES, NCCL_FUNCTIONS, usual_collective, usual_collectives_text
 from meshlab.comm._catalog import CATALOG, NATIVE
 from meshlab.comm._compositions import COMPOSITIONS
 from tests.base import new_collective
@@ -80,16 +80,16 @@ def enumerations(tree: ast.Module) -> Iterator[tuple[int, set[str]]]:
 
 
 def test_no_other_module_enumerates_collectives() -> None:
-    found = {
+    places = {
         name: [f"line {line}: {', '.join(sorted(names))}" for line, names in enumerations(tree)]
         for name, tree in modules().items()
         if name != "base/_collectives.py"
     }
-    found = {name: lines for name, lines in found.items() if lines}
-    assert {name: lines for name, lines in found.items() if name not in ENUMERATIONS} == {}, (
+    places = {name: lines for name, lines in places.items() if lines}
+    assert {name: lines for name, lines in places.items() if name not in ENUMERATIONS} == {}, (
         "derive these from meshlab.base._collectives"
     )
-    assert set(ENUMERATIONS) <= set(found), "these modules need no exception any more"
+    assert set(ENUMERATIONS) <= set(places), "these modules need no exception any more"
 
 
 def test_few_modules_name_a_collective() -> None:
@@ -110,6 +110,11 @@ def test_the_collectives_that_are_not_native_are_composed() -> None:
     assert set(COMPOSITIONS) == set(CATALOG) - set(NATIVE)
     for name, composition in COMPOSITIONS.items():
         assert set(composition.parts) <= set(NATIVE), name
+
+
+def test_each_axis_has_a_usual_collective() -> None:
+    assert [usual_collective(axis) for axis in ("pp", "ep", "dp")] == ["send_recv", "all_to_all", "all_reduce"]
+    assert usual_collectives_text() == "all_to_all for ep, send_recv for pp, all_reduce for other axes"
 
 
 def test_names_in_other_programs_are_unique() -> None:

@@ -68,9 +68,9 @@ def test_no_string_of_json_has_half_of_a_surrogate_pair(inner: str) -> None:
             parse_json(text)
         return
     for value in (parse_json(text), decode_json(f"{text} x", 0)[0]):
-        assert [one if isinstance(one, str) else "" for one in value] == [
-            one.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(one, str) else ""
-            for one in expected
+        assert [part if isinstance(part, str) else "" for part in value] == [
+            part.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if isinstance(part, str) else ""
+            for part in expected
         ]
         str(value).encode()
 

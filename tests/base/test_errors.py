@@ -117,8 +117,8 @@ def test_no_name_is_suggested_if_none_is_similar() -> None:
 def test_a_suggestion_compares_neither_long_names_nor_very_many(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[tuple[str, int]] = []
 
-    def count(name: str, known: Any, **options: Any) -> list[str]:
-        compared.append((name, len(known)))
+    def count(name: str, names: Any, **options: Any) -> list[str]:
+        compared.append((name, len(names)))
         return []
 
     monkeypatch.setattr(errors, "get_close_matches", count)
@@ -129,6 +129,6 @@ def test_a_suggestion_compares_neither_long_names_nor_very_many(monkeypatch: pyt
 
 
 def test_short_names_of_dtypes_are_accepted() -> None:
-    given = ["half", "fp16", "bf16", "single", "fp32", "double", "fp64"]
-    assert Plan("all_reduce", "tp", dtype=given).dtype == ("float16", "bfloat16", "float32", "float64")
+    dtypes = ["half", "fp16", "bf16", "single", "fp32", "double", "fp64"]
+    assert Plan("all_reduce", "tp", dtype=dtypes).dtype == ("float16", "bfloat16", "float32", "float64")
     assert find_dtype("bf16") == find_dtype("bfloat16")

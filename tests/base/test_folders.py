@@ -94,7 +94,7 @@ def stop_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_an_error_at_any_change_leaves_the_old_version_or_the_new_one(tmp_path: Path, stop_at: list[int]) -> None:
     folder = tmp_path / "run"
-    found = set()
+    states = set()
     for number in range(1, 100):
         shutil.rmtree(folder, ignore_errors=True)
         stop_at[:] = [0, 0]
@@ -108,13 +108,13 @@ def test_an_error_at_any_change_leaves_the_old_version_or_the_new_one(tmp_path: 
             break
         finally:
             stop_at[:] = [0, 0]
-        found.add(read(folder))
+        states.add(read(folder))
         if read(folder) == "old":  # nothing has happened
             assert names(folder) == {"pointer", "a.bin", "report", "report-2"}
         write(folder, "last", "report")
         assert read(folder) == "last"
         assert names(folder) == {"pointer", "a.bin", "report"}
-    assert found == {"old", "new"}
+    assert states == {"old", "new"}
     assert 6 <= number < 99
 
 

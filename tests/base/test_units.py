@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshlab.base._errors import ParseError
-from meshlab.base._units import format_bandwidth, format_seconds, format_size, format_time_us, parse_size, parse_sizes
+from meshlab.base._units import (
+    format_bandwidth,
+    format_range,
+    format_seconds,
+    format_size,
+    format_time_us,
+    parse_size,
+    parse_sizes,
+)
 
 
 @given(st.integers(1, 1023), st.sampled_from("KMGT"))
@@ -57,3 +65,25 @@ def test_times_keep_three_digits(time_us: float) -> None:
     number, unit = format_time_us(time_us).split("\u2009")
     scale = {"µs": 1.0, "ms": 1e3, "s": 1e6}[unit]
     assert float(number.replace(",", "")) * scale == pytest.approx(time_us, rel=6e-3, abs=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (format_size(8), "8 B"),
+        (format_size(1536), "1.5 KiB"),
+        (format_size(33553920), "32 MiB"),
+        (format_time_us(5.97), "5.97 µs"),
+        (format_time_us(3296.17), "3.30 ms"),
+        (format_time_us(2_500_000), "2.50 s"),
+        (format_seconds(0.4), "0.4 s"),
+        (format_seconds(75), "1 min 15 s"),
+        (format_seconds(3700), "1 h 1 min"),
+        (format_bandwidth(325.75), "326 GB/s"),
+        (format_bandwidth(0.0834), "0.083 GB/s"),
+        (format_range("337\u2009GB/s", "338\u2009GB/s"), "337 to 338 GB/s"),
+        (format_range("950\u2009ms", "1.20\u2009s"), "950 ms to 1.20 s"),
+    ],
+)
+def test_quantities_have_a_unit_and_few_digits(text: str, expected: str) -> None:
+    assert text.replace("\u2009", " ") == expected

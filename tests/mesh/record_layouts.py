@@ -108,10 +108,10 @@ def megatron(folder: Path) -> Iterator[Layout]:
         tp, cp, pp, etp = pick(1, 2, 4), pick(1, 1, 2, 3), pick(1, 2, 3), pick(1, 2, 4)
         remat, expert_remat, ep = pick(1, 1, 2), pick(1, 1, 2), pick(1, 2, 4)
         world, data_first = tp * cp * pp * remat * pick(1, 2, 3, 4, 6, 8), pick(0, 0, 1)
-        found: dict[str, list[list[int]]] = {}
+        groups: dict[str, list[list[int]]] = {}
 
         def create(ranks: list[int], *_: Any, group_desc: str = "", **__: Any) -> Any:
-            found.setdefault(group_desc, []).append(list(ranks))  # noqa: B023
+            groups.setdefault(group_desc, []).append(list(ranks))  # noqa: B023
             return object()
 
         vars(state).update({**fresh, "create_group": create, "_GLOBAL_PROCESS_GROUP_LIST": None})
@@ -137,10 +137,10 @@ def megatron(folder: Path) -> Iterator[Layout]:
         text += f" --tensor-parallel-num-weight-shards {tp * remat}" if remat > 1 else ""
         text += f" --expert-tensor-parallel-num-weight-shards {etp * expert_remat}" if expert_remat > 1 else ""
         text += " --use-tp-pp-dp-mapping" if data_first else ""
-        for experts, wanted in ((False, names), (True, expert_names)):
-            kept = {short: found[name] for name, short in wanted.items() if name in found}
-            kept = {short: rows for short, rows in kept.items() if "remat" not in short or len(rows[0]) > 1}
-            yield {"text": text, "world_size": world, "experts": experts, "groups": digests(kept)}
+        for experts, of_layout in ((False, names), (True, expert_names)):
+            rows_of = {short: groups[name] for name, short in of_layout.items() if name in groups}
+            rows_of = {short: rows for short, rows in rows_of.items() if "remat" not in short or len(rows[0]) > 1}
+            yield {"text": text, "world_size": world, "experts": experts, "groups": digests(rows_of)}
 
 
 def hypercomm(folder: Path) -> Iterator[Layout]:
@@ -183,7 +183,7 @@ def torchtitan(folder: Path, version: str) -> Iterator[Layout]:
             sizes["etp"] = random.choice([1, sizes["tp"]])
         if not 2 <= world <= 48:
             continue
-        found: dict[str, set[tuple[int, ...]]] = {}
+        ranks_of: dict[str, set[tuple[int, ...]]] = {}
         try:
             for rank in range(world):
                 start(rank, world)
@@ -191,7 +191,7 @@ def torchtitan(folder: Path, version: str) -> Iterator[Layout]:
                 dims.build_mesh()
                 meshes = getattr(dims, "_single_axis_meshes", None) or dims._meshes
                 for name, mesh in meshes.items():
-                    found.setdefault(name, set()).add(tuple(mesh.mesh.tolist()))
+                    ranks_of.setdefault(name, set()).add(tuple(mesh.mesh.tolist()))
         except (ValueError, AssertionError):
             continue
         flags = {
@@ -208,11 +208,11 @@ def torchtitan(folder: Path, version: str) -> Iterator[Layout]:
             text = "\n".join(["[model]", 'name = "llama3"', "[parallelism]", *lines])
         else:
             text = " ".join(f"--parallelism.{flags[axis]}_degree {size}" for axis, size in sizes.items())
-        rows = {name: sorted(map(list, groups)) for name, groups in found.items()}
+        rows = {name: sorted(map(list, groups)) for name, groups in ranks_of.items()}
         dense = {"pp": "pp", "dp_replicate": "dp_replicate", "cp": "cp", "tp": "tp", "batch": "dp_replicate-dp_shard"}
         dense |= {"fsdp": "dp_shard-cp", "loss": "dp_replicate-dp_shard-cp"}
-        kept = {ours: rows[theirs] for theirs, ours in dense.items() if theirs in rows}
-        yield {"text": text, "world_size": world, "experts": False, "groups": digests(kept)}
+        dense_groups = {ours: rows[theirs] for theirs, ours in dense.items() if theirs in rows}
+        yield {"text": text, "world_size": world, "experts": False, "groups": digests(dense_groups)}
         sparse = {name: rows[name] for name in ("pp", "dp_replicate", "efsdp", "ep", "etp") if name in rows}
         yield {"text": text, "world_size": world, "experts": True, "groups": digests(sparse)}
 
@@ -232,14 +232,14 @@ def deepspeed(folder: Path) -> Iterator[Layout]:
         dims = [pick(2, 3, 4) for _ in names]
         ours = {"pipe": "pp", "data": "dp", "model": "tp", "seq": "seq"}
         built = topology.ProcessTopology(names, dims)
-        found = {ours[name]: built.get_axis_comm_lists(name) for name in names}
+        groups = {ours[name]: built.get_axis_comm_lists(name) for name in names}
         text = f"ProcessTopology(axes={names}, dims={dims})"
-        yield {"text": text, "world_size": built.world_size(), "experts": False, "groups": digests(found)}
+        yield {"text": text, "world_size": built.world_size(), "experts": False, "groups": digests(groups)}
         pp, mp, dp = pick(2, 3), pick(2, 3, 4), pick(2, 3, 4)
         built = topology.PipeModelDataParallelTopology(num_pp=pp, num_mp=mp, num_dp=dp)
-        found = {ours[name]: built.get_axis_comm_lists(name) for name in ("pipe", "data", "model")}
+        groups = {ours[name]: built.get_axis_comm_lists(name) for name in ("pipe", "data", "model")}
         text = f"PipeModelDataParallelTopology(num_pp={pp}, num_mp={mp}, num_dp={dp})"
-        yield {"text": text, "world_size": built.world_size(), "experts": False, "groups": digests(found)}
+        yield {"text": text, "world_size": built.world_size(), "experts": False, "groups": digests(groups)}
         tp, ep = pick(1, 2, 4), pick(2, 4, 8)
         world = tp * ep * pick(1, 2, 3)
         spec = folding.build_folding_spec(world_size=world, pp_size=1, tp_size=tp, ep_size=ep)
@@ -247,16 +247,16 @@ def deepspeed(folder: Path) -> Iterator[Layout]:
         config: dict[str, Any] = {"train_batch_size": 64, "zero_optimization": {"stage": 1}}
         config["expert_parallel"] = {"enabled": True, "autoep_size": ep, "preset_model": "mixtral"}
         config["tensor_parallel"] = {"autotp_size": tp}
-        found = {"dp": tables.dense_dp_groups} | ({"tp": tables.tp_groups} if tp > 1 else {})
+        groups = {"dp": tables.dense_dp_groups} | ({"tp": tables.tp_groups} if tp > 1 else {})
         text = json.dumps(config)
-        yield {"text": text, "world_size": world, "experts": False, "groups": digests(found)}
-        found = {"ep": tables.ep_groups, "edp": tables.edp_groups}
-        yield {"text": text, "world_size": world, "experts": True, "groups": digests(found)}
+        yield {"text": text, "world_size": world, "experts": False, "groups": digests(groups)}
+        groups = {"ep": tables.ep_groups, "edp": tables.edp_groups}
+        yield {"text": text, "world_size": world, "experts": True, "groups": digests(groups)}
         config["use_data_before_expert_parallelism"] = True
         config["tensor_parallel"] = {"autotp_size": 1}
         lists = groups_of._get_expert_parallel_ranks(world, 1, ep, 1, use_data_before_expert_parallel_=True)
-        found = dict(zip(("ep", "edp"), lists, strict=True))
-        yield {"text": json.dumps(config), "world_size": world, "experts": True, "groups": digests(found)}
+        groups = dict(zip(("ep", "edp"), lists, strict=True))
+        yield {"text": json.dumps(config), "world_size": world, "experts": True, "groups": digests(groups)}
 
 
 def torch(folder: Path) -> Iterator[Layout]:
@@ -270,18 +270,18 @@ def torch(folder: Path) -> Iterator[Layout]:
         if not 2 <= world <= 48:
             continue
         dims = tuple(name for name in names if random.random() < 0.6) or names
-        found: dict[str, set[tuple[int, ...]]] = {}
-        shown = ""
+        ranks_of: dict[str, set[tuple[int, ...]]] = {}
+        text_of_mesh = ""
         for rank in range(world):
             start(rank, world)
             mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
             for name in names:
-                found.setdefault(name, set()).add(tuple(mesh[name].mesh.tolist()))
+                ranks_of.setdefault(name, set()).add(tuple(mesh[name].mesh.tolist()))
             if len(dims) > 1:
-                found.setdefault("flat", set()).add(tuple(mesh[dims]._flatten("flat").mesh.tolist()))
-            shown = repr(mesh)
+                ranks_of.setdefault("flat", set()).add(tuple(mesh[dims]._flatten("flat").mesh.tolist()))
+            text_of_mesh = repr(mesh)
         text = f'init_device_mesh("cuda", {shape}, mesh_dim_names={names})'
-        groups = {name: sorted(map(list, rows)) for name, rows in found.items()}
+        groups = {name: sorted(map(list, rows)) for name, rows in ranks_of.items()}
         yield {
             "text": f'{text}[{", ".join(map(repr, dims))}]._flatten("flat")' if len(dims) > 1 else text,
             "world_size": world,
@@ -289,7 +289,7 @@ def torch(folder: Path) -> Iterator[Layout]:
             "groups": digests(groups),
         }
         groups.pop("flat", None)
-        yield {"text": shown, "world_size": world, "experts": False, "groups": digests(groups)}
+        yield {"text": text_of_mesh, "world_size": world, "experts": False, "groups": digests(groups)}
         # A slice or a flattened axis, as rank 0 shows it
         start(0, world)
         mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
@@ -364,10 +364,10 @@ def nanotron(folder: Path) -> Iterator[Layout]:
         sizes = {"dp": pick(1, 2, 3, 4, 6), "pp": pick(1, 2, 3), "tp": pick(1, 2, 4, 8)}
         sizes |= {"expert_parallel_size": pick(1, 1, 2), "context_parallel_size": pick(1, 2)}
         world = math.prod(sizes.values())
-        found: list[list[list[int]]] = []
+        calls: list[list[list[int]]] = []
 
         def record(groups: Any) -> None:
-            found.append([[int(rank) for rank in group] for group in groups])  # noqa: B023
+            calls.append([[int(rank) for rank in group] for group in groups])  # noqa: B023
 
         context.__dict__.update(
             world_size=world,
@@ -381,7 +381,7 @@ def nanotron(folder: Path) -> Iterator[Layout]:
         )
         context._init_parallel_groups()
         names = ("local", "tp", "cp", "dp", "pp", "ep")
-        groups = {name: rows for name, rows in zip(names, found, strict=False) if name != "local"}
+        groups = {name: rows for name, rows in zip(names, calls, strict=False) if name != "local"}
         lines = (f"  {name}: {size}" for name, size in sizes.items())
         text = "\n".join(["general:", "  project: debug", "parallelism:", *lines, "  pp_engine: 1f1b"])
         yield {"text": text, "world_size": world, "experts": False, "groups": digests(groups)}
@@ -399,13 +399,13 @@ def main() -> None:
         "nanotron": nanotron,
     }.get(name)
     layouts = recorder(folder) if recorder is not None else torchtitan(folder, name)
-    found: dict[str, Layout] = {}
+    recorded: dict[str, Layout] = {}
     for layout in itertools.islice(layouts, 20_000):
-        found[json.dumps([layout["text"], layout["experts"]])] = layout
-        if len(found) == COUNT:
+        recorded[json.dumps([layout["text"], layout["experts"]])] = layout
+        if len(recorded) == COUNT:
             break
     path = Path(__file__).parent / "recorded_layouts" / f"{name}.json"
-    rows = ",\n".join(json.dumps(layout) for layout in found.values())
+    rows = ",\n".join(json.dumps(layout) for layout in recorded.values())
     path.write_text(f'{{"source": {json.dumps(source)}, "layouts": [\n{rows}\n]}}\n')
 
 

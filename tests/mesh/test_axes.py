@@ -210,8 +210,8 @@ def test_the_nearest_sizes_are_the_nearest_of_all(sizes: list[int], world_size: 
         ]
 
     best = min(cost(option) for option in factorisations(world_size, len(sizes)))
-    found = nearest_axes([f"a{index}x" for index in range(len(sizes))], sizes, world_size, most=1)[0]
-    assert cost([size for _, size in found]) == pytest.approx(best)
+    nearest = nearest_axes([f"a{index}x" for index in range(len(sizes))], sizes, world_size, most=1)[0]
+    assert cost([size for _, size in nearest]) == pytest.approx(best)
 
 
 def test_many_axes_of_a_large_world_take_bounded_time() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import warnings
 from types import SimpleNamespace
 
@@ -11,9 +12,11 @@ import pytest
 
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.mesh._mesh import DeviceMesh
-from meshlab.mesh.interop._config_text import parse_config
+from meshlab.mesh.interop._clues import CallWith, Followed
+from meshlab.mesh.interop._config_text import flat_config, last_part, parse_config, product_of
 from meshlab.mesh.interop._frameworks import FRAMEWORKS, READERS, mesh_text_kind
 from meshlab.mesh.interop._parsing import all_flags, find_call
+from meshlab.mesh.interop._settings import dashed, is_off, is_on
 
 
 def lists(mesh: DeviceMesh, axes: str) -> list[list[int]]:
@@ -40,11 +43,11 @@ def test_groups_of_one_size_can_be_added_and_returned_together() -> None:
     with pytest.raises(MeshError, match="'x_1' is taken"):
         mesh.with_group("x_1", [0]).with_groups("x", [[0, 1], [2, 3]])
     assert mesh.with_groups("x", np.empty((0, 2), int)) == mesh
-    both, one_by_one = mesh.with_groups("x", [[0, 1], [3, 2]], backend="gloo"), mesh
+    together, one_by_one = mesh.with_groups("x", [[0, 1], [3, 2]], backend="gloo"), mesh
     for index, row in enumerate([[0, 1], [3, 2]]):
         one_by_one = one_by_one.with_group(f"x_{index}", row, backend="gloo")
-    assert both == one_by_one
-    assert both.backends == one_by_one.backends
+    assert together == one_by_one
+    assert together.backends == one_by_one.backends
     with pytest.raises(MeshError, match="unknown axis or group 'cp'"):
         mesh["cp"]
 
@@ -173,7 +176,7 @@ def test_a_rank_generator_with_weight_shards_survives_a_round_trip() -> None:
         ("sglang serve --tp-size 8 --dwdp-size 8", "SGLang: --dwdp-size 8 adds groups"),
         ("--parallelism.tensor_parallel_degree 2 --parallelism.x_parallel_degree 2", "--parallelism.x_parallel_degree"),
     ],
-)  # fmt: skip
+)
 def test_a_setting_that_a_mesh_does_not_show_is_named(flags: str, named: str) -> None:
     with pytest.warns(UserWarning, match=named) as caught:
         DeviceMesh.read(flags, world_size=16)
@@ -201,7 +204,7 @@ def test_unknown_settings_in_mappings_and_configs_are_named_too() -> None:
         "sglang serve --tp-size 8 --moe-dense-tp-size 1 --load-balance-method auto",
         "--parallelism.tensor_parallel_degree 8 --parallelism.enable_async_tensor_parallel",
     ],
-)  # fmt: skip
+)
 def test_a_setting_that_changes_no_groups_causes_no_warning(flags: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -442,8 +445,8 @@ def test_jax_arrays_of_devices_are_read() -> None:
     assert DeviceMesh.read("jax.make_mesh((len(jax.devices()),), ('data',))", world_size=8) == DeviceMesh("data=8")
     with pytest.raises(ParseError, match=r"jax.device_count\(\) // 2 is not a literal"):
         DeviceMesh.read("jax.make_mesh((jax.device_count() // 2, 2), ('x', 'y'))", world_size=8)
-    wanted = DeviceMesh("x=4, y=2")
-    assert DeviceMesh.read("Mesh(np.reshape(jax.devices(), (-1, 2)), ('x', 'y'))", world_size=8) == wanted
+    expected = DeviceMesh("x=4, y=2")
+    assert DeviceMesh.read("Mesh(np.reshape(jax.devices(), (-1, 2)), ('x', 'y'))", world_size=8) == expected
 
 
 def test_jax_reprs_of_today_and_live_abstract_meshes_are_read() -> None:
@@ -540,7 +543,7 @@ def test_readers_and_writers_are_listed() -> None:
         ("model:\n  tensor_model_parallel_size: [2\nother: 1\n", "not YAML: "),
         ("model:\n  tensor_model_parallel_size: two\n", "parallel-size has the value 'two'; write a number"),
     ],
-)  # fmt: skip
+)
 def test_other_texts_are_errors_that_say_what_was_found(text: str, why: str) -> None:
     with pytest.raises(ParseError, match=why):
         DeviceMesh.read(text, world_size=8)
@@ -566,3 +569,23 @@ def test_groups_of_read_meshes_contain_every_rank_once() -> None:
     )
     for name in ("attn_dp", "attn_cp", "attn_tp", "dcp"):
         assert np.array_equal(np.sort(mesh[name].array.reshape(-1)), np.arange(16))
+
+
+def test_clues_are_searched_in_their_order_and_reach() -> None:
+    clue = Followed(re.compile("vllm serve"), re.compile("--[a-z-]{0,40}parallel-size"))
+    assert clue.search("vllm serve model --tensr-parallel-size 8")
+    assert not clue.search("vllm serve model")
+    call = CallWith(re.compile(r"LLM\("), re.compile(r"tensor_parallel_size\s*="))
+    assert call.search('LLM("model", tensor_parallel_size=8)')
+    assert not call.search('LLM("model")')
+
+
+def test_keys_and_values_of_configs_are_flat_and_plain() -> None:
+    assert flat_config({"model": {"tp": 2, "layers": [1, 2]}}) == {"model.tp": 2, "model.layers": [1, 2]}
+    keys = ("MODEL_ARGS.--tensor-model-parallel-size", "model.tp")
+    assert [last_part(key) for key in keys] == ["tensor-model-parallel-size", "tp"]
+    config = {"trainer.num_nodes": 4, "trainer.devices": "8"}
+    assert product_of(config, ("num_nodes", "nnodes"), ("devices",)) == 32
+    assert {dashed(name) for name in ("tensor_parallel_size", "--tensor-parallel-size")} == {"tensor-parallel-size"}
+    assert [is_off(value) for value in (1, "False", None, 2)] == [True, True, True, False]
+    assert [is_on(value) for value in ("", "true", True, "False", None)] == [True, True, True, False, False]

@@ -123,9 +123,9 @@ def test_the_difference_agrees_with_a_slow_comparison(before: DeviceMesh, after:
                 old = before[axis].of(rank)
             if rank in after.ranks:
                 new = after[axis].of(rank)
-            found = CHANGES[change.axes[axis].change[rank]]
+            kind = CHANGES[change.axes[axis].change[rank]]
             if old is None or new is None:
-                assert found == ("same" if old is new else "leaves" if new is None else "joins")
+                assert kind == ("same" if old is new else "leaves" if new is None else "joins")
                 assert change.axes[axis].lost[rank] == (0 if old is None else len(old) - 1)
                 assert change.axes[axis].gained[rank] == (0 if new is None else len(new) - 1)
                 continue
@@ -133,8 +133,8 @@ def test_the_difference_agrees_with_a_slow_comparison(before: DeviceMesh, after:
             assert change.axes[axis].lost[rank] == len(lost)
             assert change.axes[axis].gained[rank] == len(gained)
             if lost or gained:
-                assert found == "members"
+                assert kind == "members"
             elif old.ranks != new.ranks:
-                assert found == "order"
+                assert kind == "order"
             else:
-                assert found == ("same" if old.name == new.name else "number")
+                assert kind == ("same" if old.name == new.name else "number")

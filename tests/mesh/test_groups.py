@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.base._errors import MeshError
-from meshlab.mesh._groups import Group, Groups, split_levels
+from meshlab.mesh._groups import Group, Groups, ranks_repr, split_levels, uniform_stride
 from meshlab.mesh._mesh import DeviceMesh
 
 
@@ -106,6 +106,12 @@ def test_long_groups_are_abbreviated() -> None:
 
 
 # -- hierarchies -------------------------------------------------------------------------------------------------------
+
+
+def test_ranks_are_written_as_a_list_and_have_a_stride_if_it_is_uniform() -> None:
+    assert ranks_repr(np.arange(64, dtype=np.int32)) == "[0, 1, 2, 3, 4, 5, 6, 7, …, 63] (64 ranks)"
+    groups = ([0, 8, 16], [0, 1, 3], [5])
+    assert [uniform_stride(np.array(group, dtype=np.int32)) for group in groups] == [8, None, 1]
 
 
 def test_an_axis_is_split_by_ranks_per_node() -> None:

@@ -210,9 +210,9 @@ def test_grok_one_device_is_not_eight() -> None:
 
 
 def test_jax_the_order_of_ranks_is_part_of_the_value() -> None:
-    one, other = DeviceMesh("dp=4"), DeviceMesh("dp=4", ranks=[0, 1, 3, 2])
-    assert one != other
-    assert one.fingerprint != other.fingerprint
+    ordered, other = DeviceMesh("dp=4"), DeviceMesh("dp=4", ranks=[0, 1, 3, 2])
+    assert ordered != other
+    assert ordered.fingerprint != other.fingerprint
 
 
 def test_megatron_order_tokens_are_compared_as_a_whole() -> None:

@@ -30,11 +30,11 @@ class Case(NamedTuple):
 
     def groups(self, axes: tuple[str, ...]) -> list[list[int]]:
         """Return the ranks that differ only along `axes`, in the order of their coordinates there."""
-        found: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
+        members_by_place: dict[tuple[int, ...], list[tuple[tuple[int, ...], int]]] = {}
         for rank, place in self.coordinates().items():
             outside = tuple(value for axis, value in place.items() if axis not in axes)
-            found.setdefault(outside, []).append((tuple(place[axis] for axis in axes), rank))
-        return [[rank for _, rank in sorted(members)] for _, members in sorted(found.items())]
+            members_by_place.setdefault(outside, []).append((tuple(place[axis] for axis in axes), rank))
+        return [[rank for _, rank in sorted(members)] for _, members in sorted(members_by_place.items())]
 
 
 @st.composite

@@ -38,8 +38,8 @@ def test_groups_are_those_that_the_framework_creates(name: str) -> None:
                 read(layout)
             continue
         mesh = read(layout)
-        found = {axes: digest(mesh[axes].array.tolist()) for axes in layout["groups"]}
-        assert found == layout["groups"], f"{layout['text']} with {layout['world_size']} ranks is read as {mesh}"
+        groups = {axes: digest(mesh[axes].array.tolist()) for axes in layout["groups"]}
+        assert groups == layout["groups"], f"{layout['text']} with {layout['world_size']} ranks is read as {mesh}"
 
 
 def test_every_framework_has_at_least_two_hundred_layouts() -> None:

@@ -6,6 +6,7 @@ import pytest
 from meshlab.base._errors import MeshError
 from meshlab.mesh._groups import Group
 from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh._transforms import check_same_groups
 
 MESH = DeviceMesh("pp=2, dp=2, cp=3, tp=2")
 
@@ -188,4 +189,4 @@ def test_the_first_different_group_is_shown() -> None:
     mesh = DeviceMesh("dp=2, tp=2", ranks=[0, 1, 2, 3])
     other = DeviceMesh("dp=2, tp=2", ranks=[0, 1, 3, 2])
     with pytest.raises(MeshError, match=r"tp_1 is \[2, 3\] in .* and \[3, 2\] in"):
-        mesh._check_same_groups("tp", other)
+        check_same_groups(mesh, other, "tp")

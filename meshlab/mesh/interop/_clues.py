@@ -1,4 +1,4 @@
-"""What identifies the format of a text: patterns, and combinations of them that take linear time.
+"""Clues to the format of a text: patterns, and combinations of them that take linear time.
 
 A single pattern with a lookahead scans the rest of the text for each of its matches, and a text may have many of them.
 """
@@ -33,41 +33,27 @@ class AnyOf:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A pattern with another one anywhere after it.
-
-    Examples
-    --------
-    >>> clue = Followed(re.compile("vllm serve"), re.compile("--[a-z-]{0,40}parallel-size"))
-    >>> clue.search("vllm serve model --tensr-parallel-size 8"), clue.search("vllm serve model")
-    (True, False)
-    """
+    """A pattern with another one anywhere after it."""
 
     first: re.Pattern[str]
     then: re.Pattern[str]
 
     def search(self, string: str, /) -> bool:
         """Return True if the text contains both, in this order."""
-        found = self.first.search(string)
-        return found is not None and self.then.search(string, found.end()) is not None
+        start = self.first.search(string)
+        return start is not None and self.then.search(string, start.end()) is not None
 
 
 @dataclass(frozen=True, slots=True)
 class CallWith:
-    r"""A call in Python code that has an argument within its first 4,000 characters, and no comment before it.
-
-    Examples
-    --------
-    >>> clue = CallWith(re.compile(r"LLM\("), re.compile(r"tensor_parallel_size\s*="))
-    >>> clue.search('LLM("model", tensor_parallel_size=8)'), clue.search('LLM("model")')
-    (True, False)
-    """
+    """A call in Python code that has an argument within its first 4,000 characters, and no comment before it."""
 
     call: re.Pattern[str]
     argument: re.Pattern[str]
 
     def search(self, string: str, /) -> bool:
         """Return True if the text contains such a call."""
-        arguments = [one.start() for one in self.argument.finditer(string)]
+        arguments = [match.start() for match in self.argument.finditer(string)]
         if not arguments:
             return False
         for call in self.call.finditer(string):

@@ -29,28 +29,9 @@ _OVERRIDE = re.compile(r"(?:^|[\s\"'])[+~]{0,2}(?P<key>[A-Za-z_]\w*(?:[./@]\w+)+
 
 
 def parse_config(text: str) -> Config | None:
-    r"""Return the values of a config, or None if the text is not a config.
+    """Return the values of a config, or None if the text is not a config.
 
-    Parameters
-    ----------
-    text : str
-        TOML, YAML, JSON, or a command with overrides such as ``model.tensor_model_parallel_size=8``.
-
-    Raises
-    ------
-    ParseError
-        If the text is TOML, YAML or JSON with a mistake, or has too many keys.
-
-    Examples
-    --------
-    >>> parse_config("[parallelism]\ntensor_parallel_degree = 2")
-    {'parallelism.tensor_parallel_degree': 2}
-    >>> parse_config("model:\n  tensor_model_parallel_size: 2\n")
-    {'model.tensor_model_parallel_size': 2}
-    >>> parse_config("python train.py ++model.tensor_model_parallel_size=2 trainer.nnodes=4")
-    {'model.tensor_model_parallel_size': '2', 'trainer.nnodes': '4'}
-    >>> parse_config("vllm serve --tensor-parallel-size 8") is None
-    True
+    The text is TOML, YAML, JSON, or a command with overrides such as ``model.tensor_model_parallel_size=8``.
     """
     if len(text) > _MAX_TEXT:
         return None
@@ -103,19 +84,13 @@ def _flat(tree: Any) -> Config | None:
 
 
 def flat_config(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the leaves of nested mappings by dotted key.
-
-    Examples
-    --------
-    >>> flat_config({"model": {"tp": 2, "layers": [1, 2]}})
-    {'model.tp': 2, 'model.layers': [1, 2]}
-    """
-    found: dict[str, Any] = {}
+    """Return the leaves of nested mappings by dotted key."""
+    leaves: dict[str, Any] = {}
     for visited, (key, value) in enumerate(_leaves("", tree)):
         if visited >= _MAX_KEYS:
             raise ParseError(f"the config has more than {_MAX_KEYS:,} keys", hint="pass only its parallelism section")
-        found[key] = value
-    return found
+        leaves[key] = value
+    return leaves
 
 
 def _leaves(prefix: str, tree: Any) -> Iterator[tuple[str, Any]]:
@@ -136,24 +111,12 @@ def _leaves(prefix: str, tree: Any) -> Iterator[tuple[str, Any]]:
 
 
 def last_part(key: str) -> str:
-    """Return the last part of a dotted key, without the dashes of a flag.
-
-    Examples
-    --------
-    >>> last_part("MODEL_ARGS.--tensor-model-parallel-size"), last_part("model.tp")
-    ('tensor-model-parallel-size', 'tp')
-    """
+    """Return the last part of a dotted key, without the dashes of a flag."""
     return re.split(r"[./@]", key)[-1].lstrip("-")
 
 
 def product_of(config: Config, *names: tuple[str, ...]) -> int | None:
-    """Return the product of numbers in a config, one for each tuple of possible last parts; None if one is missing.
-
-    Examples
-    --------
-    >>> product_of({"trainer.num_nodes": 4, "trainer.devices": "8"}, ("num_nodes", "nnodes"), ("devices",))
-    32
-    """
+    """Return the product of numbers in a config, one for each tuple of possible last parts; None if one is missing."""
     product = 1
     for alternatives in names:
         values = {str(value) for key, value in config.items() if last_part(key) in alternatives}
@@ -163,23 +126,17 @@ def product_of(config: Config, *names: tuple[str, ...]) -> int | None:
     return product
 
 
-def select_keys(config: Config, wanted: re.Pattern[str], framework: str) -> dict[str, Any]:
-    """Return the values of a config by the last part of their keys, for the parts that a pattern matches.
-
-    Raises
-    ------
-    ParseError
-        If a part is in several sections with different values.
-    """
-    found: dict[str, tuple[str, Any]] = {}
+def select_keys(config: Config, pattern: re.Pattern[str], framework: str) -> dict[str, Any]:
+    """Return the values of a config by the last part of their keys, for the parts that a pattern matches."""
+    sources: dict[str, tuple[str, Any]] = {}
     for key, value in config.items():
         name = last_part(key)
-        if not wanted.search(name.replace("-", "_")):
+        if not pattern.search(name.replace("-", "_")):
             continue
-        if name in found and found[name][1] != value:
+        first_key, first = sources.setdefault(name, (key, value))
+        if first != value:
             raise ParseError(
-                f"{framework}: {name} is {short(found[name][1])} in {found[name][0]} and {short(value)} in {key}",
+                f"{framework}: {name} is {short(first)} in {first_key} and {short(value)} in {key}",
                 hint="pass only the section of one model",
             )
-        found[name] = (key, value)
-    return {name: value for name, (_, value) in found.items()}
+    return {name: value for name, (_, value) in sources.items()}

@@ -57,17 +57,16 @@ _SIGNS = re.compile(
 
 
 def _parse(text: str) -> Mapping[str, Any]:
-    found = _from_config(parse_config(text) or {})
-    if found is None:
+    arguments = _from_config(parse_config(text) or {})
+    if arguments is None:
         raise ParseError("no DeepSpeed setting found", hint=f"use one of {_TABLE.names}", text=text)
-    return found
+    return arguments
 
 
 def _from_config(config: Config) -> Mapping[str, Any] | None:
     if not any(_SIGNS.match(key) for key in config):
         return None
-    found = {key: value for key, value in config.items() if str(value).lower() != "auto"}
-    selected = _TABLE.select(found)
+    selected = _TABLE.select({key: value for key, value in config.items() if str(value).lower() != "auto"})
     if not any(name in selected for name in _TABLE.sizes):
         if not any(key.startswith("zero_optimization") for key in config):
             return None

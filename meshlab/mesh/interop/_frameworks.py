@@ -77,10 +77,10 @@ def read_mesh(
     """Return the mesh of `DeviceMesh.read`."""
     if isinstance(source, DeviceMesh):
         return source
-    found = _find(source, framework)
-    if found is None:
+    match = _find(source, framework)
+    if match is None:
         return DeviceMesh(str(source), world_size=world_size)
-    form, arguments = found
+    form, arguments = match
     mesh = form.build(arguments, world_size, bool(experts))
     notes = list(form.omissions(arguments))
     if experts is None and form.has_experts(arguments):
@@ -115,11 +115,11 @@ def mesh_text_kind(text: str) -> str | None:
     ('vllm', 'meshlab', None)
     """
     try:
-        found = _recognised(text)
+        match = _recognised(text)
     except (ParseError, MeshError):
-        found = None
-    if found is not None:
-        return found[0].name
+        match = None
+    if match is not None:
+        return match[0].name
     try:
         parse_axes(text)
     except ParseError:
@@ -152,9 +152,9 @@ def _find_in_text(text: str, framework: str | None) -> tuple[Format, Mapping[str
     check_length(text)
     if framework is not None:
         return _format(framework, READERS), _parse_as(_format(framework, READERS), text)
-    found = _recognised(text)
-    if found is not None:
-        form, arguments = found
+    match = _recognised(text)
+    if match is not None:
+        form, arguments = match
         return form, form.parse(text) if arguments is None else arguments
     config = _config_in(text)
     if config is not None:

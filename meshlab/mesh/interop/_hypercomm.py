@@ -30,11 +30,11 @@ _VIEW = ["name", "shape", "dim_names", "shared_dims"]
 def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
     offset = first_rank(mesh, "HyperCommGrid", may_start_later=True)
     arguments: dict[str, Any] = _reversed(mesh)
-    shown = f"{code(arguments['shape'])}, {code(arguments['dim_names'])}"
+    call = f"{code(arguments['shape'])}, {code(arguments['dim_names'])}"
     if offset:
         arguments["rank_offset"] = offset
-        shown += f", rank_offset={offset}"
-    text = f"HyperCommGrid({shown})"
+        call += f", rank_offset={offset}"
+    text = f"HyperCommGrid({call})"
     if experts is not None:
         check_view(mesh, experts)
         shared = [name for name in experts.axis_names if name in mesh.axis_names]
@@ -105,8 +105,8 @@ def _from_object(source: Any) -> Mapping[str, Any] | None:
         for name, view in dict(getattr(source, "_views", {})).items()
         if name != "base"
     }
-    found = {"shape": source.shape, "dim_names": source.dim_names, "rank_offset": getattr(source, "rank_offset", 0)}
-    return {**found, "views": views} if views else found
+    grid = {"shape": source.shape, "dim_names": source.dim_names, "rank_offset": getattr(source, "rank_offset", 0)}
+    return {**grid, "views": views} if views else grid
 
 
 FORMAT = Format(

@@ -44,11 +44,11 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
     return Recipe("jax", text, {"devices": mesh.ranks, "axis_names": mesh.axis_names}, unsupported(mesh, "jax"))
 
 
-def _sizes(name: str, given: Any, *, may_fill: bool = False) -> list[int]:
-    sizes = [given] if isinstance(given, int) else list(given) if isinstance(given, (tuple, list)) else []
+def _sizes(name: str, shape: Any, *, may_fill: bool = False) -> list[int]:
+    sizes = [shape] if isinstance(shape, int) else list(shape) if isinstance(shape, (tuple, list)) else []
     valid = all(type(size) is int and (size >= 1 or (may_fill and size == _ALL)) for size in sizes)
     if not sizes or not valid or math.prod(sizes) > MAX_RANKS:
-        raise ParseError(f"{name} is {given!r}, but it must be a tuple of sizes", hint="write every size as a number")
+        raise ParseError(f"{name} is {shape!r}, but it must be a tuple of sizes", hint="write every size as a number")
     return sizes
 
 
@@ -91,9 +91,9 @@ _FUNCTIONS: dict[str, Function] = {
 
 
 def _parse(text: str) -> Mapping[str, Any]:
-    shown = _REPR.search(text)
-    if shown is not None:
-        pairs = re.findall(r"'(\w+)': (\d+)", shown["axes"])
+    match = _REPR.search(text)
+    if match is not None:
+        pairs = re.findall(r"'(\w+)': (\d+)", match["axes"])
         return {"axis_sizes": tuple(int(size) for _, size in pairs), "axis_names": tuple(name for name, _ in pairs)}
     if re.search(r"\b(?:(?:Abstract)?Mesh|make_mesh)\s*\(", text):
         calls = find_calls(text, _SIGNATURES, _FUNCTIONS)
@@ -112,11 +112,11 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
         if isinstance(sizes, Sized) and not len(sizes):
             raise MeshError("this JAX mesh is empty: it has no axes")
         return DeviceMesh(sizes, names, world_size=world_size)
-    found = arguments.get("device_ids")
-    devices = _filled(require(arguments, "jax", "devices")[0] if found is None else found, world_size)
+    ids = arguments.get("device_ids")
+    devices = _filled(require(arguments, "jax", "devices")[0] if ids is None else ids, world_size)
     array = rank_array("jax", devices)
     if names is None:
-        if "axis_names" in arguments or found is not None:
+        if "axis_names" in arguments or ids is not None:
             require(arguments, "jax", "axis_names")
         # create_device_mesh returns an array of devices, whose axes have no names yet.
         names = [f"axis{index}" for index in range(array.ndim)]
@@ -132,8 +132,8 @@ def _filled(devices: Any, world_size: int | None) -> Any:
         return devices
     sizes = list(devices.shape)
     fixed = math.prod(size for size in sizes if size != -1)
-    known = -1 not in sizes or (world_size is not None and sizes.count(-1) == 1 and fixed > 0)
-    if min(sizes, default=0) < -1 or 0 in sizes or fixed > MAX_RANKS or not known:
+    is_complete = -1 not in sizes or (world_size is not None and sizes.count(-1) == 1 and fixed > 0)
+    if min(sizes, default=0) < -1 or 0 in sizes or fixed > MAX_RANKS or not is_complete:
         raise ParseError(
             f"shape {devices.shape} does not determine the number of devices",
             hint=Hint("write every size, or pass {}", Argument("world_size")),
@@ -156,12 +156,12 @@ def _get(source: Any, name: str) -> Any:
 
 
 def _from_object(source: Any) -> Mapping[str, Any] | None:
-    names, found = _get(source, "axis_names"), _get(source, "devices")
+    names, array = _get(source, "axis_names"), _get(source, "devices")
     if names is None:
         return None
-    if found is None:  # an AbstractMesh
+    if array is None:  # an AbstractMesh
         return {"axis_sizes": _get(source, "axis_sizes"), "axis_names": names}
-    devices = np.asarray(found, dtype=object)
+    devices = np.asarray(array, dtype=object)
     ids = [getattr(device, "id", device) for device in devices.reshape(-1)]
     return {"devices": np.array(ids).reshape(devices.shape), "axis_names": names}
 

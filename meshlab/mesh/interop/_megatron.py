@@ -205,12 +205,12 @@ _KEYS = re.compile(rf"parallel|num_weight_shards|optimizer_instances|^{_DATA_FIR
 
 def _flags_from_config(config: Config) -> Mapping[str, Any] | None:
     # Only the names with "model" are Megatron's own; vLLM and others use the short ones too.
-    own = {last_part(key).replace("-", "_") for key in config}
-    if not any(re.fullmatch(r"(?:tensor|pipeline|expert)_model_parallel_size", name) for name in own):
+    names = {last_part(key).replace("-", "_") for key in config}
+    if not any(re.fullmatch(r"(?:tensor|pipeline|expert)_model_parallel_size", name) for name in names):
         return None
-    found = _TABLE.select(select_keys(config, _KEYS, "Megatron"))
+    selected = _TABLE.select(select_keys(config, _KEYS, "Megatron"))
     world = product_of(config, ("nnodes", "num_nodes"), ("devices", "n_gpus_per_node", "gpus_per_node"))
-    return found if world is None else {**found, WORLD_SETTING: world}
+    return selected if world is None else {**selected, WORLD_SETTING: world}
 
 
 def _build_flags(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
@@ -223,19 +223,7 @@ def _build_flags(arguments: Mapping[str, Any], world_size: int | None, experts: 
 
 
 def build_from_sizes(sizes: Mapping[str, int], order: str, world_size: int, experts: bool) -> DeviceMesh:
-    """Return the mesh of ``initialize_model_parallel``.
-
-    Parameters
-    ----------
-    sizes : mapping of str to int
-        Sizes of ``tp``, ``pp``, ``cp``, ``ep`` and ``etp``, and the number of weight ``shards`` and ``expert_shards``.
-    order : str
-        Order string, fastest axis first.
-    world_size : int
-        Number of ranks.
-    experts : bool
-        True for the layout of the experts.
-    """
+    """Return the mesh of ``initialize_model_parallel``, dense or of experts; `order` has the fastest axis first."""
     # Megatron builds two rank generators over the same ranks: a dense one without ep, and one for experts without cp.
     dense = {axis: size for axis, size in sizes.items() if axis in ("tp", "pp", "cp")} | {"dp": -1}
     dense |= _remat(_SHARDS, sizes.get("tp", 1), sizes.get("shards"))

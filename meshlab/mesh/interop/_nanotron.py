@@ -36,10 +36,10 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
 
 
 def _parse(text: str) -> Mapping[str, Any]:
-    found = _from_config(parse_config(text) or {})
-    if found is None:
+    arguments = _from_config(parse_config(text) or {})
+    if arguments is None:
         raise ParseError("no section parallelism of nanotron found", hint="it has the keys dp, pp and tp", text=text)
-    return found
+    return arguments
 
 
 def _from_config(config: Config) -> Mapping[str, Any] | None:

@@ -30,32 +30,18 @@ _MAX_STEPS = 10_000
 
 @dataclass(frozen=True)
 class Devices:
-    """Placeholder for ``jax.devices()``: ranks 0, 1, 2, …, in a shape that may contain a -1.
-
-    Parameters
-    ----------
-    shape : tuple of int, default (-1,)
-        Shape of the array. A size of -1 is filled from the number of devices.
-    """
+    """Placeholder for ``jax.devices()``: ranks 0, 1, 2, …, in a shape that may contain a -1."""
 
     shape: tuple[int, ...] = (-1,)
 
 
 Function = tuple[Sequence[str], Callable[..., Any]]
-"""Parameters of a function that may be evaluated in the arguments of a call, and what computes its value."""
+"""Parameters of a function that may appear in the arguments of a call, and the function that computes its value."""
 
 
 @dataclass(frozen=True)
 class ParsedCall:
-    """A call found in source code.
-
-    Parameters
-    ----------
-    name : str
-        Name of the function or class, without its module.
-    arguments : mapping of str to object
-        Values of the requested arguments by name.
-    """
+    """A call in source code: the name of its function without the module, and the values of its arguments."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -64,28 +50,10 @@ class ParsedCall:
 def find_call(
     text: str, signatures: Mapping[str, Sequence[str]], functions: Mapping[str, Function] | None = None
 ) -> ParsedCall:
-    """Find the first call of one of the given functions and evaluate its arguments as literals.
+    """Return the first call of one of the functions in Python source, with its arguments evaluated as literals.
 
-    Parameters
-    ----------
-    text : str
-        Python source, such as a line of a script.
-    signatures : mapping of str to sequence of str
-        Names of the positional arguments of every function. Other arguments are ignored; if the last name is ``**``,
-        all keywords with literal values are included.
-    functions : mapping of str to Function, optional
-        Further functions that may appear inside the arguments.
-
-    Raises
-    ------
-    ParseError
-        If the text is not Python, contains no such call, or an argument is not a literal.
-
-    Examples
-    --------
-    >>> call = find_call("mesh = f((2, 4), names=('dp', 'tp'))", {"f": ["shape", "names"]})
-    >>> call.name, call.arguments
-    ('f', {'shape': (2, 4), 'names': ('dp', 'tp')})
+    `signatures` has the names of their positional arguments. Others are ignored; with a last name ``**``, all keywords
+    with literal values are included. `functions` may appear inside the arguments.
     """
     return find_calls(text, signatures, functions, most=1)[0]
 
@@ -99,11 +67,11 @@ def find_calls(
 ) -> list[ParsedCall]:
     """Find all calls of the given functions, like `find_call`, in the order of the text."""
     tree = parse_source(text)
-    found = calls_in(tree, signatures)
-    if not found:
+    calls = calls_in(tree, signatures)
+    if not calls:
         raise ParseError(f"no call of {' or '.join(signatures)} found", text=text.strip())
     reader = _Evaluator(assignments_in(tree), functions or {})
-    return [reader.call(node, signatures[called(node)]) for node in found[:most]]
+    return [reader.call(node, signatures[called(node)]) for node in calls[:most]]
 
 
 def parse_source(text: str) -> ast.Module:
@@ -127,20 +95,20 @@ def parse_source(text: str) -> ast.Module:
 
 def calls_in(tree: ast.AST, names: Container[str]) -> list[ast.Call]:
     """Return the calls of some functions, in the order of the source."""
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called(node) in names]
-    return sorted(found, key=lambda node: (node.lineno, node.col_offset, -(node.end_lineno or 0)))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and called(node) in names]
+    return sorted(calls, key=lambda node: (node.lineno, node.col_offset, -(node.end_lineno or 0)))
 
 
 def assignments_in(tree: ast.AST) -> dict[str, ast.expr]:
-    """Return what is assigned to every name with a single assignment."""
-    found: dict[str, list[ast.expr]] = {}
+    """Return the value of every name with a single assignment."""
+    assigned: dict[str, list[ast.expr]] = {}
     for node in ast.walk(tree):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         value = getattr(node, "value", None) if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
         for target in targets:
             if isinstance(target, ast.Name):
-                found.setdefault(target.id, []).append(value or ast.Constant(...))
-    return {name: values[0] for name, values in found.items() if len(values) == 1}
+                assigned.setdefault(target.id, []).append(value or ast.Constant(...))
+    return {name: values[0] for name, values in assigned.items() if len(values) == 1}
 
 
 def called(node: ast.Call) -> str:
@@ -167,9 +135,9 @@ class _Evaluator:
         """Return a call with its arguments."""
         open_ended = bool(signature) and signature[-1] == "**"
         positional = signature[:-1] if open_ended else signature
-        given = dict(zip(positional, node.args, strict=False))
-        given |= {item.arg: item.value for item in node.keywords if item.arg and item.arg in signature}
-        arguments = {argument: self.value(value) for argument, value in given.items()}
+        expressions = dict(zip(positional, node.args, strict=False))
+        expressions |= {item.arg: item.value for item in node.keywords if item.arg and item.arg in signature}
+        arguments = {name: self.value(expression) for name, expression in expressions.items()}
         for item in node.keywords if open_ended else ():
             if item.arg and item.arg not in arguments:
                 try:
@@ -294,11 +262,6 @@ def with_variables(text: str) -> str:
     """Return the text of a shell script with the values of variables that it sets itself.
 
     A variable without a value, or with several values, such as one in each branch of an `if`, stays as it is.
-
-    Examples
-    --------
-    >>> with_variables("TP=8; torchrun train.py --tp $TP --pp ${PP:-2} --cp $CP").partition("; ")[2]
-    'torchrun train.py --tp 8 --pp 2 --cp $CP'
     """
     if "$" not in text:
         return text
@@ -307,45 +270,25 @@ def with_variables(text: str) -> str:
         values.setdefault(match["name"], set()).add(match["value"] or match["default"] or "")
 
     def value(match: re.Match[str]) -> str:
-        found = values.get(match["braced"] or match["plain"], set())
-        if len(found) == 1:
-            return next(iter(found))
-        return match["default"] if not found and match["default"] else match[0]
+        choices = values.get(match["braced"] or match["plain"], set())
+        if len(choices) == 1:
+            return next(iter(choices))
+        return match["default"] if not choices and match["default"] else match[0]
 
     return _VARIABLE.sub(value, text)
 
 
 def read_flags(text: str) -> dict[str, str]:
-    """Split a command line into flags and values.
+    """Return the values of a command line by flag, without leading dashes and with dashes for underscores.
 
-    Parameters
-    ----------
-    text : str
-        A command line, a part of a shell script, or a list of arguments as written in Python or YAML. Variables that
-        the script sets are replaced by their values, and lines that are comments are skipped.
-
-    Returns
-    -------
-    dict of str to str
-        Values by flag, without leading dashes and with dashes for underscores. The value of a switch is empty. The
-        last occurrence of a flag wins.
-
-    Examples
-    --------
-    >>> read_flags("serve --tensor-parallel-size 8 -pp=2 --enable_expert_parallel")
-    {'tensor-parallel-size': '8', 'pp': '2', 'enable-expert-parallel': ''}
+    The text may be a part of a shell script, or a list of arguments in Python or YAML. The value of a switch is empty.
+    The last occurrence of a flag wins.
     """
     return {name: values[-1] for name, values in all_flags(text).items()}
 
 
 def all_flags(text: str) -> dict[str, list[str]]:
-    """Split a command line into flags, with the values of all their occurrences.
-
-    Examples
-    --------
-    >>> all_flags("serve -tp 8 && serve -tp 4")
-    {'tp': ['8', '4']}
-    """
+    """Split a command line into flags, with the values of all their occurrences."""
     words = with_variables(without_comments(text)).split()
     tokens = [token for token in (word.strip("\"',[]()\\;`") for word in words) if token]
     flags: dict[str, list[str]] = {}
@@ -363,14 +306,7 @@ def all_flags(text: str) -> dict[str, list[str]]:
 
 
 def read_settings(text: str, table: SettingTable) -> dict[str, Any]:
-    """Return the settings about parallelism in a command line.
-
-    Raises
-    ------
-    ParseError
-        If none of them has a size.
-        If a size is not an integer, or if it is given twice with different values, as in two commands.
-    """
+    """Return the settings about parallelism in a command line, or raise a `ParseError` if none has a size."""
     flags = all_flags(text)
     selected = table.select({name: values[-1] for name, values in flags.items()})
     table.require_some(selected, text)
@@ -388,9 +324,9 @@ def read_settings(text: str, table: SettingTable) -> dict[str, Any]:
 def _started_ranks(flags: Mapping[str, Sequence[str]]) -> int | None:
     """Return the number of processes that torchrun or the launcher of DeepSpeed starts, if the text contains it."""
     for nodes, per_node in (("nnodes", "nproc-per-node"), ("num-nodes", "num-gpus")):
-        found = [set(flags.get(name, ())) for name in (nodes, per_node)]
-        if all(len(values) == 1 and _NUMBER.fullmatch(next(iter(values))) for values in found):
-            return int(next(iter(found[0]))) * int(next(iter(found[1])))
+        counts = [set(flags.get(name, ())) for name in (nodes, per_node)]
+        if all(len(values) == 1 and _NUMBER.fullmatch(next(iter(values))) for values in counts):
+            return int(counts[0].pop()) * int(counts[1].pop())
     return None
 
 

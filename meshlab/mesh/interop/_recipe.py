@@ -58,44 +58,24 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Format:
-    """The functions that read and write the layouts of one framework.
-
-    Parameters
-    ----------
-    name : str
-        Name of the framework.
-    clue : Clue
-        Matches part of every text in this format.
-    write : callable or None
-        Converts a mesh, and an optional expert view of it, to a `Recipe`. None if the format can only be read.
-    parse : callable
-        Converts text to arguments, under the framework's own names.
-    build : callable
-        Converts arguments, the world size if known, and a flag that selects the expert layout, to a mesh.
-    from_object : callable, optional
-        Converts a live object of the framework to arguments, and anything else to None. It inspects attributes, so that
-        no framework has to be imported.
-    has_experts : callable, optional
-        Returns True if arguments contain an expert layout that differs from the dense one.
-    from_config : callable, optional
-        Converts the values of a config to arguments, and a config without sizes of this format to None.
-    omissions : callable, optional
-        Returns one sentence for everything in the arguments that changes groups, or may change them, and that the
-        mesh does not show.
-    looks_for : str, default ""
-        The keys of a config that `from_config` looks for, for a message.
-    """
+    """The functions that read and write the layouts of one framework."""
 
     name: str
-    clue: Clue
+    clue: Clue  # matches part of every text in this format
+    # A mesh, and an optional expert view of it, to a recipe. None if the format can only be read.
     write: Callable[[DeviceMesh, DeviceMesh | None], Recipe] | None
-    parse: Callable[[str], Mapping[str, Any]]
+    parse: Callable[[str], Mapping[str, Any]]  # text to arguments, under the framework's own names
+    # Arguments, the world size if known, and a flag that selects the expert layout, to a mesh
     build: Callable[[Mapping[str, Any], int | None, bool], DeviceMesh]
+    # A live object to arguments, and anything else to None, by its attributes: no framework has to be imported.
     from_object: Callable[[Any], Mapping[str, Any] | None] = lambda source: None
+    # Whether arguments contain an expert layout that differs from the dense one
     has_experts: Callable[[Mapping[str, Any]], bool] = lambda arguments: False
+    # The values of a config to arguments, and a config without sizes of this format to None
     from_config: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = lambda config: None
+    # A sentence for each argument that changes groups, or may change them, and that the mesh does not show
     omissions: Callable[[Mapping[str, Any]], Sequence[str]] = lambda arguments: ()
-    looks_for: str = ""
+    looks_for: str = ""  # the keys of a config that `from_config` reads, for a message
 
 
 def reject_experts(framework: str, experts: object) -> None:
@@ -120,8 +100,8 @@ def require(arguments: Mapping[str, Any], framework: str, *names: str) -> list[A
     """Return the arguments with these names, or raise a `MeshError` with the name of a missing one."""
     for name in names:
         if arguments.get(name) is None:
-            given = ", ".join(arguments) or "nothing"
-            raise MeshError(f"{framework} needs {name}, but only {given} was given", hint=f"add {name}")
+            others = ", ".join(arguments) or "nothing"
+            raise MeshError(f"{framework} needs {name}, but only {others} was given", hint=f"add {name}")
     return [arguments[name] for name in names]
 
 
@@ -134,13 +114,7 @@ def rank_array(framework: str, ranks: Any) -> npt.NDArray[Any]:
 
 
 def code(value: Any) -> str:
-    """Return a plain value as Python source with double quotes.
-
-    Examples
-    --------
-    >>> code(("dp", 2)), code(["tp"]), code({"pp": "gloo"}), code((4,))
-    ('("dp", 2)', '["tp"]', '{"pp": "gloo"}', '(4,)')
-    """
+    """Return a plain value as Python source with double quotes."""
     if isinstance(value, str):
         return json.dumps(value)
     if isinstance(value, Mapping):
@@ -205,14 +179,7 @@ def _renaming(mesh: DeviceMesh, unknown: Sequence[str], order: Sequence[str]) ->
 
 
 def require_order(mesh: DeviceMesh, framework: str, order: Sequence[str]) -> dict[str, int]:
-    """Return the size of every axis, for a framework with a fixed order of axes, slowest first.
-
-    Raises
-    ------
-    MeshError
-        If an axis is unknown to the framework.
-        If axes with more than one rank have a different order.
-    """
+    """Return the size of every axis, or raise unless the framework has these axes in this order, slowest first."""
     unknown = [name for name in mesh.axis_names if name not in order]
     if unknown:
         renaming = _renaming(mesh, unknown, order)

@@ -30,35 +30,17 @@ _ABOUT_PARALLELISM = re.compile(
 
 
 def dashed(name: str) -> str:
-    """Return the name of a flag, keyword or key without leading dashes, and with dashes for underscores.
-
-    Examples
-    --------
-    >>> dashed("tensor_parallel_size"), dashed("--tensor-parallel-size")
-    ('tensor-parallel-size', 'tensor-parallel-size')
-    """
+    """Return the name of a flag, keyword or key without leading dashes, and with dashes for underscores."""
     return name.lstrip("-").replace("_", "-")
 
 
 def is_off(value: Any) -> bool:
-    """Return whether a setting with this value changes no groups: missing, false, or a size of 0 or 1.
-
-    Examples
-    --------
-    >>> is_off(1), is_off("False"), is_off(None), is_off(2)
-    (True, True, True, False)
-    """
+    """Return whether a setting with this value changes no groups: missing, false, or a size of 0 or 1."""
     return value is None or str(value).strip().lower() in ("", "1", *_FALSE)
 
 
 def is_on(value: Any) -> bool:
-    """Return whether a switch is on. The value of a flag without a value is an empty string.
-
-    Examples
-    --------
-    >>> is_on(""), is_on("true"), is_on(True), is_on("False"), is_on(None)
-    (True, True, True, False, False)
-    """
+    """Return whether a switch is on. The value of a flag without a value is an empty string."""
     return value is not None and str(value).strip().lower() not in _FALSE
 
 
@@ -76,39 +58,17 @@ def as_size(name: str, value: Any) -> int:
 
 @dataclass(frozen=True)
 class SettingTable:
-    """The settings of one framework that change groups.
+    """The settings of one framework that change groups."""
 
-    Parameters
-    ----------
-    framework : str
-        Name of the framework in messages.
-    sizes : mapping of str to str
-        Axis of every setting with a size, by its name with dashes.
-    switches : tuple of str, default ()
-        Settings without a size that the reader uses.
-    aliases : mapping of str to str, default {}
-        Other names of these settings.
-    harmless : str, default ""
-        Regular expression for names that look like parallelism and change no groups.
-    left_out : mapping of str to str, default {}
-        What a setting does to the groups, for settings that a mesh does not show. A warning quotes it.
-    refused : mapping of str to str, default {}
-        Reason and remedy for settings with which no mesh can be read.
-    style : str, default "--{}"
-        How the framework's users write a name.
-    underscores : bool, default False
-        True if they write it with underscores.
-    """
-
-    framework: str
-    sizes: Mapping[str, str]
-    switches: tuple[str, ...] = ()
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    harmless: str = ""
-    left_out: Mapping[str, str] = field(default_factory=dict)
-    refused: Mapping[str, str] = field(default_factory=dict)
-    style: str = "--{}"
-    underscores: bool = False
+    framework: str  # its name in messages
+    sizes: Mapping[str, str]  # axis of every setting with a size, by its name with dashes
+    switches: tuple[str, ...] = ()  # settings without a size that the reader uses
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of these settings
+    harmless: str = ""  # a pattern for names that look like parallelism and change no groups
+    left_out: Mapping[str, str] = field(default_factory=dict)  # effects that a mesh does not show, for a warning
+    refused: Mapping[str, str] = field(default_factory=dict)  # reasons and remedies, if no mesh can be read
+    style: str = "--{}"  # how the framework's users write a name
+    underscores: bool = False  # whether they write it with underscores
 
     def written(self, name: str) -> str:
         """Return a name as the framework's users write it."""
@@ -119,25 +79,19 @@ class SettingTable:
         """The settings with a size, for a message."""
         return ", ".join(map(self.written, self.sizes))
 
-    def select(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the settings about parallelism under their first names: sizes as int, switches as bool.
-
-        Raises
-        ------
-        ParseError
-            If a size is not an integer.
-        """
-        found: dict[str, Any] = {}
-        for name, value in given.items():
+    def select(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings about parallelism under their first names: sizes as int, switches as bool."""
+        selected: dict[str, Any] = {}
+        for name, value in settings.items():
             plain = self.aliases.get(dashed(str(name)), dashed(str(name)))
             if plain in self.sizes or plain == WORLD_SETTING:
                 if value is not None and str(value).lower() not in ("none", "null"):
-                    found[plain] = as_size(self.written(plain), value)
+                    selected[plain] = as_size(self.written(plain), value)
             elif plain in self.switches:
-                found[plain] = is_on(value)
+                selected[plain] = is_on(value)
             elif plain in self.left_out or plain in self.refused or _ABOUT_PARALLELISM.search(plain):
-                found[plain] = value
-        return found
+                selected[plain] = value
+        return selected
 
     def axis_sizes(self, selected: Mapping[str, Any]) -> dict[str, int]:
         """Return the size by axis, for the axes that have a setting."""
@@ -167,12 +121,12 @@ class SettingTable:
                 continue
             # A flag with several values, such as the sizes of levels, was split after the first one.
             bare = isinstance(value, bool) or name.endswith("sizes")
-            shown = self.written(name) if bare else f"{self.written(name)} {value}".strip()
+            setting = self.written(name) if bare else f"{self.written(name)} {value}".strip()
             if name in self.left_out:
-                notes.append(f"{self.framework}: {shown} {self.left_out[name]}")
+                notes.append(f"{self.framework}: {setting} {self.left_out[name]}")
             elif name not in self.refused:
                 notes.append(
-                    f"{self.framework}: the parallelism setting {short(shown)[1:-1]} is unknown to meshlab and was "
+                    f"{self.framework}: the parallelism setting {short(setting)[1:-1]} is unknown to meshlab and was "
                     f"ignored; check whether it changes the groups"
                 )
         return tuple(notes)

@@ -91,8 +91,7 @@ _OWN_KEYS = re.compile(r"^(?:mem_fraction_static|enable_dp_attention|attn_cp_siz
 
 
 def _from_config(config: Config) -> Mapping[str, Any] | None:
-    own = {last_part(key).replace("-", "_") for key in config}
-    if not any(_OWN_KEYS.match(name) for name in own):
+    if not any(_OWN_KEYS.match(last_part(key).replace("-", "_")) for key in config):
         return None
     selected = _TABLE.select(select_keys(config, _KEYS, "SGLang"))
     return selected if any(name in selected for name in _TABLE.sizes) else None
@@ -110,18 +109,18 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
     sizes = _TABLE.axis_sizes(selected)
     tp, dp = sizes.get("tp", 1), sizes.get("dp", 1)
     attention = bool(selected.get(_ATTENTION))
-    shown: list[tuple[str, int]] = [(axis, sizes[axis]) for axis in ("pp", "tp") if axis in sizes] or [("tp", 1)]
+    pairs: list[tuple[str, int]] = [(axis, sizes[axis]) for axis in ("pp", "tp") if axis in sizes] or [("tp", 1)]
     if "dp" in sizes and not attention:
-        shown.insert(0, ("dp", dp))
-    if world_size is not None and "dp" not in sizes and world_size != DeviceMesh(shown).size():
-        shown.insert(0, ("dp", -1))
-    mesh = DeviceMesh(shown, world_size=world_size)
+        pairs.insert(0, ("dp", dp))
+    if world_size is not None and "dp" not in sizes and world_size != DeviceMesh(pairs).size():
+        pairs.insert(0, ("dp", -1))
+    mesh = DeviceMesh(pairs, world_size=world_size)
     if experts:
         edp, ep = sizes.get("edp", 1), _expert_size(selected)
         _require_divisor(tp, f"moe-dp-size {edp} × ep-size {ep}", edp * ep)
-        kept = [pair for pair in shown if pair[0] != "tp"]
+        outer = [pair for pair in pairs if pair[0] != "tp"]
         parts = [("edp", edp)] if "edp" in sizes else []
-        return mesh.view([*kept, *parts, ("ep", ep), ("etp", tp // (edp * ep))])
+        return mesh.view([*outer, *parts, ("ep", ep), ("etp", tp // (edp * ep))])
     return _with_parts(mesh, tp, dp if attention else 1, sizes.get("attn_cp", 1), sizes.get("dcp", 1))
 
 

@@ -57,9 +57,9 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
 
 
 def _parse(text: str) -> Mapping[str, Any]:
-    shown = _REPR.search(text)
-    if shown is not None and (shown["axes"].strip() == "" or "=" in shown["axes"]):
-        return _parse_repr(shown)
+    match = _REPR.search(text)
+    if match is not None and (match["axes"].strip() == "" or "=" in match["axes"]):
+        return _parse_repr(match)
     calls = find_calls(text, _SIGNATURES)
     arguments = dict(calls[0].arguments)
     if "=" in str(arguments.get("device_type")):
@@ -75,36 +75,36 @@ def _parse(text: str) -> Mapping[str, Any]:
     return {**arguments, **_derived(text)}
 
 
-def _parse_repr(shown: re.Match[str]) -> dict[str, Any]:
+def _parse_repr(match: re.Match[str]) -> dict[str, Any]:
     """Return the arguments in the repr of a mesh."""
-    pairs = [part.split("=") for part in shown["axes"].split(",") if part.strip()]
+    pairs = [part.split("=") for part in match["axes"].split(",") if part.strip()]
     if not pairs:
-        raise ParseError("this torch mesh has no axes", hint="paste the mesh before it was sliced", text=shown[0])
+        raise ParseError("this torch mesh has no axes", hint="paste the mesh before it was sliced", text=match[0])
     if not all(len(pair) == 2 and pair[1].strip().isdecimal() for pair in pairs):
-        raise ParseError(f"{short(shown['axes'])} are not axes of torch", hint="paste the repr as it is", text=shown[0])
-    found: dict[str, Any] = {
+        raise ParseError(f"{short(match['axes'])} are not axes of torch", hint="paste the repr as it is", text=match[0])
+    arguments: dict[str, Any] = {
         "mesh_shape": tuple(int(size) for _, size in pairs),
         "mesh_dim_names": tuple(name.strip() for name, _ in pairs),
     }
-    ranks = _RANKS.search(shown["rest"])
+    ranks = _RANKS.search(match["rest"])
     if ranks is not None:
-        return {"mesh": ast.literal_eval(ranks["ranks"]), "mesh_dim_names": found["mesh_dim_names"]}
-    strides = _STRIDES.search(shown["rest"])
+        return {"mesh": ast.literal_eval(ranks["ranks"]), "mesh_dim_names": arguments["mesh_dim_names"]}
+    strides = _STRIDES.search(match["rest"])
     if strides is None:
-        return found
+        return arguments
     try:
-        found["strides"] = ast.literal_eval(strides["strides"])
+        arguments["strides"] = ast.literal_eval(strides["strides"])
     except (ValueError, SyntaxError):
         raise ParseError(
-            f"{short(strides['strides'])} are not strides", hint="paste the repr as it is", text=shown[0]
+            f"{short(strides['strides'])} are not strides", hint="paste the repr as it is", text=match[0]
         ) from None
-    if not isinstance(found["strides"], tuple):  # stride=(8) of one axis
-        found["strides"] = (found["strides"],)
-    return found
+    if not isinstance(arguments["strides"], tuple):  # stride=(8) of one axis
+        arguments["strides"] = (arguments["strides"],)
+    return arguments
 
 
 def _derived(text: str) -> dict[str, Any]:
-    """Return what is derived from the mesh: axes flattened under a new name, and a slice that is the result itself."""
+    """Return the axes of a text that are flattened under a new name, and the slice that is its result."""
     tree = parse_source(text)
     names = assignments_in(tree)
     flattened = {}
@@ -112,19 +112,19 @@ def _derived(text: str) -> dict[str, Any]:
         if not isinstance(node.func, ast.Attribute):
             continue
         dims = _slice_of(node.func.value, names)
-        given = [*node.args, *(item.value for item in node.keywords if item.arg == "mesh_dim_name")]
-        name = given[0].value if given and isinstance(given[0], ast.Constant) else None
+        values = [*node.args, *(item.value for item in node.keywords if item.arg == "mesh_dim_name")]
+        name = values[0].value if values and isinstance(values[0], ast.Constant) else None
         flattened[str(name or "_".join(dims or ()))] = dims
-    found: dict[str, Any] = {"flattened": flattened} if flattened else {}
+    parts: dict[str, Any] = {"flattened": flattened} if flattened else {}
     unread = sorted({called(node) for node in calls_in(tree, ("_unflatten", "_concatenate", "from_group"))})
     if unread:
-        found["unread"] = unread
+        parts["unread"] = unread
     statement = tree.body[-1] if len(tree.body) == 1 else None
     if isinstance(statement, (ast.Assign, ast.Expr, ast.AnnAssign)) and isinstance(statement.value, ast.Subscript):
         dims = _slice_of(statement.value, names)
         if dims:
-            found["slice"] = dims
-    return found
+            parts["slice"] = dims
+    return parts
 
 
 def _slice_of(node: ast.expr, names: Mapping[str, ast.expr]) -> tuple[str, ...] | None:
@@ -165,11 +165,11 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
 
 def _with_flattened(mesh: DeviceMesh, flattened: Mapping[str, Sequence[str] | None]) -> DeviceMesh:
     """Add the groups of flattened axes under their new name, as torch adds them to the mesh."""
-    known: dict[str, tuple[str, ...]] = {}
+    axes: dict[str, tuple[str, ...]] = {}
     for name, dims in flattened.items():
-        merged = [axis for dim in dims or mesh.axis_names for axis in known.get(dim, (dim,))]
-        known[name] = tuple(merged)
-        if (name,) != known[name]:  # a single axis that keeps its name
+        merged = [axis for dim in dims or mesh.axis_names for axis in axes.get(dim, (dim,))]
+        axes[name] = tuple(merged)
+        if (name,) != axes[name]:  # a single axis that keeps its name
             mesh = mesh.with_groups(name, mesh[merged].array)
     return mesh
 
@@ -179,19 +179,19 @@ def _ranks_of_strides(mesh: DeviceMesh, strides: tuple[Any, ...], world_size: in
         raise MeshError(f"strides {strides} do not match the axes {mesh}", hint="pass one stride per axis")
     options = [list(_positions(axis.size, stride)) for axis, stride in zip(mesh.axes, strides, strict=True)]
     # The repr omits the sizes inside a flattened axis. Only some of them place every rank once, inside the world.
-    found: dict[bytes, Any] = {}
+    layouts: dict[bytes, Any] = {}
     for chosen in itertools.product(*options):
         ranks: Any = np.zeros((1,), dtype=np.int64)
         for offsets in chosen:
             ranks = (ranks[:, None] + offsets[None, :]).reshape(-1)
         fits = len(np.unique(ranks)) == len(ranks) and (world_size is None or ranks.max() < world_size)
         if fits or len(options) == sum(map(len, options)):  # with a single choice, the mesh reports the fault itself
-            found[ranks.tobytes()] = ranks
-    if len(found) == 1:
-        return next(iter(found.values()))
+            layouts[ranks.tobytes()] = ranks
+    if len(layouts) == 1:
+        return next(iter(layouts.values()))
     raise MeshError(
         f"the strides {strides} of {mesh} do not contain the sizes inside a flattened axis, and "
-        f"{len(found) or 'no'} layouts match",
+        f"{len(layouts) or 'no'} layouts match",
         hint=Hint("pass {}, or paste the mesh before it was flattened", Argument("world_size")),
     )
 

@@ -74,11 +74,10 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
     return Recipe("torchtitan", text, arguments, notes)
 
 
-def _select(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in given arguments or flags, whose names may start with a section."""
-    plain = {str(name): value for name, value in given.items()}
+def _select(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings in arguments or flags, whose names may start with a section."""
     sections = re.compile(rf"^(?:{'|'.join(_SECTIONS)})\.")
-    return _TABLE.select({sections.sub("", name): value for name, value in plain.items()})
+    return _TABLE.select({sections.sub("", str(name)): value for name, value in arguments.items()})
 
 
 def _parse(text: str) -> Mapping[str, Any]:
@@ -95,9 +94,9 @@ def _underscored(selected: Mapping[str, Any]) -> dict[str, Any]:
 def _from_config(config: Config) -> Mapping[str, Any] | None:
     if not any(re.search(r"_parallel_(?:\w+_)?degree$", key) for key in config):
         return None
-    found = _TABLE.select(select_keys(config, re.compile(r"parallel"), "torchtitan"))
+    selected = _TABLE.select(select_keys(config, re.compile(r"parallel"), "torchtitan"))
     world = product_of(config, ("nnodes", "num_nodes"), ("nproc_per_node", "gpus_per_node"))
-    return _underscored(found if world is None else {**found, WORLD_SETTING: world})
+    return _underscored(selected if world is None else {**selected, WORLD_SETTING: world})
 
 
 def _check_expert_tensor(sizes: Mapping[str, int]) -> None:
@@ -118,12 +117,12 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
     mesh = DeviceMesh([(name, sizes[name]) for name in _DENSE if name in sizes], world_size=world_size)
     if not experts:
         return mesh
-    kept = [(name, sizes[name]) for name in ("pp", "dp_replicate") if name in sizes]
+    outer = [(name, sizes[name]) for name in ("pp", "dp_replicate") if name in sizes]
     inside = [("ep", sizes.get("ep", 1))]
     if "etp" in sizes:
         _check_expert_tensor(sizes)
         inside.append(("etp", sizes["etp"]))
-    return mesh.view([*kept, ("efsdp", -1), *inside])
+    return mesh.view([*outer, ("efsdp", -1), *inside])
 
 
 _SECTION_OF_FLAG = re.compile(rf"--(?:{'|'.join(_SECTIONS)})\.(?=\S)")

@@ -62,9 +62,9 @@ def _table(name: str) -> SettingTable:
 def _of_role(config: Config, role: str) -> dict[str, Any]:
     """Return the settings of one role, without its prefix."""
     for prefix in _ROLES[role]:
-        found = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
-        if found:
-            return found
+        settings = {key.removeprefix(prefix): value for key, value in config.items() if key.startswith(prefix)}
+        if settings:
+            return settings
     return {}
 
 
@@ -78,16 +78,16 @@ def _reader(name: str) -> Callable[[Config], Mapping[str, Any] | None]:
     def from_config(config: Config) -> Mapping[str, Any] | None:
         if not _is_verl(config) and not any(key.startswith(_ROLES[name]) for key in config):
             return None
-        own = _of_role(config, name)
-        found = table.select(own)
-        backend = str(own.get("strategy", "")).strip("\"'")
+        settings = _of_role(config, name)
+        selected = table.select(settings)
+        backend = str(settings.get("strategy", "")).strip("\"'")
         world = product_of(config, ("nnodes",), ("n_gpus_per_node",))
         others = _other_layouts(config, name)
         # Without sizes, the actor is sharded over all ranks. Other roles without sizes copy it or have none.
-        if not any(axis in found for axis in table.sizes) and not backend and (name != "verl" or not others):
+        if not any(axis in selected for axis in table.sizes) and not backend and (name != "verl" or not others):
             return None
         return {
-            **{key.replace("-", "_"): value for key, value in found.items()},
+            **{key.replace("-", "_"): value for key, value in selected.items()},
             **({"strategy": backend} if backend else {}),
             **({"world_size": world} if world is not None else {}),
             **({"others": others} if others else {}),
@@ -105,14 +105,13 @@ def _other_layouts(config: Config, name: str) -> tuple[str, ...]:
         except ParseError:
             return {"unreadable": -1}
 
-    own = signature(name)
-    return tuple(
-        role for role in _ROLES if role != name and _of_role(config, role) and signature(role) not in ({}, own)
-    )
+    sizes = signature(name)
+    others = [role for role in _ROLES if role != name and _of_role(config, role)]
+    return tuple(role for role in others if signature(role) not in ({}, sizes))
 
 
-def _sizes_of(table: SettingTable, given: Mapping[str, Any]) -> dict[str, int]:
-    return table.axis_sizes(table.select(given))
+def _sizes_of(table: SettingTable, settings: Mapping[str, Any]) -> dict[str, int]:
+    return table.axis_sizes(table.select(settings))
 
 
 def _build_training(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
@@ -169,12 +168,12 @@ def _parser(name: str) -> Callable[[str], Mapping[str, Any]]:
     read = _reader(name)
 
     def parse(text: str) -> Mapping[str, Any]:
-        found = read(parse_config(text) or {})
-        if found is None:
+        arguments = read(parse_config(text) or {})
+        if arguments is None:
             prefix = _ROLES[name][0]
             keys = ", ".join(_table(name).written(key) for key in _table(name).sizes)
             raise ParseError(f"no setting of verl starts with {short(prefix)}", hint=f"it has {keys}", text=text)
-        return found
+        return arguments
 
     return parse
 
