@@ -172,13 +172,13 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
     frame.attrs = {}
     frame[f"{before}_us"], frame[f"{after}_us"] = matched[f"time_us_{before}"], matched[f"time_us_{after}"]
     blocks = _block_medians(samples)
-    found = []
+    ratios = []
     for row in matched.to_dict("records"):
-        one, other = (
+        first, second = (
             blocks.get(plain_key(row[name] for name in ("run_id", "launch", f"step_{which}", "axis", "group")), {})
             for which in (before, after)
         )
-        log_ratios = np.array([math.log(other[block] / one[block]) for block in one if block in other])
+        log_ratios = np.array([math.log(second[block] / first[block]) for block in first if block in second])
         low, high = median_interval(log_ratios)
         pooled = row[f"time_us_{after}"] / row[f"time_us_{before}"]
         ratio = math.exp(np.median(log_ratios)) if len(log_ratios) else pooled
@@ -192,9 +192,9 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
             note = (
                 f"only {n} block{'s were' if n != 1 else ' was'} measured, but an interval needs {FEWEST_FOR_INTERVAL}"
             )
-        found.append((ratio, math.exp(low), math.exp(high), len(log_ratios), low > 0 or high < 0, note))
+        ratios.append((ratio, math.exp(low), math.exp(high), len(log_ratios), low > 0 or high < 0, note))
     for position, (name, dtype) in enumerate(_RATIO.items()):
-        frame[name] = _series([row[position] for row in found], dtype)
+        frame[name] = _series([row[position] for row in ratios], dtype)
     return frame
 
 
@@ -216,9 +216,9 @@ def _series(values: list[Any], dtype: str) -> pd.Series[Any]:
 
 def _block_medians(samples: pd.DataFrame) -> dict[tuple[Any, ...], dict[int, float]]:
     """Return the median time in µs of each block, by run, launch, step, axis and group."""
-    used = samples[samples["block"].notna() & ~samples["is_warmup"].fillna(value=False).astype(bool)]
+    timed = samples[samples["block"].notna() & ~samples["is_warmup"].fillna(value=False).astype(bool)]
     keys = list(STEP[: STEP.index("src_rank")])
-    slowest = used.groupby([*keys, "block", "batch"], dropna=False)["time_us"].max()
+    slowest = timed.groupby([*keys, "block", "batch"], dropna=False)["time_us"].max()
     medians: dict[tuple[Any, ...], dict[int, float]] = {}
     by_block = slowest.groupby([*keys, "block"], dropna=False).median().reset_index()
     for *key, block, time_us in by_block.itertuples(index=False, name=None):

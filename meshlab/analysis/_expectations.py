@@ -130,10 +130,10 @@ def _slowest(rows: pd.DataFrame) -> dict[str, Any]:
     by_launch = rows.groupby(["run_id", "launch"], dropna=False, sort=False)["time_us"].max()
     time_us = float(by_launch.median())
     nearest = rows.iloc[int((rows["time_us"] - time_us).abs().to_numpy().argmin())]
-    found = {str(name): plain_value(nearest.get(name)) for name in (*_CASE, "n_ranks", "size_bytes", "bound")}
+    row = {str(name): plain_value(nearest.get(name)) for name in (*_CASE, "n_ranks", "size_bytes", "bound")}
     busbw = float(nearest["busbw_gbs"]) * float(nearest["time_us"]) / time_us
     bound = float(nearest.get("bound_gbs", np.nan))
-    return found | {"time_us": time_us, "busbw_gbs": busbw, "bound_gbs": bound, "of_bound": busbw / bound}
+    return row | {"time_us": time_us, "busbw_gbs": busbw, "bound_gbs": bound, "of_bound": busbw / bound}
 
 
 def _predicted(
@@ -177,21 +177,12 @@ def _published(row: dict[str, Any], attrs: dict[Any, Any]) -> dict[str, Any]:
     unknown = {"published_gbs": np.nan, "of_published": np.nan, "source": None}
     if row["size_bytes"] < _PUBLISHED_FROM:
         return unknown
-    one = pd.DataFrame(
-        [
-            {
-                "collective": row["collective"],
-                "size_bytes": row["size_bytes"],
-                "time_us": row["time_us"],
-                "n_ranks": row["n_ranks"],
-            }
-        ]
-    )
-    one.attrs = attrs
-    found = matching_references(one)
-    if not len(found):
+    measured = pd.DataFrame([{name: row[name] for name in ("collective", "size_bytes", "time_us", "n_ranks")}])
+    measured.attrs = attrs
+    references = matching_references(measured)
+    if not len(references):
         return unknown
-    first = found.iloc[0]
+    first = references.iloc[0]
     busbw = float(first["busbw_gbs"])
     return {
         "published_gbs": busbw,
@@ -213,10 +204,7 @@ def is_below_prediction(row: Any) -> bool:
 
 
 def predicted_range(row: Any) -> str:
-    """Write the range of the predicted bandwidth of a row of `expectations`. Empty without a prediction.
-
-    Its upper end is at most the bound of the hardware.
-    """
+    """Write the predicted bandwidths of a row of `expectations`, up to the bound. Empty without a prediction."""
     if not np.isfinite(row["predicted_us_hi"]):
         return ""
     low, high = _predicted_gbs(row, "predicted_us_hi"), _predicted_gbs(row, "predicted_us_lo")
@@ -240,15 +228,7 @@ def is_within_tolerance(row: Any) -> bool:
 
 
 def describe_expectation(row: Any, *, with_mode: bool = False) -> str:
-    """Describe a row of `expectations` in a sentence without a full stop. With its mode, if other rows have others.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> rows = expectations(ml.example().query("mode == 'graph'"), "dgx-h200", mesh="tp=2")
-    >>> describe_expectation(rows.iloc[-1]).replace(chr(0x2009), " ")
-    'broadcast on tp at 512 MiB reaches 361 GB/s busbw, 97 % of the 371 GB/s that NVLink allows'
-    """
+    """Describe a row of `expectations` in a sentence without a full stop. With its mode, if other rows have others."""
     axis = f" on {row['axis']}" if plain_value(row["axis"]) is not None else ""
     mode = f" ({row['mode']})" if with_mode else ""
     text = f"{row['collective']}{axis} at {format_size(int(row['size_bytes']))}{mode} reaches "

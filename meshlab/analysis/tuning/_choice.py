@@ -61,13 +61,13 @@ Row = Mapping[str, Any]
 
 def trials_by_call(trials: pd.DataFrame) -> dict[tuple[Any, ...], list[Row]]:
     """Return the trials of each call."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    trials_of: dict[tuple[Any, ...], list[Row]] = {}
     values = trials.astype(object).where(trials.notna(), None)
     # Plain dictionaries, because pandas takes as long for one row as for a thousand.
     for index, row in zip(trials.index, values.to_dict("records"), strict=True):
         row |= {"index": index, "option_key": tuple(row[name] for name in OPTION)}
-        found.setdefault(tuple(row[name] for name in CASE), []).append(row)  # type: ignore[arg-type]
-    return found
+        trials_of.setdefault(tuple(row[name] for name in CASE), []).append(row)  # type: ignore[arg-type]
+    return trials_of
 
 
 def _default_of(rows: Sequence[Row]) -> Row | None:
@@ -104,31 +104,19 @@ def _complexity(row: Row) -> int:
 
 
 def choose(trials: pd.DataFrame) -> pd.DataFrame:
-    """Choose the option of each call.
-
-    The default stays unless an option was measured again on new ranks, and its interval is below that of the default
-    that was measured there.
-
-    Parameters
-    ----------
-    trials : pandas.DataFrame
-        Trials of the search and of the confirmation, with the columns of `meshlab.frames.TRIALS`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per call, with the columns of `meshlab.frames.TUNED`, sorted by size within a collective.
-    """
+    """Choose the option of each call, from trials with the columns `TRIALS`. Returns rows with the columns `TUNED`."""
+    # The default stays unless an option was measured again on new ranks, and its interval is below that of the default
+    # that was measured there.
     import pandas as pd
 
     trials = as_trials(trials)
     again = trials_by_call(usable_trials(trials, "confirmation"))
-    found = []
+    choices = []
     for case, rows in trials_by_call(usable_trials(trials, "search")).items():
         default = _default_of(rows)
         if default is not None:
-            found.append(_chosen(rows, default, again.get(case, [])))
-    tuned = conform(pd.DataFrame(found, columns=[column.name for column in TUNED], dtype=object), TUNED)
+            choices.append(_chosen(rows, default, again.get(case, [])))
+    tuned = conform(pd.DataFrame(choices, columns=[column.name for column in TUNED], dtype=object), TUNED)
     order = {name: number for number, name in enumerate(dict.fromkeys(tuned["collective"]))}
     tuned["position"] = tuned["collective"].map(order)
     tuned = tuned.sort_values(["position", "size_bytes"], kind="stable", ignore_index=True)
@@ -169,52 +157,30 @@ def _chosen(search: Sequence[Row], searched_default: Row, again: Sequence[Row]) 
 
 @dataclass(frozen=True, slots=True)
 class SizeRange:
-    """A range of message sizes with the option that applies to it.
-
-    Parameters
-    ----------
-    min_bytes, max_bytes : int
-        The smallest and the largest size, both included.
-    row : pandas.Series or None
-        A row of a tuning with this option. None for sizes that were not tuned, which keep the default.
-    sizes : tuple of int
-        The measured sizes in the range.
-    """
+    """A range of message sizes, both ends included, with the option that applies to it."""
 
     min_bytes: int
     max_bytes: int
     row: Any
+    """A row of a tuning with this option. None for sizes that were not tuned, which keep the default."""
     sizes: tuple[int, ...]
+    """The measured sizes in the range."""
 
 
 def size_ranges(tuned: pd.DataFrame, *, reach: float = REACH) -> list[SizeRange]:
-    """Return the ranges of sizes with one option, from the rows of one collective.
-
-    A measured option applies half way to the next measured size on a logarithmic scale, and at most to twice or half
-    its own size. Sizes outside the tuned range, and gaps between sizes that are farther apart, keep the default.
-
-    Parameters
-    ----------
-    tuned : pandas.DataFrame
-        Rows of one collective that differ in their sizes.
-    reach : float, default 2
-        The factor from a measured size at which its option ends, if the next size is farther away.
-
-    Returns
-    -------
-    list of SizeRange
-        Ascending and without overlaps. They cover the sizes from the smallest to the largest measured one.
-    """
+    """Return the ascending ranges from the smallest to the largest size of the rows of one collective."""
+    # A measured option applies half way to the next measured size on a logarithmic scale, and at most up to the factor
+    # `reach` from its own size. Gaps between sizes that are farther apart keep the default.
     rows = [row for _, row in tuned.sort_values("size_bytes").iterrows()]
     sizes = [int(row["size_bytes"]) for row in rows]
-    found: list[SizeRange] = []
+    ranges: list[SizeRange] = []
     for number, (size, row) in enumerate(zip(sizes, rows, strict=True)):
         low = size if number == 0 else _ends(sizes[number - 1], size, reach)[1]
         high = size if number == len(sizes) - 1 else _ends(size, sizes[number + 1], reach)[0]
-        if found and low > found[-1].max_bytes + 1:
-            found = _joined(found, SizeRange(found[-1].max_bytes + 1, low - 1, None, ()))
-        found = _joined(found, SizeRange(low, high, row, (size,)))
-    return found
+        if ranges and low > ranges[-1].max_bytes + 1:
+            ranges = _joined(ranges, SizeRange(ranges[-1].max_bytes + 1, low - 1, None, ()))
+        ranges = _joined(ranges, SizeRange(low, high, row, (size,)))
+    return ranges
 
 
 def _ends(size: int, following: int, reach: float) -> tuple[int, int]:
@@ -223,14 +189,14 @@ def _ends(size: int, following: int, reach: float) -> tuple[int, int]:
     return int(min(middle, size * reach)), int(max(middle + 1, math.ceil(following / reach)))
 
 
-def _joined(found: Sequence[SizeRange], added: SizeRange) -> list[SizeRange]:
+def _joined(ranges: Sequence[SizeRange], added: SizeRange) -> list[SizeRange]:
     """Append a range, or extend the last one if it has the same option."""
-    last = found[-1] if found else None
+    last = ranges[-1] if ranges else None
     if last is not None and _option_of(last) == _option_of(added):
         row = added.row if last.row is None else last.row
         joined = SizeRange(last.min_bytes, added.max_bytes, row, (*last.sizes, *added.sizes))
-        return [*found[:-1], joined]
-    return [*found, added]
+        return [*ranges[:-1], joined]
+    return [*ranges, added]
 
 
 def _option_of(part: SizeRange) -> tuple[Any, ...]:

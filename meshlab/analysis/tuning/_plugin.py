@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from meshlab.analysis.tuning._choice import size_ranges, trials_by_call, usable_trials
 from meshlab.base._collectives import NCCL_FUNCTIONS
 from meshlab.base._files import write_file
+from meshlab.frames._schema import plain_value
 from meshlab.frames._trials import CASE, as_trials, is_default
 
 if TYPE_CHECKING:
@@ -172,19 +173,7 @@ class TunerConfig:
 def tuner_config(
     lines: Sequence[tuple[str, pd.DataFrame]], trials: pd.DataFrame, *, n_nodes: int, title: str
 ) -> TunerConfig:
-    """Return the configuration of a tuner plugin. See `Tuning.to_tuner_config`.
-
-    Parameters
-    ----------
-    lines : sequence of (str, pandas.DataFrame)
-        The rows of each collective in the frame of a tuning, with a label.
-    trials : pandas.DataFrame
-        The trials of the search.
-    n_nodes : int
-        Number of nodes of a group, or -1 if it is unknown.
-    title : str
-        The system and the axis, for the first line of the file.
-    """
+    """Return the configuration of a tuner plugin. `n_nodes` is -1 if it is unknown. See `Tuning.to_tuner_config`."""
     trials = as_trials(trials)
     search = usable_trials(trials, "search")
     settable, defaults = _settable(trials), search[is_default(search)]
@@ -210,12 +199,12 @@ def tuner_config(
                     _LARGEST if number == len(ranges) - 1 else part.max_bytes,
                     _ALGORITHMS[str(part.row["algorithm"])],
                     str(part.row["protocol"]),
-                    int(_or_zero(part.row["max_ctas"])),
+                    int(plain_value(part.row["max_ctas"]) or 0),
                     n_nodes,
                     n_ranks,
                 )
             )
-        gains.append(TunerGain(label, _mean(chosen["time_us"], chosen["default_us"]), _mean_of(tuned)))
+        gains.append(TunerGain(label, _mean_gain(chosen), _mean_gain(tuned)))
     if not written:
         notes.append("Do not use this file: without lines, the example plugin gives every call one channel.")
     else:
@@ -224,12 +213,6 @@ def tuner_config(
         if absent:
             notes.append(f"Without lines, and so on one channel with that plugin: {', '.join(absent)}.")
     return TunerConfig(tuple(written), tuple(gains), tuple(notes), title)
-
-
-def _or_zero(value: Any) -> Any:
-    import pandas as pd
-
-    return 0 if pd.isna(value) else value
 
 
 def _settable(trials: pd.DataFrame) -> pd.DataFrame:
@@ -244,27 +227,22 @@ def _settable(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fastest(tuned: pd.DataFrame, settable: pd.DataFrame, defaults: pd.DataFrame) -> pd.DataFrame:
-    """Return the fastest settable trial of each size, with the time of the default in the same search.
-
-    An option that the search kept to its end has precedence: the time of a dropped one is that of a few rounds.
-    """
+    """Return the fastest settable trial of each size, with the time of the default in the same search."""
     import pandas as pd
 
     by_call, default_by_call = trials_by_call(settable), trials_by_call(defaults)
-    found = []
+    rows = []
     for row in tuned.astype(object).where(tuned.notna(), None).to_dict("records"):
         call = tuple(row[name] for name in CASE)
         if call in by_call and call in default_by_call:
-            kept = [one for one in by_call[call] if one["status"] in (None, "ok")] or by_call[call]
-            best = min(kept, key=lambda one: float(one["time_us"]))
-            found.append({**best, "default_us": default_by_call[call][0]["time_us"]})
-    return pd.DataFrame(found)
+            # Options that the search kept to its end have precedence: others have the time of a few rounds.
+            complete = [trial for trial in by_call[call] if trial["status"] in (None, "ok")]
+            best = min(complete or by_call[call], key=lambda trial: float(trial["time_us"]))
+            rows.append({**best, "default_us": default_by_call[call][0]["time_us"]})
+    return pd.DataFrame(rows)
 
 
-def _mean(time_us: Any, default_us: Any) -> float:
-    return float(1 - np.exp(np.log(np.asarray(time_us, float) / np.asarray(default_us, float)).mean()))
-
-
-def _mean_of(tuned: pd.DataFrame) -> float:
-    values: Mapping[str, Any] = {name: tuned[name].to_numpy(float) for name in ("time_us", "default_us")}
-    return _mean(values["time_us"], values["default_us"])
+def _mean_gain(rows: pd.DataFrame) -> float:
+    """Return 1 - the geometric mean of time / default."""
+    ratios = rows["time_us"].to_numpy(float) / rows["default_us"].to_numpy(float)
+    return float(1 - np.exp(np.log(ratios).mean()))

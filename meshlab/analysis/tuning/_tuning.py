@@ -141,7 +141,7 @@ class Tuning:
         """The rows of `frame` by collective, each with a label. It names further properties if they differ."""
         tuned = self._tuned
         varying = [name for name in _KEYS[1:] if tuned.groupby("collective", sort=False)[name].nunique().gt(1).any()]
-        found = []
+        lines = []
         for values, rows in tuned.groupby(["collective", *varying], dropna=False, sort=False):
             words = [str(values[0])]
             for name, value in zip(varying, values[1:], strict=True):
@@ -150,8 +150,8 @@ class Tuning:
                     words.append("placement unknown" if value is None else "in place" if value else "out of place")
                 elif value is not None:
                     words.append(str(value))
-            found.append((", ".join(words), rows.reset_index(drop=True)))
-        return tuple(found)
+            lines.append((", ".join(words), rows.reset_index(drop=True)))
+        return tuple(lines)
 
     @property
     def results(self) -> pd.DataFrame:
@@ -351,14 +351,14 @@ class Tuning:
         """
         self._check_one_line_each()
         self._check_no_settings()
-        found: list[CallChoice] = []
+        choices: list[CallChoice] = []
         for _, tuned in self.lines:
             name, ranges = str(tuned["collective"].iloc[0]), size_ranges(tuned)
             if ranges[0].min_bytes > 1:
-                found.append(CallChoice(name, ranges[0].min_bytes - 1))
-            found += [CallChoice(name, part.max_bytes, *_call_of(part.row)) for part in ranges]
-            found.append(CallChoice(name, None))
-        return tuple(found)
+                choices.append(CallChoice(name, ranges[0].min_bytes - 1))
+            choices += [CallChoice(name, part.max_bytes, *_call_of(part.row)) for part in ranges]
+            choices.append(CallChoice(name, None))
+        return tuple(choices)
 
     def apply(self, comm: Communicator) -> Communicator:
         """Return a view of a communicator that chooses the options of each call by its size.
@@ -618,8 +618,8 @@ class Tuning:
         The chosen options and their times are the same, but `to_env` and `to_tuner_config` have fewer options to choose
         from.
         """
-        kept = self.trials["status"].ne("dropped").fillna(value=True) | is_default(self.trials)
-        return replace(self, trials=self.trials[kept])
+        rows = self.trials["status"].ne("dropped").fillna(value=True) | is_default(self.trials)
+        return replace(self, trials=self.trials[rows])
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
@@ -687,7 +687,7 @@ def _verdict_word(row: Mapping[Any, Any]) -> str:
 
 def _range_cells(rows: pd.DataFrame) -> Sequence[list[str]]:
     """Return sizes, option and gain of each range of sizes with one option."""
-    found = []
+    cells = []
     for part in size_ranges(rows):
         if part.row is None:
             continue
@@ -696,7 +696,7 @@ def _range_cells(rows: pd.DataFrame) -> Sequence[list[str]]:
         low, high = f"{gains.min():.0f}", f"{gains.max():.0f}"
         span = first if first == last else f"{first} to {last}"
         is_faster = bool(part.row["is_confirmed"])
-        found.append(
+        cells.append(
             [span, str(part.row["option"]), f"{low if low == high else f'{low} to {high}'}{THIN}%" * is_faster]
         )
-    return found
+    return cells
