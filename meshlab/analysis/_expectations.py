@@ -62,41 +62,10 @@ _COLUMNS = [
 def expectations(
     run: Any, cluster: ClusterLike | None = None, *, mesh: MeshLike | None = None, calibration: Any = None
 ) -> pd.DataFrame:
-    """Compare the bandwidth at the largest size with what it should be.
+    """Compare the bandwidth at the largest size with the bound, the prediction and published values.
 
-    Parameters
-    ----------
-    run : RunData, DataFrame, path, object with ``.results``, or a list of these
-        Results of NCCL. Other rows are ignored, because nothing is known about CPUs.
-    cluster : Cluster or str, optional
-        The measured cluster, or the name of a preset. Without it, there are only published values.
-    mesh : DeviceMesh or str, optional
-        The measured mesh. By default that of the run.
-    calibration : Calibration, RunData, DataFrame or path, optional
-        A calibration of the prediction. By default that of the run.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per axis, collective, element type and mode, at the largest size: ``axis``, ``collective``, ``dtype``,
-        ``mode``, ``n_ranks``, ``size_bytes``, ``time_us`` and ``busbw_gbs`` of the slowest group; ``bound_gbs``,
-        ``bound`` (the limiting hardware) and ``of_bound``; ``predicted_us`` with its band ``predicted_us_lo`` and
-        ``predicted_us_hi``; ``published_gbs``, ``of_published`` and its ``source``; and ``verdict``. The verdict is
-        ``"slow"`` if the bandwidth is below 90 % of the lower end of the prediction, or of a published value of the
-        same GPUs, ``"as expected"`` if there is at least one of the two, and ``"unknown"`` otherwise. Values below
-        16 MiB are unknown, and only messages of 1 GiB and more are compared with published values.
-
-    Raises
-    ------
-    BenchError
-        If `run` has no results.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> rows = expectations(ml.example().query("mode == 'graph'"), "dgx-h200", mesh="tp=2")
-    >>> rows["verdict"].tolist()
-    ['as expected', 'as expected', 'as expected', 'as expected']
+    Returns a row with the columns `_COLUMNS` per axis, collective, element type and mode, with the slowest group. Times
+    are in µs, and predictions have a band. Without a cluster, only published values are compared.
     """
     import pandas as pd
 
@@ -192,6 +161,7 @@ def _published(row: dict[str, Any], attrs: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _verdict(row: dict[str, Any]) -> str:
+    """Return slow if the bandwidth is below 90 % of the lower end of the prediction, or of a published value."""
     if is_below_prediction(row) or row["of_published"] < EXPECTED_SHARE:
         return "slow"
     is_known = np.isfinite(row["predicted_us_hi"]) or np.isfinite(row["of_published"])

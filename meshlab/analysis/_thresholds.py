@@ -273,23 +273,15 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class ThresholdCheck:
-    """The results of a machine beside their limits. `Thresholds.check` returns it.
-
-    Parameters
-    ----------
-    thresholds : Thresholds
-        The limits.
-    rows : pandas.DataFrame
-        One row per limit and case, which is a collective along an axis at one size: ``threshold`` (index of the limit),
-        the columns of the case, ``group`` (the worst one), ``value``, ``margin`` (the distance to the limit
-        as a share of it; negative if it is missed), ``outcome`` (passed, failed, or not measured) and ``note``.
-    note : str, default ""
-        A difference between the machine of the limits and that of the results.
-    """
+    """The results of a machine beside their limits. `Thresholds.check` returns it."""
 
     thresholds: Thresholds
     rows: pd.DataFrame = field(repr=False)
+    """One row per limit and case, which is a collective along an axis at one size: ``threshold`` (index of the limit),
+    the columns of the case, ``group`` (the worst one), ``value``, ``margin`` (the distance to the limit as a share of
+    it; negative if it is missed), ``outcome`` (passed, failed, or not measured) and ``note``."""
     note: str = ""
+    """A difference between the machine of the limits and that of the results."""
 
     def frame(self) -> pd.DataFrame:
         """Return a copy of the rows."""
@@ -335,13 +327,7 @@ class ThresholdCheck:
         return " ".join(parts)
 
     def sentences(self, number: int) -> list[str]:
-        """Return a sentence about each case of a limit that is missed or was not measured.
-
-        Parameters
-        ----------
-        number : int
-            The index of the limit.
-        """
+        """Return a sentence about each case of a limit, by its index, that is missed or was not measured."""
         rows = self.rows[(self.rows["threshold"] == number) & (self.rows["outcome"] != "passed")]
         return [
             f"{self.thresholds.limits[number].subject}: {row.note}"

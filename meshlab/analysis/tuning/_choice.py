@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from meshlab.frames._schema import conform
 from meshlab.frames._trials import CASE, DEFAULT, OPTION, TUNED, as_trials, option_key, option_label
 
@@ -153,6 +155,12 @@ def _chosen(search: Sequence[Row], searched_default: Row, again: Sequence[Row]) 
         "candidate_us": best["time_us"] if has_candidate else None,
         "candidate_gain": 1 - best["time_us"] / searched_default["time_us"] if has_candidate else None,
     }
+
+
+def mean_gain(rows: pd.DataFrame) -> float:
+    """Return 1 - the geometric mean of time / time of the default over these rows."""
+    ratios = rows["time_us"].to_numpy(float) / rows["default_us"].to_numpy(float)
+    return float(1 - np.exp(np.log(ratios).mean()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.analysis.tuning._choice import mean_gain
 from meshlab.base._collectives import NCCL_FUNCTIONS
 from meshlab.base._errors import BenchError
 from meshlab.base._units import format_size
@@ -34,30 +35,20 @@ _OWN_VARIABLES = "MPIR_CVAR_"
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentLoss:
-    """The gain of an environment for a collective, and its loss against a choice per size.
-
-    Parameters
-    ----------
-    collective : str
-        Name of the collective, with further properties if several were tuned.
-    option : str
-        The option that the environment sets, in a few words.
-    gain : float
-        1 - time / time of the default, as a geometric mean over the sizes.
-    choice_gain : float
-        The same with a choice per size.
-    slowest_bytes : int
-        The size that suffers most.
-    slowest : float
-        Time / time of the default at that size.
-    """
+    """The gain of an environment for a collective, and its loss against a choice per size."""
 
     collective: str
+    """Name of the collective, with further properties if several were tuned."""
     option: str
+    """The option that the environment sets, in a few words."""
     gain: float
+    """1 - time / time of the default, as a geometric mean over the sizes."""
     choice_gain: float
+    """The same with a choice per size."""
     slowest_bytes: int
+    """The size that suffers most."""
     slowest: float
+    """Time / time of the default at that size."""
 
     @property
     def loss(self) -> float:
@@ -80,29 +71,15 @@ def _change(gain: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TunedEnvironment:
-    """Environment variables that suit all sizes of a tuning, and what they lose against a choice per size.
-
-    ``str()`` returns lines for a shell.
-
-    Parameters
-    ----------
-    variables : mapping of str to str
-        The variables. Empty if the default is the best environment.
-    losses : tuple of EnvironmentLoss
-        One per collective.
-    """
+    """Environment variables that suit all sizes of a tuning. ``str()`` returns lines for a shell."""
 
     variables: Mapping[str, str]
+    """The variables. Empty if the default is the best environment."""
     losses: tuple[EnvironmentLoss, ...]
+    """The loss of each collective against a choice per size."""
 
     def frame(self) -> pd.DataFrame:
-        """Return the losses as a frame with one row per collective.
-
-        Returns
-        -------
-        pandas.DataFrame
-            ``collective``, ``option``, ``gain``, ``choice_gain``, ``loss``, ``slowest_bytes`` and ``slowest``.
-        """
+        """Return the losses as a frame with one row per collective, and the columns of `EnvironmentLoss`."""
         import pandas as pd
 
         names = ["collective", "option", "gain", "choice_gain", "loss", "slowest_bytes", "slowest"]
@@ -261,13 +238,12 @@ def _nccl_variables(best: Sequence[_Candidate], collectives: Sequence[str], comm
 
 
 def _loss(label: str, tuned: pd.DataFrame, candidate: _Candidate) -> EnvironmentLoss:
-    choice = tuned["time_us"].to_numpy(float) / tuned["default_us"].to_numpy(float)
     worst = int(candidate.ratios.argmax())
     return EnvironmentLoss(
         label,
         candidate.label,
         float(1 - np.exp(candidate.score)),
-        float(1 - np.exp(np.log(choice).mean())),
+        mean_gain(tuned),
         int(tuned["size_bytes"].iloc[worst]),
         float(candidate.ratios[worst]),
     )

@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from meshlab.analysis.tuning._choice import size_ranges, trials_by_call, usable_trials
+from meshlab.analysis.tuning._choice import mean_gain, size_ranges, trials_by_call, usable_trials
 from meshlab.base._collectives import NCCL_FUNCTIONS
 from meshlab.base._files import write_file
 from meshlab.frames._schema import plain_value
@@ -58,21 +56,7 @@ _NO_LINE = (
 
 @dataclass(frozen=True, slots=True)
 class TunerLine:
-    """One line of the file: the algorithm, protocol and channels of a range of sizes.
-
-    Parameters
-    ----------
-    collective : str
-        Name of the collective, in snake case.
-    min_bytes, max_bytes : int
-        The range of sizes, both included.
-    algorithm, protocol : str
-        The choice.
-    channels : int
-        Maximum number of channels. 0 for NCCL's own number.
-    n_nodes, n_ranks : int
-        The communicators that the line is for. -1 matches any number of nodes.
-    """
+    """One line of the file: the algorithm, protocol and channels of a range of sizes, both ends included."""
 
     collective: str
     min_bytes: int
@@ -80,7 +64,9 @@ class TunerLine:
     algorithm: str
     protocol: str
     channels: int
+    """Maximum number of channels. 0 for NCCL's own number."""
     n_nodes: int
+    """The number of nodes of the communicators. -1 matches any number."""
     n_ranks: int
 
     def __str__(self) -> str:
@@ -101,21 +87,13 @@ class TunerLine:
 
 @dataclass(frozen=True, slots=True)
 class TunerGain:
-    """The gain of a collective with a tuner plugin, and with everything that was tuned.
-
-    Parameters
-    ----------
-    collective : str
-        Name of the collective.
-    gain : float
-        1 - time / time of the default with the lines of the file, as a geometric mean over the sizes.
-    choice_gain : float
-        The same with a choice per size, which `Tuning.apply` makes.
-    """
+    """The gain of a collective with a tuner plugin, and with everything that was tuned."""
 
     collective: str
     gain: float
+    """1 - time / time of the default with the lines of the file, as a geometric mean over the sizes."""
     choice_gain: float
+    """The same with a choice per size, which `Tuning.apply` makes."""
 
     def __str__(self) -> str:
         change = f"{100 * self.gain:.0f} % less time" if self.gain >= 0 else f"{-100 * self.gain:.0f} % more time"
@@ -124,23 +102,14 @@ class TunerGain:
 
 @dataclass(frozen=True, slots=True)
 class TunerConfig:
-    """A file for NCCL's example tuner plugin. ``str()`` returns its text.
-
-    Parameters
-    ----------
-    lines : tuple of TunerLine
-        The lines. The plugin uses the first one that matches a call.
-    gains : tuple of TunerGain
-        One per collective that has lines.
-    notes : tuple of str
-        What the plugin cannot set, and what it does with calls without a line. They are comments in the file.
-    title : str
-        The system and the axis.
-    """
+    """A file for NCCL's example tuner plugin. ``str()`` returns its text."""
 
     lines: tuple[TunerLine, ...]
+    """The lines. The plugin uses the first one that matches a call."""
     gains: tuple[TunerGain, ...]
+    """The gain of each collective that has lines."""
     notes: tuple[str, ...]
+    """Comments in the file: the limits of the plugin, and its treatment of calls without a line."""
     title: str = ""
 
     def __str__(self) -> str:
@@ -150,23 +119,7 @@ class TunerConfig:
         return "\n".join([*(f"# {line}" for line in [*head, names]), *map(str, self.lines)]) + "\n"
 
     def save(self, path: str | Path) -> Path:
-        """Write the file. Set ``NCCL_TUNER_CONFIG_FILE`` to its path, and ``NCCL_TUNER_PLUGIN`` to the plugin.
-
-        Parameters
-        ----------
-        path : str or pathlib.Path
-            The file.
-
-        Returns
-        -------
-        pathlib.Path
-            The file.
-
-        Raises
-        ------
-        BenchError
-            If the file cannot be written.
-        """
+        """Write the file. Set ``NCCL_TUNER_CONFIG_FILE`` to its path, and ``NCCL_TUNER_PLUGIN`` to the plugin."""
         return write_file(path, str(self))
 
 
@@ -204,7 +157,7 @@ def tuner_config(
                     n_ranks,
                 )
             )
-        gains.append(TunerGain(label, _mean_gain(chosen), _mean_gain(tuned)))
+        gains.append(TunerGain(label, mean_gain(chosen), mean_gain(tuned)))
     if not written:
         notes.append("Do not use this file: without lines, the example plugin gives every call one channel.")
     else:
@@ -240,9 +193,3 @@ def _fastest(tuned: pd.DataFrame, settable: pd.DataFrame, defaults: pd.DataFrame
             best = min(complete or by_call[call], key=lambda trial: float(trial["time_us"]))
             rows.append({**best, "default_us": default_by_call[call][0]["time_us"]})
     return pd.DataFrame(rows)
-
-
-def _mean_gain(rows: pd.DataFrame) -> float:
-    """Return 1 - the geometric mean of time / default."""
-    ratios = rows["time_us"].to_numpy(float) / rows["default_us"].to_numpy(float)
-    return float(1 - np.exp(np.log(ratios).mean()))

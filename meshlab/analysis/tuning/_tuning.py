@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.analysis.tuning._choice import choose, size_ranges
+from meshlab.analysis.tuning._choice import choose, mean_gain, size_ranges
 from meshlab.analysis.tuning._environment import TunedEnvironment, tuned_environment
 from meshlab.analysis.tuning._files import read_tuning, write_tuning
 from meshlab.analysis.tuning._plugin import TunerConfig, tuner_config
@@ -24,7 +24,7 @@ from meshlab.base._units import SEPARATOR, THIN, format_size, parse_size
 from meshlab.comm._backend import Buffers, CallChoice, CallConfig
 from meshlab.frames._schema import RESULTS, bandwidth, conform, plain_value
 from meshlab.frames._table import align_decimals, three_digits
-from meshlab.frames._trials import OPTION, as_trials, is_default
+from meshlab.frames._trials import CASE, OPTION, as_trials, is_default
 from meshlab.mesh._mesh import DeviceMesh, as_mesh
 from meshlab.runs._redact import Redactor, redactor_of
 
@@ -159,7 +159,7 @@ class Tuning:
         import pandas as pd
 
         tuned = self._tuned
-        rows = tuned[["collective", "op", "dtype", "in_place", "mode", "axis", "n_ranks", "count", "size_bytes"]].copy()
+        rows = tuned[[*CASE]].copy()
         for end in ("", "_lo", "_hi"):
             rows[f"time_us{end}"] = tuned[f"default_us{end}"]
         rows = rows.assign(
@@ -225,7 +225,7 @@ class Tuning:
         for label, rows in self.lines:
             part = rows[rows["size_bytes"].between(first, last)]
             if len(part):
-                gains[label] = _mean_gain(part)
+                gains[label] = mean_gain(part)
         if not gains:
             raise BenchError(f"no tuned size is between {smallest} and {largest}", hint=self._sizes_hint())
         return pd.Series(gains, name="gain", dtype="float64")
@@ -242,7 +242,7 @@ class Tuning:
         if faster:
             at = "" if faster == n == 1 else f", faster at {faster} of {n} sizes"
             text = (
-                f"{label}: {100 * _mean_gain(rows):.0f}{THIN}% less time than {self.library}'s default over {sizes}{at}"
+                f"{label}: {100 * mean_gain(rows):.0f}{THIN}% less time than {self.library}'s default over {sizes}{at}"
             )
         else:
             text = f"{label}: no option is confirmed to be faster than {self.library}'s default over {sizes}"
@@ -257,7 +257,7 @@ class Tuning:
         return text
 
     def __repr__(self) -> str:
-        gains = ", ".join(f"{label} {100 * _mean_gain(rows):.0f} %" for label, rows in self.lines)
+        gains = ", ".join(f"{label} {100 * mean_gain(rows):.0f} %" for label, rows in self.lines)
         return f"<Tuning of {self.axis} in {self.mesh} on {self.where or 'an unknown system'}: {gains or 'no results'}>"
 
     def __str__(self) -> str:
@@ -661,11 +661,6 @@ class Tuning:
     def _sizes_hint(self) -> str:
         sizes = self._tuned["size_bytes"]
         return f"the tuned sizes are {format_size(sizes.min())} to {format_size(sizes.max())}" if len(sizes) else ""
-
-
-def _mean_gain(rows: pd.DataFrame) -> float:
-    """Return 1 - the geometric mean of tuned / default."""
-    return float(1 - np.exp(np.log1p(-rows["gain"].to_numpy(float)).mean()))
 
 
 def _call_of(row: Any) -> tuple[CallConfig, Buffers]:

@@ -167,18 +167,7 @@ def rehearse(
     """
     if not isinstance(engines, Engines):
         raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
-    for name, value in (("rounds", rounds), ("steps", steps)):
-        number = as_integer(value)
-        if number is None or number < 1:
-            raise BenchError(f"{name} must be an integer of at least 1, not {value!r}")
-    for name, share in (("scale", scale), ("size_scale", size_scale)):
-        if share != "auto" and not _is_positive(share, most=1):
-            raise BenchError(f"{name} must be 'auto' or a number above 0 and up to 1, not {share!r}")
-    for name, quantity in (("tflops", tflops), ("effect", effect), ("deadline_s", deadline_s)):
-        if not (_is_positive(quantity) or (quantity is None and name == "deadline_s")):
-            raise BenchError(f"{name} must be a positive number, not {quantity!r}")
-    if compute not in ("auto", "products", "wait"):
-        raise BenchError(f"unknown compute {compute!r}; choose one of auto, products, wait")
+    choices = _Choices(scale, size_scale, compute, tflops, rounds, steps, check, effect, deadline_s)
     if compute == "products" and engines.backend not in GPU_BACKENDS:
         raise BenchError(
             f"compute='products' needs GPUs, but these engines run {engines.backend}",
@@ -198,25 +187,40 @@ def rehearse(
     if isinstance(job, str):
         job = Job.preset(job)
     layouts = [_layout(engines, layout_mesh, view, job) for layout_mesh, view in zip(meshes, views, strict=True)]
-    session = _Session(
-        engines,
-        _with_unique_names(layouts),
-        _Choices(
-            scale=None if scale == "auto" else float(scale),
-            size_scale=None if size_scale == "auto" else float(size_scale),
-            compute=compute,
-            flops_per_us=tflops * 1e6,
-            rounds=rounds,
-            steps=steps,
-            check=check,
-            effect=effect,
-            deadline_s=deadline_s,
-        ),
-        None if cluster is None else as_cluster(cluster),
-    )
+    machine = None if cluster is None else as_cluster(cluster)
+    session = _Session(engines, _with_unique_names(layouts), choices, machine)
     with progress_bar(progress, unit="round", total=len(layouts) * (rounds + 1)) as bar:
         session.run(bar)
     return session.result()
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """The arguments of `rehearse` that concern its measurements."""
+
+    scale: float | Literal["auto"]
+    size_scale: float | Literal["auto"]
+    compute: str
+    tflops: float
+    rounds: int
+    steps: int
+    check: bool
+    effect: float
+    deadline_s: float | None
+
+    def __post_init__(self) -> None:
+        for name, value in (("rounds", self.rounds), ("steps", self.steps)):
+            number = as_integer(value)
+            if number is None or number < 1:
+                raise BenchError(f"{name} must be an integer of at least 1, not {value!r}")
+        for name, share in (("scale", self.scale), ("size_scale", self.size_scale)):
+            if share != "auto" and not _is_positive(share, most=1):
+                raise BenchError(f"{name} must be 'auto' or a number above 0 and up to 1, not {share!r}")
+        for name, quantity in (("tflops", self.tflops), ("effect", self.effect), ("deadline_s", self.deadline_s)):
+            if not (_is_positive(quantity) or (quantity is None and name == "deadline_s")):
+                raise BenchError(f"{name} must be a positive number, not {quantity!r}")
+        if self.compute not in ("auto", "products", "wait"):
+            raise BenchError(f"unknown compute {self.compute!r}; choose one of auto, products, wait")
 
 
 def _listed(value: Any, n: int) -> list[Any]:
@@ -444,21 +448,6 @@ class _Measurement:
     rounds: list[Floats] = field(default_factory=list)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Choices:
-    """The arguments of `rehearse` after all checks. A scale is None if the session chooses it."""
-
-    scale: float | None
-    size_scale: float | None
-    compute: str
-    flops_per_us: float
-    rounds: int
-    steps: int
-    check: bool
-    effect: float
-    deadline_s: float | None
-
-
 class _Session:
     """A rehearsal under way. It measures in a thread, so that an interrupt of the caller ends it between two rounds."""
 
@@ -469,12 +458,12 @@ class _Session:
         self._layouts = layouts
         self._choices = choices
         self._cluster = cluster
-        self._size_scale = choices.size_scale
+        self._size_scale = None if choices.size_scale == "auto" else float(choices.size_scale)
         self._why_unpredicted = (
             "" if engines.backend in GPU_BACKENDS else f"NCCL's formulas do not apply to {engines.backend}"
         )
-        self._options = StepOptions("wait", choices.flops_per_us, _can_overlap(engines))
-        self._flops_per_us = choices.flops_per_us
+        self._flops_per_us = choices.tflops * 1e6
+        self._options = StepOptions("wait", self._flops_per_us, _can_overlap(engines))
         self._why_wait = ""
         self._measurements: list[_Measurement] = []
         self._n_done, self._now = 0, "starting"
@@ -539,7 +528,8 @@ class _Session:
         if self._options.compute == "products":
             memory -= _MATRIX_BYTES
         size_scale = self._size_scale or self._host_scale()
-        scale = self._choices.scale or self._find_scale(lease, size_scale)
+        scale = self._choices.scale
+        scale = self._find_scale(lease, size_scale) if scale == "auto" else float(scale)
         size_scale = self._fit(scale, size_scale, memory)
         self._size_scale = size_scale
         if self._cluster is None and not self._why_unpredicted:

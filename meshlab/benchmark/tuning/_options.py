@@ -12,14 +12,14 @@ from meshlab.base._collectives import MPI_FUNCTIONS, NCCL_FUNCTIONS, NcclFunctio
 from meshlab.base._errors import BenchError, did_you_mean
 from meshlab.comm._backend import CONFIGURABLE, Buffers, Capabilities
 from meshlab.comm._windows import why_not_symmetric
-from meshlab.frames._trials import option_label
+from meshlab.frames._trials import OPTION, option_label
 
 if TYPE_CHECKING:
     from meshlab.plans._steps import Step
 
 
-OPTION_NAMES = ("buffers", "algorithm", "protocol", "min_ctas", "max_ctas", "cta_policy")
-"""What an option can choose for one call."""
+OPTION_NAMES = tuple(name for name in OPTION if name != "setting")
+"""The choices of an option for one call."""
 
 _MIN_CTAS, _MAX_CTAS = (16, 32, 64), (1, 2, 4, 8, 16, 32)
 
