@@ -1,4 +1,4 @@
-"""Measured bandwidth beside what it should be: the bound of the hardware, the prediction, and published values."""
+"""Measured bandwidth next to the bound of the hardware, the prediction, and published values."""
 
 from __future__ import annotations
 

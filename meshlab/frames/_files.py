@@ -172,7 +172,7 @@ def _complete(path: str | Path | None, kind: str) -> Iterator[None]:
         raise
     except BenchError as error:
         raise ParseError(f"not a frame of meshlab: {error.message}", hint=error.hint, file=file) from error
-    except Exception as error:  # pandas and Arrow raise a dozen types, also of their own
+    except Exception as error:  # pandas and Arrow raise a dozen types
         raise ParseError(f"not a complete {kind} file; copy it again, or measure again", file=file) from error
 
 

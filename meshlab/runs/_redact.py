@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Words that are also names of hosts, accounts, keys or columns somewhere, and that identify nobody.
+# Words that are also names of hosts, accounts, keys or columns somewhere, and that do not identify a person.
 _COMMON_WORDS = """
 localhost localdomain host hosts hostname node nodes gpu gpus cpu cpus cuda rank ranks world
 server client machine machines master worker workers login head compute cluster local remote unknown none null true
@@ -170,7 +170,7 @@ class Redactor:
         name = name.strip().strip(".")
         short, _, domain = name.partition(".")
         if not re.search(r"[^\W\d]", short) or (is_guess and _is_public(name)):
-            return  # an address, which has a shape of its own, or a public site
+            return  # an address, which has its own shape, or a public site
         self._add("host", short, is_guess=is_guess)
         if "." in domain or (domain and domain.lower() not in _FILE_SUFFIXES | self._keep):
             self._add("domain", domain, is_guess=is_guess)
@@ -192,7 +192,7 @@ class Redactor:
     def _add(self, kind: str, name: str, *, is_guess: bool = False) -> None:
         name = name.strip()
         low = name.lower()
-        # A single letter identifies nobody, and a number would be replaced everywhere.
+        # A single letter identifies no one, and a number would be replaced everywhere.
         if len(name) < 2 or not re.search(r"[^\W\d]", name) or low in _COMMON:
             return
         # node7-ib0 is an interface of node7, which is replaced within it.

@@ -99,7 +99,7 @@ class RunData:
     hosts : sequence of str, default ()
         The hosts of the ranks, and of the client.
     user : str, default ""
-        The name of the user who measured. It is recorded so that somebody else can redact it, and is not shown.
+        The name of the user who measured. It is recorded so that other users can redact it, and is not shown.
     devices : sequence of mapping, default ()
         Readings of the GPUs before and after the run, as rows of `RunData.devices`.
     environment : mapping of str to mapping, optional

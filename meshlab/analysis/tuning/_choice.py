@@ -100,7 +100,7 @@ def _or_time(row: Row, name: str) -> float:
 
 
 def _complexity(row: Row) -> int:
-    """Count what a user has to set for an option. Environment variables need new processes, so they count twice."""
+    """Count the settings of an option. Environment variables need new processes, so they count twice."""
     named = sum(row[name] is not None for name in OPTION if name not in ("setting", "buffers"))
     return named + 2 * (row["setting"] is not None) + int(row["buffers"] != "plain")
 

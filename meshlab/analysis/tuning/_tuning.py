@@ -109,7 +109,7 @@ class Tuning:
         settings = {name: dict(values) for name, values in self.settings.items()}
         return Tuning, (self.trials, self.mesh, self.axis, settings, dict(self.system))
 
-    # -- what was found ------------------------------------------------------------------------------------------------
+    # -- choices and times ---------------------------------------------------------------------------------------------
 
     def frame(self) -> pd.DataFrame:
         """Return the chosen option of each collective and size.
@@ -323,7 +323,7 @@ class Tuning:
         """
         return implementation(Tuning.plot)(self, ax=ax)
 
-    # -- what a program can use ----------------------------------------------------------------------------------------
+    # -- forms for programs --------------------------------------------------------------------------------------------
 
     def choices(self) -> tuple[CallChoice, ...]:
         """Return the choices for `Communicator.chosen_by_size`, in ascending order of the sizes of each collective.
@@ -600,7 +600,7 @@ class Tuning:
         Parameters
         ----------
         redactor : Redactor, optional
-            The redactor of a document that contains this tuning. By default one that only knows this tuning.
+            The redactor of a document that contains this tuning. By default one that has learned this tuning only.
         """
         if redactor is None:
             redactor = redactor_of(None, self, mesh=self.mesh)

@@ -158,7 +158,7 @@ def try_options(
 def _prepare(
     comm: Communicator, step: Step, check: bool, vote: _Vote, set_up: SetUp
 ) -> tuple[TimedTrial | None, int | None, Trial | None]:
-    """Return the prepared call and its number of wrong elements, or a trial that says why it cannot be measured."""
+    """Return the prepared call and its number of wrong elements, or a trial with the reason why there is no call."""
     call, n_wrong, problem = None, None, ""
     try:
         call, n_wrong = set_up(comm, step, check)

@@ -440,7 +440,7 @@ class _StreamLanes:
             if kind != "wait":
                 stream, begin, end = streams[axis], next(timed), next(timed)
                 if computes:
-                    # The call uses what was computed before it.
+                    # The call uses the results of the computation before it.
                     ready = next(untimed)
                     ready.record(compute)
                     stream.wait_event(ready)

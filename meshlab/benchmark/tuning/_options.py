@@ -24,7 +24,7 @@ OPTION_NAMES = tuple(name for name in OPTION if name != "setting")
 _MIN_CTAS, _MAX_CTAS = (16, 32, 64), (1, 2, 4, 8, 16, 32)
 
 _WIDE_BYTES = 1 << 20
-"""The size from which NCCL uses so many thread blocks on its own that a larger minimum can make a difference."""
+"""The size from which NCCL uses enough thread blocks by default that a larger minimum can make a difference."""
 
 _SMALL_BYTES = 1 << 14
 """The size below which NCCL needs one thread block, so that a higher limit cannot make a difference."""
@@ -61,7 +61,7 @@ class TuningOption:
         return option_label(asdict(self))
 
 
-# An algorithm of NCCL that a group of GPUs does not support is an error of the call, and becomes a row that says so.
+# An algorithm of NCCL that a group of GPUs does not support is an error of the call, and becomes a row with that error.
 _WITH_PROTOCOLS = ("ring", "tree")
 """The algorithms that have all protocols, and can be chosen without one. The others are always simple."""
 
@@ -141,7 +141,7 @@ def options_for(
     options = [TuningOption(), TuningOption(buffers="registered")]
     if has_windows:
         options.append(TuningOption(buffers="symmetric"))
-    if chooses_per_call(capabilities) and collective != "send_recv":  # a message has no configuration of its own
+    if chooses_per_call(capabilities) and collective != "send_recv":  # messages have no configuration
         has_multicast = capabilities.facts.get("NVLS multicast") != "no"
         missing = {*(() if has_multicast else _NEEDS_MULTICAST), *(_NEEDS_HOSTS if n_hosts == 1 else ())}
         algorithms = [name for name in _function(collective).algorithms if name not in missing]
@@ -194,7 +194,7 @@ def _symmetric(collective: str, size_bytes: int, has_multicast: bool) -> Iterato
 
 
 def _may_be(option: TuningOption, only: Collection[str]) -> bool:
-    """Return True if an option varies nothing but what is allowed."""
+    """Return True if an option varies only the allowed choices."""
     default = TuningOption()
     names = [field.name for field in fields(option)]
     varied = [name for name in names if getattr(option, name) != getattr(default, name)]

@@ -63,7 +63,7 @@ _Calls = list[tuple[Step, list[TuningOption]]]
 
 @dataclass(eq=False)
 class _Record:
-    """What was measured of an option of a call in one of the two phases."""
+    """The measurements of an option of a call in one of the two phases."""
 
     times_us: list[float] = field(default_factory=list)
     status: str = "ok"
@@ -450,7 +450,7 @@ class TuningSearch:
         return TrialRounds(rounds=rounds, max_s=max_s, check=True, halves=halves)
 
     def _is_over(self, calls: _Calls, phase: str) -> bool:
-        """Return True if the caller or the budget ends the search, and record what is left out."""
+        """Return True if the caller or the budget ends the search, and record the options that are left out."""
         if self._thread.is_stopped:
             return True
         if time.monotonic() < self._limit_s:

@@ -52,8 +52,8 @@ def tune(
     for the algorithms of MPICH, environment variables choose it, and every choice gets its own ranks.
 
     All options of a call are prepared and checked, and then take turns in rounds, with the default in each of them.
-    After each of the first rounds, the slower half is dropped. An option that is not supported becomes a row that says
-    so. At the end, new ranks measure the fastest option and the default again. Waits until everything is measured.
+    After each of the first rounds, the slower half is dropped. An option that is not supported becomes a row with the
+    reason. At the end, new ranks measure the fastest option and the default again. Waits until everything is measured.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def tune(
         The axis of the mesh whose groups are measured, all at the same time.
     sizes : str, int or sequence of these, optional
         Message sizes in bytes, as in `bench`. By default ``"8:1G"`` on GPUs and ``"8:16M"`` elsewhere. Sizes whose
-        buffers exceed the free memory are left out, with a row that says so.
+        buffers exceed the free memory are left out, with a row that has the reason.
     dtype : str, default "float32"
         The element type.
     op : str or ReduceOp, default "sum"
@@ -104,7 +104,7 @@ def tune(
         If the mesh does not have one rank per engine, or no such axis.
     BenchError
         If there is nothing to tune: threads, an axis of size 1, an MPI library other than MPICH.
-        If the mode cannot tell options apart, or an argument is invalid.
+        If the mode cannot distinguish options, or an argument is invalid.
         If nothing could be measured.
     EngineError
         If the engines are busy.
@@ -173,7 +173,7 @@ def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
 
 
 def _mode(engines: Engines, mode: str | None) -> str:
-    """Return the mode, after a check that it can tell options apart."""
+    """Return the mode, after a check that it can distinguish options."""
     is_gpu = engines.backend in GPU_BACKENDS
     if mode is None:
         return "graph" if is_gpu else "pipelined"
