@@ -59,8 +59,7 @@ def pair_table(run: Any) -> pd.DataFrame:
     keys = rows.groupby([*_KEYS, *OPTIONS], dropna=False)
     share = rows["busbw_gbs"] / keys["busbw_gbs"].transform("median")
     frame = rows[[*_KEYS[1:], *shown_options(rows), "src_rank", "dst_rank", "time_us", "busbw_gbs"]].assign(
-        share=share,
-        is_slow=(share < SLOW) & ~(rows["time_us_lo"] <= keys["time_us"].transform("median")),
+        share=share, is_slow=(share < SLOW) & ~(rows["time_us_lo"] <= keys["time_us"].transform("median"))
     )
     frame.attrs = {}
     return frame.sort_values("share", kind="stable", ignore_index=True)

@@ -136,7 +136,7 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
             late = float(np.median(lateness))
             floor = _floor(step, offsets, position, least)
             if not step.is_function:  # the time of a function includes its computation, so it confirms nothing
-                floor += max(0.0, late - _waited(times, position, step.collective))
+                floor += max(0.0, late - _wait_for_rank(times, position, step.collective))
             rows.append(
                 dict(zip(STEP, key, strict=True))
                 | {
@@ -144,7 +144,7 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
                     "late_us": late,
                     "floor_us": floor,
                     "last_share": float((offsets.argmax(axis=1) == position).mean()),
-                    "p_value": _chance(lateness),
+                    "p_value": _p_value(lateness),
                     "is_straggler": bool((lateness > floor).mean() > _USUALLY),
                     "time_us": float(np.median(times[:, position])),
                     "shortest_share": float((times.argmin(axis=1) == position).mean()),
@@ -185,7 +185,7 @@ def _spread(offsets: Floats) -> float:
     return float(np.median(np.ptp(np.sort(offsets, axis=1)[:, :n], axis=1)))
 
 
-def _waited(times: Floats, position: int, collective: str) -> float:
+def _wait_for_rank(times: Floats, position: int, collective: str) -> float:
     """Return how long the other ranks waited for one rank, in µs, from times of shape (batches, ranks)."""
     others = np.delete(times, position, axis=1)
     if collective in _SYNCHRONISING:
@@ -194,7 +194,7 @@ def _waited(times: Floats, position: int, collective: str) -> float:
     return float(np.median(others.max(axis=1)))
 
 
-def _chance(lateness: Floats) -> float:
+def _p_value(lateness: Floats) -> float:
     """Return the probability that a rank without a systematic delay is this late, or 1 if there are too few batches."""
     n = len(lateness)
     if n < _FEWEST_BLOCKS:

@@ -314,7 +314,7 @@ class ThresholdCheck:
         parts = []
         if failed:
             named = "; ".join(self._sentences(_MOST_NAMED))
-            parts.append(f"{_some(failed, total)} {'is' if failed == 1 else 'are'} MISSED{of}: {named}.")
+            parts.append(f"{_count_text(failed, total)} {'is' if failed == 1 else 'are'} MISSED{of}: {named}.")
         if missing:
             first = self.thresholds.limits[self.outcomes.index("not measured")]
             verb = "was" if missing == 1 else "were"
@@ -323,7 +323,7 @@ class ThresholdCheck:
             if missing == total > 1:
                 parts.append(f"None of the {total} thresholds was measured{suffix}{more}.")
             else:
-                parts.append(f"{_some(missing, total)} {verb} not measured{suffix}{more}.")
+                parts.append(f"{_count_text(missing, total)} {verb} not measured{suffix}{more}.")
         return " ".join(parts)
 
     def sentences(self, number: int) -> list[str]:
@@ -426,7 +426,7 @@ def _rows(frame: pd.DataFrame) -> Iterator[Any]:
     yield from frame.itertuples()
 
 
-def _some(number: int, total: int) -> str:
+def _count_text(number: int, total: int) -> str:
     return "The only threshold" if total == 1 else f"{number} of {total} thresholds"
 
 

@@ -70,17 +70,7 @@ def list_runs(folder: str | Path) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=[*_COLUMNS])
 
 
-_COLUMNS = (
-    "folder",
-    "run_id",
-    "state",
-    "started_at",
-    "where",
-    "mesh",
-    "collectives",
-    "n_done",
-    "best_gbs",
-)
+_COLUMNS = ("folder", "run_id", "state", "started_at", "where", "mesh", "collectives", "n_done", "best_gbs")
 
 
 def summarise_run(run: RunData) -> dict[str, Any]:

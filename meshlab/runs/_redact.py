@@ -352,7 +352,7 @@ class Redactor:
         for item in fields(value):
             old = getattr(value, item.name)
             new = self.anything(old) if item.init else old
-            if new is not old and not _same(new, old):
+            if new is not old and not _are_equal(new, old):
                 changed[item.name] = new
         return replace(value, **changed) if changed else value
 
@@ -459,7 +459,7 @@ def _texts_in(column: pd.Series[Any]) -> list[str]:
     return list(dict.fromkeys(item for item in column if isinstance(item, str))) if column.dtype.kind == "O" else []
 
 
-def _same(first: Any, second: Any) -> bool:
+def _are_equal(first: Any, second: Any) -> bool:
     try:
         return bool(first == second)
     except ValueError:  # arrays

@@ -14,15 +14,7 @@ import numpy as np
 from meshlab.base._errors import MeshlabError
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_size
-from meshlab.frames._schema import (
-    RESULTS,
-    SAMPLES,
-    bandwidth,
-    conform,
-    devices_frame,
-    empty_results,
-    empty_samples,
-)
+from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth, conform, devices_frame, empty_results, empty_samples
 from meshlab.frames._table import ResultsTable, results_table, run_html
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan

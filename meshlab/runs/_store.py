@@ -111,11 +111,7 @@ def as_results(source: Any, *, needs_end: bool = False) -> pd.DataFrame:
 
 
 def as_frames(
-    source: Any,
-    results: Any = None,
-    *,
-    read_other: Callable[[Path], Any] | None = None,
-    needs_end: bool = False,
+    source: Any, results: Any = None, *, read_other: Callable[[Path], Any] | None = None, needs_end: bool = False
 ) -> Frames:
     """Return the frames of a source: a run, its folder, a frame, a file, or a list of these, which are joined.
 
@@ -302,10 +298,7 @@ def save_ended(run: RunData, folder: Path) -> None:
 
 @contextmanager
 def _staged_run(
-    run: RunData,
-    folder: Path,
-    snapshot: tuple[pd.DataFrame, pd.DataFrame, Any],
-    journal: str | None = None,
+    run: RunData, folder: Path, snapshot: tuple[pd.DataFrame, pd.DataFrame, Any], journal: str | None = None
 ) -> Iterator[Path]:
     """Replace the run in a folder after the block, which may write a journal to the hidden subfolder that it gets."""
     # The report of a different run is removed with that run.

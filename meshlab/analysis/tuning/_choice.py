@@ -80,13 +80,13 @@ def _default_of(rows: Sequence[Row]) -> Row | None:
 def _best(rows: Sequence[Row]) -> Row:
     """Return the chosen trial of one call, whose default was measured."""
     default, fastest = _default_of(rows), _fastest(rows)
-    limit = _or_time(fastest, "time_us_hi")
-    if default is not None and _or_time(default, "time_us_lo") <= limit:
+    limit = _bound(fastest, "time_us_hi")
+    if default is not None and _bound(default, "time_us_lo") <= limit:
         return default
     limit = max(limit, float(fastest["time_us"]) * (1 + _TIED))
-    below = math.inf if default is None else _or_time(default, "time_us_lo")
+    below = math.inf if default is None else _bound(default, "time_us_lo")
     tied = [row for row in rows if row["time_us"] <= limit and row is not default]
-    tied = [row for row in tied if row is fastest or _or_time(row, "time_us_hi") < below]
+    tied = [row for row in tied if row is fastest or _bound(row, "time_us_hi") < below]
     return min(tied, key=lambda row: (_complexity(row), row["time_us"]))
 
 
@@ -94,7 +94,7 @@ def _fastest(rows: Sequence[Row]) -> Row:
     return min(rows, key=lambda row: float(row["time_us"]))
 
 
-def _or_time(row: Row, name: str) -> float:
+def _bound(row: Row, name: str) -> float:
     """Return a bound of the interval of a row. With too few rounds for an interval, it is the time."""
     return float(row["time_us"] if row[name] is None else row[name])
 
@@ -117,7 +117,7 @@ def choose(trials: pd.DataFrame) -> pd.DataFrame:
     for case, rows in trials_by_call(usable_trials(trials, "search")).items():
         default = _default_of(rows)
         if default is not None:
-            choices.append(_chosen(rows, default, again.get(case, [])))
+            choices.append(_choice(rows, default, again.get(case, [])))
     tuned = conform(pd.DataFrame(choices, columns=[column.name for column in TUNED], dtype=object), TUNED)
     order = {name: number for number, name in enumerate(dict.fromkeys(tuned["collective"]))}
     tuned["position"] = tuned["collective"].map(order)
@@ -125,7 +125,7 @@ def choose(trials: pd.DataFrame) -> pd.DataFrame:
     return tuned.drop(columns="position")
 
 
-def _chosen(search: Sequence[Row], searched_default: Row, again: Sequence[Row]) -> dict[str, Any]:
+def _choice(search: Sequence[Row], searched_default: Row, again: Sequence[Row]) -> dict[str, Any]:
     """Return the row of one call."""
     best, repeated_default = _best(search), _default_of(again)
     others = [row for row in again if row is not repeated_default]
@@ -186,8 +186,8 @@ def size_ranges(tuned: pd.DataFrame, *, reach: float = REACH) -> list[SizeRange]
         low = size if number == 0 else _ends(sizes[number - 1], size, reach)[1]
         high = size if number == len(sizes) - 1 else _ends(size, sizes[number + 1], reach)[0]
         if ranges and low > ranges[-1].max_bytes + 1:
-            ranges = _joined(ranges, SizeRange(ranges[-1].max_bytes + 1, low - 1, None, ()))
-        ranges = _joined(ranges, SizeRange(low, high, row, (size,)))
+            ranges = _with_range(ranges, SizeRange(ranges[-1].max_bytes + 1, low - 1, None, ()))
+        ranges = _with_range(ranges, SizeRange(low, high, row, (size,)))
     return ranges
 
 
@@ -197,7 +197,7 @@ def _ends(size: int, following: int, reach: float) -> tuple[int, int]:
     return int(min(middle, size * reach)), int(max(middle + 1, math.ceil(following / reach)))
 
 
-def _joined(ranges: Sequence[SizeRange], added: SizeRange) -> list[SizeRange]:
+def _with_range(ranges: Sequence[SizeRange], added: SizeRange) -> list[SizeRange]:
     """Append a range, or extend the last one if it has the same option."""
     last = ranges[-1] if ranges else None
     if last is not None and _option_of(last) == _option_of(added):

@@ -280,7 +280,7 @@ def _prepare(comms: Sequence[Communicator], blocks: Sequence[RepeatedCalls]) -> 
     return prepared
 
 
-def _resolved(operations: Sequence[Operation], calls: Mapping[tuple[int, Step], PreparedCall]) -> list[Any]:
+def _calls_of(operations: Sequence[Operation], calls: Mapping[tuple[int, Step], PreparedCall]) -> list[Any]:
     """Return the call of each operation, before the time is taken. None for those that compute or wait."""
     return [None if step is None else calls[axis, step] for _, _, axis, step, _ in operations]
 
@@ -307,7 +307,7 @@ class _ThreadLanes:
         clock = time.perf_counter
         exposed, busy = np.zeros(self._n_axes), np.zeros(self._n_axes)
         flights: dict[int, _Flight] = {}
-        calls = _resolved(operations, self._calls)
+        calls = _calls_of(operations, self._calls)
         self._barrier()
         start = clock()
         for (kind, number, axis, _, flops), call in zip(operations, calls, strict=True):
@@ -427,7 +427,7 @@ class _StreamLanes:
         flights: dict[int, tuple[int, Any, Any]] = {}
         stalls: list[tuple[int, Any, Any]] = []
         start, done = next(timed), next(timed)
-        calls = _resolved(operations, self._calls)
+        calls = _calls_of(operations, self._calls)
         self._everyone.barrier()
         start.record(compute)
         for stream in streams:

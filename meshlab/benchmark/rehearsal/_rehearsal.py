@@ -115,12 +115,7 @@ class RehearsedLayout:
         parts += [f"{n_layers} of {layers} layers"] if n_layers < layers else []
         return " and ".join(parts)
 
-    @property
-    def with_bubble(self) -> float:
-        """The duration of the step with the idle time of the pipeline, relative to the step alone."""
-        return 1.0 if math.isnan(self.bubble) else 1 + self.bubble
-
-    def _whole(self, computes: bool, axes: tuple[int, ...]) -> Floats:
+    def _whole_step(self, computes: bool, axes: tuple[int, ...]) -> Floats:
         """Return the times of a whole step, extrapolated from a part: shape (rounds, repetitions, ranks, columns)."""
         done, total = self.micro_batches
         everything = self.times[:, self.variants.index(Variant(computes, axes))]
@@ -137,7 +132,7 @@ class RehearsedLayout:
     @cached_property
     def _steps(self) -> Floats:
         """The duration of the whole step on the slowest rank, shape (rounds, repetitions)."""
-        return np.asarray(self._whole(True, tuple(range(len(self.axes))))[..., 0].max(axis=-1))
+        return np.asarray(self._whole_step(True, tuple(range(len(self.axes))))[..., 0].max(axis=-1))
 
     @property
     def rounds_us(self) -> Floats:
@@ -149,8 +144,8 @@ class RehearsedLayout:
         """The parts of the step, in µs. ``compute``, ``slowdown`` and ``exposed`` (by axis) add up to ``step``."""
         k = len(self.axes)
         step = summarise(self._steps.ravel())
-        whole, compute = self._whole(True, tuple(range(k))), self._whole(True, ())
-        alone = [float(np.median(self._whole(False, (axis,))[..., 0].max(axis=-1))) for axis in range(k)]
+        whole, compute = self._whole_step(True, tuple(range(k))), self._whole_step(True, ())
+        alone = [float(np.median(self._whole_step(False, (axis,))[..., 0].max(axis=-1))) for axis in range(k)]
         compute_us = float(np.median(compute[..., 0].max(axis=-1)))
 
         # The times are averaged over the ranks, because those that are ahead wait for one that is late.
@@ -184,6 +179,20 @@ class RehearsedLayout:
             if call.axis == axis and not (only_exposed and call.call.overlaps != "nothing"):
                 total += np.array(call.predicted_us) * call.call.calls
         return total
+
+
+def _with_bubble(layout: RehearsedLayout) -> float:
+    """Return the duration of a step with the idle time of the pipeline, relative to the step alone."""
+    return 1.0 if math.isnan(layout.bubble) else 1 + layout.bubble
+
+
+def _traffic(layout: RehearsedLayout, axis: int) -> tuple[int, int, int | None]:
+    """Return the calls and bytes of an axis in a step of the job, and its wrong elements. None if unchecked."""
+    calls = [call for call in layout.calls if call.axis == axis]
+    counts = [call.n_wrong for call in calls]
+    n_wrong = None if None in counts else sum(count or 0 for count in counts)
+    total_bytes = sum(call.call.calls * call.call.size_bytes for call in calls)
+    return sum(call.call.calls for call in calls), total_bytes, n_wrong
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -280,7 +289,7 @@ class Rehearsal:
             ]
             for axis, name in enumerate(layout.axes):
                 calls = [call for call in layout.calls if call.axis == axis]
-                wrong = [call.n_wrong for call in calls]
+                n_calls, total_bytes, n_wrong = _traffic(layout, axis)
                 predicted = layout.predicted(axis)
                 rows.append(
                     {
@@ -294,11 +303,11 @@ class Rehearsal:
                         "predicted_us": predicted[0],
                         "predicted_us_lo": predicted[1],
                         "predicted_us_hi": predicted[2],
-                        "calls": sum(call.call.calls for call in calls),
-                        "total_bytes": sum(call.call.calls * call.call.size_bytes for call in calls),
+                        "calls": n_calls,
+                        "total_bytes": total_bytes,
                         "rehearsed_calls": sum(call.calls for call in calls),
                         "rehearsed_bytes": sum(call.calls * call.size_bytes for call in calls),
-                        "n_wrong": None if None in wrong else sum(count or 0 for count in wrong),
+                        "n_wrong": n_wrong,
                     }
                     | shared
                 )
@@ -332,7 +341,7 @@ class Rehearsal:
                     "step_us_lo": parts["step_lo"],
                     "step_us_hi": parts["step_hi"],
                     "bubble": layout.bubble,
-                    "total_us": parts["step"] * layout.with_bubble,
+                    "total_us": parts["step"] * _with_bubble(layout),
                     "exposed_us": exposed,
                     "exposed_share": exposed / parts["step"],
                     "predicted_exposed_us_lo": sum(float(layout.predicted(axis, only_exposed=True)[1]) for axis in k),
@@ -385,13 +394,13 @@ class Rehearsal:
 
     def _totals(self) -> Floats:
         """Return the duration of the step with the bubble in each round, shape (layouts, rounds)."""
-        return np.array([layout.with_bubble * layout.rounds_us for layout in self.layouts])
+        return np.array([_with_bubble(layout) * layout.rounds_us for layout in self.layouts])
 
     def _best(self) -> int:
         return int(np.argmin(self._ratios()))
 
     def _ratios(self) -> Floats:
-        totals = np.array([layout.parts["step"] * layout.with_bubble for layout in self.layouts])
+        totals = np.array([layout.parts["step"] * _with_bubble(layout) for layout in self.layouts])
         return np.asarray(totals / totals.min())
 
     def _verdicts(self) -> list[str]:
@@ -521,8 +530,7 @@ class Rehearsal:
     @staticmethod
     def _explain_axis(layout: RehearsedLayout, axis: int) -> str:
         parts = layout.parts
-        calls = [call for call in layout.calls if call.axis == axis]
-        n, total = sum(call.call.calls for call in calls), sum(call.call.calls * call.call.size_bytes for call in calls)
+        n, total, _ = _traffic(layout, axis)
         middle, lo, hi = layout.predicted(axis)
         predicted = (
             ""
@@ -559,9 +567,7 @@ class Rehearsal:
                 layout.axis_ranks[axis],
                 *(format_time_us(float(layout.parts[key][axis])) for key in ("exposed", "hidden", "alone")),
                 _interval_text(layout.predicted(axis)[1:]),
-                f"{sum(call.call.calls for call in layout.calls if call.axis == axis):,}",
-                format_size(sum(call.call.calls * call.call.size_bytes for call in layout.calls if call.axis == axis)),
-                _wrong_text([call.n_wrong for call in layout.calls if call.axis == axis]),
+                *_traffic_texts(*_traffic(layout, axis)),
             ]
             for layout in self.layouts
             for axis, name in enumerate(layout.axes)
@@ -625,8 +631,8 @@ def _interval_text(bounds: Sequence[float] | Floats) -> str:
     return "–" if np.isnan(bounds).any() else f"{format_time_us(float(bounds[0]))} – {format_time_us(float(bounds[1]))}"
 
 
-def _wrong_text(counts: Sequence[int | None]) -> str:
-    return "–" if None in counts else f"{sum(count or 0 for count in counts):,}"
+def _traffic_texts(n_calls: int, total_bytes: int, n_wrong: int | None) -> tuple[str, str, str]:
+    return f"{n_calls:,}", format_size(total_bytes), "–" if n_wrong is None else f"{n_wrong:,}"
 
 
 def fraction(value: float) -> str:

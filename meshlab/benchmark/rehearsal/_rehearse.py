@@ -466,7 +466,7 @@ class _Session:
         self._options = StepOptions("wait", self._flops_per_us, _can_overlap(engines))
         self._why_wait = ""
         self._measurements: list[_Measurement] = []
-        self._n_done, self._now = 0, "starting"
+        self._n_done, self._task = 0, "starting"
 
     def run(self, bar: Any) -> None:
         """Measure everything, and move the bar."""
@@ -477,8 +477,8 @@ class _Session:
 
     def _show(self, bar: Any) -> None:
         if self._thread.is_stopped:
-            self._now = "interrupted, completing this round"
-        bar.set_description(self._now)
+            self._task = "interrupted, completing this round"
+        bar.set_description(self._task)
         bar.update(self._n_done - bar.n)
 
     def _work(self) -> None:
@@ -511,7 +511,7 @@ class _Session:
 
     def _prepare(self, lease: Lease) -> None:
         """Choose the scale from short measurements, and check the results at that scale."""
-        self._now = "choosing the scale"
+        self._task = "choosing the scale"
         replies = lease.call(probe_rank)
         raise_first_error(replies, "preparing a rehearsal", self._engines.ranks)
         ranks = [reply.value for reply in replies]
@@ -537,7 +537,9 @@ class _Session:
         for layout in self._layouts:
             if self._thread.is_stopped:
                 return
-            self._now = f"{layout.name}: checking the results" if self._choices.check else f"{layout.name}: first calls"
+            self._task = (
+                f"{layout.name}: checking the results" if self._choices.check else f"{layout.name}: first calls"
+            )
             scaled = _scaled(layout, scale, size_scale)
             probes, seconds = self._probe(lease, layout, scaled, self._choices.check)
             predicted = self._predict(layout, scaled)
@@ -566,7 +568,7 @@ class _Session:
         for layout in self._layouts:
             if self._thread.is_stopped:
                 break
-            self._now = f"{layout.name}: choosing the scale"
+            self._task = f"{layout.name}: choosing the scale"
             whole = _scaled(layout, 1.0, size_scale)
             probed = _scaled(layout, 1.0, size_scale, most_bytes=_PROBED_BYTES)
             probes, _ = self._probe(lease, layout, probed, check=False)
@@ -647,7 +649,7 @@ class _Session:
             for measurement in self._measurements[:: -1 if number % 2 else 1]:
                 if self._thread.is_stopped:
                     return
-                self._now = lease.task = f"{measurement.layout.name}, round {number + 1} of {self._choices.rounds}"
+                self._task = lease.task = f"{measurement.layout.name}, round {number + 1} of {self._choices.rounds}"
                 expected_s = measurement.seconds * (self._choices.steps + 1) * len(measurement.variants)
                 values = self._call(
                     lease,
@@ -669,7 +671,7 @@ class _Session:
         if BACKENDS[self._engines.backend].in_process:
             sharing = f"{self._engines.world_size} ranks are threads of one process"
         return Rehearsal(
-            layouts=tuple(_rehearsed(measurement, n) for measurement in self._measurements),
+            layouts=tuple(_rehearsed_layout(measurement, n) for measurement in self._measurements),
             where=self._engines.where,
             backend=self._engines.backend,
             sharing=sharing,
@@ -710,7 +712,7 @@ def _variants(layout: _Layout, scaled: _Scaled) -> tuple[Variant, ...]:
     return tuple(variants)
 
 
-def _rehearsed(measurement: _Measurement, n: int) -> RehearsedLayout:
+def _rehearsed_layout(measurement: _Measurement, n: int) -> RehearsedLayout:
     layout, scaled = measurement.layout, measurement.scaled
     calls = []
     for index, (job_call, call) in enumerate(zip(layout.calls, scaled.calls, strict=True)):

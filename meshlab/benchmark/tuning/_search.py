@@ -106,7 +106,7 @@ class TuningSearch:
         self._slower: dict[tuple[str, TuningOption], str] = {}  # options that are slow at all larger sizes, and why
         self._broken: set[Environment] = set()  # with which ranks failed
         self._started: list[Engines] = []  # ranks besides those of the caller
-        self._n_done, self._n_total, self._now = 0, len(self._steps), "starting"
+        self._n_done, self._n_total, self._task = 0, len(self._steps), "starting"
         self._began = time.monotonic()
         self._limit_s = math.inf
         self._memory = 0  # that the buffers of a rank may use, in bytes
@@ -127,7 +127,7 @@ class TuningSearch:
 
     def _show(self, bar: Any) -> None:
         bar.total = self._n_total
-        bar.set_description(f"interrupted, completing {self._now}" if self._thread.is_stopped else self._now)
+        bar.set_description(f"interrupted, completing {self._task}" if self._thread.is_stopped else self._task)
         bar.update(self._n_done - bar.n)
 
     def _kill(self) -> None:
@@ -154,7 +154,7 @@ class TuningSearch:
                         lease.call(release_buffers)
         except EngineError as error:
             raise EngineError(
-                f"tuning failed at {self._now}: {error.summary}",
+                f"tuning failed at {self._task}: {error.summary}",
                 rank=error.rank,
                 host=error.host,
                 log=error.log,
@@ -254,12 +254,12 @@ class TuningSearch:
         with ExitStack() as stack:
             ranks: dict[Environment, tuple[Lease, dict[Step, list[TuningOption]]]] = {}
             for environment, calls in plan:
-                self._now = self._starting(environment)
+                self._task = self._starting(environment)
                 with self._recorded(environment, calls, "confirmation"):
                     ranks[environment] = stack.enter_context(self._new_ranks(lease, environment)), dict(calls)
                     self._plan_buffers(ranks[environment][0], calls)
             for step, _ in plan[0][1]:
-                self._now = lease.task = f"{step.collective}, {format_size(step.size_bytes or 0)}"
+                self._task = lease.task = f"{step.collective}, {format_size(step.size_bytes or 0)}"
                 for turn in range(n_turns):
                     for environment in list(ranks)[:: -1 if turn % 2 else 1]:
                         new, options = ranks[environment]
@@ -330,7 +330,7 @@ class TuningSearch:
         if not is_new:
             self._measure(lease, calls, phase, how)
             return
-        self._now = self._starting(environment)
+        self._task = self._starting(environment)
         with self._recorded(environment, calls, phase), self._new_ranks(lease, environment) as new:
             self._measure(new, calls, phase, how)
 
@@ -376,7 +376,7 @@ class TuningSearch:
             if self._is_over(calls[number:], phase):
                 self._n_done += len(calls) - number
                 return
-            self._now = lease.task = f"{step.collective}, {format_size(step.size_bytes or 0)}"
+            self._task = lease.task = f"{step.collective}, {format_size(step.size_bytes or 0)}"
             self._try(lease, step, options, phase, how())
             self._n_done += 1
 
