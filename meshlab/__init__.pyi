@@ -21,7 +21,7 @@ from .benchmark._bench import bench_pairs as bench_pairs
 from .benchmark._environments import compare_env as compare_env
 from .benchmark._run import Run as Run
 from .benchmark.rehearsal._rehearse import rehearse as rehearse
-from .benchmark.tuning._search import tune as tune
+from .benchmark.tuning._tune import tune as tune
 from .comm._communicator import Communicator as Communicator
 from .commissioning._acceptance import acceptance as acceptance
 from .diagnosis._explain import explain as explain

@@ -6,27 +6,24 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.analysis._launches import LaunchTimes, Ratio, ratio_of, student_quantile
-from meshlab.base._backends import BACKENDS
+from meshlab.analysis._launches import LaunchTimes, Ratio, ratio_of
+from meshlab.analysis._sides import Difference, Side, differences, load_side, matching_keys
 from meshlab.base._errors import BenchError
 from meshlab.base._files import is_folder
 from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._markup import card, escape, table
 from meshlab.base._units import format_size, format_time_us
-from meshlab.frames._labels import GPU_SOURCES, pair_label
+from meshlab.frames._labels import pair_label
 from meshlab.frames._schema import is_plain, plain_value
 from meshlab.frames._table import three_digits
-from meshlab.nccl_tests._reader import read as read_nccl_tests
 from meshlab.plans._options import OPTIONS
-from meshlab.runs._store import as_frames
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,239 +33,6 @@ if TYPE_CHECKING:
 
 
 _OTHER_RUN = 2.0  # median ratio of the slowest to the fastest run of a file, from which on they are no repeats
-
-KEYS = (
-    "collective",
-    "op",
-    "dtype",
-    "root",
-    "in_place",
-    "mode",
-    *OPTIONS,
-    "axis",
-    "group",
-    "grouping",
-    "concurrent_axis",
-    "concurrent_collective",
-    "src_rank",
-    "dst_rank",
-    "n_ranks",
-    "size_bytes",
-)
-"""The columns in which two rows must be equal to be compared."""
-
-_COLUMN_WORDS = {
-    "n_ranks": "ranks",
-    "in_place": "in place",
-    "size_bytes": "sizes",
-    "concurrent_axis": "concurrent axis",
-    "concurrent_collective": "concurrent collective",
-    "src_rank": "source rank",
-    "dst_rank": "destination rank",
-}
-
-# A missing value of these columns is a value if the other column is known: there was no concurrent axis, or the library
-# chose.
-_NONE_IF_KNOWN = {
-    "concurrent_axis": "grouping",
-    "concurrent_collective": "grouping",
-    **{name: "buffers" for name, default in OPTIONS.items() if default is None},
-}
-_NONE = "none"
-
-# Times of meshlab and of nccl-tests on GPUs are comparable with each other, but times of a GPU and a CPU are not.
-_KINDS = dict.fromkeys(GPU_SOURCES, "a GPU")
-
-Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A property that differs between the two sides of a comparison.
-
-    Parameters
-    ----------
-    what : str
-        The property: GPU, library, source, a column, or an environment variable.
-    before, after : str
-        Its values, or ``"unknown"`` or ``"not recorded"`` if a side does not have it.
-    blocks : bool
-        True if times are comparable only if this property is equal, unless ``anyway=True`` is passed.
-    """
-
-    what: str
-    before: str
-    after: str
-    blocks: bool
-
-    def __str__(self) -> str:
-        return f"{self.what}: {self.before} before, {self.after} after"
-
-
-@dataclass(frozen=True)
-class Side:
-    """One side of a comparison: its results, and its label."""
-
-    results: pd.DataFrame
-    label: str
-
-    @cached_property
-    def time_us(self) -> Floats:
-        """The comparable times of all rows, in µs. NaN for failed rows, wrong results, and rows without a time."""
-        usable = ~self.results["status"].isin(["failed"]) & (self.results["time_us"] > 0) & ~self.is_wrong
-        return self.results["time_us"].where(usable).to_numpy(dtype=np.float64)
-
-    @cached_property
-    def errors(self) -> Floats:
-        """The standard errors of the logarithms of all times, from their intervals. 0 without an interval."""
-        low, high = self.results[["time_us_lo", "time_us_hi"]].to_numpy(dtype=np.float64).T
-        # A 95 % interval is 2 · 1.96 standard errors wide.
-        known = (low > 0) & (high >= low)
-        width = np.log(np.divide(high, low, out=np.ones_like(low), where=known))
-        return np.asarray(width / (2 * student_quantile(_CONFIDENCE, math.inf)))
-
-    @cached_property
-    def is_wrong(self) -> npt.NDArray[np.bool_]:
-        """True for rows with a wrong result."""
-        wrong = (self.results["status"] == "wrong").fillna(value=False) | self.results["n_wrong"].gt(0).fillna(False)
-        return wrong.to_numpy(dtype=bool)
-
-    @cached_property
-    def launches(self) -> list[Any]:
-        """An identity of the launch of each row: its set of processes, or else its run and launch."""
-        # New communicators on the same processes repeat only half of what varies between launches. Runs of older
-        # versions have no name of their processes, but used the same ones for all launches.
-        processes = self.results["process_set"] if "process_set" in self.results else [None] * len(self.results)
-        return [
-            name if plain_value(name) is not None else (run if source in BACKENDS else (run, launch))
-            for name, source, run, launch in zip(
-                processes,
-                *(map(plain_value, self.results[name]) for name in ("source", "run_id", "launch")),
-                strict=True,
-            )
-        ]
-
-    @property
-    def oversubscribed(self) -> str:
-        """A clause such as "4 ranks share 2 cores", or an empty string if every rank has its own."""
-        return str(self.results.attrs.get("oversubscribed", ""))
-
-    def groups(self, keys: Sequence[str]) -> dict[tuple[Any, ...], list[int]]:
-        """Return the indices of the rows of each key: the repeats of a measurement."""
-        rows: dict[tuple[Any, ...], list[int]] = {}
-        for index, key in enumerate(_tuples(self.results, keys)):
-            rows.setdefault(key, []).append(index)
-        return rows
-
-    def times(self, rows: Sequence[int]) -> LaunchTimes | None:
-        """Return the times of these rows by launch, or None without a usable time."""
-        found: dict[Any, list[int]] = {}
-        for row in rows:
-            if self.time_us[row] > 0:
-                found.setdefault(self.launches[row], []).append(row)
-        if not found:
-            return None
-        log_times = np.array([np.log(self.time_us[one]).mean() for one in found.values()])
-        used = [row for one in found.values() for row in one]
-        return LaunchTimes(log_times, float(np.sqrt(np.mean(self.errors[used] ** 2))))
-
-
-def _tuples(frame: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return the rows as tuples of these columns, with None for missing values, so that they can be keys."""
-    return list(zip(*([plain_value(value) for value in frame[name].tolist()] for name in names), strict=True))
-
-
-def load_side(source: Any, label: str) -> Side:
-    """Return one side of a comparison from anything that `compare` accepts."""
-    results, _, name = as_frames(source, read_other=read_nccl_tests, needs_end=True)
-    if not len(results):
-        raise BenchError(f"{name or label} has no results to compare")
-    return Side(results.reset_index(drop=True), name or label)
-
-
-def differences(before: Side, after: Side) -> tuple[Difference, ...]:
-    """Return the differences between two sides. Those that block a comparison come first."""
-    found = [
-        difference
-        for what, name in (("GPU", "gpu"), ("library", "library"))
-        if (difference := _attr_difference(what, *(side.results.attrs.get(name) for side in (before, after))))
-    ]
-    found += _source_difference(before, after) or _axis_differences(before, after)
-    found += [difference for name in KEYS if (difference := _column_difference(name, before, after))]
-    old, new = (side.results.attrs.get("environment") or {} for side in (before, after))
-    for name in sorted({*old, *new}):
-        if old.get(name) != new.get(name):
-            before_text, after_text = (str(values.get(name, "not recorded")) for values in (old, new))
-            found.append(Difference(name, before_text, after_text, blocks=False))
-    return tuple(sorted(found, key=lambda difference: not difference.blocks))
-
-
-def _attr_difference(what: str, old: Any, new: Any) -> Difference | None:
-    """Compare an entry of `attrs`. Only two known GPUs block the comparison."""
-    if not (old or new) or old == new:
-        return None
-    return Difference(what, str(old or "unknown"), str(new or "unknown"), what == "GPU" and bool(old and new))
-
-
-def _source_difference(before: Side, after: Side) -> list[Difference]:
-    old, new = ({str(value) for value in side.results["source"].dropna()} for side in (before, after))
-    if old == new or not old or not new:
-        return []
-    blocks = {_KINDS.get(name, name) for name in old} != {_KINDS.get(name, name) for name in new}
-    return [Difference("source", ", ".join(sorted(old)), ", ".join(sorted(new)), blocks)]
-
-
-def _axis_differences(before: Side, after: Side) -> list[Difference]:
-    """Compare the sources of each axis, which may be the same in total although two axes have exchanged theirs."""
-    old, new = (
-        {str(axis): set(rows.dropna()) for axis, rows in side.results.groupby("axis")["source"]}
-        for side in (before, after)
-    )
-    return [
-        Difference(f"source of {axis}", ", ".join(sorted(old[axis])), ", ".join(sorted(new[axis])), blocks=True)
-        for axis in old.keys() & new.keys()
-        if {_KINDS.get(name, name) for name in old[axis]} != {_KINDS.get(name, name) for name in new[axis]}
-        and (len(old) > 1 or len(new) > 1)
-    ]
-
-
-def _column_difference(name: str, before: Side, after: Side) -> Difference | None:
-    """Compare the values of a column. It blocks the comparison if both sides have values, but none in common."""
-    # Sides that share some sizes are compared at those, so different ranges of sizes are not worth mentioning.
-    old, new = (_values(side, name) for side in (before, after))
-    if old == new or (name == "size_bytes" and old & new):
-        return None
-    unknown = name != "collective" and not (old and new)
-    if unknown and name not in ("mode", "n_ranks", "dtype"):
-        return None
-    before_text, after_text = (", ".join(map(str, sorted(values))) or "unknown" for values in (old, new))
-    return Difference(_COLUMN_WORDS.get(name, name), before_text, after_text, blocks=not old & new and not unknown)
-
-
-def _values(side: Side, name: str) -> set[Any]:
-    """Return the known values of a column."""
-    column = side.results[name]
-    known = set(column.dropna().unique().tolist())
-    # In a run with a grouping, a missing concurrent axis means that there was none: such rows must not match the rows
-    # of a run on the other side that had one. The same applies to rows for which the library chose the algorithm.
-    if name in _NONE_IF_KNOWN and side.results[_NONE_IF_KNOWN[name]].notna().any() and column.isna().any():
-        known.add(_NONE)
-    return known
-
-
-def matching_keys(before: Side, after: Side, *, anyway: bool) -> list[str]:
-    """Return the columns by which rows are matched: those that have values on both sides.
-
-    With `anyway`, columns without a common value are ignored, except the collective and the size.
-    """
-    keys = []
-    for name in KEYS:
-        old, new = _values(before, name), _values(after, name)
-        known = bool(old) and bool(new) and old | new != {_NONE}
-        if name in ("collective", "size_bytes") or (known and (old & new or not anyway)):
-            keys.append(name)
-    return keys
-
 
 _SIGNS = {"WRONG": "✕", "SLOWER": "▲", "FASTER": "▼", "SAME": "=", "UNCLEAR": "?"}
 
@@ -375,7 +139,7 @@ class Comparison:
             if len(rows):
                 row = rows.loc[getattr(rows["ratio"], pick)()]
                 return f"{sentence}. {extreme}: {row_name(row, columns)}, {_ratio(row)}."
-        # One launch of each side gives no verdict. But a reader wants to know that everything took seven times as long.
+        # One launch of each side gives no verdict, but a factor of seven on all rows is worth a sentence.
         single = self.rows[(self.rows["launches_before"] == 1) & (self.rows["launches_after"] == 1)]
         if len(single) and len(single) == counts["UNCLEAR"]:
             low, high = single["ratio"].min(), single["ratio"].max()
@@ -422,14 +186,14 @@ class Comparison:
                 notes.append(f"{n} {'row' if n == 1 else 'rows'} of {side!r} without a counterpart in {other!r}")
         launches = self.rows[["launches_before", "launches_after"]]
         if len(launches) and (launches.min(axis=1) > 0).any():
-            known = launches[launches.min(axis=1) > 0]
-            if (known.sum(axis=1) <= 2).all():
+            counts = launches[launches.min(axis=1) > 0]
+            if (counts.sum(axis=1) <= 2).all():
                 notes.append(
                     "one launch per side does not show how much launches differ, so no row gets a verdict about time; "
                     "measure three launches of each (launches=3), or pass lists of runs"
                 )
             elif (detectable := self.rows["detectable"].median()) == detectable:  # not NaN
-                n_launches = " and ".join(dict.fromkeys(f"{int(count)}" for count in known.median()))
+                n_launches = " and ".join(dict.fromkeys(f"{int(count)}" for count in counts.median()))
                 notes.append(
                     f"{n_launches} launches per side, which differ so much that a row must become "
                     f"{detectable:.2f}× as slow to be found in 9 of 10 comparisons (median of all rows)"
@@ -510,33 +274,22 @@ def _by_interest(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def distinguishing_columns(frame: pd.DataFrame) -> list[str]:
-    """Return the columns that are needed in the names of rows, in addition to the size, to make the names unique.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [("all_reduce", "sum", "tp_0"), ("all_gather", None, "tp_0"), ("all_gather", None, "dp_0")]
-    >>> distinguishing_columns(pd.DataFrame(rows, columns=["collective", "op", "group"]))
-    ['collective', 'group']
-    """
+    """Return the columns that are needed in the names of rows, in addition to the size, to make the names unique."""
     # Greedy: a column is added if it distinguishes more rows than the columns before it.
     columns: list[str] = []
     distinct = 1
     for name in _NAMING:
         if name not in frame:
             continue
-        found = len(frame[[*columns, name]].drop_duplicates())
-        if found > distinct:
+        n_combinations = len(frame[[*columns, name]].drop_duplicates())
+        if n_combinations > distinct:
             columns.append(name)
-            distinct = found
+            distinct = n_combinations
     return columns
 
 
 def row_name(row: Any, columns: Sequence[str], *, is_line: bool = False) -> str:
-    """Return the name of a row: its collective, its size, and the values of the distinguishing columns.
-
-    The name of a line of a plot consists of the distinguishing columns only.
-    """
+    """Return the collective, the size and the distinguishing values of a row. A line of a plot has only the last."""
     parts = []
     for name in _NAMING:
         value = plain_value(row.get(name))
@@ -578,8 +331,6 @@ def _ratio(row: Any) -> str:
 def _interval(row: Any) -> str:
     return "" if math.isnan(row["ratio_lo"]) else f"{three_digits(row['ratio_lo'])} to {three_digits(row['ratio_hi'])}"
 
-
-_CONFIDENCE = 0.95
 
 _SIGNIFICANT = 0.05
 
@@ -643,8 +394,8 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
     redactor = _redactor_of((before, after), sides) if redact else None
     if redactor is not None:
         sides = _redacted(sides[0], redactor), _redacted(sides[1], redactor)
-    found = differences(*sides)
-    blocking = [str(difference) for difference in found if difference.blocks]
+    different = differences(*sides)
+    blocking = [str(difference) for difference in different if difference.blocks]
     if blocking and not anyway:
         raise BenchError(
             f"not comparable: {'; '.join(blocking)}",
@@ -664,7 +415,7 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
         if redactor is not None:
             labels = [redactor.text(label) for label in labels]
     shared = dict.fromkeys(side.oversubscribed for side in sides if side.oversubscribed)
-    return Comparison(_judge(frame, effect), found, *only, effect, labels[0], labels[1], " and ".join(shared))
+    return Comparison(_judge(frame, effect), different, *only, effect, labels[0], labels[1], " and ".join(shared))
 
 
 def _redactor_of(sources: Sequence[Any], sides: Sequence[Side]) -> Redactor:
@@ -674,14 +425,13 @@ def _redactor_of(sources: Sequence[Any], sides: Sequence[Side]) -> Redactor:
     from meshlab.runs._store import load, to_document
 
     parts = [part for source in sources for part in (source if isinstance(source, list) else [source])]
-    runs = [load(Path(one)) if isinstance(one, (str, os.PathLike)) and is_folder(one) else one for one in parts]
-    known = [run for run in runs if isinstance(run, RunData)]
-    hosts = [host for run in known for host in (*run.hosts, run.environment.get("Host", {}).get("name", ""))]
-    owners = [{"user": run.user} for run in known]
-    shown = [(side.results, side.label) for side in sides]
-    return redactor_of(
-        None, shown, owners, *map(to_document, known), hosts=hosts, mesh=known[0].mesh if known else None
-    )
+    sources = [load(Path(part)) if isinstance(part, (str, os.PathLike)) and is_folder(part) else part for part in parts]
+    runs = [source for source in sources if isinstance(source, RunData)]
+    hosts = [host for run in runs for host in (*run.hosts, run.environment.get("Host", {}).get("name", ""))]
+    owners = [{"user": run.user} for run in runs]
+    contents = [(side.results, side.label) for side in sides]
+    mesh = runs[0].mesh if runs else None
+    return redactor_of(None, contents, owners, *map(to_document, runs), hosts=hosts, mesh=mesh)
 
 
 def _redacted(side: Side, redactor: Redactor) -> Side:
@@ -727,10 +477,7 @@ def _with_same_loads(before: Side, after: Side) -> tuple[Side, Side]:
 
 
 def _match(before: Side, after: Side, keys: list[str]) -> tuple[pd.DataFrame, int, tuple[int, int]]:
-    """Return one row per key of both sides, the number of these keys, and the number of keys of each side only.
-
-    Wrong results of `after` are in the frame even if they have no counterpart in `before`, so that they are reported.
-    """
+    """Return one row per key of both sides, the number of these keys, and the number of keys of each side only."""
     import pandas as pd
 
     old, new = before.groups(keys), after.groups(keys)
@@ -738,12 +485,12 @@ def _match(before: Side, after: Side, keys: list[str]) -> tuple[pd.DataFrame, in
     for key, indices in new.items():
         were = key in old and bool(before.is_wrong[old[key]].any())
         are = bool(after.is_wrong[indices].any())
-        if key not in old and not are:
+        if key not in old and not are:  # wrong results are reported even without a counterpart
             continue
         first, second = before.times(old.get(key, [])), after.times(indices)
         if first is not None or second is not None or are:
-            known = {"is_wrong": are, "note": _note(first, second, were, are)}
-            rows.append({**dict(zip(keys, key, strict=True)), **_ratio_columns(first, second), **known})
+            outcome = {"is_wrong": are, "note": _note(first, second, were, are)}
+            rows.append({**dict(zip(keys, key, strict=True)), **_ratio_columns(first, second), **outcome})
     common = len(old.keys() & new.keys())
     frame = pd.DataFrame(rows)
     if len(frame):
@@ -765,15 +512,15 @@ def _note(first: LaunchTimes | None, second: LaunchTimes | None, were: bool, are
 
 def _ratio_columns(first: LaunchTimes | None, second: LaunchTimes | None) -> dict[str, Any]:
     """Return the columns of a row with the ratio of two times."""
-    found = Ratio(math.nan) if first is None or second is None else ratio_of(first, second, _CONFIDENCE)
+    ratio = Ratio(math.nan) if first is None or second is None else ratio_of(first, second)
     return {
         "before_us": math.nan if first is None else first.time_us,
         "after_us": math.nan if second is None else second.time_us,
-        "ratio": found.value,
-        "ratio_lo": found.low,
-        "ratio_hi": found.high,
-        "p": found.p,
-        "detectable": found.detectable,
+        "ratio": ratio.value,
+        "ratio_lo": ratio.low,
+        "ratio_hi": ratio.high,
+        "p": ratio.p,
+        "detectable": ratio.detectable,
         "launches_before": 0 if first is None else first.n,
         "launches_after": 0 if second is None else second.n,
     }
@@ -803,8 +550,8 @@ def _adjusted(p: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     # rows. Adjusted values bound the share of false verdicts among all verdicts instead. The i-th smallest of m values
     # is multiplied by m / i, and the running minimum from the largest value down keeps them in order.
     adjusted = p.copy()
-    known = np.flatnonzero(~np.isnan(p))
-    order = known[np.argsort(p[known])]
+    indices = np.flatnonzero(~np.isnan(p))
+    order = indices[np.argsort(p[indices])]
     scaled = p[order] * len(order) / np.arange(1, len(order) + 1)
     adjusted[order] = np.minimum.accumulate(scaled[::-1])[::-1]
     return adjusted

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-_SAME = [
+_KEYS = [
     "run_id",
     "launch",
     "collective",
@@ -84,16 +84,18 @@ def contention(run: Any) -> pd.DataFrame:
     if rows.empty:
         results = frames.results
         alone = results["grouping"].eq("alone").fillna(value=False)
-        raise _nothing(results, [alone, is_plain(results)], "groups together and alone", "grouping='together, alone'")
+        raise _not_compared(
+            results, [alone, is_plain(results)], "groups together and alone", "grouping='together, alone'"
+        )
     return rows
 
 
 def contention_rows(frames: Frames) -> pd.DataFrame:
     """Return the rows of `contention`, which may be none."""
-    good = _good(frames)
+    good = _correct_rows(frames)
     alone = good[good["grouping"].eq("alone").fillna(value=False)]
-    matched = alone.merge(good[is_plain(good)], on=_SAME, suffixes=("_alone", "_together"))
-    return _ratios(matched, frames.samples, _SAME, "alone", "together")
+    matched = alone.merge(good[is_plain(good)], on=_KEYS, suffixes=("_alone", "_together"))
+    return _ratios(matched, frames.samples, _KEYS, "alone", "together")
 
 
 def interference(run: Any) -> pd.DataFrame:
@@ -136,21 +138,21 @@ def interference(run: Any) -> pd.DataFrame:
         results = frames.results
         busy = results["concurrent_axis"].notna()
         what, argument = "axes at the same time and in isolation", "concurrent={'dp': 'reduce_scatter'}"
-        raise _nothing(results, [busy, is_plain(results)], what, argument)
+        raise _not_compared(results, [busy, is_plain(results)], what, argument)
     return rows
 
 
 def interference_rows(frames: Frames) -> pd.DataFrame:
     """Return the rows of `interference`, which may be none."""
-    good = _good(frames)
+    good = _correct_rows(frames)
     busy = good[good["concurrent_axis"].notna()]
-    matched = busy.merge(good[is_plain(good)], on=_SAME, suffixes=("_concurrent", "_alone"))
+    matched = busy.merge(good[is_plain(good)], on=_KEYS, suffixes=("_concurrent", "_alone"))
     partner = ["concurrent_axis", "concurrent_collective"]
     matched = matched.rename(columns={f"{name}_concurrent": name for name in partner})
-    return _ratios(matched, frames.samples, [*_SAME, *partner], "alone", "concurrent")
+    return _ratios(matched, frames.samples, [*_KEYS, *partner], "alone", "concurrent")
 
 
-def _nothing(results: pd.DataFrame, alternatives: list[pd.Series[bool]], what: str, argument: str) -> BenchError:
+def _not_compared(results: pd.DataFrame, alternatives: list[pd.Series[bool]], what: str, argument: str) -> BenchError:
     """Return the reason why there is nothing to compare. `alternatives` selects the rows of each alternative."""
     if not all(rows.any() for rows in alternatives):
         return BenchError(f"the run did not measure {what}", hint=f"measure with {argument}")
@@ -159,7 +161,7 @@ def _nothing(results: pd.DataFrame, alternatives: list[pd.Series[bool]], what: s
     return BenchError(f"cannot compare {what}: {reason}", hint="the columns status and stop_reason have the reasons")
 
 
-def _good(frames: Frames) -> pd.DataFrame:
+def _correct_rows(frames: Frames) -> pd.DataFrame:
     """Return the rows that have a time and no wrong elements."""
     return frames.results[frames.results["status"].eq("ok").fillna(value=False)]
 
@@ -172,13 +174,13 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
     frame.attrs = {}
     frame[f"{before}_us"], frame[f"{after}_us"] = matched[f"time_us_{before}"], matched[f"time_us_{after}"]
     blocks = _block_medians(samples)
-    found = []
+    ratios = []
     for row in matched.to_dict("records"):
-        one, other = (
+        first, second = (
             blocks.get(plain_key(row[name] for name in ("run_id", "launch", f"step_{which}", "axis", "group")), {})
             for which in (before, after)
         )
-        log_ratios = np.array([math.log(other[block] / one[block]) for block in one if block in other])
+        log_ratios = np.array([math.log(second[block] / first[block]) for block in first if block in second])
         low, high = median_interval(log_ratios)
         pooled = row[f"time_us_{after}"] / row[f"time_us_{before}"]
         ratio = math.exp(np.median(log_ratios)) if len(log_ratios) else pooled
@@ -192,9 +194,9 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
             note = (
                 f"only {n} block{'s were' if n != 1 else ' was'} measured, but an interval needs {FEWEST_FOR_INTERVAL}"
             )
-        found.append((ratio, math.exp(low), math.exp(high), len(log_ratios), low > 0 or high < 0, note))
+        ratios.append((ratio, math.exp(low), math.exp(high), len(log_ratios), low > 0 or high < 0, note))
     for position, (name, dtype) in enumerate(_RATIO.items()):
-        frame[name] = _series([row[position] for row in found], dtype)
+        frame[name] = _series([row[position] for row in ratios], dtype)
     return frame
 
 
@@ -216,9 +218,9 @@ def _series(values: list[Any], dtype: str) -> pd.Series[Any]:
 
 def _block_medians(samples: pd.DataFrame) -> dict[tuple[Any, ...], dict[int, float]]:
     """Return the median time in µs of each block, by run, launch, step, axis and group."""
-    used = samples[samples["block"].notna() & ~samples["is_warmup"].fillna(value=False).astype(bool)]
+    timed = samples[samples["block"].notna() & ~samples["is_warmup"].fillna(value=False).astype(bool)]
     keys = list(STEP[: STEP.index("src_rank")])
-    slowest = used.groupby([*keys, "block", "batch"], dropna=False)["time_us"].max()
+    slowest = timed.groupby([*keys, "block", "batch"], dropna=False)["time_us"].max()
     medians: dict[tuple[Any, ...], dict[int, float]] = {}
     by_block = slowest.groupby([*keys, "block"], dropna=False).median().reset_index()
     for *key, block, time_us in by_block.itertuples(index=False, name=None):

@@ -1,4 +1,4 @@
-"""Measured bandwidth beside what it should be: the bound of the hardware, the prediction, and published values."""
+"""Measured bandwidth next to the bound of the hardware, the prediction, and published values."""
 
 from __future__ import annotations
 
@@ -62,41 +62,10 @@ _COLUMNS = [
 def expectations(
     run: Any, cluster: ClusterLike | None = None, *, mesh: MeshLike | None = None, calibration: Any = None
 ) -> pd.DataFrame:
-    """Compare the bandwidth at the largest size with what it should be.
+    """Compare the bandwidth at the largest size with the bound, the prediction and published values.
 
-    Parameters
-    ----------
-    run : RunData, DataFrame, path, object with ``.results``, or a list of these
-        Results of NCCL. Other rows are ignored, because nothing is known about CPUs.
-    cluster : Cluster or str, optional
-        The measured cluster, or the name of a preset. Without it, there are only published values.
-    mesh : DeviceMesh or str, optional
-        The measured mesh. By default that of the run.
-    calibration : Calibration, RunData, DataFrame or path, optional
-        A calibration of the prediction. By default that of the run.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per axis, collective, element type and mode, at the largest size: ``axis``, ``collective``, ``dtype``,
-        ``mode``, ``n_ranks``, ``size_bytes``, ``time_us`` and ``busbw_gbs`` of the slowest group; ``bound_gbs``,
-        ``bound`` (the limiting hardware) and ``of_bound``; ``predicted_us`` with its band ``predicted_us_lo`` and
-        ``predicted_us_hi``; ``published_gbs``, ``of_published`` and its ``source``; and ``verdict``. The verdict is
-        ``"slow"`` if the bandwidth is below 90 % of the lower end of the prediction, or of a published value of the
-        same GPUs, ``"as expected"`` if there is at least one of the two, and ``"unknown"`` otherwise. Values below
-        16 MiB are unknown, and only messages of 1 GiB and more are compared with published values.
-
-    Raises
-    ------
-    BenchError
-        If `run` has no results.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> rows = expectations(ml.example().query("mode == 'graph'"), "dgx-h200", mesh="tp=2")
-    >>> rows["verdict"].tolist()
-    ['as expected', 'as expected', 'as expected', 'as expected']
+    Returns a row with the columns `_COLUMNS` per axis, collective, element type and mode, with the slowest group. Times
+    are in µs, and predictions have a band. Without a cluster, only published values are compared.
     """
     import pandas as pd
 
@@ -130,10 +99,10 @@ def _slowest(rows: pd.DataFrame) -> dict[str, Any]:
     by_launch = rows.groupby(["run_id", "launch"], dropna=False, sort=False)["time_us"].max()
     time_us = float(by_launch.median())
     nearest = rows.iloc[int((rows["time_us"] - time_us).abs().to_numpy().argmin())]
-    found = {str(name): plain_value(nearest.get(name)) for name in (*_CASE, "n_ranks", "size_bytes", "bound")}
+    row = {str(name): plain_value(nearest.get(name)) for name in (*_CASE, "n_ranks", "size_bytes", "bound")}
     busbw = float(nearest["busbw_gbs"]) * float(nearest["time_us"]) / time_us
     bound = float(nearest.get("bound_gbs", np.nan))
-    return found | {"time_us": time_us, "busbw_gbs": busbw, "bound_gbs": bound, "of_bound": busbw / bound}
+    return row | {"time_us": time_us, "busbw_gbs": busbw, "bound_gbs": bound, "of_bound": busbw / bound}
 
 
 def _predicted(
@@ -177,21 +146,12 @@ def _published(row: dict[str, Any], attrs: dict[Any, Any]) -> dict[str, Any]:
     unknown = {"published_gbs": np.nan, "of_published": np.nan, "source": None}
     if row["size_bytes"] < _PUBLISHED_FROM:
         return unknown
-    one = pd.DataFrame(
-        [
-            {
-                "collective": row["collective"],
-                "size_bytes": row["size_bytes"],
-                "time_us": row["time_us"],
-                "n_ranks": row["n_ranks"],
-            }
-        ]
-    )
-    one.attrs = attrs
-    found = matching_references(one)
-    if not len(found):
+    measured = pd.DataFrame([{name: row[name] for name in ("collective", "size_bytes", "time_us", "n_ranks")}])
+    measured.attrs = attrs
+    references = matching_references(measured)
+    if not len(references):
         return unknown
-    first = found.iloc[0]
+    first = references.iloc[0]
     busbw = float(first["busbw_gbs"])
     return {
         "published_gbs": busbw,
@@ -201,6 +161,7 @@ def _published(row: dict[str, Any], attrs: dict[Any, Any]) -> dict[str, Any]:
 
 
 def _verdict(row: dict[str, Any]) -> str:
+    """Return slow if the bandwidth is below 90 % of the lower end of the prediction, or of a published value."""
     if is_below_prediction(row) or row["of_published"] < EXPECTED_SHARE:
         return "slow"
     is_known = np.isfinite(row["predicted_us_hi"]) or np.isfinite(row["of_published"])
@@ -213,10 +174,7 @@ def is_below_prediction(row: Any) -> bool:
 
 
 def predicted_range(row: Any) -> str:
-    """Write the range of the predicted bandwidth of a row of `expectations`. Empty without a prediction.
-
-    Its upper end is at most the bound of the hardware.
-    """
+    """Write the predicted bandwidths of a row of `expectations`, up to the bound. Empty without a prediction."""
     if not np.isfinite(row["predicted_us_hi"]):
         return ""
     low, high = _predicted_gbs(row, "predicted_us_hi"), _predicted_gbs(row, "predicted_us_lo")
@@ -240,15 +198,7 @@ def is_within_tolerance(row: Any) -> bool:
 
 
 def describe_expectation(row: Any, *, with_mode: bool = False) -> str:
-    """Describe a row of `expectations` in a sentence without a full stop. With its mode, if other rows have others.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> rows = expectations(ml.example().query("mode == 'graph'"), "dgx-h200", mesh="tp=2")
-    >>> describe_expectation(rows.iloc[-1]).replace(chr(0x2009), " ")
-    'broadcast on tp at 512 MiB reaches 361 GB/s busbw, 97 % of the 371 GB/s that NVLink allows'
-    """
+    """Describe a row of `expectations` in a sentence without a full stop. With its mode, if other rows have others."""
     axis = f" on {row['axis']}" if plain_value(row["axis"]) is not None else ""
     mode = f" ({row['mode']})" if with_mode else ""
     text = f"{row['collective']}{axis} at {format_size(int(row['size_bytes']))}{mode} reaches "

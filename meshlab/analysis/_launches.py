@@ -23,21 +23,17 @@ _SMALLEST_SPREAD = 1e-3
 
 _POWER = 0.9
 
+CONFIDENCE = 0.95
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchTimes:
-    """The time of one measurement in each launch.
-
-    Parameters
-    ----------
-    log_times : numpy.ndarray
-        Natural logarithm of the time in µs of each launch, shape (launches,).
-    within : float
-        Standard error of one of these values from the batches of its launch. 0 if unknown.
-    """
+    """The time of one measurement in each launch."""
 
     log_times: Floats
+    """Natural logarithm of the time in µs, shape (launches,)."""
     within: float = 0.0
+    """Standard error of one of these values from the batches of its launch. 0 if unknown."""
 
     @property
     def n(self) -> int:
@@ -52,38 +48,19 @@ class LaunchTimes:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A ratio of two times, with what the variation between launches allows to say about it.
-
-    Parameters
-    ----------
-    value : float
-        The second time divided by the first.
-    low, high : float
-        Bounds of the confidence interval. NaN for one launch on each side.
-    p : float
-        Two-sided probability of such a ratio if both times are equal. NaN for one launch on each side.
-    detectable : float
-        The smallest slowdown that would be significant in 9 of 10 comparisons with this variation. NaN for one launch
-        on each side.
-    """
+    """The second time divided by the first, with its uncertainty: NaN for one launch on each side."""
 
     value: float
     low: float = math.nan
     high: float = math.nan
     p: float = math.nan
+    """Two-sided probability of such a ratio if both times are equal."""
     detectable: float = math.nan
+    """The smallest slowdown that would be significant in 9 of 10 comparisons with this variation."""
 
 
-def ratio_of(first: LaunchTimes, second: LaunchTimes, confidence: float = 0.95) -> Ratio:
-    """Return the second time divided by the first, by Student's t-test on the logarithms.
-
-    Examples
-    --------
-    >>> before, after = (LaunchTimes(np.log([10.0, 10.2, 9.8]) + shift) for shift in (0.0, 0.1))
-    >>> ratio = ratio_of(before, after)
-    >>> f"{ratio.value:.3f} ({ratio.low:.3f} to {ratio.high:.3f}), {ratio.detectable:.2f} could be found"
-    '1.105 (1.056 to 1.156), 1.07 could be found'
-    """
+def ratio_of(first: LaunchTimes, second: LaunchTimes, confidence: float = CONFIDENCE) -> Ratio:
+    """Return the second time divided by the first, by Student's t-test on the logarithms."""
     difference = float(second.log_times.mean() - first.log_times.mean())
     freedom = first.n + second.n - 2
     if not freedom:
@@ -119,13 +96,7 @@ def _student(freedom: float) -> tuple[Floats, Floats]:
 
 
 def student_p(t: float, freedom: float) -> float:
-    """Return the two-sided p-value of `t` with `freedom` degrees of freedom.
-
-    Examples
-    --------
-    >>> round(student_p(2.0, math.inf), 4), round(student_p(2.0, 4), 3)
-    (0.0455, 0.116)
-    """
+    """Return the two-sided p-value of `t` with `freedom` degrees of freedom."""
     t = abs(t)
     if freedom > 200:
         return math.erfc(t / math.sqrt(2))
@@ -134,13 +105,7 @@ def student_p(t: float, freedom: float) -> float:
 
 
 def student_quantile(confidence: float, freedom: float) -> float:
-    """Return the half-width of a confidence interval, in standard errors.
-
-    Examples
-    --------
-    >>> round(student_quantile(0.95, math.inf), 2), round(student_quantile(0.95, 4), 2)
-    (1.96, 2.78)
-    """
+    """Return the half-width of a confidence interval, in standard errors."""
     if freedom > 200:
         return NormalDist().inv_cdf((1 + confidence) / 2)
     values, below = _student(freedom)

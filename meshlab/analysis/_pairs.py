@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,8 +59,7 @@ def pair_table(run: Any) -> pd.DataFrame:
     keys = rows.groupby([*_KEYS, *OPTIONS], dropna=False)
     share = rows["busbw_gbs"] / keys["busbw_gbs"].transform("median")
     frame = rows[[*_KEYS[1:], *shown_options(rows), "src_rank", "dst_rank", "time_us", "busbw_gbs"]].assign(
-        share=share,
-        is_slow=(share < SLOW) & ~(rows["time_us_lo"] <= keys["time_us"].transform("median")),
+        share=share, is_slow=(share < SLOW) & ~(rows["time_us_lo"] <= keys["time_us"].transform("median"))
     )
     frame.attrs = {}
     return frame.sort_values("share", kind="stable", ignore_index=True)
@@ -125,36 +125,13 @@ def pair_matrix(
     """
     from pandas import DataFrame
 
-    known = ("busbw_gbs", "algbw_gbs", "time_us")
-    if value not in known:
-        raise BenchError(f"unknown value {value!r}{did_you_mean(value, known)}; choose one of {', '.join(known)}")
+    quantities = ("busbw_gbs", "algbw_gbs", "time_us")
+    if value not in quantities:
+        raise BenchError(
+            f"unknown value {value!r}{did_you_mean(value, quantities)}; choose one of {', '.join(quantities)}"
+        )
     results = as_results(run, needs_end=True)
-    rows = results[_is_pair(results) & results["collective"].eq(collective).fillna(value=False)]
-    rows = rows[rows["axis"] == (rows["axis"].iloc[0] if axis is None and len(rows) else axis)]
-    for name, wanted in (("mode", mode), ("dtype", dtype)):
-        rows = rows if wanted is None else rows[rows[name] == wanted]
-    if len(rows):
-        rows = rows[rows["size_bytes"] == (rows["size_bytes"].max() if size_bytes is None else size_bytes)]
-    if not len(rows):
-        choice = "".join(f" in {wanted}" for wanted in (mode, dtype) if wanted is not None)
-        size = "" if size_bytes is None else f" of {format_size(size_bytes)}"
-        raise BenchError(
-            f"no pairs were measured with {collective}{size}{choice}; measure them with "
-            f"bench(…, {collective!r}, grouping='pairs')"
-        )
-    for name in differing_options(rows):
-        found = [value_label(name, one) for one in rows[name].unique()]
-        raise BenchError(
-            f"the pairs were measured with {' and with '.join(found)}",
-            hint=f"pass the rows of one of them, such as results[results[{name!r}] == …]",
-        )
-    for name in ("mode", "dtype"):
-        found = [str(one) for one in rows[name].dropna().unique()]
-        if len(found) > 1:
-            raise BenchError(
-                f"the pairs were measured with several values of {name}: {', '.join(found)}; choose one, such as "
-                f"{name}={found[0]!r}"
-            )
+    rows = _matrix_rows(results, collective, size_bytes, axis, {"mode": mode, "dtype": dtype})
     ends = rows[["src_rank", "dst_rank"]].to_numpy(dtype=int)
     ranks = np.unique(ends)
     cells = np.full((2, len(ranks), len(ranks)), np.nan)
@@ -173,3 +150,36 @@ def pair_matrix(
         "dtype": str(rows["dtype"].iloc[0]),
     }
     return matrix
+
+
+def _matrix_rows(
+    results: pd.DataFrame, collective: str, size_bytes: int | None, axis: str | None, choices: Mapping[str, str | None]
+) -> pd.DataFrame:
+    """Return the rows of pairs for a matrix, or raise if there are none, or rows of several kinds."""
+    rows = results[_is_pair(results) & results["collective"].eq(collective).fillna(value=False)]
+    rows = rows[rows["axis"] == (rows["axis"].iloc[0] if axis is None and len(rows) else axis)]
+    for name, choice in choices.items():
+        rows = rows if choice is None else rows[rows[name] == choice]
+    if len(rows):
+        rows = rows[rows["size_bytes"] == (rows["size_bytes"].max() if size_bytes is None else size_bytes)]
+    if not len(rows):
+        kind = "".join(f" in {choice}" for choice in choices.values() if choice is not None)
+        size = "" if size_bytes is None else f" of {format_size(size_bytes)}"
+        raise BenchError(
+            f"no pairs were measured with {collective}{size}{kind}; measure them with "
+            f"bench(…, {collective!r}, grouping='pairs')"
+        )
+    for name in differing_options(rows):
+        labels = [value_label(name, value) for value in rows[name].unique()]
+        raise BenchError(
+            f"the pairs were measured with {' and with '.join(labels)}",
+            hint=f"pass the rows of one of them, such as results[results[{name!r}] == …]",
+        )
+    for name in choices:
+        values = [str(value) for value in rows[name].dropna().unique()]
+        if len(values) > 1:
+            raise BenchError(
+                f"the pairs were measured with several values of {name}: {', '.join(values)}; choose one, such as "
+                f"{name}={values[0]!r}"
+            )
+    return rows

@@ -44,38 +44,12 @@ def published_references() -> pd.DataFrame:
 
 
 def matching_references(run: Any, *, system: str | None = None) -> pd.DataFrame:
-    """Return the published bandwidths of the same collectives, with the same number of ranks, on the same system.
-
-    Parameters
-    ----------
-    run : RunData, DataFrame, path, object with ``.results``, or a list of these
-        Results. ``results.attrs["gpu"]`` is the name of the device.
-    system : str, optional
-        A system of the table, such as ``"GH200 Alps"``. By default all systems with a single node and the same GPU: the
-        bandwidth between nodes depends on the network, which the name of a GPU does not determine.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The matching rows of `published_references`.
-
-    Raises
-    ------
-    BenchError
-        If `run` has no results.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> results = ml.example().assign(n_ranks=8)
-    >>> matching_references(results)["busbw_gbs"].tolist()
-    [475.0]
-    """
+    """Return the rows of `published_references` of the same collectives, numbers of ranks, and system or GPU."""
     results = as_results(run)
     table = published_references()
     if system is not None:
         table = table[table["system"].str.casefold() == system.casefold()]
-    else:
+    else:  # a single node, because the name of a GPU does not determine the network between nodes
         name = str(results.attrs.get("gpu") or "")
         same = np.array([re.search(rf"\b{re.escape(gpu)}\b", name) is not None for gpu in table["gpu"]])
         table = table[(table["nodes"] == 1) & same]

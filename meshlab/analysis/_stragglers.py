@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -98,21 +99,21 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     import pandas as pd
 
     results, samples = _frames(run, results)
-    used = samples[~samples["is_warmup"].fillna(value=False).astype(bool) & samples["start_offset_us"].notna()]
+    timed = samples[~samples["is_warmup"].fillna(value=False).astype(bool) & samples["start_offset_us"].notna()]
     # A sender does not wait for the receiver, so its time is no bound for messages in both directions.
     one_way = set(results.loc[results["collective"].isin(["send", "recv"]), "step"].dropna())
-    used = used.assign(is_one_way=used["step"].isin(one_way))
+    timed = timed.assign(is_one_way=timed["step"].isin(one_way))
     functions = set(results.loc[results["size_bytes"].isna(), "step"].dropna())
-    fastest = _fastest(used[~used["step"].isin(functions)])
-    known = {
-        plain_key(key): (str(collective), bool(pd.isna(size)), float(time_us), float(alignment_us))
+    fastest = _fastest(timed[~timed["step"].isin(functions)])
+    steps = {
+        plain_key(key): _Step(str(collective), bool(pd.isna(size)), float(time_us), float(alignment_us))
         for *key, collective, size, time_us, alignment_us in results[
             [*STEP, "collective", "size_bytes", "time_us", "alignment_us"]
         ].itertuples(index=False, name=None)
     }
     parts = {
         plain_key(key): part
-        for key, part in used.groupby(list(STEP), sort=False, dropna=False)
+        for key, part in timed.groupby(list(STEP), sort=False, dropna=False)
         if len(part["rank"].unique()) > 1
     }
     starts = {key: part.pivot(index="batch", columns="rank", values="start_offset_us") for key, part in parts.items()}
@@ -123,22 +124,19 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     for key, part in parts.items():
         offsets = starts[key].to_numpy()
         times = part.pivot(index="batch", columns="rank", values="time_us").to_numpy()
-        collective, is_function, time_us, alignment_us = known.get(key, ("", False, np.nan, np.nan))
+        step = steps.get(key, _Step())
         elsewhere = [spread for other, spread in spreads[key[:_N_SHARED]].items() if other != key]
-        least = _LEAST_SHARE * time_us
-        if not is_function:
-            least = np.fmax(least, fastest.get(plain_key(part[_LOAD].iloc[0]), 0.0))
+        least = [_LEAST_SHARE * step.time_us]
+        if step.is_function:
+            least += [2 * step.alignment_us, float(np.median(elsewhere)) if elsewhere else 0.0]
+        else:
+            least.append(fastest.get(plain_key(part[_LOAD].iloc[0]), 0.0))
         for position, rank in enumerate(starts[key].columns):
-            others = np.delete(offsets, position, axis=1)
-            lateness = offsets[:, position] - np.median(others, axis=1)
+            lateness = offsets[:, position] - np.median(np.delete(offsets, position, axis=1), axis=1)
             late = float(np.median(lateness))
-            if is_function:
-                noise = [2 * alignment_us, _spread(others), float(np.median(elsewhere)) if elsewhere else 0.0]
-                unconfirmed = 0.0  # the time of a function includes its computation
-            else:
-                noise = [2 * _spread(others) if len(others[0]) > 1 else _spread(offsets)]
-                unconfirmed = max(0.0, late - _waited(times, position, collective))
-            floor = float(np.fmax.reduce([least, *noise])) + unconfirmed  # fmax ignores NaN
+            floor = _floor(step, offsets, position, least)
+            if not step.is_function:  # the time of a function includes its computation, so it confirms nothing
+                floor += max(0.0, late - _wait_for_rank(times, position, step.collective))
             rows.append(
                 dict(zip(STEP, key, strict=True))
                 | {
@@ -146,7 +144,7 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
                     "late_us": late,
                     "floor_us": floor,
                     "last_share": float((offsets.argmax(axis=1) == position).mean()),
-                    "p_value": _chance(lateness),
+                    "p_value": _p_value(lateness),
                     "is_straggler": bool((lateness > floor).mean() > _USUALLY),
                     "time_us": float(np.median(times[:, position])),
                     "shortest_share": float((times.argmin(axis=1) == position).mean()),
@@ -161,6 +159,25 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     return frame.sort_values(["is_straggler", "late_us"], ascending=False, kind="stable", ignore_index=True)
 
 
+class _Step(NamedTuple):
+    """A row of the results. Functions have no size. Times are in µs."""
+
+    collective: str = ""
+    is_function: bool = False
+    time_us: float = math.nan
+    alignment_us: float = math.nan
+
+
+def _floor(step: _Step, offsets: Floats, position: int, least: Sequence[float]) -> float:
+    """Return the maximum of `least` and the noise of the starts, in µs, from offsets of shape (batches, ranks)."""
+    others = np.delete(offsets, position, axis=1)
+    if step.is_function:
+        noise = _spread(others)
+    else:
+        noise = 2 * _spread(others) if len(others[0]) > 1 else _spread(offsets)
+    return float(np.fmax.reduce([*least, noise]))  # fmax ignores NaN
+
+
 def _spread(offsets: Floats) -> float:
     """Return the typical distance of the starts of ranks that are not late, in µs, from offsets (batches, ranks)."""
     # The latest quarter is left out, so that stragglers do not raise the floor that they are compared with.
@@ -168,7 +185,7 @@ def _spread(offsets: Floats) -> float:
     return float(np.median(np.ptp(np.sort(offsets, axis=1)[:, :n], axis=1)))
 
 
-def _waited(times: Floats, position: int, collective: str) -> float:
+def _wait_for_rank(times: Floats, position: int, collective: str) -> float:
     """Return how long the other ranks waited for one rank, in µs, from times of shape (batches, ranks)."""
     others = np.delete(times, position, axis=1)
     if collective in _SYNCHRONISING:
@@ -177,7 +194,7 @@ def _waited(times: Floats, position: int, collective: str) -> float:
     return float(np.median(others.max(axis=1)))
 
 
-def _chance(lateness: Floats) -> float:
+def _p_value(lateness: Floats) -> float:
     """Return the probability that a rank without a systematic delay is this late, or 1 if there are too few batches."""
     n = len(lateness)
     if n < _FEWEST_BLOCKS:
@@ -267,8 +284,8 @@ def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
 
     results, samples = _frames(run, results)
     rows: list[dict[str, Any]] = []
-    used = samples[~samples["is_warmup"].fillna(value=False).astype(bool)]
-    for key, part in used.groupby(list(STEP), sort=False, dropna=False):
+    timed = samples[~samples["is_warmup"].fillna(value=False).astype(bool)]
+    for key, part in timed.groupby(list(STEP), sort=False, dropna=False):
         times = part.pivot(index="batch", columns="rank", values="time_us")
         slowest = times.max(axis=1).to_numpy()
         modes = find_modes(slowest)

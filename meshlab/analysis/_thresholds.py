@@ -97,9 +97,9 @@ class Threshold:
                 hint=f"choose one of {', '.join(METRICS)}",
             )
         if (self.at_least is None) == (self.at_most is None):
-            given = "neither" if self.at_least is None else "both"
+            limits = "neither" if self.at_least is None else "both"
             raise BenchError(
-                f"a threshold needs at_least or at_most, but has {given}",
+                f"a threshold needs at_least or at_most, but has {limits}",
                 hint=f"write {'at_least' if self.metric in _HIGHER_IS_BETTER else 'at_most'} = a number",
             )
         if not 0 <= self.tolerance < 1:
@@ -143,13 +143,13 @@ class Threshold:
         """Return the rows of a results frame to which the limit applies."""
         chosen = np.array(is_plain(results), dtype=bool)
         for name in _SELECTING:
-            wanted = getattr(self, name)
-            if wanted is not None:
-                chosen &= results[name].eq(wanted).fillna(value=False).to_numpy(bool)
+            value = getattr(self, name)
+            if value is not None:
+                chosen &= results[name].eq(value).fillna(value=False).to_numpy(bool)
         sizes = results["size_bytes"]
-        for wanted, is_inside in ((self.min_size, sizes.ge), (self.max_size, sizes.le)):
-            if wanted is not None:
-                chosen &= is_inside(wanted).fillna(value=False).to_numpy(bool)
+        for value, is_inside in ((self.min_size, sizes.ge), (self.max_size, sizes.le)):
+            if value is not None:
+                chosen &= is_inside(value).fillna(value=False).to_numpy(bool)
         return results[chosen]
 
     def is_met_by(self, value: float) -> bool:
@@ -226,10 +226,10 @@ class Thresholds:
             return _parsed(preset.read_text(encoding="utf-8"), f"{source}.toml")
         text, name = text_of(source, hint="pass a file of thresholds")
         if name is None and isinstance(source, (str, os.PathLike)) and not any(sign in text for sign in "\n=["):
-            known = cls.presets()
+            presets = cls.presets()
             raise ParseError(
-                f"no file {str(source)[:200]!r} exists{did_you_mean(str(source), known)}",
-                hint=f"pass a TOML file, or one of {', '.join(known)}",
+                f"no file {str(source)[:200]!r} exists{did_you_mean(str(source), presets)}",
+                hint=f"pass a TOML file, or one of {', '.join(presets)}",
             )
         return _parsed(text, name)
 
@@ -261,7 +261,7 @@ class Thresholds:
         import pandas as pd
 
         results = run if isinstance(run, pd.DataFrame) and "of_bound" in run else as_results(run)
-        rows = [row for number, one in enumerate(self.limits) for row in _checked(number, one, results)]
+        rows = [row for number, limit in enumerate(self.limits) for row in _checked(number, limit, results)]
         names = ["threshold", *_CASE, "group", "value", "margin", "outcome", "note"]
         frame = pd.DataFrame(rows, columns=names).astype(
             {"n_ranks": "Int64", "size_bytes": "Int64", "value": "float64", "margin": "float64"}
@@ -273,23 +273,15 @@ class Thresholds:
 
 @dataclass(frozen=True)
 class ThresholdCheck:
-    """The results of a machine beside their limits. `Thresholds.check` returns it.
-
-    Parameters
-    ----------
-    thresholds : Thresholds
-        The limits.
-    rows : pandas.DataFrame
-        One row per limit and case, which is a collective along an axis at one size: ``threshold`` (index of the limit),
-        the columns of the case, ``group`` (the worst one), ``value``, ``margin`` (the distance to the limit
-        as a share of it; negative if it is missed), ``outcome`` (passed, failed, or not measured) and ``note``.
-    note : str, default ""
-        A difference between the machine of the limits and that of the results.
-    """
+    """The results of a machine next to their limits. `Thresholds.check` returns it."""
 
     thresholds: Thresholds
     rows: pd.DataFrame = field(repr=False)
+    """One row per limit and case, which is a collective along an axis at one size: ``threshold`` (index of the limit),
+    the columns of the case, ``group`` (the worst one), ``value``, ``margin`` (the distance to the limit as a share of
+    it; negative if it is missed), ``outcome`` (passed, failed, or not measured) and ``note``."""
     note: str = ""
+    """A difference between the machine of the limits and that of the results."""
 
     def frame(self) -> pd.DataFrame:
         """Return a copy of the rows."""
@@ -322,7 +314,7 @@ class ThresholdCheck:
         parts = []
         if failed:
             named = "; ".join(self._sentences(_MOST_NAMED))
-            parts.append(f"{_some(failed, total)} {'is' if failed == 1 else 'are'} MISSED{of}: {named}.")
+            parts.append(f"{_count_text(failed, total)} {'is' if failed == 1 else 'are'} MISSED{of}: {named}.")
         if missing:
             first = self.thresholds.limits[self.outcomes.index("not measured")]
             verb = "was" if missing == 1 else "were"
@@ -331,17 +323,11 @@ class ThresholdCheck:
             if missing == total > 1:
                 parts.append(f"None of the {total} thresholds was measured{suffix}{more}.")
             else:
-                parts.append(f"{_some(missing, total)} {verb} not measured{suffix}{more}.")
+                parts.append(f"{_count_text(missing, total)} {verb} not measured{suffix}{more}.")
         return " ".join(parts)
 
     def sentences(self, number: int) -> list[str]:
-        """Return a sentence about each case of a limit that is missed or was not measured.
-
-        Parameters
-        ----------
-        number : int
-            The index of the limit.
-        """
+        """Return a sentence about each case of a limit, by its index, that is missed or was not measured."""
         rows = self.rows[(self.rows["threshold"] == number) & (self.rows["outcome"] != "passed")]
         return [
             f"{self.thresholds.limits[number].subject}: {row.note}"
@@ -381,12 +367,12 @@ class ThresholdCheck:
         texts: list[tuple[str, ...]] = []
         for row in _rows(rows):
             limit = self.thresholds.limits[row.threshold]
-            known = np.isfinite(row.value)
+            has_value = np.isfinite(row.value)
             texts.append(
                 (
                     {"passed": "✓ passed", "failed": "✕ failed"}.get(str(row.outcome), f"– {row.outcome}"),
                     limit.subject if row.outcome == "not measured" else _case(row, self._varying),
-                    format_metric(limit.metric, row.value) if known else (str(row.note) or "–"),
+                    format_metric(limit.metric, row.value) if has_value else (str(row.note) or "–"),
                     limit.requirement,
                     f"{100 * row.margin:+.1f} %" if np.isfinite(row.margin) else "–",
                     limit.source or "–",
@@ -427,13 +413,7 @@ _NAMES = {
 
 
 def format_metric(metric: str, value: float) -> str:
-    """Format a value of a metric with its unit.
-
-    Examples
-    --------
-    >>> format_metric("of_bound", 0.93).replace(THIN, " "), format_metric("n_wrong", 0)
-    ('93 %', '0')
-    """
+    """Format a value of a metric with its unit."""
     if metric == "of_bound":
         return f"{100 * value:.0f}{THIN}%"
     if metric == "n_wrong":
@@ -442,11 +422,11 @@ def format_metric(metric: str, value: float) -> str:
 
 
 def _rows(frame: pd.DataFrame) -> Iterator[Any]:
-    """Yield the rows as named tuples, whose types pandas does not know."""
+    """Yield the rows as named tuples without types, because mypy cannot infer those of their fields."""
     yield from frame.itertuples()
 
 
-def _some(number: int, total: int) -> str:
+def _count_text(number: int, total: int) -> str:
     return "The only threshold" if total == 1 else f"{number} of {total} thresholds"
 
 
@@ -459,7 +439,7 @@ def _case(row: Any, varying: Sequence[str] = ()) -> str:
 
 
 def _checked(number: int, limit: Threshold, results: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
-    """Yield a row for each case of a limit, or one that says that there is none."""
+    """Yield a row for each case of a limit, or a row with the reason why there is none."""
     rows = limit.select(results)
     missing = [None] * len(_CASE)
     if not len(rows):
@@ -473,10 +453,10 @@ def _checked(number: int, limit: Threshold, results: pd.DataFrame) -> Iterator[t
         _value=rows[limit.metric].astype("float64"),
         _bad=bad | rows["status"].isin(["failed", "cancelled"]).to_numpy(bool),
     )
-    known = rows[rows["_value"].notna() | rows["_bad"]]
-    if not len(known):
+    valued = rows[rows["_value"].notna() | rows["_bad"]]
+    if not len(valued):
         yield number, *missing, None, np.nan, np.nan, "not measured", f"{_NAMES[limit.metric]} is not known"
-    for case, part in known.groupby(_CASE, sort=False, dropna=False):
+    for case, part in valued.groupby(_CASE, sort=False, dropna=False):
         yield number, *map(plain_value, case), *_outcome(limit, part)
 
 
@@ -487,7 +467,7 @@ def _outcome(limit: Threshold, rows: pd.DataFrame) -> tuple[str | None, float, f
         what = "did not finish" if first["status"] in ("failed", "cancelled") else "has a wrong result"
         return plain_value(first["group"]), np.nan, np.nan, "failed", what
     values = rows.dropna(subset="_value")
-    # The slowest group of each launch, and the median over launches: one slow launch says little about the machine.
+    # The slowest group of each launch, and the median over launches: one slow launch is no evidence about the machine.
     is_floor = limit.at_least is not None
     by_launch = values.groupby(["run_id", "launch"], dropna=False)["_value"]
     worst = float(np.median(by_launch.min() if is_floor else by_launch.max()))
@@ -498,7 +478,7 @@ def _outcome(limit: Threshold, rows: pd.DataFrame) -> tuple[str | None, float, f
     return plain_value(nearest["group"]), worst, margin, outcome, ""
 
 
-_KEYS = tuple(one.name for one in fields(Threshold))
+_KEYS = tuple(key.name for key in fields(Threshold))
 _TOP = ("title", "gpu", "limits")
 _TEXTS = ("metric", "collective", "axis", "op", "dtype", "mode", "source")
 
@@ -507,21 +487,21 @@ def _parsed(text: str, name: str | None) -> Thresholds:
     document = parse_toml(text, file=name)
     _check_keys(document, _TOP, "a file of thresholds", name)
     limits = document.get("limits", [])
-    if not isinstance(limits, list) or not all(isinstance(one, dict) for one in limits) or not limits:
+    if not isinstance(limits, list) or not all(isinstance(table, dict) for table in limits) or not limits:
         raise ParseError("the file has no limits", hint="write a table [[limits]] for each one", file=name)
     for key in ("title", "gpu"):
         if not isinstance(document.get(key, ""), str):
             raise ParseError(f"{key} must be a text, not {document[key]!r}", hint="put it in quotes", file=name)
-    parsed = tuple(_threshold(number, one, name) for number, one in enumerate(limits, 1))
+    parsed = tuple(_threshold(number, table, name) for number, table in enumerate(limits, 1))
     return Thresholds(parsed, document.get("title", ""), document.get("gpu", ""))
 
 
-def _check_keys(table: Mapping[str, Any], known: tuple[str, ...], what: str, name: str | None) -> None:
+def _check_keys(table: Mapping[str, Any], keys: tuple[str, ...], what: str, name: str | None) -> None:
     for key in table:
-        if key not in known:
+        if key not in keys:
             raise ParseError(
-                f"unknown key {key!r} in {what}{did_you_mean(key, known)}",
-                hint=f"choose one of {', '.join(known)}",
+                f"unknown key {key!r} in {what}{did_you_mean(key, keys)}",
+                hint=f"choose one of {', '.join(keys)}",
                 file=name,
             )
 

@@ -10,4 +10,4 @@ from .rehearsal._rehearsal import Rehearsal as Rehearsal
 from .rehearsal._rehearsal import RehearsedCall as RehearsedCall
 from .rehearsal._rehearsal import RehearsedLayout as RehearsedLayout
 from .rehearsal._rehearse import rehearse as rehearse
-from .tuning._search import tune as tune
+from .tuning._tune import tune as tune

@@ -22,7 +22,7 @@ _OTHERS = ("tuning.csv", "tuning.html", "tuning.env", "tuned.py", "nccl_tuner.co
 
 def _run(options: argparse.Namespace) -> int:
     """Search for the fastest options along an axis, and write the tuning."""
-    from meshlab.benchmark.tuning._search import tune
+    from meshlab.benchmark.tuning._tune import tune
     from meshlab.engines._launch import launch
 
     if launched_as() is not None:

@@ -28,7 +28,7 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
 """The available results, with the `attrs` of their frames and a description (``about``)."""
 
 # Preliminary: the file was built from a search of three rounds on eleven sizes, with assumed intervals and without a
-# confirmation. Its note says so. Replace it with `ml.tune(…).without_dropped().save(…, redact=True)` on two GPUs.
+# confirmation, as its note states. Replace it with `ml.tune(…).without_dropped().save(…, redact=True)` on two GPUs.
 _TUNING = "tuning"
 
 

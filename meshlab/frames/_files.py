@@ -22,25 +22,15 @@ if TYPE_CHECKING:
 
 
 _MOST_COLUMNS = 1_000  # of a file
-_MOST_ROWS, _ROW = 100_000, 40  # of a file, and one more for each of so many bytes
+_MOST_ROWS, _ROW = 100_000, 40  # rows of a file, and bytes of the file for each further row
 _SAMPLE = 4  # bytes of a row of samples in Parquet, which repeats most of its values: usually 6 and more
-_MOST_UNPACKED, _UNPACKED = 64 << 20, 16  # bytes of an unpacked Parquet file, and more for each of its bytes
+_MOST_UNPACKED, _UNPACKED = 64 << 20, 16  # bytes of an unpacked Parquet file, and further ones per byte of the file
 
 _FRAME = {"columns": list[str], "attrs": dict[str, Any], "rows": list[list[Any]]}
 
 
 def upgrade(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame of any version with the columns of this one, as far as they follow from its own.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> old = pd.DataFrame({"axis": ["tp", "tp alone"], "source": "mpi", "time_us": 1.0, "size_bytes": 8})
-    >>> upgrade(old)[["grouping", "buffers", "n_aggregated"]]
-       grouping buffers  n_aggregated
-    0  together   plain             1
-    1     alone   plain             1
-    """
+    """Return a frame of any version with the columns of this one, as far as they follow from those of the frame."""
     return _with_options(_split_axes(frame))
 
 
@@ -68,21 +58,8 @@ def _filled(frame: pd.DataFrame, rows: pd.Series[bool], dtype: str, value: Any) 
 
 
 def _split_axes(frame: pd.DataFrame) -> pd.DataFrame:
-    """Split the axis column of frames that were written before they had a column for the grouping.
-
-    Those frames have "tp", "tp alone", "tp pairs" or "tp+dp" as the axis, and "0→1" or "0↔1" as the group of a pair.
-    Any other frame is returned as it is.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> old = pd.DataFrame({"axis": ["tp", "tp alone", "dp pairs"], "group": ["tp_0", "tp_0", "0→1"]})
-    >>> _split_axes(old)[["axis", "grouping", "group", "src_rank", "dst_rank"]]
-      axis  grouping group  src_rank  dst_rank
-    0   tp  together  tp_0      <NA>      <NA>
-    1   tp     alone  tp_0      <NA>      <NA>
-    2   dp     pairs  <NA>         0         1
-    """
+    """Split the axis column of frames that were written before they had a column for the grouping."""
+    # Those frames have "tp", "tp alone", "tp pairs" or "tp+dp" as the axis, and "0→1" or "0↔1" as the group of a pair.
     # Every reader calls this, because `as_results` accepts a single file as well as a folder with its schema version.
     if "axis" not in frame or "grouping" in frame:
         return frame
@@ -116,18 +93,18 @@ def _old_partners(frame: pd.DataFrame) -> pd.Series[str]:
     # A step on "tp+dp" has a partner in the same step with the axis "dp+tp", whose collective is the concurrent one.
     keys = [name for name in ("run_id", "launch", "step") if name in frame]
     steps = list(zip(*(frame[name].astype(object) for name in keys), strict=True)) or [()] * len(frame)
-    known = dict(
+    collectives = dict(
         zip(
             zip(steps, frame["axis"], frame["concurrent_axis"].fillna(""), strict=True),
             frame["collective"],
             strict=True,
         )
     )
-    found = [
-        known.get((step, other, axis)) if isinstance(other, str) else None
+    partners = [
+        collectives.get((step, other, axis)) if isinstance(other, str) else None
         for step, axis, other in zip(steps, frame["axis"], frame["concurrent_axis"], strict=True)
     ]
-    return pd.Series(found, index=frame.index, dtype="string")
+    return pd.Series(partners, index=frame.index, dtype="string")
 
 
 def frame_to_parquet(frame: pd.DataFrame, path: str | Path) -> None:
@@ -136,17 +113,7 @@ def frame_to_parquet(frame: pd.DataFrame, path: str | Path) -> None:
 
 
 def frame_from_parquet(path: str | Path, columns: Sequence[Column], content: bytes | None = None) -> pd.DataFrame:
-    """Read a frame that `frame_to_parquet` wrote. `content` is that of the file, if it was read before.
-
-    Raises
-    ------
-    ParseError
-        If the file is incomplete, or holds a different kind of frame.
-        If it has more rows than 100,000 and one more for each 40 bytes, or each 4 bytes of samples.
-        If it takes more than 64 MiB and 16 times its size when it is unpacked.
-    OSError
-        If the file does not exist, or cannot be read.
-    """
+    """Read a frame that `frame_to_parquet` wrote. `content` is that of the file, if it was read before."""
     import pandas as pd
 
     # Read the file here: pyarrow reports a corrupt file as an OSError too, which would look like an unreadable one.
@@ -157,28 +124,14 @@ def frame_from_parquet(path: str | Path, columns: Sequence[Column], content: byt
 
 
 def check_parquet_size(data: bytes, path: str | Path, *, row: int = _ROW) -> None:
-    """Raise if a small Parquet file would take much memory: values that repeat need hardly any space in it.
-
-    Parameters
-    ----------
-    data : bytes
-        The content of the file.
-    path : str or Path
-        Its name, for the message.
-    row : int, default 40
-        The file may have 100,000 rows, and one more for each of so many bytes.
-
-    Raises
-    ------
-    ParseError
-        If the file has too many rows or columns, or too much in them.
-    """
+    """Raise if a small Parquet file would take much memory. It may have 100,000 rows, plus one per `row` bytes."""
+    # Values that repeat need hardly any space in a file, so its size does not limit the memory that it takes.
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import parquet
 
     file = parquet.ParquetFile(io.BytesIO(data))
-    metadata, types = file.metadata, {one.name: one.type for one in file.schema_arrow}
+    metadata, types = file.metadata, {field.name: field.type for field in file.schema_arrow}
     most_rows, most_bytes = _MOST_ROWS + len(data) // row, _MOST_UNPACKED + _UNPACKED * len(data)
     n_bytes = sum(metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
     if len(types) > _MOST_COLUMNS:
@@ -219,15 +172,12 @@ def _complete(path: str | Path | None, kind: str) -> Iterator[None]:
         raise
     except BenchError as error:
         raise ParseError(f"not a frame of meshlab: {error.message}", hint=error.hint, file=file) from error
-    except Exception as error:  # pandas and Arrow raise a dozen types, also of their own
+    except Exception as error:  # pandas and Arrow raise a dozen types
         raise ParseError(f"not a complete {kind} file; copy it again, or measure again", file=file) from error
 
 
 def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a frame to CSV: one header row, floats in full, missing values empty.
-
-    A string that a spreadsheet would read as a formula gets a leading apostrophe.
-    """
+    """Write a frame to CSV: one header row, floats in full, missing values empty, and formulas with an apostrophe."""
     # 17 significant digits identify every float64. Other tools may then compute the same statistics from the file.
     without_formulas(frame).to_csv(path, index=False, float_format="%.17g", lineterminator="\n")
 
@@ -251,23 +201,10 @@ def _guard_formula(text: object) -> object:
 
 
 def frame_from_csv(path: str | Path, columns: Sequence[Column], content: bytes | None = None) -> pd.DataFrame:
-    """Read a frame that `frame_to_csv` wrote. The dtypes come from the definition.
-
-    `content` is that of the file, if it was read before.
-
-    Raises
-    ------
-    ParseError
-        If the file is incomplete, or holds a different kind of frame.
-        If it has more than 1,000 columns, or more rows than 100,000 and one more for each 40 bytes.
-    OSError
-        If the file does not exist, or cannot be read.
-    """
+    """Read a frame that `frame_to_csv` wrote. `content` is that of the file, if it was read before."""
     import pandas as pd
 
-    if content is None:
-        content = read_file(path)
-    data = content
+    data = read_file(path) if content is None else content
     _check_csv_size(data, path)
     with _complete(path, "CSV"):
         if not data.endswith(b"\n"):  # a truncated row would be read as missing values
@@ -282,7 +219,7 @@ def frame_from_csv(path: str | Path, columns: Sequence[Column], content: bytes |
 
 
 def _check_csv_size(data: bytes, path: str | Path) -> None:
-    """Raise if a CSV file has more columns than any frame, or more rows than have values in so many bytes."""
+    """Raise if a CSV file has more columns than any frame, or more rows than its size allows."""
     most_rows = _MOST_ROWS + len(data) // _ROW
     n_rows = data.count(b"\n")
     if n_rows > most_rows:
@@ -305,13 +242,7 @@ def frame_to_json(frame: pd.DataFrame) -> str:
 
 
 def frame_from_json(text: str, columns: Sequence[Column], *, file: str | None = None) -> pd.DataFrame:
-    """Read a frame that `frame_to_json` wrote. The dtypes come from the definition.
-
-    Raises
-    ------
-    ParseError
-        If the text is incomplete, or holds a different kind of frame.
-    """
+    """Read a frame that `frame_to_json` wrote. The dtypes come from the definition."""
     import pandas as pd
 
     document = typed_fields(parse_own_json(text, file=file), _FRAME, "", file=file)

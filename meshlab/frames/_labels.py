@@ -34,24 +34,7 @@ GPU_SOURCES = (*GPU_BACKENDS, "nccl-tests")
 def axis_label(
     axis: str, grouping: str | None = None, concurrent_axis: str | None = None, concurrent_collective: str | None = None
 ) -> str:
-    """Describe a measurement along an axis, for titles and tables.
-
-    Parameters
-    ----------
-    axis : str
-        The axis or group set.
-    grouping : {"together", "alone", "pairs"}, optional
-        The ranks that were active at the same time.
-    concurrent_axis, concurrent_collective : str, optional
-        The axis that was busy at the same time, and its collective.
-
-    Examples
-    --------
-    >>> axis_label("tp"), axis_label("tp", "alone"), axis_label("tp", "pairs"), axis_label("world", "pairs")
-    ('tp', 'tp, one group at a time', 'pairs of tp', 'pairs of all ranks')
-    >>> axis_label("tp", "together", "dp", "reduce_scatter"), axis_label("tp", "together", "dp")
-    ('tp, while dp runs reduce_scatter', 'tp, while dp is busy')
-    """
+    """Describe a measurement along an axis, and the ranks and axes that were active at the same time."""
     if grouping == "pairs":
         return f"pairs of {'all ranks' if axis == WORLD else axis}"
     label = f"{axis}, one group at a time" if grouping == "alone" else axis
@@ -61,13 +44,7 @@ def axis_label(
 
 
 def pair_label(collective: str, src_rank: int, dst_rank: int) -> str:
-    """Write a pair of ranks with the direction of its messages.
-
-    Examples
-    --------
-    >>> pair_label("send", 0, 1), pair_label("send_recv", 0, 1)
-    ('0→1', '0↔1')
-    """
+    """Write a pair of ranks with the direction of its messages."""
     return f"{src_rank}{'→' if collective == 'send' else '↔'}{dst_rank}"
 
 
@@ -76,15 +53,7 @@ LABELLED = ("axis", "grouping", "concurrent_axis", "concurrent_collective")
 
 
 def axis_labels(results: pd.DataFrame) -> pd.Series[str]:
-    """Return the axis label of every row, or a missing value for rows without an axis.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [("tp", "together", "dp", "broadcast"), ("tp", "alone", None, None), (None, None, None, None)]
-    >>> axis_labels(pd.DataFrame(rows, columns=LABELLED)).tolist()
-    ['tp, while dp runs broadcast', 'tp, one group at a time', <NA>]
-    """
+    """Return the axis label of every row, or a missing value for rows without an axis."""
     import pandas as pd
 
     numbers, keys = numbered_rows(results, LABELLED)  # few labels, many rows
@@ -117,16 +86,7 @@ def is_wrong(results: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def where_text(results: pd.DataFrame) -> str:
-    """Describe the measured system, for a title. Numbers from a CPU are always labelled as such.
-
-    The label in ``results.attrs["where"]`` has priority. If it does not mention the CPU, the column ``source`` adds it.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> where_text(pd.DataFrame({"source": ["mpi", "mpi"]}))
-    'MPI on this CPU'
-    """
+    """Describe the measured system, for a title. Numbers from a CPU are always labelled as such."""
     where = str(results.attrs.get("where") or "")
     sources = [str(source) for source in results["source"].dropna().unique()]
     if not where:
@@ -136,18 +96,7 @@ def where_text(results: pd.DataFrame) -> str:
 
 
 def title_parts(results: pd.DataFrame) -> list[str]:
-    """Return the parts of a title that all rows share: collective, axis and groups, system, mode.
-
-    If the run had not ended when it returned its results, the first part is its progress.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> from meshlab.frames._schema import RESULTS, conform
-    >>> row = {"collective": "all_reduce", "axis": "tp", "source": "mpi", "mode": "pipelined", "n_ranks": 2}
-    >>> title_parts(conform(pd.DataFrame([row | {"group": "tp_0"}, row | {"group": "tp_1"}]), RESULTS))
-    ['all_reduce', 'tp (2 groups of 2)', 'MPI on this CPU', 'pipelined']
-    """
+    """Return the parts of a title that all rows share: progress, collective, axis and groups, system, mode, options."""
     parts = [
         str(results.attrs.get("progress") or ""),
         _constant(results, "collective"),

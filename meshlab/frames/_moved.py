@@ -1,4 +1,4 @@
-"""Plans and runs under the names that they had before they got packages of their own."""
+"""Plans and runs under the names that they had before they had their packages."""
 
 from meshlab.plans._plan import Plan as Plan
 from meshlab.plans._sampling import Sampling as Sampling

@@ -233,9 +233,9 @@ def describe(columns: Sequence[Column] = RESULTS) -> pd.DataFrame:
     """
     import pandas as pd
 
-    given: Any = columns
-    if not isinstance(given, (tuple, list)) or not all(isinstance(column, Column) for column in given):
-        what = f"the string {given!r}" if isinstance(given, str) else f"a {type(given).__name__}"
+    argument: Any = columns
+    if not isinstance(argument, (tuple, list)) or not all(isinstance(column, Column) for column in argument):
+        what = f"the string {argument!r}" if isinstance(argument, str) else f"a {type(argument).__name__}"
         raise BenchError(
             f"columns must be a sequence of Column, not {what}; describe() without arguments lists the columns of the "
             "results, and describe().loc['busbw_gbs', 'meaning'] describes one of them"
@@ -245,34 +245,12 @@ def describe(columns: Sequence[Column] = RESULTS) -> pd.DataFrame:
 
 
 def require_columns(frame: pd.DataFrame, names: Sequence[str], what: str = "results") -> None:
-    """Raise unless an object is a frame with these columns.
-
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The object that a caller passed.
-    names : sequence of str
-        The required columns.
-    what : {"results", "samples"}
-        The expected kind of frame, for the message.
-
-    Raises
-    ------
-    BenchError
-        If the object is not a frame, or a column is missing.
-
-    Examples
-    --------
-    >>> require_columns(empty_results(), ["status", "size_bytes"])
-    >>> require_columns(empty_samples(), ["status", "size_bytes"])
-    Traceback (most recent call last):
-    meshlab.errors.BenchError: expected a results frame, but this one has no column size_bytes
-    """
-    given: Any = frame
-    columns = getattr(given, "columns", None)
+    """Raise unless an object is a frame with these columns. `what` is the kind of frame, for the message."""
+    argument: Any = frame
+    columns = getattr(argument, "columns", None)
     if columns is None:
-        fix = f"pass its .{what}" if hasattr(given, what) else f"pass run.{what}"
-        raise BenchError(f"expected a {what} frame, not {type(given).__name__}; {fix}")
+        fix = f"pass its .{what}" if hasattr(argument, what) else f"pass run.{what}"
+        raise BenchError(f"expected a {what} frame, not {type(argument).__name__}; {fix}")
     missing = [name for name in names if name not in columns]
     if missing:
         raise BenchError(f"expected a {what} frame, but this one has no column {', '.join(missing)}")
@@ -334,17 +312,7 @@ def _floats(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
 
 
 def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
-    """Return a frame with exactly the given columns, in their order and with their dtypes. `attrs` are kept.
-
-    Absent columns are filled with missing values.
-
-    Raises
-    ------
-    BenchError
-        If the frame has an unknown column.
-        If a value cannot be converted to the dtype of its column.
-        If a row has only one rank of a pair.
-    """
+    """Return a frame with exactly the given columns, in their order and with their dtypes. `attrs` are kept."""
     import pandas as pd
 
     names = [column.name for column in columns]
@@ -431,17 +399,8 @@ def _empty(columns: tuple[Column, ...]) -> pd.DataFrame:
 
 
 def is_plain(results: pd.DataFrame) -> pd.Series[bool]:
-    """Select the rows of the normal load: all groups of the axis together, and no concurrent axis.
-
-    Use it to compare axes. Logs of other tools do not record the grouping, so their rows count as plain.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [("tp", "together", None), ("tp", "alone", None), ("tp", "together", "dp"), (None, None, None)]
-    >>> is_plain(pd.DataFrame(rows, columns=["axis", "grouping", "concurrent_axis"])).tolist()
-    [True, False, False, True]
-    """
+    """Select the rows of the normal load: all groups of the axis together, and no concurrent axis."""
+    # Logs of other tools do not record the grouping, so their rows count as plain.
     together = results["grouping"].isna() | results["grouping"].eq("together").fillna(value=False).astype(bool)
     return together & results["concurrent_axis"].isna()
 
@@ -466,19 +425,10 @@ def plain_key(key: Iterable[Any]) -> tuple[Any, ...]:
 def numbered_rows(
     frame: pd.DataFrame, names: Sequence[str]
 ) -> tuple[np.ndarray[Any, np.dtype[np.intp]], list[tuple[Any, ...]]]:
-    """Number rows by their values in some columns, in the order of their first rows, and return numbers and values.
-
-    A missing value is None, which equals itself. This is ten times as fast as a tuple of Python objects per row.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> numbers, keys = numbered_rows(pd.DataFrame({"axis": ["tp", None, "tp"], "root": [0, 0, 0]}), ["axis", "root"])
-    >>> numbers.tolist(), keys
-    ([0, 1, 0], [('tp', 0), (None, 0)])
-    """
+    """Number rows by their values in some columns, in the order of their first rows. Returns numbers and values."""
     import pandas as pd
 
+    # Ten times as fast as a tuple of Python objects per row. A missing value is None, which equals itself.
     numbers, columns = np.zeros(len(frame), dtype=np.intp), []
     for name in names:
         codes, values = frame[name].factorize()  # -1 for a missing value

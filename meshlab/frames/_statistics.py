@@ -17,26 +17,13 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Summary statistics of a set of times, in the unit of the times. NaN if there are too few times.
-
-    Parameters
-    ----------
-    n : int
-        Number of times.
-    median : float
-        The median.
-    lo, hi : float
-        Bounds of the 95 % confidence interval of the median. Needs 6 times.
-    p95, p99 : float
-        The 95th percentile, which needs 20 times, and the 99th, which needs 100.
-    min, max : float
-        The extremes.
-    """
+    """Summary statistics of times, in their unit. NaN if there are too few times."""
 
     n: int
     median: float
     lo: float
     hi: float
+    """Bounds of the 95 % confidence interval of the median."""
     p95: float
     p99: float
     min: float
@@ -44,33 +31,15 @@ class Summary:
 
 
 def median_interval(values: Floats) -> tuple[float, float]:
-    """Return the 95 % confidence interval of the median, from order statistics.
-
-    The interval is nonparametric. Its bounds are the values at the ranks (n − 1.96 √n) / 2 and 1 + (n + 1.96 √n) / 2,
-    rounded outwards (T. Hoefler and R. Belli, Scientific Benchmarking of Parallel Computing Systems, SC'15, rule 5).
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        The samples, shape (n,).
-
-    Returns
-    -------
-    lo, hi : float
-        The bounds, in the unit of the samples. NaN for fewer than 6 samples.
-
-    Examples
-    --------
-    >>> median_interval(np.arange(100.0))
-    (39.0, 60.0)
-    """
+    """Return the bounds of the nonparametric 95 % confidence interval of the median. NaN for fewer than 6 samples."""
     n = len(values)
     if n < FEWEST_FOR_INTERVAL:
         return math.nan, math.nan
     ordered = np.sort(values)
     # The number of samples below the true median is binomial(n, 1/2), with a standard deviation of √n / 2, for any
     # distribution of the samples. So the median is between two order statistics that are 1.96 deviations around n / 2.
-    # Below 6 samples, even the extremes miss it with a probability of 2 / 2^n > 5 %.
+    # Below 6 samples, even the extremes miss it with a probability of 2 / 2^n > 5 %. See T. Hoefler and R. Belli,
+    # Scientific Benchmarking of Parallel Computing Systems, SC'15, rule 5.
     half = 1.96 * math.sqrt(n)
     lower = max(math.floor((n - half) / 2), 1)
     upper = min(math.ceil(1 + (n + half) / 2), n)
@@ -78,14 +47,7 @@ def median_interval(values: Floats) -> tuple[float, float]:
 
 
 def summarise(values: npt.ArrayLike) -> Summary:
-    """Compute the summary statistics of times.
-
-    Examples
-    --------
-    >>> summary = summarise([3.0, 1.0, 2.0])
-    >>> summary.median, summary.min, summary.max, summary.p95
-    (2.0, 1.0, 3.0, nan)
-    """
+    """Compute the summary statistics of times."""
     times: Floats = np.asarray(values, dtype=np.float64)
     n = len(times)
     if not n:
@@ -114,25 +76,7 @@ def is_precise(values: npt.NDArray[Any], precision: float) -> bool:
 
 
 def spike_limit(values: npt.NDArray[Any]) -> float:
-    """Return the time above which a batch is a spike: the median plus five median absolute deviations.
-
-    A deviation of less than one percent of the median is replaced by one percent of the median.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        The samples, shape (n,).
-
-    Returns
-    -------
-    float
-        The limit, in the unit of the samples. NaN without samples.
-
-    Examples
-    --------
-    >>> spike_limit(np.array([9.0, 10.0, 11.0, 10.0, 30.0])), round(spike_limit(np.full(9, 10.0)), 3)
-    (15.0, 10.5)
-    """
+    """Return the time above which a batch is a spike: the median plus five median absolute deviations."""
     if not len(values):
         return math.nan
     # The median absolute deviation instead of the standard deviation: up to half of the samples may be spikes without
@@ -143,23 +87,7 @@ def spike_limit(values: npt.NDArray[Any]) -> float:
 
 
 def leading_warmup(values: npt.NDArray[Any]) -> int:
-    """Return the number of leading batches that are slow compared with the later half, up to a quarter of all batches.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        The samples in the order in which they were measured, shape (n,).
-
-    Returns
-    -------
-    int
-        The number of consecutive slow batches, from the first. 0 for fewer than 12 samples.
-
-    Examples
-    --------
-    >>> leading_warmup(np.array([50.0, 30.0] + 10 * [10.0])), leading_warmup(np.array(12 * [10.0]))
-    (2, 0)
-    """
+    """Return the number of leading batches, at most a quarter of all, that are slow compared with the later half."""
     n = len(values)
     if n < 2 * FEWEST_FOR_INTERVAL:
         return 0
@@ -171,22 +99,13 @@ def leading_warmup(values: npt.NDArray[Any]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Modes:
-    """Two distinct levels of a set of times.
-
-    Parameters
-    ----------
-    fast, slow : float
-        The median of the times of each level, in the unit of the times.
-    limit : float
-        The boundary: larger times belong to the slow level.
-    slow_share : float
-        Share of the times that belong to the slow level.
-    """
+    """Two distinct levels of times: the median of each, and the boundary between them, in the unit of the times."""
 
     fast: float
     slow: float
     limit: float
     slow_share: float
+    """The share of the times that belong to the slow level."""
 
 
 _LEAST_SHARE = 0.1  # fewer slow batches are spikes
@@ -195,35 +114,13 @@ _MODES_Z = 2.0  # 2.3 %, one-sided
 
 
 def find_modes(values: npt.NDArray[Any]) -> Modes | None:
-    """Split times into a fast and a slow level, or return None if there is no evidence of two levels.
-
-    The logarithms of the times are split where the variance within both parts is smallest (N. Otsu, A Threshold
-    Selection Method from Gray-Level Histograms, 1979), with at least 10 % of the times in each part. Three intervals of
-    equal width are then compared: one around the median of each part, and one halfway between them. If the times had
-    a single mode, with any shape, the middle interval would be at least as probable as one of the others. So there are
-    two modes if it has significantly fewer times than both of them, in two sign tests at 2.3 %. Both must be
-    significant, so the error rate is at most that of one test (R. L. Berger, Multiparameter Hypothesis Testing and
-    Acceptance Sampling, 1982). The slow level must also be at least 5 % slower.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        The samples, positive, shape (n,).
-
-    Returns
-    -------
-    Modes or None
-        The levels. None for fewer than 20 samples.
-
-    Examples
-    --------
-    >>> times = np.random.default_rng(0).lognormal(0, 0.02, 40)
-    >>> find_modes(times) is None
-    True
-    >>> times[::3] *= 1.5
-    >>> round(find_modes(times).slow_share, 2)
-    0.35
-    """
+    """Split times into a fast and a slow level, or return None if there is no evidence of two levels."""
+    # The logarithms are split where the variance within both parts is smallest (N. Otsu, A Threshold Selection Method
+    # from Gray-Level Histograms, 1979). Three intervals of equal width are then compared: one around the median of each
+    # part, and one halfway between them. If the times had a single mode, with any shape, the middle one would be at
+    # least as probable as one of the others. So there are two modes if it has significantly fewer times than both, in
+    # two sign tests. Both must be significant, so the error rate is at most that of one test (R. L. Berger,
+    # Multiparameter Hypothesis Testing and Acceptance Sampling, 1982).
     n = len(values)
     if n < FEWEST_FOR_SHAPE or not (values > 0).all():
         return None
@@ -262,30 +159,10 @@ _TREND_Z = 2.576  # 1 %, two-sided
 
 
 def relative_trend(values: npt.NDArray[Any]) -> float:
-    """Return the relative change of times from the first to the last one, or NaN if it is not significant.
-
-    The times are cut into at most 12 consecutive blocks, whose medians are nearly independent even if successive times
-    are not. The Mann-Kendall test (H. B. Mann, Nonparametric Tests Against Trend, 1945) decides whether the medians
-    rise or fall, at a level of 1 %. The change is the Theil-Sen slope (P. K. Sen, 1968) of their logarithms, from the
-    first to the last value.
-
-    Parameters
-    ----------
-    values : numpy.ndarray
-        The samples in the order in which they were measured, positive, shape (n,).
-
-    Returns
-    -------
-    float
-        The relative change: 0.1 is 10 % slower at the end. NaN for fewer than 20 samples.
-
-    Examples
-    --------
-    >>> round(relative_trend(np.linspace(100, 120, 40)), 2)
-    0.2
-    >>> relative_trend(np.random.default_rng(0).lognormal(0, 0.1, 40))
-    nan
-    """
+    """Return the relative change of times from the first to the last one, or NaN if it is not significant."""
+    # The medians of consecutive blocks are nearly independent even if successive times are not. The Mann-Kendall test
+    # (H. B. Mann, Nonparametric Tests Against Trend, 1945) decides whether they rise or fall, and the Theil-Sen slope
+    # (P. K. Sen, 1968) of their logarithms is the change. Neither assumes a distribution or a shape of the trend.
     n = len(values)
     if n < FEWEST_FOR_SHAPE or not (values > 0).all():
         return math.nan

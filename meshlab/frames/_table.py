@@ -26,40 +26,29 @@ _SPACE = "\N{FIGURE SPACE}"  # as wide as a digit, so that decimal points align 
 
 @dataclass(frozen=True, slots=True)
 class TablePart:
-    """One table: message sizes down, collectives across.
-
-    Parameters
-    ----------
-    title : str
-        Axis, groups, system, mode and element type.
-    collectives : tuple of str
-        The names of the columns.
-    sizes : tuple of str
-        The names of the rows. Empty for functions, which have no sizes and one row.
-    cells : tuple of tuple of (float, float, str, float)
-        Per row and collective: time in µs and bus bandwidth in GB/s of the slowest group, the status, and the share of
-        the bound, NaN if it is unknown.
-    """
+    """One table: message sizes down, collectives across."""
 
     title: str
     collectives: tuple[str, ...]
     sizes: tuple[str, ...]
+    """The names of the rows. Empty for functions, which have no sizes and one row."""
     cells: tuple[tuple[tuple[float, float, str, float], ...], ...]
+    """Time in µs, bandwidth in GB/s, status and share of the bound of the slowest group, by row and collective."""
 
     def columns(self) -> list[tuple[str, str, list[str]]]:
         """Return the columns as name, unit and texts, with aligned decimal points."""
-        found = []
+        columns = []
         for number, name in enumerate(self.collectives):
             column = [row[number] for row in self.cells]
             times = [three_digits(time) if status == "ok" else status for time, _, status, _ in column]
             rates = [three_digits(rate) if status == "ok" else "" for _, rate, status, _ in column]
-            found.append((name, "µs", align_decimals(times)))
+            columns.append((name, "µs", align_decimals(times)))
             if self.sizes:
-                found.append(("", "GB/s", align_decimals(rates)))
+                columns.append(("", "GB/s", align_decimals(rates)))
             if self.sizes and self.has_bounds:
                 shares = ["" if math.isnan(share) else f"{100 * share:.0f}" for *_, share in column]
-                found.append(("", "% of bound", _justified(shares)))
-        return found
+                columns.append(("", "% of bound", _justified(shares)))
+        return columns
 
     @property
     def has_bounds(self) -> bool:
@@ -93,17 +82,7 @@ class TablePart:
 
 @dataclass(frozen=True, slots=True)
 class ResultsTable:
-    """Results as one table per axis. A console shows plain text, and a notebook shows HTML.
-
-    Parameters
-    ----------
-    parts : tuple of TablePart
-        The tables.
-    note : str, default ""
-        A line above the tables, such as the progress of a run that has not ended.
-    below : tuple of str, default ()
-        Sentences below the tables, such as the reasons of bounds.
-    """
+    """Tables of results, with a line above them and sentences below. `str()` and Jupyter show them."""
 
     parts: tuple[TablePart, ...]
     note: str = ""
@@ -123,32 +102,18 @@ class ResultsTable:
 
 
 def results_table(results: pd.DataFrame, *, with_system: bool = True) -> ResultsTable:
-    """Arrange results as one table per axis: sizes down, and time and bus bandwidth of each collective across.
-
-    Several groups of an axis become one cell, that of the slowest. A cell that is wrong or missing shows its status.
-
-    Parameters
-    ----------
-    results : pandas.DataFrame
-        A results frame, see `meshlab.frames.RESULTS`. It may have a column ``of_bound``.
-    with_system : bool, default True
-        Whether the titles name the measured system.
-
-    Returns
-    -------
-    ResultsTable
-    """
+    """Arrange results as one table per axis: sizes down, and time and bus bandwidth of each collective across."""
     if results.empty:
         return ResultsTable(())
     where = f" · {results.attrs.get('where') or results['source'].iloc[0]}" if with_system else ""
     # A collective without a reduction shares the table of those that reduce, if there is only one operation.
     ops = results["op"].dropna().unique()
-    shown = results.assign(
+    labelled = results.assign(
         label=axis_labels(results).fillna("all ranks"), op=results["op"].fillna(ops[0] if len(ops) == 1 else "")
     )
-    is_function = shown["size_bytes"].isna()
+    is_function = labelled["size_bytes"].isna()
     parts = []
-    for (label, mode, dtype, op, in_place, *options), rows in shown[~is_function].groupby(
+    for (label, mode, dtype, op, in_place, *options), rows in labelled[~is_function].groupby(
         ["label", "mode", "dtype", "op", "in_place", *OPTIONS], dropna=False, sort=False
     ):
         element = f"{dtype}, {op}" if op else str(dtype)
@@ -157,7 +122,7 @@ def results_table(results: pd.DataFrame, *, with_system: bool = True) -> Results
         title = f"{label} · {_groups(rows)}{where} · {mode}{chosen} · {element}{place}"
         sizes = sorted(rows["size_bytes"].unique())
         parts.append(_part(title, rows, tuple(sizes)))
-    for (label, mode), rows in shown[is_function].groupby(["label", "mode"], dropna=False, sort=False):
+    for (label, mode), rows in labelled[is_function].groupby(["label", "mode"], dropna=False, sort=False):
         parts.append(_part(f"{label} · {_groups(rows)}{where} · {mode}", rows, ()))
     return ResultsTable(tuple(parts))
 
@@ -185,28 +150,22 @@ _Cell = tuple[float, float, str, float]
 
 def _cells(rows: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], _Cell]:
     """Return the cell of each combination of keys: the first row that is not ok, or else the slowest one."""
-    found: dict[tuple[Any, ...], _Cell] = {}
-    numbers, known = numbered_rows(rows, keys)
+    cells: dict[tuple[Any, ...], _Cell] = {}
+    numbers, keys_of = numbered_rows(rows, keys)
     times, rates = (rows[name].to_numpy("float64", na_value=math.nan) for name in ("time_us", "busbw_gbs"))
     shares = rows["of_bound"].to_numpy("float64", na_value=math.nan) if "of_bound" in rows else rates * math.nan
     statuses = rows["status"].fillna("ok").tolist()
     columns = numbers.tolist(), times.tolist(), rates.tolist(), statuses, shares.tolist()
     for number, time_us, busbw, status, share in zip(*columns, strict=True):
-        cell = found.get(known[number])
+        cell = cells.get(keys_of[number])
         if cell is None or (cell[2] == "ok" and (status != "ok" or time_us > cell[0])):
             is_ok = status == "ok"
-            found[known[number]] = (time_us, busbw, "ok", share) if is_ok else (math.nan, math.nan, status, math.nan)
-    return found
+            cells[keys_of[number]] = (time_us, busbw, "ok", share) if is_ok else (math.nan, math.nan, status, math.nan)
+    return cells
 
 
 def three_digits(value: float) -> str:
-    """Format a number with three significant digits, so that 0.0004 GB/s does not become zero.
-
-    Examples
-    --------
-    >>> three_digits(1234.5), three_digits(12.345), three_digits(0.000456), three_digits(float("nan"))
-    ('1,234', '12.3', '0.000456', '–')
-    """
+    """Format a number with three significant digits, so that 0.0004 GB/s does not become zero."""
     if math.isnan(value):
         return "–"
     digits = 0 if value == 0 else min(max(0, 2 - math.floor(math.log10(abs(value)))), 9)
@@ -214,13 +173,7 @@ def three_digits(value: float) -> str:
 
 
 def align_decimals(texts: Sequence[str]) -> list[str]:
-    """Pad strings to one width, with the decimal points of all numbers below each other.
-
-    Examples
-    --------
-    >>> align_decimals(["1,234", "12.3", "wrong"])
-    ['1,234  ', '   12.3', '  wrong']
-    """
+    """Pad strings to one width, with the decimal points of all numbers below each other."""
     behind = [len(text) - text.index(".") if "." in text else 0 for text in texts]
     is_number = [text[:1].isdecimal() or text[:1] == "-" for text in texts]
     most = max(behind, default=0)
@@ -238,14 +191,14 @@ def _justified(texts: Sequence[str]) -> list[str]:
 
 def run_html(run: RunData, figure: str = "") -> str:
     """Write a run as HTML that needs no JavaScript: state, progress, error, a figure and the results."""
-    now = run.progress
-    times = f"{format_seconds(now.elapsed_s)} elapsed"
+    progress = run.progress
+    times = f"{format_seconds(progress.elapsed_s)} elapsed"
     if not run.has_ended:
-        times += f", about {format_seconds(now.left_s)} left"
-    status = f"{run.state} · {now.done} of {now.total} steps · {times}"
-    parts = [markup.bar(now.done / max(now.total, 1), status)]
-    if now.step:
-        parts.append(f"<div>{markup.escape(now.step)}</div>")
+        times += f", about {format_seconds(progress.left_s)} left"
+    status = f"{run.state} · {progress.done} of {progress.total} steps · {times}"
+    parts = [markup.bar(progress.done / max(progress.total, 1), status)]
+    if progress.step:
+        parts.append(f"<div>{markup.escape(progress.step)}</div>")
     if run.error is not None:
         parts.append(f'<div class="ml-bad">{markup.escape(str(run.error).splitlines()[0])}</div>')
         explanation = run.error.explain() if isinstance(run.error, EngineError) else None

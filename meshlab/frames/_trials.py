@@ -101,34 +101,14 @@ _BUFFERS = {"symmetric": "symmetric window", "registered": "registered buffers"}
 
 
 def as_trials(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a frame with exactly the columns of `TRIALS`. Missing buffers become plain.
-
-    Raises
-    ------
-    BenchError
-        If the frame has an unknown column, or a value cannot be converted.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> as_trials(pd.DataFrame({"collective": ["all_reduce"], "time_us": [5.9]}))["buffers"].tolist()
-    ['plain']
-    """
+    """Return a frame with exactly the columns of `TRIALS`. Missing buffers become plain."""
     trials = conform(frame, TRIALS).reset_index(drop=True)
     trials["buffers"] = trials["buffers"].fillna("plain")
     return trials
 
 
 def is_default(frame: pd.DataFrame) -> npt.NDArray[np.bool_]:
-    """Select the rows of the default: plain buffers, and everything else chosen by the library.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> rows = [{"max_ctas": 4}, {"buffers": "symmetric"}, {}]
-    >>> is_default(as_trials(pd.DataFrame(rows, index=range(3)))).tolist()
-    [False, False, True]
-    """
+    """Select the rows of the default: plain buffers, and everything else chosen by the library."""
     others = [name for name in OPTION if name != "buffers"]
     plain = frame["buffers"].fillna("plain").eq("plain").to_numpy(bool)
     return np.asarray(plain & frame[others].isna().all(axis=1).to_numpy(bool))

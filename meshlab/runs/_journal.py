@@ -30,33 +30,17 @@ _MOST_VALUES = 100_000_000
 
 
 class Journal:
-    """A journal that is open for writing. It is locked as long as this process exists.
-
-    Parameters
-    ----------
-    path : pathlib.Path
-        The file, which must not exist.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be created.
-    """
+    """A journal that is open for writing. It is locked as long as this process exists."""
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
+        # A file descriptor without a buffer: after a crash of the process, every complete record is in the file.
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW, 0o666)
         self._size = self._n_records = 0
         try_lock(self._file)
 
     def append(self, rows: Sequence[Row], samples: Sequence[Columns], facts: Mapping[str, Any]) -> None:
-        """Append a record: rows, samples, and what has changed in the description of the run.
-
-        Raises
-        ------
-        OSError
-            If it cannot be written, for example because the disk is full. The record is then not in the file.
-        """
+        """Append a record: rows, samples, and the changes in the description of the run."""
         record = {
             "number": self._n_records,
             "facts": facts,
@@ -70,7 +54,7 @@ class Journal:
             while written < len(line):
                 written += os.write(self._file, line[written:])
         except OSError:
-            # Later records must not follow a part of this one.
+            # The disk may be full. Later records must not follow a part of this one, which would damage both.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._file, self._size)
             raise
@@ -84,40 +68,24 @@ class Journal:
 
 @dataclass(slots=True)
 class JournalContent:
-    """The content of a journal.
-
-    Parameters
-    ----------
-    rows, samples : list
-        All rows and samples, in the order in which they were measured.
-    facts : dict
-        The latest description of the run, as far as the journal has it, and the lines of the log.
-    n_cut_off : int
-        1 if the last record is incomplete, or else 0.
-    n_damaged : int
-        Number of other records that are damaged or missing.
-    """
+    """The content of a journal, in the order in which it was measured."""
 
     rows: list[Row] = field(default_factory=list)
     samples: list[Columns] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=lambda: {"log": []})
+    """The latest description of the run, as far as the journal has it, and the lines of the log."""
     n_cut_off: int = 0
+    """1 if the last record is incomplete, or else 0."""
     n_damaged: int = 0
+    """The number of other records that are damaged or missing."""
 
 
 def read_journal(path: Path) -> JournalContent:
-    """Read a journal, also while it is written.
-
-    Raises
-    ------
-    OSError
-        If the file cannot be read.
-    ValueError, KeyError, TypeError
-        If it was not written by a `Journal`.
-    """
-    found = JournalContent()
+    """Read a journal, also while it is written. A ValueError, KeyError or TypeError means that it is another file."""
+    content = JournalContent()
     *lines, last = read_file(path).split(b"\n")
-    found.n_cut_off = int(last != b"")
+    content.n_cut_off = int(last != b"")
+    # Records are numbered, so a gap reveals how many are damaged, whatever the damage did to the line breaks.
     n_expected = n_bad = 0
     for line in lines:
         checksum, _, text = line.partition(b" ")
@@ -125,15 +93,15 @@ def read_journal(path: Path) -> JournalContent:
             n_bad += 1
             continue
         record = parse_json(text.decode(), file=str(path))
-        found.n_damaged += record["number"] - n_expected
+        content.n_damaged += record["number"] - n_expected
         n_expected, n_bad = record["number"] + 1, 0
-        found.rows += record["rows"]
-        found.samples += [{name: _unpacked(column) for name, column in part.items()} for part in record["samples"]]
+        content.rows += record["rows"]
+        content.samples += [{name: _unpacked(column) for name, column in part.items()} for part in record["samples"]]
         facts = record["facts"]
-        found.facts["log"] += facts.pop("log", [])
-        found.facts |= facts
-    found.n_damaged += n_bad  # at the end, no later number reveals how many there were
-    return found
+        content.facts["log"] += facts.pop("log", [])
+        content.facts |= facts
+    content.n_damaged += n_bad  # at the end, no later number reveals how many there were
+    return content
 
 
 def is_journal_open(path: Path) -> bool:

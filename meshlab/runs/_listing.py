@@ -61,26 +61,16 @@ def list_runs(folder: str | Path) -> pd.DataFrame:
     root = Path(folder)
     if not is_folder(root):
         raise ParseError(f"{folder} is not a folder", file=str(folder))
-    found = sorted(_documents(root), key=lambda pair: str(pair[1].get("started_at")), reverse=True)[:_MOST_RUNS]
+    documents = sorted(_documents(root), key=lambda pair: str(pair[1].get("started_at")), reverse=True)[:_MOST_RUNS]
     rows = []
-    for path, document in found:
+    for path, document in documents:
         with suppress(KeyError, TypeError, ValueError, AttributeError, ParseError):  # not a run, or a broken one
             is_complete = document.get("journal") is None  # otherwise it is being measured, or was interrupted
             rows.append(_row(path, document) if is_complete else summarise_run(load(path)) | {"folder": str(path)})
     return pd.DataFrame(rows, columns=[*_COLUMNS])
 
 
-_COLUMNS = (
-    "folder",
-    "run_id",
-    "state",
-    "started_at",
-    "where",
-    "mesh",
-    "collectives",
-    "n_done",
-    "best_gbs",
-)
+_COLUMNS = ("folder", "run_id", "state", "started_at", "where", "mesh", "collectives", "n_done", "best_gbs")
 
 
 def summarise_run(run: RunData) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The shapes of what identifies somebody in a text: addresses, serial numbers, secrets, and names after known words."""
+"""The shapes of identifying parts of a text: addresses, serial numbers, secrets, and names after known words."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ IPV6 = re.compile(
 VERSION_BEFORE = re.compile(
     r"(?i)(?:versions?|release|driver|firmware|vbios|cuda|cudnn|cublas\w*|nccl|ucx|ofed|[=~<>]=)[\"']?[ :=v-]*\Z"
 )
-"""What is before a version of four numbers, which looks like an address."""
+"""The word before a version of four numbers, which looks like an address."""
 
 # -- users and hosts ---------------------------------------------------------------------------------------------------
 
@@ -194,4 +194,4 @@ redhat.com w3.org jupyter.org matplotlib.org numpy.org pydata.org stackoverflow.
 docs.aws.amazon.com docs.cloud.google.com cloud.google.com zeromq.org ietf.org rfc-editor.org jax.dev
 """
 PUBLIC_DOMAINS = tuple(_PUBLIC.split())
-"""Sites of documentation and software, which identify nobody."""
+"""Sites of documentation and software, which do not identify a person."""

@@ -16,25 +16,7 @@ from meshlab.runs._store import check_free, open_run, run_id_in, save, save_ende
 
 
 class Recorder:
-    """Writes a run to a folder: its rows after every step, and the complete run when it ends.
-
-    A problem, such as a full disk, never stops the run. Its rows stay in memory, and the recorder tries again after the
-    next step.
-
-    Parameters
-    ----------
-    data : RunData
-        The run.
-    folder : pathlib.Path
-        The folder.
-    overwrite : bool, default False
-        Whether to replace a different run in the folder. It is replaced when the first step has been measured.
-
-    Raises
-    ------
-    BenchError
-        If the folder holds a different run or one that is being measured, or cannot be written.
-    """
+    """Writes a run to a folder: its rows after every step, and the complete run when it ends."""
 
     def __init__(self, data: RunData, folder: Path, *, overwrite: bool = False) -> None:
         check_free(folder, data.run_id, overwrite=overwrite)
@@ -57,13 +39,8 @@ class Recorder:
         return self._journal is not None and not self._has_finished
 
     def start(self) -> None:
-        """Write the run without the rows that will be measured, unless that would replace a different run.
-
-        Raises
-        ------
-        BenchError
-            If the folder cannot be written.
-        """
+        """Write the run without the rows that will be measured, unless that would replace a different run."""
+        # A different run is replaced only by measurements, and not by a run that fails before its first step.
         with self._lock:
             if not self._would_replace():
                 self._open()
@@ -81,6 +58,7 @@ class Recorder:
                 else:
                     return
             except Exception as error:
+                # A problem such as a full disk must not stop the run. Its rows stay in memory for the next attempt.
                 reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
                 self._report(f"cannot write the rows to {self.folder}: {reason}; the run continues in memory")
             else:
@@ -123,12 +101,12 @@ class Recorder:
         is_described = all(new is old for new, old in zip(described, self._described, strict=True))
         if not rows and not samples and n_log == self._n_log and is_described:
             return
-        now = data.progress
+        progress = data.progress
         facts: dict[str, Any] = {
             "state": data.state,
             "error": None if data.error is None else explained_text(data.error),
-            "n_done": now.done,
-            "elapsed_s": now.elapsed_s,
+            "n_done": progress.done,
+            "elapsed_s": progress.elapsed_s,
             "log": data.log[self._n_log : n_log],
         }
         if not is_described:
@@ -141,9 +119,7 @@ class Recorder:
         """Warn about a problem once, until it is solved."""
         if not self.problem:
             self._data.note(problem)
-            with contextlib.suppress(
-                UserWarning
-            ):  # warnings may be errors, which must not end the thread that measures
+            with contextlib.suppress(UserWarning):  # as an error, it would end the thread that measures
                 warnings.warn(problem, stacklevel=2)
         self.problem = problem
 

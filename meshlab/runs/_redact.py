@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-# Words that are also names of hosts, accounts, keys or columns somewhere, and that identify nobody.
+# Words that are also names of hosts, accounts, keys or columns somewhere, and that do not identify a person.
 _COMMON_WORDS = """
 localhost localdomain host hosts hostname node nodes gpu gpus cpu cpus cuda rank ranks world
 server client machine machines master worker workers login head compute cluster local remote unknown none null true
@@ -90,26 +90,10 @@ _LISTED = re.compile(r"[^,\[\]]{1,300}(?:\[[^\[\]]{0,2000}\][^,\[\]]{0,100})*")
 
 
 class Redactor:
-    """Replaces names by keyed hashes. The key is random and not stored, so a hash cannot be reversed by trying names.
-
-    Parameters
-    ----------
-    hosts : iterable of str, default ()
-        Host names to replace, also without their domains, with other capitals, and with suffixes such as ``-ib0``.
-    users : iterable of str, default ()
-        User names to replace.
-    keep : iterable of str, default ()
-        Words that are never learned as names from a text, such as the axes of a mesh.
-
-    Examples
-    --------
-    >>> redactor = Redactor(["node7"])
-    >>> text = redactor.text("NODE7, GPU 0: node7-ib0 answers, node77 does not")
-    >>> "node7-" in text.lower(), "node77" in text, text.count("host-")
-    (False, True, 2)
-    """
+    """Replaces names by keyed hashes. `keep` are words that it never learns from a text, such as axes of a mesh."""
 
     def __init__(self, hosts: Iterable[str] = (), users: Iterable[str] = (), *, keep: Iterable[str] = ()) -> None:
+        # The key is not stored, so a hash cannot be reversed by trying names.
         self._key = secrets.token_bytes(16)
         self._keep = _COMMON | {name.lower() for name in (*CATALOG, *keep)}
         self._names: dict[str, tuple[str, str]] = {}  # in lower case, with the kind and the name that is hashed
@@ -139,7 +123,7 @@ class Redactor:
                     self._add_host(name)
             elif _USER_KEYS.match(key):
                 self._add("user", value)
-            # A log repeats its lines.
+            # A log repeats its lines, and the patterns take most of the time.
             self._learn_text("\n".join(dict.fromkeys(value.split("\n"))))
         elif isinstance(value, Mapping):
             for name, item in value.items():
@@ -159,23 +143,24 @@ class Redactor:
                 self._learn(getattr(value, item.name), item.name)
 
     def _learn_text(self, text: str) -> None:
-        for found in HOME.finditer(text):
-            self._add("user", found["user"], is_guess=True)
-        for found in CREDENTIALS.finditer(text):
-            self._add("user", found["user"], is_guess=True)
-        for found in USER_AT_HOST.finditer(text):
-            self._add("user", found["user"], is_guess=True)
-            self._add_host(found["host"], is_guess=True)
+        # A name that a shape shows is a guess. It is not added if it is a common word or a product, or contains a name
+        # that an earlier shape has shown.
+        for shape in (HOME, CREDENTIALS):
+            for match in shape.finditer(text):
+                self._add("user", match["user"], is_guess=True)
+        for match in USER_AT_HOST.finditer(text):
+            self._add("user", match["user"], is_guess=True)
+            self._add_host(match["host"], is_guess=True)
         for shape in USER_SHAPES:
-            for found in shape.finditer(text):
-                self._add("user", found["user"], is_guess=True)
+            for match in shape.finditer(text):
+                self._add("user", match["user"], is_guess=True)
         for shape in HOST_LISTS:
-            for found in shape.finditer(text):
-                for name in _LISTED.findall(found["hosts"]):
+            for match in shape.finditer(text):
+                for name in _LISTED.findall(match["hosts"]):
                     self._add_listed(name)
         for shape in HOST_SHAPES:
-            for found in shape.finditer(text):
-                self._add_host(found["host"], is_guess=True)
+            for match in shape.finditer(text):
+                self._add_host(match["host"], is_guess=True)
         for line in text.split("\n"):
             host = find_prefix(line[:400])[2]
             if host:
@@ -185,7 +170,7 @@ class Redactor:
         name = name.strip().strip(".")
         short, _, domain = name.partition(".")
         if not re.search(r"[^\W\d]", short) or (is_guess and _is_public(name)):
-            return  # an address, which has a shape of its own, or a public site
+            return  # an address, which has its own shape, or a public site
         self._add("host", short, is_guess=is_guess)
         if "." in domain or (domain and domain.lower() not in _FILE_SUFFIXES | self._keep):
             self._add("domain", domain, is_guess=is_guess)
@@ -207,7 +192,7 @@ class Redactor:
     def _add(self, kind: str, name: str, *, is_guess: bool = False) -> None:
         name = name.strip()
         low = name.lower()
-        # One letter is a name of nobody, and as a number it would be found everywhere.
+        # A single letter identifies no one, and a number would be replaced everywhere.
         if len(name) < 2 or not re.search(r"[^\W\d]", name) or low in _COMMON:
             return
         # node7-ib0 is an interface of node7, which is replaced within it.
@@ -225,13 +210,13 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return a string in which hashes replace the names, addresses and serial numbers. Line breaks are kept."""
         if "PRIVATE KEY" in text:
-            text = PRIVATE_KEY.sub(lambda found: "[secret]" + "\n" * found[0].count("\n"), text)
+            text = PRIVATE_KEY.sub(lambda match: "[secret]" + "\n" * match[0].count("\n"), text)
         if "\n" not in text:
             return self._line(text)
         # A log repeats its lines.
         lines = text.split("\n")
-        known = {line: self._line(line) for line in dict.fromkeys(lines)}
-        return "\n".join(known[line] for line in lines)
+        redacted = {line: self._line(line) for line in dict.fromkeys(lines)}
+        return "\n".join(redacted[line] for line in lines)
 
     def _line(self, text: str) -> str:
         """Return a line in which hashes replace the names. The tests before the patterns only save time."""
@@ -245,7 +230,7 @@ class Redactor:
             text = OPTION_SECRET.sub(r"\g<key>\g<between>[secret]", text) if "-" in text else text
         if any(sign.isdecimal() for sign in text):
             text = self._without_numbers(text)
-        text = HOME.sub(lambda found: f"{found['folder']}user", text)
+        text = HOME.sub(lambda match: f"{match['folder']}user", text)
         if self._others:
             text = self._replace_others(text)
         if self._listed:
@@ -257,10 +242,10 @@ class Redactor:
     def _without_numbers(self, text: str) -> str:
         """Return a line in which hashes replace addresses and the identifiers of hardware."""
         if text.count("-") > 3:
-            text = UUID.sub(lambda found: f"{found['kind'] or 'uuid-'}{self._hash(found['uuid'])}", text)
+            text = UUID.sub(lambda match: f"{match['kind'] or 'uuid-'}{self._hash(match['uuid'])}", text)
         for kind, pattern in HARDWARE_IDS.items():
-            text = pattern.sub(lambda found, kind=kind: f"{kind}-{self._hash(found[0])}", text)  # type: ignore[misc]
-        text = SERIAL.sub(lambda found: f"{found['key']}serial-{self._hash(found['serial'])}", text)
+            text = pattern.sub(lambda match, kind=kind: f"{kind}-{self._hash(match[0])}", text)  # type: ignore[misc]
+        text = SERIAL.sub(lambda match: f"{match['key']}serial-{self._hash(match['serial'])}", text)
         text = IPV6.sub(self._address, text) if text.count(":") > 1 else text
         return IPV4.sub(self._address, text) if text.count(".") > 2 else text
 
@@ -269,52 +254,55 @@ class Redactor:
             # The longest name first, because the alternatives of a regular expression are tried in order.
             longest_first = sorted(map(re.escape, self._others), key=len, reverse=True)
             self._other_names = re.compile(rf"(?<!\w)(?:{'|'.join(longest_first)})(?!\w)")
-        return self._other_names.sub(lambda found: f"{self._others[found[0]]}-{self._hash(found[0])}", text)
+        return self._other_names.sub(lambda match: f"{self._others[match[0]]}-{self._hash(match[0])}", text)
 
     def _replace_listed(self, text: str) -> str:
         if self._listed_names is None:
             stems = "|".join(sorted(map(re.escape, self._listed), key=len, reverse=True))
             self._listed_names = re.compile(rf"(?i)(?<![^\W_])(?:{stems})\d+(?![^\W_])")
-        return self._listed_names.sub(lambda found: self._hashed("host", found[0].lower()), text)
+        return self._listed_names.sub(lambda match: self._hashed("host", match[0].lower()), text)
 
-    def _bracketed(self, found: re.Match[str]) -> str:
+    def _bracketed(self, match: re.Match[str]) -> str:
         """Replace the stem of a list of hosts, such as node[1-4,7] of Slurm."""
-        if found["stem"].lower() not in self._stems:
-            return found[0]
-        return f"host-{self._hash(found['stem'].lower())}{found['numbers']}"
+        if match["stem"].lower() not in self._stems:
+            return match[0]
+        return f"host-{self._hash(match['stem'].lower())}{match['numbers']}"
 
-    def _address(self, found: re.Match[str]) -> str:
+    def _address(self, match: re.Match[str]) -> str:
         try:
-            address = ipaddress.ip_address(found["address"])
+            address = ipaddress.ip_address(match["address"])
         except ValueError:  # a version, a time or a list of numbers
-            return found[0]
+            return match[0]
         if address.is_loopback or address.is_unspecified or str(address).startswith("255."):
-            return found[0]
-        start = found.start()
-        if address.version == 4 and VERSION_BEFORE.search(found.string, max(0, start - 32), start):
-            return found[0]
-        interface = found["interface"] if address.version == 6 else None
+            return match[0]
+        start = match.start()
+        if address.version == 4 and VERSION_BEFORE.search(match.string, max(0, start - 32), start):
+            return match[0]
+        interface = match["interface"] if address.version == 6 else None
         return f"{interface or ''}address-{self._hash(str(address))}"
 
-    def _word(self, found: re.Match[str]) -> str:
+    def _word(self, match: re.Match[str]) -> str:
         """Replace the names within a word, which separators divide into parts: mgmt-node7-ib0.cluster."""
-        word: str = found[0]
+        word: str = match[0]
         low = word.lower()
-        known = self._names.get(low)
-        if known is not None:
-            return self._hashed(*known)
-        starts = [0, *(match.end() for match in re.finditer(r"[-_.]+", low))]
-        if len(starts) == 1:
+        name = self._names.get(low)
+        if name is not None:
+            return self._hashed(*name)
+        separators = list(re.finditer(r"[-_.]+", low))
+        if not separators:
             return word
-        ends = [*(match.start() for match in re.finditer(r"[-_.]+", low)), len(low)]
+        # The first of the longest names wins. A set of the first parts of all names keeps this fast: most words of a
+        # log have no name, and are not compared with any.
+        starts = [0, *(separator.end() for separator in separators)]
+        ends = [*(separator.start() for separator in separators), len(low)]
         done, pieces, index = 0, [], 0
         while index < len(starts):
             if low[starts[index] : ends[index]] in self._first_parts:
                 for last in range(len(ends) - 1, index - 1, -1):
-                    known = self._names.get(low[starts[index] : ends[last]])
-                    if known is not None:
-                        end = self._end_of_name(low, known[0], ends[last])
-                        pieces += [word[done : starts[index]], self._hashed(*known)]
+                    name = self._names.get(low[starts[index] : ends[last]])
+                    if name is not None:
+                        end = self._end_of_name(low, name[0], ends[last])
+                        pieces += [word[done : starts[index]], self._hashed(*name)]
                         done, index = end, last
                         break
             index += 1
@@ -334,10 +322,7 @@ class Redactor:
         return f"{kind}-{self._hash(name)}"
 
     def anything(self, value: Any) -> Any:
-        """Return nested mappings, sequences, dataclasses, meshes and frames in which hashes replace the names.
-
-        Values without strings are returned as they are.
-        """
+        """Return nested mappings, sequences, dataclasses, meshes and frames in which hashes replace the names."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, Mapping):
@@ -367,7 +352,7 @@ class Redactor:
         for item in fields(value):
             old = getattr(value, item.name)
             new = self.anything(old) if item.init else old
-            if new is not old and not _same(new, old):
+            if new is not old and not _are_equal(new, old):
                 changed[item.name] = new
         return replace(value, **changed) if changed else value
 
@@ -393,13 +378,10 @@ class Redactor:
         return new
 
     def mesh(self, mesh: DeviceMesh, others: Iterable[str] = ()) -> tuple[DeviceMesh, dict[str, str]]:
-        """Return a mesh without names in its axes and groups, and the new name of each axis and group that changed.
-
-        `others` are further identifiers that change in the same way, such as the names of functions.
-        """
-        own = [axis.name for axis in mesh.axes] + [group.name for group in mesh.custom_groups]
-        # Names of axes and groups are identifiers.
-        renamed = {name: self.text(name).replace("-", "_") for name in (*own, *others) if self.text(name) != name}
+        """Return a mesh with hashes in its axes and groups, and the new names, also of `others` such as functions."""
+        names = [axis.name for axis in mesh.axes] + [group.name for group in mesh.custom_groups]
+        # Names of axes and groups are identifiers, which have no dashes.
+        renamed = {name: self.text(name).replace("-", "_") for name in (*names, *others) if self.text(name) != name}
         if not renamed:
             return mesh, {}
         document = mesh_to_document(mesh)
@@ -409,8 +391,7 @@ class Redactor:
         new = mesh_from_document(document)
         for axis in mesh.axes:
             if axis.name in renamed:
-                names = zip(mesh[axis.name].names, new[renamed[axis.name]].names, strict=True)
-                renamed |= dict(names)
+                renamed |= dict(zip(mesh[axis.name].names, new[renamed[axis.name]].names, strict=True))
         return new, renamed
 
     def _hash(self, name: str) -> str:
@@ -446,18 +427,7 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
 def redactor_of(
     run: RunData | None, *others: Any, hosts: Iterable[str] = (), mesh: DeviceMesh | None = None
 ) -> Redactor:
-    """Return a redactor that has learned the names in a run, in other values, and of the user of this process.
-
-    Parameters
-    ----------
-    run : RunData or None
-    *others : objects
-        Further values that are redacted together with the run, such as a cluster, a tuning or a title.
-    hosts : iterable of str, default ()
-        Further host names.
-    mesh : DeviceMesh, optional
-        A mesh whose names stay readable. By default that of the run.
-    """
+    """Return a redactor with the names in a run and other values, and of the user. The names in `mesh` are kept."""
     mesh = mesh if run is None else run.mesh
     keep = set() if mesh is None else {axis.name for axis in mesh.axes} | {group.name for group in mesh.custom_groups}
     users = [current_user(), Path.home().name]
@@ -489,8 +459,8 @@ def _texts_in(column: pd.Series[Any]) -> list[str]:
     return list(dict.fromkeys(item for item in column if isinstance(item, str))) if column.dtype.kind == "O" else []
 
 
-def _same(one: Any, other: Any) -> bool:
+def _are_equal(first: Any, second: Any) -> bool:
     try:
-        return bool(one == other)
+        return bool(first == second)
     except ValueError:  # arrays
         return False

@@ -14,15 +14,7 @@ import numpy as np
 from meshlab.base._errors import MeshlabError
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_size
-from meshlab.frames._schema import (
-    RESULTS,
-    SAMPLES,
-    bandwidth,
-    conform,
-    devices_frame,
-    empty_results,
-    empty_samples,
-)
+from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth, conform, devices_frame, empty_results, empty_samples
 from meshlab.frames._table import ResultsTable, results_table, run_html
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
@@ -99,7 +91,7 @@ class RunData:
     hosts : sequence of str, default ()
         The hosts of the ranks, and of the client.
     user : str, default ""
-        The name of the user who measured. It is recorded so that somebody else can redact it, and is not shown.
+        The name of the user who measured. It is recorded so that other users can redact it, and is not shown.
     devices : sequence of mapping, default ()
         Readings of the GPUs before and after the run, as rows of `RunData.devices`.
     environment : mapping of str to mapping, optional
@@ -168,9 +160,9 @@ class RunData:
         # Keep a frame that was read from disk, because its attrs may contain more than this class can restore.
         for name, frame in (("results", results), ("samples", samples)):
             if frame is not None:
-                kept = frame.copy()
-                kept.attrs = dict(frame.attrs) or self.attrs
-                self._frames[name] = (len(self._rows), kept)
+                copy = frame.copy()
+                copy.attrs = dict(frame.attrs) or self.attrs
+                self._frames[name] = (len(self._rows), copy)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_lock"}
@@ -237,28 +229,27 @@ class RunData:
         # A frame is built only if there are new rows, because a live view requests it several times per step. The
         # caller gets a copy, so that changes to it do not affect the run.
         with self._lock:
-            known = self._frames.get("results")
-            if known is None or known[0] != len(self._rows):
+            cached = self._frames.get("results")
+            if cached is None or cached[0] != len(self._rows):
                 frame = results_frame(self._rows, fixed=fixed, attrs=self.attrs)
                 for axis in frame["axis"].dropna().unique() if self.mesh.backends else ():
                     frame.loc[frame["axis"] == axis, "source"] = self.mesh.backend_of(axis) or self.source
-                known = len(self._rows), frame
-                self._frames["results"] = known
-            return self._copied(known[1])
+                cached = self._frames["results"] = len(self._rows), frame
+            return self._copied(cached[1])
 
     @property
     def samples(self) -> pd.DataFrame:
         """One row per launch, step, rank and batch, as far as measured."""
         with self._lock:
-            known = self._frames.get("samples")
-            if known is None or known[0] != len(self._rows):
-                known = len(self._rows), samples_frame(self._samples, fixed={"run_id": self.run_id}, attrs=self.attrs)
-                self._frames["samples"] = known
-            return self._copied(known[1])
+            cached = self._frames.get("samples")
+            if cached is None or cached[0] != len(self._rows):
+                frame = samples_frame(self._samples, fixed={"run_id": self.run_id}, attrs=self.attrs)
+                cached = self._frames["samples"] = len(self._rows), frame
+            return self._copied(cached[1])
 
-    def _copied(self, known: pd.DataFrame) -> pd.DataFrame:
+    def _copied(self, cached: pd.DataFrame) -> pd.DataFrame:
         """Return a copy of a frame, whose `attrs` may be older than the description of the system."""
-        frame = known.copy()
+        frame = cached.copy()
         frame.attrs = {**frame.attrs, **self.attrs, "progress": self.running_note}
         if not frame.attrs["progress"]:
             del frame.attrs["progress"]
@@ -288,8 +279,8 @@ class RunData:
         """The calibration that `meshlab.calibrate` made from this run, or None. It is saved with the run."""
         if isinstance(self._calibration, Mapping):  # as it was saved: most readers of a run do not need it
             self._calibration = self._calibration_from(self._calibration)
-        kept: Calibration | None = self._calibration
-        return kept
+        calibration: Calibration | None = self._calibration
+        return calibration
 
     @calibration.setter
     def calibration(self, calibration: Calibration | None) -> None:
@@ -312,8 +303,8 @@ class RunData:
     @property
     def running_note(self) -> str:
         """The progress of a run that has not ended, such as "running: 3 of 12 steps". Empty if it has."""
-        now = self.progress
-        return "" if self.has_ended else f"{self.state}: {now.done} of {now.total} steps"
+        progress = self.progress
+        return "" if self.has_ended else f"{self.state}: {progress.done} of {progress.total} steps"
 
     @property
     def alert(self) -> str:
@@ -509,11 +500,9 @@ class RunData:
     # -- display -------------------------------------------------------------------------------------------------------
 
     def __repr__(self) -> str:
-        now = self.progress
+        progress = f"{self.progress.done} of {self.progress.total} steps"
         wrong = ", with WRONG results" if self.alert else ""
-        return (
-            f"<{type(self).__name__} {self.run_id}: {self.state}, {now.done} of {now.total} steps, {self.where}{wrong}>"
-        )
+        return f"<{type(self).__name__} {self.run_id}: {self.state}, {progress}, {self.where}{wrong}>"
 
     def _repr_png_(self) -> bytes | None:
         return implementation(RunData._repr_png_)(self)
@@ -552,8 +541,8 @@ def samples_frame(parts: Sequence[Columns], *, fixed: Mapping[str, Any], attrs: 
 
 def rows_of_results(results: pd.DataFrame) -> list[Row]:
     """Convert a results frame back to rows."""
-    known = results.astype(object).where(results.notna(), None)
-    return [dict(zip(known.columns, values, strict=True)) for values in known.itertuples(index=False)]
+    plain = results.astype(object).where(results.notna(), None)
+    return [dict(zip(plain.columns, values, strict=True)) for values in plain.itertuples(index=False)]
 
 
 def columns_of_samples(samples: pd.DataFrame) -> Columns:

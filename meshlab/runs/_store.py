@@ -106,58 +106,16 @@ class Frames(NamedTuple):
 
 
 def as_results(source: Any, *, needs_end: bool = False) -> pd.DataFrame:
-    """Return the results frame of any supported source.
-
-    Parameters
-    ----------
-    source : RunData, DataFrame, path, object with ``.results``, or a list of these
-        A run or its folder, a results frame or its file (Parquet, CSV, JSON), or a log that `meshlab.nccl_tests.read`
-        returned. The items of a list are concatenated as separate runs.
-    needs_end : bool, default False
-        Whether to reject a run that is still running.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A frame with exactly the columns of `meshlab.frames.RESULTS`.
-
-    Raises
-    ------
-    BenchError
-        If the source has no results.
-        If a run is still running, with `needs_end`.
-        If a required column is missing, or a value has the wrong type.
-    ParseError
-        If a file is corrupt.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> len(as_results(ml.example())), len(as_results([ml.example(), ml.example()]))
-    (168, 336)
-    """
+    """Return the results of a source, with the columns `RESULTS`. With `needs_end`, a run that is running raises."""
     return as_frames(source, needs_end=needs_end).results
 
 
 def as_frames(
-    source: Any,
-    results: Any = None,
-    *,
-    read_other: Callable[[Path], Any] | None = None,
-    needs_end: bool = False,
+    source: Any, results: Any = None, *, read_other: Callable[[Path], Any] | None = None, needs_end: bool = False
 ) -> Frames:
-    """Return the frames of any supported source.
+    """Return the frames of a source: a run, its folder, a frame, a file, or a list of these, which are joined.
 
-    Parameters
-    ----------
-    source : RunData, DataFrame, path, object with ``.results``, or a list of these
-        A source of results, as in `as_results`, or a samples frame if `results` is passed.
-    results : DataFrame, optional
-        The results that the samples in `source` belong to.
-    read_other : callable, optional
-        A function that reads files in other formats, such as logs.
-    needs_end : bool, default False
-        Whether to reject a run that is still running.
+    If `results` is passed, the source is a frame of their samples. `read_other` reads files in other formats.
     """
     import pandas as pd
 
@@ -231,12 +189,12 @@ def _known_columns(frame: pd.DataFrame | None, columns: Sequence[Column]) -> pd.
         return empty_samples()
     # Frames from other code may have additional columns, which are dropped, or lack some, which are filled with NA.
     frame = upgrade(frame)
-    known = conform(frame[[column.name for column in columns if column.name in frame]], columns)
+    conformed = conform(frame[[column.name for column in columns if column.name in frame]], columns)
     if columns is RESULTS and "busbw_gbs" not in frame:
-        known["algbw_gbs"], known["busbw_gbs"] = bandwidth(
-            known["collective"].tolist(), known["size_bytes"], known["n_ranks"], known["time_us"]
+        conformed["algbw_gbs"], conformed["busbw_gbs"] = bandwidth(
+            conformed["collective"].tolist(), conformed["size_bytes"], conformed["n_ranks"], conformed["time_us"]
         )
-    return known
+    return conformed
 
 
 def _read(path: Path, read_other: Callable[[Path], Any] | None) -> Any:
@@ -277,21 +235,7 @@ def run_id_in(folder: str | Path) -> str | None:
 
 
 def check_free(folder: str | Path, run_id: str | None, *, overwrite: bool = False) -> None:
-    """Raise if a folder holds a different run, or a run that is being measured.
-
-    Parameters
-    ----------
-    folder : path
-    run_id : str or None
-        The run that is to be written. None for a new one.
-    overwrite : bool, default False
-        Whether the folder may hold a different run.
-
-    Raises
-    ------
-    BenchError
-        If it does.
-    """
+    """Raise if a folder holds another run than `run_id` (None for a new one), or a run that is being measured."""
     other = run_id_in(folder)
     if other is not None and other != run_id and not overwrite:
         raise BenchError(
@@ -330,15 +274,7 @@ def save(run: RunData, folder: str | Path, *, overwrite: bool = False) -> Path:
 
 
 def open_run(run: RunData, folder: Path, *, overwrite: bool = False) -> tuple[Journal, tuple[int, int]]:
-    """Write a run to a folder before it is measured, with a journal.
-
-    Returns
-    -------
-    journal : Journal
-        The journal, for everything that is measured from now on.
-    written : tuple of int
-        The arguments with which `RunData.since` returns it.
-    """
+    """Write a run to a folder before it is measured. Returns its journal, and the arguments of `RunData.since`."""
     check_free(folder, run.run_id, overwrite=overwrite)
     snapshot = run.snapshot()
     name = _JOURNALS.replace("*", secrets.token_hex(6))
@@ -362,10 +298,7 @@ def save_ended(run: RunData, folder: Path) -> None:
 
 @contextmanager
 def _staged_run(
-    run: RunData,
-    folder: Path,
-    snapshot: tuple[pd.DataFrame, pd.DataFrame, Any],
-    journal: str | None = None,
+    run: RunData, folder: Path, snapshot: tuple[pd.DataFrame, pd.DataFrame, Any], journal: str | None = None
 ) -> Iterator[Path]:
     """Replace the run in a folder after the block, which may write a journal to the hidden subfolder that it gets."""
     # The report of a different run is removed with that run.
@@ -480,24 +413,24 @@ def _with_journal(
     # First, because the run may end in the meantime: then run.json has changed, and is read again.
     is_open = is_journal_open(path)
     try:
-        found = read_journal(path)
+        journal = read_journal(path)
     except OSError as error:
         raise ParseError(
             f"the rows of the run cannot be read: {error.strerror or error}; copy the folder again", file=str(path)
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ParseError("not a journal of meshlab; copy the folder again", file=str(path)) from error
-    if found.n_cut_off and not is_open:
+    if journal.n_cut_off and not is_open:
         notes.append(f"{path.name} ends with a record that was not completed, which is dropped")
-    if found.n_damaged:
-        records = f"{found.n_damaged} record{'s' * (found.n_damaged > 1)} of {path.name}"
-        notes.append(f"{records} {'are' if found.n_damaged > 1 else 'is'} damaged; the steps can be measured again")
+    if journal.n_damaged:
+        records = f"{journal.n_damaged} record{'s' * (journal.n_damaged > 1)} of {path.name}"
+        notes.append(f"{records} {'are' if journal.n_damaged > 1 else 'is'} damaged; the steps can be measured again")
         warnings.warn(f"{folder}: {notes[-1]}", stacklevel=4)
-    facts = {**document, **found.facts, "log": [*document["log"], *found.facts["log"]]}
+    facts = {**document, **journal.facts, "log": [*document["log"], *journal.facts["log"]]}
     if facts["state"] in ("running", "paused") and not is_open:
         facts["state"] = "interrupted"
     run = from_document(facts, plan, mesh, results, samples)
-    run.add(found.rows, found.samples)
+    run.add(journal.rows, journal.samples)
     return run
 
 

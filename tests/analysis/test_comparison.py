@@ -347,6 +347,14 @@ def test_rows_of_the_example_have_unique_names():
     assert len({row_name(row, columns) for _, row in frame.iterrows()}) == len(frame) == 168
 
 
+def test_names_of_rows_have_only_the_columns_that_distinguish_them():
+    from meshlab.analysis._comparison import distinguishing_columns
+
+    rows = [("all_reduce", "sum", "tp_0"), ("all_gather", None, "tp_0"), ("all_gather", None, "dp_0")]
+    frame = pd.DataFrame(rows, columns=["collective", "op", "group"])
+    assert distinguishing_columns(frame) == ["collective", "group"]
+
+
 def test_regressions_respect_their_threshold():
     before = table({size: [100.0, 99.5, 100.5] for size in (1, 2, 3)})
     after = table({1: [107.0, 106.5, 107.5], 2: [112.0, 111.5, 112.5], 3: [90.0, 89.5, 90.5]})

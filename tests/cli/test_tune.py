@@ -57,7 +57,7 @@ def test_tuning_prints_the_choice_and_writes_the_folder(
         asked.update(arguments, mesh=str(mesh), collectives=collectives)
         return a_tuning(usual_rows(), system={**SYSTEM, "hosts": "gpu-7"})
 
-    monkeypatch.setattr("meshlab.benchmark.tuning._search.tune", search)
+    monkeypatch.setattr("meshlab.benchmark.tuning._tune.tune", search)
     more = ["all_reduce", "broadcast", "--sizes", "1K:8K", "--seconds", "60", "--no-confirm", "--redact"]
     assert main([*ARGUMENTS, *more, "--out", str(tmp_path / "tuned")]) == OK
     out = capsys.readouterr().out
@@ -80,7 +80,7 @@ def test_what_was_measured_before_a_failure_is_kept(
         error.measured = a_tuning(usual_rows())  # type: ignore[union-attr]
         raise error
 
-    monkeypatch.setattr("meshlab.benchmark.tuning._search.tune", search)
+    monkeypatch.setattr("meshlab.benchmark.tuning._tune.tune", search)
     code = main([*ARGUMENTS, "--out", str(tmp_path / "tuned")])
     assert code == (FAILED if kind == "rank" else INTERRUPTED)
     err = capsys.readouterr().err

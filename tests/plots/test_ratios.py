@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 import meshlab as ml
-from meshlab.analysis._comparison import Comparison, Difference, compare
+from meshlab.analysis._comparison import Comparison, compare
+from meshlab.analysis._sides import Difference
 from meshlab.base._errors import BenchError
 from meshlab.base._units import THIN
 from meshlab.frames._schema import RESULTS, conform

@@ -1,1 +1,1 @@
-"""What a search for options chose: the value, and the files and programs made from it."""
+"""The options that a search chose: the value, and the files and programs made from it."""

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from meshlab.frames._schema import conform
 from meshlab.frames._trials import CASE, DEFAULT, OPTION, TUNED, as_trials, option_key, option_label
 
@@ -61,13 +63,13 @@ Row = Mapping[str, Any]
 
 def trials_by_call(trials: pd.DataFrame) -> dict[tuple[Any, ...], list[Row]]:
     """Return the trials of each call."""
-    found: dict[tuple[Any, ...], list[Row]] = {}
+    trials_of: dict[tuple[Any, ...], list[Row]] = {}
     values = trials.astype(object).where(trials.notna(), None)
     # Plain dictionaries, because pandas takes as long for one row as for a thousand.
     for index, row in zip(trials.index, values.to_dict("records"), strict=True):
         row |= {"index": index, "option_key": tuple(row[name] for name in OPTION)}
-        found.setdefault(tuple(row[name] for name in CASE), []).append(row)  # type: ignore[arg-type]
-    return found
+        trials_of.setdefault(tuple(row[name] for name in CASE), []).append(row)  # type: ignore[arg-type]
+    return trials_of
 
 
 def _default_of(rows: Sequence[Row]) -> Row | None:
@@ -78,13 +80,13 @@ def _default_of(rows: Sequence[Row]) -> Row | None:
 def _best(rows: Sequence[Row]) -> Row:
     """Return the chosen trial of one call, whose default was measured."""
     default, fastest = _default_of(rows), _fastest(rows)
-    limit = _or_time(fastest, "time_us_hi")
-    if default is not None and _or_time(default, "time_us_lo") <= limit:
+    limit = _bound(fastest, "time_us_hi")
+    if default is not None and _bound(default, "time_us_lo") <= limit:
         return default
     limit = max(limit, float(fastest["time_us"]) * (1 + _TIED))
-    below = math.inf if default is None else _or_time(default, "time_us_lo")
+    below = math.inf if default is None else _bound(default, "time_us_lo")
     tied = [row for row in rows if row["time_us"] <= limit and row is not default]
-    tied = [row for row in tied if row is fastest or _or_time(row, "time_us_hi") < below]
+    tied = [row for row in tied if row is fastest or _bound(row, "time_us_hi") < below]
     return min(tied, key=lambda row: (_complexity(row), row["time_us"]))
 
 
@@ -92,50 +94,38 @@ def _fastest(rows: Sequence[Row]) -> Row:
     return min(rows, key=lambda row: float(row["time_us"]))
 
 
-def _or_time(row: Row, name: str) -> float:
+def _bound(row: Row, name: str) -> float:
     """Return a bound of the interval of a row. With too few rounds for an interval, it is the time."""
     return float(row["time_us"] if row[name] is None else row[name])
 
 
 def _complexity(row: Row) -> int:
-    """Count what a user has to set for an option. Environment variables need new processes, so they count twice."""
+    """Count the settings of an option. Environment variables need new processes, so they count twice."""
     named = sum(row[name] is not None for name in OPTION if name not in ("setting", "buffers"))
     return named + 2 * (row["setting"] is not None) + int(row["buffers"] != "plain")
 
 
 def choose(trials: pd.DataFrame) -> pd.DataFrame:
-    """Choose the option of each call.
-
-    The default stays unless an option was measured again on new ranks, and its interval is below that of the default
-    that was measured there.
-
-    Parameters
-    ----------
-    trials : pandas.DataFrame
-        Trials of the search and of the confirmation, with the columns of `meshlab.frames.TRIALS`.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per call, with the columns of `meshlab.frames.TUNED`, sorted by size within a collective.
-    """
+    """Choose the option of each call, from trials with the columns `TRIALS`. Returns rows with the columns `TUNED`."""
+    # The default stays unless an option was measured again on new ranks, and its interval is below that of the default
+    # that was measured there.
     import pandas as pd
 
     trials = as_trials(trials)
     again = trials_by_call(usable_trials(trials, "confirmation"))
-    found = []
+    choices = []
     for case, rows in trials_by_call(usable_trials(trials, "search")).items():
         default = _default_of(rows)
         if default is not None:
-            found.append(_chosen(rows, default, again.get(case, [])))
-    tuned = conform(pd.DataFrame(found, columns=[column.name for column in TUNED], dtype=object), TUNED)
+            choices.append(_choice(rows, default, again.get(case, [])))
+    tuned = conform(pd.DataFrame(choices, columns=[column.name for column in TUNED], dtype=object), TUNED)
     order = {name: number for number, name in enumerate(dict.fromkeys(tuned["collective"]))}
     tuned["position"] = tuned["collective"].map(order)
     tuned = tuned.sort_values(["position", "size_bytes"], kind="stable", ignore_index=True)
     return tuned.drop(columns="position")
 
 
-def _chosen(search: Sequence[Row], searched_default: Row, again: Sequence[Row]) -> dict[str, Any]:
+def _choice(search: Sequence[Row], searched_default: Row, again: Sequence[Row]) -> dict[str, Any]:
     """Return the row of one call."""
     best, repeated_default = _best(search), _default_of(again)
     others = [row for row in again if row is not repeated_default]
@@ -167,54 +157,38 @@ def _chosen(search: Sequence[Row], searched_default: Row, again: Sequence[Row]) 
     }
 
 
+def mean_gain(rows: pd.DataFrame) -> float:
+    """Return 1 - the geometric mean of time / time of the default over these rows."""
+    ratios = rows["time_us"].to_numpy(float) / rows["default_us"].to_numpy(float)
+    return float(1 - np.exp(np.log(ratios).mean()))
+
+
 @dataclass(frozen=True, slots=True)
 class SizeRange:
-    """A range of message sizes with the option that applies to it.
-
-    Parameters
-    ----------
-    min_bytes, max_bytes : int
-        The smallest and the largest size, both included.
-    row : pandas.Series or None
-        A row of a tuning with this option. None for sizes that were not tuned, which keep the default.
-    sizes : tuple of int
-        The measured sizes in the range.
-    """
+    """A range of message sizes, both ends included, with the option that applies to it."""
 
     min_bytes: int
     max_bytes: int
     row: Any
+    """A row of a tuning with this option. None for sizes that were not tuned, which keep the default."""
     sizes: tuple[int, ...]
+    """The measured sizes in the range."""
 
 
 def size_ranges(tuned: pd.DataFrame, *, reach: float = REACH) -> list[SizeRange]:
-    """Return the ranges of sizes with one option, from the rows of one collective.
-
-    A measured option applies half way to the next measured size on a logarithmic scale, and at most to twice or half
-    its own size. Sizes outside the tuned range, and gaps between sizes that are farther apart, keep the default.
-
-    Parameters
-    ----------
-    tuned : pandas.DataFrame
-        Rows of one collective that differ in their sizes.
-    reach : float, default 2
-        The factor from a measured size at which its option ends, if the next size is farther away.
-
-    Returns
-    -------
-    list of SizeRange
-        Ascending and without overlaps. They cover the sizes from the smallest to the largest measured one.
-    """
+    """Return the ascending ranges from the smallest to the largest size of the rows of one collective."""
+    # A measured option applies half way to the next measured size on a logarithmic scale, and at most up to the factor
+    # `reach` from its own size. Gaps between sizes that are farther apart keep the default.
     rows = [row for _, row in tuned.sort_values("size_bytes").iterrows()]
     sizes = [int(row["size_bytes"]) for row in rows]
-    found: list[SizeRange] = []
+    ranges: list[SizeRange] = []
     for number, (size, row) in enumerate(zip(sizes, rows, strict=True)):
         low = size if number == 0 else _ends(sizes[number - 1], size, reach)[1]
         high = size if number == len(sizes) - 1 else _ends(size, sizes[number + 1], reach)[0]
-        if found and low > found[-1].max_bytes + 1:
-            found = _joined(found, SizeRange(found[-1].max_bytes + 1, low - 1, None, ()))
-        found = _joined(found, SizeRange(low, high, row, (size,)))
-    return found
+        if ranges and low > ranges[-1].max_bytes + 1:
+            ranges = _with_range(ranges, SizeRange(ranges[-1].max_bytes + 1, low - 1, None, ()))
+        ranges = _with_range(ranges, SizeRange(low, high, row, (size,)))
+    return ranges
 
 
 def _ends(size: int, following: int, reach: float) -> tuple[int, int]:
@@ -223,14 +197,14 @@ def _ends(size: int, following: int, reach: float) -> tuple[int, int]:
     return int(min(middle, size * reach)), int(max(middle + 1, math.ceil(following / reach)))
 
 
-def _joined(found: Sequence[SizeRange], added: SizeRange) -> list[SizeRange]:
+def _with_range(ranges: Sequence[SizeRange], added: SizeRange) -> list[SizeRange]:
     """Append a range, or extend the last one if it has the same option."""
-    last = found[-1] if found else None
+    last = ranges[-1] if ranges else None
     if last is not None and _option_of(last) == _option_of(added):
         row = added.row if last.row is None else last.row
         joined = SizeRange(last.min_bytes, added.max_bytes, row, (*last.sizes, *added.sizes))
-        return [*found[:-1], joined]
-    return [*found, added]
+        return [*ranges[:-1], joined]
+    return [*ranges, added]
 
 
 def _option_of(part: SizeRange) -> tuple[Any, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.analysis.tuning._choice import mean_gain
 from meshlab.base._collectives import NCCL_FUNCTIONS
 from meshlab.base._errors import BenchError
 from meshlab.base._units import format_size
+from meshlab.frames._schema import plain_value
 from meshlab.frames._trials import CASE, DEFAULT, option_key, option_label
 
 if TYPE_CHECKING:
@@ -32,30 +35,20 @@ _OWN_VARIABLES = "MPIR_CVAR_"
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentLoss:
-    """What one environment gains for a collective, and what it loses against a choice per size.
-
-    Parameters
-    ----------
-    collective : str
-        Name of the collective, with further properties if several were tuned.
-    option : str
-        The option that the environment sets, in a few words.
-    gain : float
-        1 - time / time of the default, as a geometric mean over the sizes.
-    choice_gain : float
-        The same with a choice per size.
-    slowest_bytes : int
-        The size that suffers most.
-    slowest : float
-        Time / time of the default at that size.
-    """
+    """The gain of an environment for a collective, and its loss against a choice per size."""
 
     collective: str
+    """Name of the collective, with further properties if several were tuned."""
     option: str
+    """The option that the environment sets, in a few words."""
     gain: float
+    """1 - time / time of the default, as a geometric mean over the sizes."""
     choice_gain: float
+    """The same with a choice per size."""
     slowest_bytes: int
+    """The size that suffers most."""
     slowest: float
+    """Time / time of the default at that size."""
 
     @property
     def loss(self) -> float:
@@ -78,33 +71,19 @@ def _change(gain: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TunedEnvironment:
-    """Environment variables that suit all sizes of a tuning, and what they lose against a choice per size.
-
-    ``str()`` returns lines for a shell.
-
-    Parameters
-    ----------
-    variables : mapping of str to str
-        The variables. Empty if the default is the best environment.
-    losses : tuple of EnvironmentLoss
-        One per collective.
-    """
+    """Environment variables that suit all sizes of a tuning. ``str()`` returns lines for a shell."""
 
     variables: Mapping[str, str]
+    """The variables. Empty if the default is the best environment."""
     losses: tuple[EnvironmentLoss, ...]
+    """The loss of each collective against a choice per size."""
 
     def frame(self) -> pd.DataFrame:
-        """Return the losses as a frame with one row per collective.
-
-        Returns
-        -------
-        pandas.DataFrame
-            ``collective``, ``option``, ``gain``, ``choice_gain``, ``loss``, ``slowest_bytes`` and ``slowest``.
-        """
+        """Return the losses as a frame with one row per collective, and the columns of `EnvironmentLoss`."""
         import pandas as pd
 
         names = ["collective", "option", "gain", "choice_gain", "loss", "slowest_bytes", "slowest"]
-        return pd.DataFrame([[getattr(one, name) for name in names] for one in self.losses], columns=names)
+        return pd.DataFrame([[getattr(loss, name) for name in names] for loss in self.losses], columns=names)
 
     def __str__(self) -> str:
         lines = [f"# {loss}" for loss in self.losses]
@@ -148,70 +127,60 @@ class _Candidate:
 def tuned_environment(
     lines: Sequence[tuple[str, pd.DataFrame]], trials: pd.DataFrame, settings: Mapping[str, Mapping[str, str]]
 ) -> TunedEnvironment:
-    """Return the environment with the smallest geometric mean of the times. See `Tuning.to_env`.
-
-    Parameters
-    ----------
-    lines : sequence of (str, pandas.DataFrame)
-        The rows of each collective in the frame of a tuning, with a label.
-    trials : pandas.DataFrame
-        The trials of the search.
-    settings : mapping of str to mapping of str to str
-        The variables of each setting.
-    """
-    found = [_candidates(tuned, trials) for _, tuned in lines]
-    plain = [next((one for one in each if one.is_default), None) for each in found]
-    default = [one for one in plain if one is not None]
+    """Return the environment with the smallest geometric mean of the times. See `Tuning.to_env` and `Tuning.lines`."""
+    candidates = [_candidates(tuned, trials) for _, tuned in lines]
+    default = [candidate for each in candidates for candidate in each if candidate.is_default]
     if len(default) < len(lines):
         raise BenchError("the default was not measured at every size", hint="tune again")
     plans: list[tuple[Mapping[str, str], list[_Candidate]]] = [({}, default)]
     names = [str(tuned["collective"].iloc[0]) for _, tuned in lines]
-    for common in dict.fromkeys(one.common for each in found for one in each if one.setting is None):
+    plain = [[candidate for candidate in each if candidate.setting is None] for each in candidates]
+    for common in dict.fromkeys(candidate.common for each in plain for candidate in each):
         options = [
-            [one for one in each if one.setting is None and one.common == common and _is_named(one, name)]
-            for each, name in zip(found, names, strict=True)
+            [candidate for candidate in each if candidate.common == common and _is_named(candidate, name)]
+            for each, name in zip(plain, names, strict=True)
         ]
         if all(options):
             best = [_best(each) for each in options]
             plans.append((_nccl_variables(best, names, common), best))
-    plans += _plans_of_settings(found, settings)
+    plans += _plans_of_settings(candidates, settings)
     variables, chosen = min(plans, key=lambda plan: _total(plan[1]))
     if _total(chosen) > _total(default) - _SMALLEST * len(lines):
         variables, chosen = plans[0]
-    losses = [_loss(label, tuned, one) for (label, tuned), one in zip(lines, chosen, strict=True)]
+    losses = [_loss(label, tuned, candidate) for (label, tuned), candidate in zip(lines, chosen, strict=True)]
     return TunedEnvironment(dict(variables), tuple(losses))
 
 
 def _total(chosen: Sequence[_Candidate]) -> float:
     """Return the sum of the scores of all collectives."""
-    return sum(one.score for one in chosen)
+    return sum(candidate.score for candidate in chosen)
 
 
 def _best(options: Sequence[_Candidate]) -> _Candidate:
     """Return the fastest option of a collective, or the default if it is as good."""
-    fastest = min(options, key=lambda one: one.score)
-    default = next((one for one in options if one.is_default), fastest)
+    fastest = min(options, key=lambda candidate: candidate.score)
+    default = next((candidate for candidate in options if candidate.is_default), fastest)
     return default if default.score < fastest.score + _SMALLEST else fastest
 
 
-def _is_named(one: _Candidate, collective: str) -> bool:
+def _is_named(candidate: _Candidate, collective: str) -> bool:
     """Return whether NCCL_ALGO can name the collective, if an algorithm or a protocol is chosen."""
-    return (one.algorithm is None and one.protocol is None) or collective in _FUNCTIONS
+    return (candidate.algorithm is None and candidate.protocol is None) or collective in _FUNCTIONS
 
 
 def _plans_of_settings(
-    found: Sequence[Sequence[_Candidate]], settings: Mapping[str, Mapping[str, str]]
+    candidates: Sequence[Sequence[_Candidate]], settings: Mapping[str, Mapping[str, str]]
 ) -> Iterable[tuple[Mapping[str, str], list[_Candidate]]]:
     """Return the environments that consist of named settings."""
-    plain = [[one for one in each if one.is_default or one.is_setting] for each in found]
-    for name in dict.fromkeys(one.setting for each in plain for one in each if one.setting is not None):
-        same = [one for each in plain for one in each if one.setting == name]
-        if len(same) == len(found):
+    named = [[candidate for candidate in each if candidate.is_setting] for each in candidates]
+    for name in dict.fromkeys(each.setting for each in itertools.chain(*named) if each.setting is not None):
+        same = [candidate for candidate in itertools.chain(*named) if candidate.setting == name]
+        if len(same) == len(candidates):
             yield settings[name], same
-    best = [_best(each) for each in plain if each]
+    best = [_best(each) for each in named if each]
     variables: dict[str, str] = {}
-    for one in best:
-        for name, value in (settings[one.setting] if one.setting is not None else {}).items():
+    for candidate in best:
+        for name, value in (settings[candidate.setting] if candidate.setting is not None else {}).items():
             if not name.startswith(_OWN_VARIABLES) or variables.get(name, value) != value:
                 return
             variables[name] = value
@@ -225,7 +194,9 @@ def _candidates(tuned: pd.DataFrame, trials: pd.DataFrame) -> list[_Candidate]:
     same = trials[trials["launch"].fillna("search").eq("search") & trials["buffers"].eq("plain")]
     same = same[same["status"].fillna("ok").isin(["ok", "dropped"]) & same["time_us"].gt(0)]
     for name in keys:
-        same = same[same[name].isna() if _is_missing(first[name]) else same[name].eq(first[name]).fillna(value=False)]
+        same = same[
+            same[name].isna() if plain_value(first[name]) is None else same[name].eq(first[name]).fillna(value=False)
+        ]
     sizes = tuned["size_bytes"].tolist()
     times: dict[tuple[Any, ...], dict[int, tuple[float, float, float]]] = {}
     labels: dict[tuple[Any, ...], str] = {}
@@ -236,7 +207,7 @@ def _candidates(tuned: pd.DataFrame, trials: pd.DataFrame) -> list[_Candidate]:
         interval = (time, time if math.isnan(low) else low, time if math.isnan(high) else high)
         times.setdefault(key, {})[int(row["size_bytes"])] = interval
     default = times.get(DEFAULT, {})
-    found = []
+    candidates = []
     for key, by_size in times.items():
         setting, _, algorithm, protocol, *common = key
         if all(size in by_size and size in default for size in sizes):
@@ -245,14 +216,8 @@ def _candidates(tuned: pd.DataFrame, trials: pd.DataFrame) -> list[_Candidate]:
             # Better than the default also at the ends of the intervals. Settings have to be confirmed at one size, too.
             is_confirmed = setting is None or tuned["setting"].eq(setting).fillna(value=False).any()
             if key == DEFAULT or (worst < 0 and is_confirmed):
-                found.append(_Candidate(labels[key], ratios, tuple(common), setting, algorithm, protocol))
-    return found
-
-
-def _is_missing(value: Any) -> bool:
-    import pandas as pd
-
-    return bool(pd.isna(value))
+                candidates.append(_Candidate(labels[key], ratios, tuple(common), setting, algorithm, protocol))
+    return candidates
 
 
 def _nccl_variables(best: Sequence[_Candidate], collectives: Sequence[str], common: tuple[Any, ...]) -> dict[str, str]:
@@ -260,9 +225,9 @@ def _nccl_variables(best: Sequence[_Candidate], collectives: Sequence[str], comm
     variables = {}
     for name, attribute in (("NCCL_ALGO", "algorithm"), ("NCCL_PROTO", "protocol")):
         values = [
-            (_FUNCTIONS[collective], str(getattr(one, attribute)).replace("_", ""))
-            for one, collective in zip(best, collectives, strict=True)
-            if getattr(one, attribute) is not None
+            (_FUNCTIONS[collective], str(getattr(candidate, attribute)).replace("_", ""))
+            for candidate, collective in zip(best, collectives, strict=True)
+            if getattr(candidate, attribute) is not None
         ]
         if values:
             variables[name] = ";".join(f"{function}:{value}" for function, value in dict(values).items())
@@ -273,13 +238,12 @@ def _nccl_variables(best: Sequence[_Candidate], collectives: Sequence[str], comm
 
 
 def _loss(label: str, tuned: pd.DataFrame, candidate: _Candidate) -> EnvironmentLoss:
-    choice = tuned["time_us"].to_numpy(float) / tuned["default_us"].to_numpy(float)
     worst = int(candidate.ratios.argmax())
     return EnvironmentLoss(
         label,
         candidate.label,
         float(1 - np.exp(candidate.score)),
-        float(1 - np.exp(np.log(choice).mean())),
+        mean_gain(tuned),
         int(tuned["size_bytes"].iloc[worst]),
         float(candidate.ratios[worst]),
     )

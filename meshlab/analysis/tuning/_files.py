@@ -38,15 +38,7 @@ _NEEDED = ("collective", "axis", "n_ranks", "size_bytes", "buffers", "launch", "
 
 
 def write_tuning(path: str | Path, values: Mapping[str, Any]) -> Path:
-    """Write the parts of a tuning to one file.
-
-    Parameters
-    ----------
-    path : str or pathlib.Path
-        The file.
-    values : mapping
-        ``trials``, ``settings``, ``mesh``, ``axis`` and ``system``, as in `Tuning`.
-    """
+    """Write the parts of a tuning, named as in `Tuning`, to one file."""
     document = {
         "kind": _KIND,
         "schema": TUNING_SCHEMA,
@@ -83,18 +75,7 @@ def _plain(value: Any) -> Any:
 
 
 def read_tuning(path: str | Path) -> dict[str, Any]:
-    """Read the parts of a tuning from a file.
-
-    Returns
-    -------
-    dict
-        ``trials``, ``settings``, ``mesh``, ``axis`` and ``system``.
-
-    Raises
-    ------
-    ParseError
-        If the file cannot be read, or contains no tuning.
-    """
+    """Read the parts of a tuning from a file. Raises a `ParseError` if it contains none."""
     import pandas as pd
 
     path = Path(path)

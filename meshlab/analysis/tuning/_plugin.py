@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from meshlab.analysis.tuning._choice import size_ranges, trials_by_call, usable_trials
+from meshlab.analysis.tuning._choice import mean_gain, size_ranges, trials_by_call, usable_trials
 from meshlab.base._collectives import NCCL_FUNCTIONS
 from meshlab.base._files import write_file
+from meshlab.frames._schema import plain_value
 from meshlab.frames._trials import CASE, as_trials, is_default
 
 if TYPE_CHECKING:
@@ -57,21 +56,7 @@ _NO_LINE = (
 
 @dataclass(frozen=True, slots=True)
 class TunerLine:
-    """One line of the file: the algorithm, protocol and channels of a range of sizes.
-
-    Parameters
-    ----------
-    collective : str
-        Name of the collective, in snake case.
-    min_bytes, max_bytes : int
-        The range of sizes, both included.
-    algorithm, protocol : str
-        The choice.
-    channels : int
-        Maximum number of channels. 0 for NCCL's own number.
-    n_nodes, n_ranks : int
-        The communicators that the line is for. -1 matches any number of nodes.
-    """
+    """One line of the file: the algorithm, protocol and channels of a range of sizes, both ends included."""
 
     collective: str
     min_bytes: int
@@ -79,7 +64,9 @@ class TunerLine:
     algorithm: str
     protocol: str
     channels: int
+    """Maximum number of channels. 0 for NCCL's own number."""
     n_nodes: int
+    """The number of nodes of the communicators. -1 matches any number."""
     n_ranks: int
 
     def __str__(self) -> str:
@@ -100,21 +87,13 @@ class TunerLine:
 
 @dataclass(frozen=True, slots=True)
 class TunerGain:
-    """The gain of a collective with a tuner plugin, and with everything that was tuned.
-
-    Parameters
-    ----------
-    collective : str
-        Name of the collective.
-    gain : float
-        1 - time / time of the default with the lines of the file, as a geometric mean over the sizes.
-    choice_gain : float
-        The same with a choice per size, which `Tuning.apply` makes.
-    """
+    """The gain of a collective with a tuner plugin, and with everything that was tuned."""
 
     collective: str
     gain: float
+    """1 - time / time of the default with the lines of the file, as a geometric mean over the sizes."""
     choice_gain: float
+    """The same with a choice per size, which `Tuning.apply` makes."""
 
     def __str__(self) -> str:
         change = f"{100 * self.gain:.0f} % less time" if self.gain >= 0 else f"{-100 * self.gain:.0f} % more time"
@@ -123,23 +102,14 @@ class TunerGain:
 
 @dataclass(frozen=True, slots=True)
 class TunerConfig:
-    """A file for NCCL's example tuner plugin. ``str()`` returns its text.
-
-    Parameters
-    ----------
-    lines : tuple of TunerLine
-        The lines. The plugin uses the first one that matches a call.
-    gains : tuple of TunerGain
-        One per collective that has lines.
-    notes : tuple of str
-        What the plugin cannot set, and what it does with calls without a line. They are comments in the file.
-    title : str
-        The system and the axis.
-    """
+    """A file for NCCL's example tuner plugin. ``str()`` returns its text."""
 
     lines: tuple[TunerLine, ...]
+    """The lines. The plugin uses the first one that matches a call."""
     gains: tuple[TunerGain, ...]
+    """The gain of each collective that has lines."""
     notes: tuple[str, ...]
+    """Comments in the file: the limits of the plugin, and its treatment of calls without a line."""
     title: str = ""
 
     def __str__(self) -> str:
@@ -149,42 +119,14 @@ class TunerConfig:
         return "\n".join([*(f"# {line}" for line in [*head, names]), *map(str, self.lines)]) + "\n"
 
     def save(self, path: str | Path) -> Path:
-        """Write the file. Set ``NCCL_TUNER_CONFIG_FILE`` to its path, and ``NCCL_TUNER_PLUGIN`` to the plugin.
-
-        Parameters
-        ----------
-        path : str or pathlib.Path
-            The file.
-
-        Returns
-        -------
-        pathlib.Path
-            The file.
-
-        Raises
-        ------
-        BenchError
-            If the file cannot be written.
-        """
+        """Write the file. Set ``NCCL_TUNER_CONFIG_FILE`` to its path, and ``NCCL_TUNER_PLUGIN`` to the plugin."""
         return write_file(path, str(self))
 
 
 def tuner_config(
     lines: Sequence[tuple[str, pd.DataFrame]], trials: pd.DataFrame, *, n_nodes: int, title: str
 ) -> TunerConfig:
-    """Return the configuration of a tuner plugin. See `Tuning.to_tuner_config`.
-
-    Parameters
-    ----------
-    lines : sequence of (str, pandas.DataFrame)
-        The rows of each collective in the frame of a tuning, with a label.
-    trials : pandas.DataFrame
-        The trials of the search.
-    n_nodes : int
-        Number of nodes of a group, or -1 if it is unknown.
-    title : str
-        The system and the axis, for the first line of the file.
-    """
+    """Return the configuration of a tuner plugin. `n_nodes` is -1 if it is unknown. See `Tuning.to_tuner_config`."""
     trials = as_trials(trials)
     search = usable_trials(trials, "search")
     settable, defaults = _settable(trials), search[is_default(search)]
@@ -210,12 +152,12 @@ def tuner_config(
                     _LARGEST if number == len(ranges) - 1 else part.max_bytes,
                     _ALGORITHMS[str(part.row["algorithm"])],
                     str(part.row["protocol"]),
-                    int(_or_zero(part.row["max_ctas"])),
+                    int(plain_value(part.row["max_ctas"]) or 0),
                     n_nodes,
                     n_ranks,
                 )
             )
-        gains.append(TunerGain(label, _mean(chosen["time_us"], chosen["default_us"]), _mean_of(tuned)))
+        gains.append(TunerGain(label, mean_gain(chosen), mean_gain(tuned)))
     if not written:
         notes.append("Do not use this file: without lines, the example plugin gives every call one channel.")
     else:
@@ -224,12 +166,6 @@ def tuner_config(
         if absent:
             notes.append(f"Without lines, and so on one channel with that plugin: {', '.join(absent)}.")
     return TunerConfig(tuple(written), tuple(gains), tuple(notes), title)
-
-
-def _or_zero(value: Any) -> Any:
-    import pandas as pd
-
-    return 0 if pd.isna(value) else value
 
 
 def _settable(trials: pd.DataFrame) -> pd.DataFrame:
@@ -244,27 +180,16 @@ def _settable(trials: pd.DataFrame) -> pd.DataFrame:
 
 
 def _fastest(tuned: pd.DataFrame, settable: pd.DataFrame, defaults: pd.DataFrame) -> pd.DataFrame:
-    """Return the fastest settable trial of each size, with the time of the default in the same search.
-
-    An option that the search kept to its end has precedence: the time of a dropped one is that of a few rounds.
-    """
+    """Return the fastest settable trial of each size, with the time of the default in the same search."""
     import pandas as pd
 
     by_call, default_by_call = trials_by_call(settable), trials_by_call(defaults)
-    found = []
+    rows = []
     for row in tuned.astype(object).where(tuned.notna(), None).to_dict("records"):
         call = tuple(row[name] for name in CASE)
         if call in by_call and call in default_by_call:
-            kept = [one for one in by_call[call] if one["status"] in (None, "ok")] or by_call[call]
-            best = min(kept, key=lambda one: float(one["time_us"]))
-            found.append({**best, "default_us": default_by_call[call][0]["time_us"]})
-    return pd.DataFrame(found)
-
-
-def _mean(time_us: Any, default_us: Any) -> float:
-    return float(1 - np.exp(np.log(np.asarray(time_us, float) / np.asarray(default_us, float)).mean()))
-
-
-def _mean_of(tuned: pd.DataFrame) -> float:
-    values: Mapping[str, Any] = {name: tuned[name].to_numpy(float) for name in ("time_us", "default_us")}
-    return _mean(values["time_us"], values["default_us"])
+            # Options that the search kept to its end have precedence: others have the time of a few rounds.
+            complete = [trial for trial in by_call[call] if trial["status"] in (None, "ok")]
+            best = min(complete or by_call[call], key=lambda trial: float(trial["time_us"]))
+            rows.append({**best, "default_us": default_by_call[call][0]["time_us"]})
+    return pd.DataFrame(rows)

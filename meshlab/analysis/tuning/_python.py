@@ -126,23 +126,13 @@ def _address(buffer):
 
 
 def python_source(lines: Sequence[tuple[str, pd.DataFrame]], *, where: str, verdicts: Sequence[str]) -> str:
-    """Return the source of a module that applies a tuning with nccl4py. See `Tuning.to_python`.
-
-    Parameters
-    ----------
-    lines : sequence of (str, pandas.DataFrame)
-        The rows of each collective in the frame of a tuning, with a label.
-    where : str
-        The system.
-    verdicts : sequence of str
-        What was gained, by collective.
-    """
-    known = [(str(tuned["collective"].iloc[0]), tuned) for _, tuned in lines]
-    known = [(name, tuned) for name, tuned in known if name in NCCL4PY_CALLS]
+    """Return the source of a module that applies a tuning with nccl4py. See `Tuning.to_python` and `Tuning.lines`."""
+    tuned_calls = [(str(tuned["collective"].iloc[0]), tuned) for _, tuned in lines]
+    tuned_calls = [(name, tuned) for name, tuned in tuned_calls if name in NCCL4PY_CALLS]
     ranks = int(lines[0][1]["n_ranks"].iloc[0])
-    uses_options = any(_options(row) for _, tuned in known for row in tuned.to_dict("records"))
-    table = "\n".join(_table(name, tuned) for name, tuned in known)
-    example = _example(known[0][0]) if known else _ANY_EXAMPLE
+    uses_options = any(_options(row) for _, tuned in tuned_calls for row in tuned.to_dict("records"))
+    table = "\n".join(_table(name, tuned) for name, tuned in tuned_calls)
+    example = _example(tuned_calls[0][0]) if tuned_calls else _ANY_EXAMPLE
     head = _HEAD.format(
         ranks=ranks,
         where=_one_line(where),
@@ -160,7 +150,7 @@ def python_source(lines: Sequence[tuple[str, pd.DataFrame]], *, where: str, verd
             measured=NCCL4PY_CALLS[name][3],
             buffers="recvbuf" if name == "broadcast" else "sendbuf, recvbuf",
         )
-        for name, _ in known
+        for name, _ in tuned_calls
     )
     return head + methods + _TAIL
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from meshlab.analysis.tuning._choice import choose, size_ranges
+from meshlab.analysis.tuning._choice import choose, mean_gain, size_ranges
 from meshlab.analysis.tuning._environment import TunedEnvironment, tuned_environment
 from meshlab.analysis.tuning._files import read_tuning, write_tuning
 from meshlab.analysis.tuning._plugin import TunerConfig, tuner_config
@@ -24,7 +24,7 @@ from meshlab.base._units import SEPARATOR, THIN, format_size, parse_size
 from meshlab.comm._backend import Buffers, CallChoice, CallConfig
 from meshlab.frames._schema import RESULTS, bandwidth, conform, plain_value
 from meshlab.frames._table import align_decimals, three_digits
-from meshlab.frames._trials import OPTION, as_trials, is_default
+from meshlab.frames._trials import CASE, OPTION, as_trials, is_default
 from meshlab.mesh._mesh import DeviceMesh, as_mesh
 from meshlab.runs._redact import Redactor, redactor_of
 
@@ -109,7 +109,7 @@ class Tuning:
         settings = {name: dict(values) for name, values in self.settings.items()}
         return Tuning, (self.trials, self.mesh, self.axis, settings, dict(self.system))
 
-    # -- what was found ------------------------------------------------------------------------------------------------
+    # -- choices and times ---------------------------------------------------------------------------------------------
 
     def frame(self) -> pd.DataFrame:
         """Return the chosen option of each collective and size.
@@ -141,7 +141,7 @@ class Tuning:
         """The rows of `frame` by collective, each with a label. It names further properties if they differ."""
         tuned = self._tuned
         varying = [name for name in _KEYS[1:] if tuned.groupby("collective", sort=False)[name].nunique().gt(1).any()]
-        found = []
+        lines = []
         for values, rows in tuned.groupby(["collective", *varying], dropna=False, sort=False):
             words = [str(values[0])]
             for name, value in zip(varying, values[1:], strict=True):
@@ -150,8 +150,8 @@ class Tuning:
                     words.append("placement unknown" if value is None else "in place" if value else "out of place")
                 elif value is not None:
                     words.append(str(value))
-            found.append((", ".join(words), rows.reset_index(drop=True)))
-        return tuple(found)
+            lines.append((", ".join(words), rows.reset_index(drop=True)))
+        return tuple(lines)
 
     @property
     def results(self) -> pd.DataFrame:
@@ -159,7 +159,7 @@ class Tuning:
         import pandas as pd
 
         tuned = self._tuned
-        rows = tuned[["collective", "op", "dtype", "in_place", "mode", "axis", "n_ranks", "count", "size_bytes"]].copy()
+        rows = tuned[[*CASE]].copy()
         for end in ("", "_lo", "_hi"):
             rows[f"time_us{end}"] = tuned[f"default_us{end}"]
         rows = rows.assign(
@@ -225,7 +225,7 @@ class Tuning:
         for label, rows in self.lines:
             part = rows[rows["size_bytes"].between(first, last)]
             if len(part):
-                gains[label] = _mean_gain(part)
+                gains[label] = mean_gain(part)
         if not gains:
             raise BenchError(f"no tuned size is between {smallest} and {largest}", hint=self._sizes_hint())
         return pd.Series(gains, name="gain", dtype="float64")
@@ -242,7 +242,7 @@ class Tuning:
         if faster:
             at = "" if faster == n == 1 else f", faster at {faster} of {n} sizes"
             text = (
-                f"{label}: {100 * _mean_gain(rows):.0f}{THIN}% less time than {self.library}'s default over {sizes}{at}"
+                f"{label}: {100 * mean_gain(rows):.0f}{THIN}% less time than {self.library}'s default over {sizes}{at}"
             )
         else:
             text = f"{label}: no option is confirmed to be faster than {self.library}'s default over {sizes}"
@@ -257,7 +257,7 @@ class Tuning:
         return text
 
     def __repr__(self) -> str:
-        gains = ", ".join(f"{label} {100 * _mean_gain(rows):.0f} %" for label, rows in self.lines)
+        gains = ", ".join(f"{label} {100 * mean_gain(rows):.0f} %" for label, rows in self.lines)
         return f"<Tuning of {self.axis} in {self.mesh} on {self.where or 'an unknown system'}: {gains or 'no results'}>"
 
     def __str__(self) -> str:
@@ -323,7 +323,7 @@ class Tuning:
         """
         return implementation(Tuning.plot)(self, ax=ax)
 
-    # -- what a program can use ----------------------------------------------------------------------------------------
+    # -- forms for programs --------------------------------------------------------------------------------------------
 
     def choices(self) -> tuple[CallChoice, ...]:
         """Return the choices for `Communicator.chosen_by_size`, in ascending order of the sizes of each collective.
@@ -351,14 +351,14 @@ class Tuning:
         """
         self._check_one_line_each()
         self._check_no_settings()
-        found: list[CallChoice] = []
+        choices: list[CallChoice] = []
         for _, tuned in self.lines:
             name, ranges = str(tuned["collective"].iloc[0]), size_ranges(tuned)
             if ranges[0].min_bytes > 1:
-                found.append(CallChoice(name, ranges[0].min_bytes - 1))
-            found += [CallChoice(name, part.max_bytes, *_call_of(part.row)) for part in ranges]
-            found.append(CallChoice(name, None))
-        return tuple(found)
+                choices.append(CallChoice(name, ranges[0].min_bytes - 1))
+            choices += [CallChoice(name, part.max_bytes, *_call_of(part.row)) for part in ranges]
+            choices.append(CallChoice(name, None))
+        return tuple(choices)
 
     def apply(self, comm: Communicator) -> Communicator:
         """Return a view of a communicator that chooses the options of each call by its size.
@@ -600,7 +600,7 @@ class Tuning:
         Parameters
         ----------
         redactor : Redactor, optional
-            The redactor of a document that contains this tuning. By default one that only knows this tuning.
+            The redactor of a document that contains this tuning. By default one that has learned this tuning only.
         """
         if redactor is None:
             redactor = redactor_of(None, self, mesh=self.mesh)
@@ -618,8 +618,8 @@ class Tuning:
         The chosen options and their times are the same, but `to_env` and `to_tuner_config` have fewer options to choose
         from.
         """
-        kept = self.trials["status"].ne("dropped").fillna(value=True) | is_default(self.trials)
-        return replace(self, trials=self.trials[kept])
+        rows = self.trials["status"].ne("dropped").fillna(value=True) | is_default(self.trials)
+        return replace(self, trials=self.trials[rows])
 
     # -- checks --------------------------------------------------------------------------------------------------------
 
@@ -663,11 +663,6 @@ class Tuning:
         return f"the tuned sizes are {format_size(sizes.min())} to {format_size(sizes.max())}" if len(sizes) else ""
 
 
-def _mean_gain(rows: pd.DataFrame) -> float:
-    """Return 1 - the geometric mean of tuned / default."""
-    return float(1 - np.exp(np.log1p(-rows["gain"].to_numpy(float)).mean()))
-
-
 def _call_of(row: Any) -> tuple[CallConfig, Buffers]:
     """Return the configuration and the buffers of an option. None and options of the environment are the default."""
     if row is None or plain_value(row["setting"]) is not None:
@@ -687,7 +682,7 @@ def _verdict_word(row: Mapping[Any, Any]) -> str:
 
 def _range_cells(rows: pd.DataFrame) -> Sequence[list[str]]:
     """Return sizes, option and gain of each range of sizes with one option."""
-    found = []
+    cells = []
     for part in size_ranges(rows):
         if part.row is None:
             continue
@@ -696,7 +691,7 @@ def _range_cells(rows: pd.DataFrame) -> Sequence[list[str]]:
         low, high = f"{gains.min():.0f}", f"{gains.max():.0f}"
         span = first if first == last else f"{first} to {last}"
         is_faster = bool(part.row["is_confirmed"])
-        found.append(
+        cells.append(
             [span, str(part.row["option"]), f"{low if low == high else f'{low} to {high}'}{THIN}%" * is_faster]
         )
-    return found
+    return cells

@@ -55,58 +55,38 @@ SetUp = Callable[["Communicator", "Step", bool], tuple[TimedTrial, int | None]]
 
 
 class TrialRounds(NamedTuple):
-    """How thoroughly to try the options of a call.
-
-    Parameters
-    ----------
-    rounds : int
-        The number of rounds.
-    max_s : float
-        The duration of all rounds in seconds after which no further one begins.
-    check : bool
-        Whether to check the result of each option.
-    halves : bool
-        Whether to drop the slower half of the options after each of the first rounds.
-    batches : int, default 3
-        The number of batches of an option in each round.
-    batch_us : float, default 2000
-        The target duration of a batch, in µs.
-    max_calls : int, default 400
-        The largest number of calls in a batch.
-    """
+    """How thoroughly to try the options of a call."""
 
     rounds: int
     max_s: float
+    """The duration of all rounds in seconds after which no further one begins."""
     check: bool
     halves: bool
+    """Whether to drop the slower half of the options after each of the first rounds."""
     batches: int = 3
+    """The number of batches of an option in each round."""
     batch_us: float = 2000.0
+    """The target duration of a batch, in µs."""
     max_calls: int = 400
+    """The largest number of calls in a batch."""
 
 
 class Trial(NamedTuple):
-    """What the ranks found out about an option. The same on all ranks, except the number of wrong elements.
-
-    Parameters
-    ----------
-    status : str
-        ``"ok"`` for an option that took part in all rounds, else ``"wrong"``, ``"failed"``, ``"unsupported"`` or
-        ``"dropped"``.
-    message : str
-        The reason for another status than ``"ok"``.
-    n_wrong : int or None
-        Number of wrong elements on this rank. None if unchecked.
-    times_us : tuple of float
-        The time per call in each round, on the slowest rank of the slowest group, in µs.
-    ratio : float
-        The time of the first calls relative to those of the default. NaN if unknown.
-    """
+    """The outcome of an option. The same on all ranks, except the number of wrong elements."""
 
     status: Status
+    """`ok` for an option that took part in all rounds."""
     message: str
+    """The reason for another status."""
     n_wrong: int | None
+    """The number of wrong elements on this rank. None if unchecked."""
     times_us: tuple[float, ...] = ()
+    """The time per call in each round, on the slowest rank of the slowest group, in µs."""
     ratio: float = float("nan")
+    """The time of the first calls relative to those of the default. NaN if unknown."""
+
+
+_WITHOUT_DEFAULT = Trial("failed", "the default could not be measured", None)
 
 
 def try_options(
@@ -119,43 +99,30 @@ def try_options(
 ) -> list[Trial]:
     """Check the options of one call, and measure them in interleaved rounds. Collective over all groups.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The group of this rank.
-    everyone : Communicator
-        A communicator of the ranks of all groups.
-    steps : sequence of Step
-        The same call with different options, the default first.
-    how : TrialRounds
-        The number of rounds.
-    groups : numpy.ndarray
-        The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
-    set_up : callable, optional
-        Prepares and checks an option.
+    The first step is the default. `groups` has the ranks of each group, as ranks of `everyone`, shape (groups, size).
     """
     vote = _Vote(StopVote(everyone, groups))
-    found: list[Trial | None] = [None] * len(steps)
+    trials: list[Trial | None] = [None] * len(steps)
     calls: dict[int, Any] = {}
     n_wrong: list[int | None] = [None] * len(steps)
     with comm.backend.local(), ExitStack() as held:
         for number, step in enumerate(steps):
-            call, n_wrong[number], found[number] = _prepare(comm, step, how.check, vote, set_up)
-            if found[number] is None:
+            call, n_wrong[number], trials[number] = _prepare(comm, step, how.check, vote, set_up)
+            if trials[number] is None:
                 calls[number] = call
         if 0 not in calls:  # without the default there is nothing to compare with
-            return [one or Trial("failed", "the default could not be measured", None) for one in found]
+            return [trial or _WITHOUT_DEFAULT for trial in trials]
         mode = steps[0].mode
         n_first = 1 if mode != "graph" or (steps[0].size_bytes or 0) >= _SLOW_BYTES else 2
         first_us = {number: _first_us(call, n_first, vote) for number, call in calls.items()}
         ratios = {number: time_us / first_us[0] for number, time_us in first_us.items()}
-        tells = mode != "graph" or first_us[0] > _HOST_BOUND_US
+        is_reliable = mode != "graph" or first_us[0] > _HOST_BOUND_US
         n_calls = _calls_per_batch(first_us[0], mode, how)
         measures: dict[int, Callable[[int], Timings]] = {}
         for number, call in calls.items():
-            if tells and how.halves and ratios[number] > HOPELESS:
+            if is_reliable and how.halves and ratios[number] > HOPELESS:
                 reason = f"its first calls took {ratios[number]:.1f} times as long as those of the default"
-                found[number] = Trial("dropped", reason, n_wrong[number], (first_us[number],), ratios[number])
+                trials[number] = Trial("dropped", reason, n_wrong[number], (first_us[number],), ratios[number])
                 continue
             problem = ""
             try:
@@ -165,14 +132,14 @@ def try_options(
             status, message = vote.outcome(problem)
             if status != "ok":
                 measures.pop(number, None)
-                found[number] = Trial(status, message, n_wrong[number])
+                trials[number] = Trial(status, message, n_wrong[number])
         if 0 not in measures:
-            return [one or Trial("failed", "the default could not be measured", None) for one in found]
+            return [trial or _WITHOUT_DEFAULT for trial in trials]
         options = list(measures)
         began = time.perf_counter()  # the library may have connected the ranks anew for some options
 
         def measure(order: Sequence[int]) -> list[float]:
-            parts = [measures[options[one]](how.batches).time_us for one in order]
+            parts = [measures[options[position]](how.batches).time_us for position in order]
             return vote.times(parts)
 
         def goes_on(n_rounds: int) -> bool:
@@ -184,14 +151,14 @@ def try_options(
     for position, number in enumerate(options):
         times = tuple(halved.times[position])
         status, message = ("ok", "") if position in halved.left else ("dropped", _why_dropped(halved.times, position))
-        found[number] = Trial(status, message, n_wrong[number], times, ratios[number])
-    return [one for one in found if one is not None]
+        trials[number] = Trial(status, message, n_wrong[number], times, ratios[number])
+    return [trial for trial in trials if trial is not None]
 
 
 def _prepare(
     comm: Communicator, step: Step, check: bool, vote: _Vote, set_up: SetUp
 ) -> tuple[TimedTrial | None, int | None, Trial | None]:
-    """Return the prepared call and its number of wrong elements, or a trial that says why it cannot be measured."""
+    """Return the prepared call and its number of wrong elements, or a trial with the reason why there is no call."""
     call, n_wrong, problem = None, None, ""
     try:
         call, n_wrong = set_up(comm, step, check)
@@ -199,8 +166,8 @@ def _prepare(
         problem = error.summary
     except Exception as error:
         raise BenchError(f"{step}: {type(error).__name__}: {error}") from error
-    # A library checks a choice locally and in the same way on all ranks, so an error of one is an error of all, and
-    # no rank waits in the call. All of them learn here that the option is left out.
+    # A library checks a choice locally and in the same way on all ranks, so an error on one of them is an error on all,
+    # and no rank waits in the call. The vote leaves the option out on all of them.
     status, message = vote.outcome(problem)
     if status != "ok":
         return None, None, Trial(status, message, None)
@@ -247,7 +214,7 @@ class _Vote:
 
     def outcome(self, problem: str) -> tuple[Status, str]:
         """Return the status of an option that has a problem on all ranks, or on some of them."""
-        some, others = self._vote.share([bool(problem), not problem]).max(axis=0)
-        if not some:
+        fails, works = self._vote.share([bool(problem), not problem]).max(axis=0)
+        if not fails:
             return "ok", ""
-        return ("failed" if others else "unsupported"), problem or "it failed on another rank"
+        return ("failed" if works else "unsupported"), problem or "it failed on another rank"

@@ -37,42 +37,19 @@ all until the end of the pass."""
 
 
 class TimedCall(NamedTuple):
-    """A call of a schedule, and the computation before it.
-
-    Parameters
-    ----------
-    axis : int
-        The index of the communicator. -1 if its groups have one rank, so that nothing is sent.
-    step : Step or None
-        The collective and its size. None if nothing is sent.
-    flops : float
-        The floating-point operations between the previous call and this one.
-    overlap : {"nothing", "compute", "layer", "pass"}
-        The computation that may run during the call.
-    is_single : bool
-        True if only one micro-batch issues the call: the first one in the forward pass, or the last one in the backward
-        pass. All micro-batches compute.
-    """
+    """A call of a schedule, and the computation before it."""
 
     axis: int
+    """The index of the communicator. -1 if its groups have one rank, so that nothing is sent."""
     step: Step | None
     flops: float
     overlap: Overlap
     is_single: bool
+    """True if only one micro-batch issues the call: the first in the forward, or the last in the backward pass."""
 
 
 class RepeatedCalls(NamedTuple):
-    """Calls that repeat together, such as those of a layer.
-
-    Parameters
-    ----------
-    phase : {"forward", "backward"}
-        The pass.
-    calls : tuple of TimedCall
-        The calls, in order.
-    repeats : int
-        The number of repetitions in one micro-batch.
-    """
+    """Calls of a pass that repeat together within a micro-batch, such as those of a layer."""
 
     phase: str
     calls: tuple[TimedCall, ...]
@@ -80,132 +57,60 @@ class RepeatedCalls(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """A training step.
-
-    Parameters
-    ----------
-    blocks : tuple of RepeatedCalls
-        The passes of one micro-batch, in order.
-    micro_batches : int
-        The number of micro-batches.
-    """
+    """A training step: the passes of one micro-batch, in order, and the number of micro-batches."""
 
     blocks: tuple[RepeatedCalls, ...]
     micro_batches: int
 
 
 class Variant(NamedTuple):
-    """A part of a step that is timed on its own.
-
-    Parameters
-    ----------
-    computes : bool
-        Whether the step computes. Without computation there is nothing to overlap with, and the calls of an axis follow
-        one another.
-    axes : tuple of int
-        The communicators whose calls take part.
-    is_steady : bool, default False
-        True to leave out the calls that only one micro-batch issues. All micro-batches are then the same, which allows
-        conclusions about more of them.
-    """
+    """A part of a step that is timed on its own: computation, and the calls of some communicators."""
 
     computes: bool
     axes: tuple[int, ...]
     is_steady: bool = False
+    """True to leave out the calls that only one micro-batch issues, so that all micro-batches are the same."""
 
 
 class Operation(NamedTuple):
-    """An operation of a rank.
-
-    Parameters
-    ----------
-    kind : {"compute", "start", "run", "wait"}
-        ``"run"`` starts a call and waits for it.
-    call : int
-        Number of the call in the step, from 0. -1 to compute.
-    axis : int
-        The index of the communicator. -1 to compute.
-    step : Step or None
-        The collective to start or run.
-    flops : float
-        The floating-point operations to compute.
-    """
+    """An operation of a rank. `run` starts a call and waits for it."""
 
     kind: Literal["compute", "start", "run", "wait"]
     call: int = -1
+    """The number of the call in the step, from 0. -1 to compute."""
     axis: int = -1
     step: Step | None = None
     flops: float = 0.0
 
 
 class StepOptions(NamedTuple):
-    """The way to run a step on all ranks.
-
-    Parameters
-    ----------
-    compute : {"products", "wait"}
-        Matrix products, or a wait of the same duration.
-    flops_per_us : float
-        The rate at which a wait replaces a product.
-    overlaps : bool
-        False if the backend cannot communicate while the rank computes, so that every call is waited for.
-    """
+    """The way to run a step on all ranks."""
 
     compute: Literal["products", "wait"]
     flops_per_us: float
+    """The rate at which a wait replaces a product."""
     overlaps: bool
+    """False if the backend cannot communicate while the rank computes, so that every call is waited for."""
 
 
 class CallProbe(NamedTuple):
-    """A call that was measured a few times on its own.
-
-    Parameters
-    ----------
-    time_us : float
-        The median time, in µs, on the slowest rank.
-    n_wrong : int or None
-        The number of wrong elements on this rank. None if the result was not checked.
-    """
+    """A call that was measured a few times on its own: its median time in µs on the slowest rank."""
 
     time_us: float
     n_wrong: int | None
+    """The number of wrong elements on this rank. None if the result was not checked."""
 
 
 class RankProbe(NamedTuple):
-    """What a rank reports before anything is timed.
-
-    Parameters
-    ----------
-    free : (bool, int)
-        The free memory, see `meshlab.engines._memory.free_bytes`.
-    no_products : str
-        The reason why the rank cannot multiply matrices, and the fix. Empty if it can.
-    """
+    """The state of a rank before anything is timed. `free` is that of `free_bytes`."""
 
     free: tuple[bool, int]
     no_products: str
+    """The reason why the rank cannot multiply matrices, and the fix. Empty if it can."""
 
 
 def expand(schedule: Schedule, variant: Variant, *, overlaps: bool = True) -> list[Operation]:
-    """Return the operations of a step in the order in which a rank issues them.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        The step.
-    variant : Variant
-        The part of it that is timed.
-    overlaps : bool, default True
-        Whether calls may overlap with computation. If False, every call is waited for.
-
-    Examples
-    --------
-    >>> from meshlab.plans._plan import Step
-    >>> step = Step(0, "all_reduce", "sum", "float32", None, True, "pipelined", "tp", 2, 1, 4)
-    >>> block = RepeatedCalls("forward", (TimedCall(0, step, 1e9, "compute", False),), 2)
-    >>> [(one.kind, one.call) for one in expand(Schedule((block,), 1), Variant(True, (0,)))]
-    [('compute', -1), ('start', 0), ('compute', -1), ('wait', 0), ('start', 1), ('wait', 1)]
-    """
+    """Return the operations of a variant of a step in the order in which a rank issues them."""
     program = _Program(overlaps and variant.computes)
     last = schedule.micro_batches - 1
     for number in range(schedule.micro_batches):
@@ -308,20 +213,8 @@ def probe_rank(comm: Communicator) -> RankProbe:
 def probe_calls(everyone: Communicator, *arguments: Any) -> tuple[list[CallProbe], float]:
     """Check and time each different call of a schedule, and the rate of matrix products. Collective over all ranks.
 
-    Parameters
-    ----------
-    everyone : Communicator
-        A communicator of all ranks.
-    *arguments
-        The communicators of the axes, the different calls as a list of (axis, step), the options, the largest
-        computation in floating-point operations, and whether to check the results.
-
-    Returns
-    -------
-    probes : list of CallProbe
-        One per call.
-    flops_per_us : float
-        The rate of matrix products on the slowest rank, or that of the options for waits.
+    The arguments are the communicators of the axes, the calls as a list of (axis, step), the options, the largest
+    computation in floating-point operations, and whether to check the results.
     """
     *comms, calls, options, flops, check = arguments
     vote = StopVote(everyone, [range(everyone.size)])
@@ -336,8 +229,8 @@ def probe_calls(everyone: Communicator, *arguments: Any) -> tuple[list[CallProbe
     if options.compute == "products" and flops:
         lanes = _StreamLanes(everyone, [], {}, options, [flops])
         once = [Operation("compute", flops=flops)]
-        taken = [lanes.run(once)[0] for _ in range(4)][1:]  # the first one chooses the kernels
-        rate = flops / float(vote.share([np.median(taken)]).max())
+        durations = [lanes.run(once)[0] for _ in range(4)][1:]  # the first one chooses the kernels
+        rate = flops / float(vote.share([np.median(durations)]).max())
     return probes, rate
 
 
@@ -346,19 +239,9 @@ _SLOW_US = 1e5
 
 
 def measure_steps(everyone: Communicator, *arguments: Any) -> Floats:
-    """Time several variants of a step, which take turns. Collective over all ranks.
+    """Time variants of a step in turns: µs, shape (variants, repetitions, columns of `_Lanes.run`). Collective.
 
-    Parameters
-    ----------
-    everyone : Communicator
-        A communicator of all ranks.
-    *arguments
-        The communicators of the axes, the schedule, the variants, the options, and the number of timed repetitions.
-
-    Returns
-    -------
-    numpy.ndarray
-        Times in µs, shape (variants, repetitions, 2 + 2 × axes): the columns of `_Lanes.run`.
+    The arguments are the communicators of the axes, the schedule, the variants, the options and the repetitions.
     """
     *comms, schedule, variants, options, repetitions = arguments
     programs = [expand(schedule, variant, overlaps=options.overlaps) for variant in variants]
@@ -379,29 +262,27 @@ def measure_steps(everyone: Communicator, *arguments: Any) -> Floats:
 
 
 def _prepare(comms: Sequence[Communicator], blocks: Sequence[RepeatedCalls]) -> dict[tuple[int, Step], PreparedCall]:
-    """Prepare each different call, and run it once, in which the ranks also compare it.
-
-    The calls of an axis run in order, so they share their memory. Different axes communicate at the same time.
-    """
+    """Prepare each different call, and run it once, in which the ranks also compare it."""
+    # The calls of an axis run in order, so they share their memory. Different axes communicate at the same time.
     by_axis: dict[int, dict[Step, None]] = {}
     for block in blocks:
         for call in block.calls:
             if call.step is not None:
                 by_axis.setdefault(call.axis, {})[call.step] = None
-    found = {}
+    prepared = {}
     sets = allocate_shared([[(comms[axis], step) for step in steps] for axis, steps in by_axis.items()])
-    for (axis, steps), several in zip(by_axis.items(), sets, strict=True):
-        for step, buffers in zip(steps, several, strict=True):
+    for (axis, steps), buffers_of_axis in zip(by_axis.items(), sets, strict=True):
+        for step, buffers in zip(steps, buffers_of_axis, strict=True):
             buffers.send[...] = 0
             buffers.out[...] = 0
-            found[axis, step] = prepared = prepare_step(comms[axis], step, buffers)
-            prepared()
-    return found
+            prepared[axis, step] = prepare_step(comms[axis], step, buffers)
+            prepared[axis, step]()
+    return prepared
 
 
-def _resolved(operations: Sequence[Operation], calls: Mapping[tuple[int, Step], PreparedCall]) -> list[Any]:
+def _calls_of(operations: Sequence[Operation], calls: Mapping[tuple[int, Step], PreparedCall]) -> list[Any]:
     """Return the call of each operation, before the time is taken. None for those that compute or wait."""
-    return [None if one.step is None else calls[one.axis, one.step] for one in operations]
+    return [None if step is None else calls[axis, step] for _, _, axis, step, _ in operations]
 
 
 class _ThreadLanes:
@@ -426,7 +307,7 @@ class _ThreadLanes:
         clock = time.perf_counter
         exposed, busy = np.zeros(self._n_axes), np.zeros(self._n_axes)
         flights: dict[int, _Flight] = {}
-        calls = _resolved(operations, self._calls)
+        calls = _calls_of(operations, self._calls)
         self._barrier()
         start = clock()
         for (kind, number, axis, _, flops), call in zip(operations, calls, strict=True):
@@ -435,9 +316,9 @@ class _ThreadLanes:
                 _pause(begin + flops / self._flops_per_us / 1e6)
             elif kind == "run":
                 call()
-                taken = clock() - begin
-                exposed[axis] += taken
-                busy[axis] += taken
+                duration = clock() - begin
+                exposed[axis] += duration
+                busy[axis] += duration
             elif kind == "start":
                 flights[number] = self._worker(axis).submit(call)
             else:
@@ -463,7 +344,7 @@ class _Flight:
     def __init__(self, call: PreparedCall) -> None:
         self.call = call
         self.is_done = threading.Event()
-        self.taken_s = 0.0
+        self.seconds = 0.0
         self.error: BaseException | None = None
 
     def wait(self) -> float:
@@ -471,7 +352,7 @@ class _Flight:
         self.is_done.wait()
         if self.error is not None:
             raise self.error
-        return self.taken_s
+        return self.seconds
 
 
 class _Worker(threading.Thread):
@@ -495,7 +376,7 @@ class _Worker(threading.Thread):
                 flight.call()
             except BaseException as error:
                 flight.error = error
-            flight.taken_s = time.perf_counter() - begin
+            flight.seconds = time.perf_counter() - begin
             flight.is_done.set()
 
 
@@ -546,7 +427,7 @@ class _StreamLanes:
         flights: dict[int, tuple[int, Any, Any]] = {}
         stalls: list[tuple[int, Any, Any]] = []
         start, done = next(timed), next(timed)
-        calls = _resolved(operations, self._calls)
+        calls = _calls_of(operations, self._calls)
         self._everyone.barrier()
         start.record(compute)
         for stream in streams:
@@ -559,7 +440,7 @@ class _StreamLanes:
             if kind != "wait":
                 stream, begin, end = streams[axis], next(timed), next(timed)
                 if computes:
-                    # The call uses what was computed before it.
+                    # The call uses the results of the computation before it.
                     ready = next(untimed)
                     ready.record(compute)
                     stream.wait_event(ready)

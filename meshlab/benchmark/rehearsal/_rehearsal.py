@@ -103,19 +103,19 @@ class RehearsedLayout:
     @property
     def scale(self) -> float:
         """The rehearsed part of a step. All times are divided by it, or extrapolated from steady micro-batches."""
-        (done, total), (some, layers) = self.micro_batches, self.layers
-        return some / layers * done / total
+        (done, total), (n_layers, layers) = self.micro_batches, self.layers
+        return n_layers / layers * done / total
 
     @property
     def part_text(self) -> str:
         """The rehearsed part of a step as text. Empty if it is the whole step."""
         done, total = self.micro_batches
-        some, layers = self.layers
+        n_layers, layers = self.layers
         parts = [f"{done} of {total} micro-batches"] if done < total else []
-        parts += [f"{some} of {layers} layers"] if some < layers else []
+        parts += [f"{n_layers} of {layers} layers"] if n_layers < layers else []
         return " and ".join(parts)
 
-    def _whole(self, computes: bool, axes: tuple[int, ...]) -> Floats:
+    def _whole_step(self, computes: bool, axes: tuple[int, ...]) -> Floats:
         """Return the times of a whole step, extrapolated from a part: shape (rounds, repetitions, ranks, columns)."""
         done, total = self.micro_batches
         everything = self.times[:, self.variants.index(Variant(computes, axes))]
@@ -126,13 +126,13 @@ class RehearsedLayout:
         else:
             singles = {call.axis for call in self.calls if call.call.micro_batches < total}
             more = np.zeros_like(everything) if axes and not computes and set(axes) <= singles else everything
-        some, layers = self.layers
-        return np.asarray((everything + (total - done) / done * more) * (layers / some))
+        n_layers, layers = self.layers
+        return np.asarray((everything + (total - done) / done * more) * (layers / n_layers))
 
     @cached_property
     def _steps(self) -> Floats:
         """The duration of the whole step on the slowest rank, shape (rounds, repetitions)."""
-        return np.asarray(self._whole(True, tuple(range(len(self.axes))))[..., 0].max(axis=-1))
+        return np.asarray(self._whole_step(True, tuple(range(len(self.axes))))[..., 0].max(axis=-1))
 
     @property
     def rounds_us(self) -> Floats:
@@ -144,11 +144,11 @@ class RehearsedLayout:
         """The parts of the step, in µs. ``compute``, ``slowdown`` and ``exposed`` (by axis) add up to ``step``."""
         k = len(self.axes)
         step = summarise(self._steps.ravel())
-        whole, compute = self._whole(True, tuple(range(k))), self._whole(True, ())
-        alone = [float(np.median(self._whole(False, (axis,))[..., 0].max(axis=-1))) for axis in range(k)]
+        whole, compute = self._whole_step(True, tuple(range(k))), self._whole_step(True, ())
+        alone = [float(np.median(self._whole_step(False, (axis,))[..., 0].max(axis=-1))) for axis in range(k)]
         compute_us = float(np.median(compute[..., 0].max(axis=-1)))
 
-        # What the ranks do is averaged over them, because those that are ahead wait for one that is late.
+        # The times are averaged over the ranks, because those that are ahead wait for one that is late.
         def middle(values: Floats) -> Floats:
             return np.asarray(np.median(values.mean(axis=2), axis=(0, 1)))
 
@@ -179,6 +179,20 @@ class RehearsedLayout:
             if call.axis == axis and not (only_exposed and call.call.overlaps != "nothing"):
                 total += np.array(call.predicted_us) * call.call.calls
         return total
+
+
+def _with_bubble(layout: RehearsedLayout) -> float:
+    """Return the duration of a step with the idle time of the pipeline, relative to the step alone."""
+    return 1.0 if math.isnan(layout.bubble) else 1 + layout.bubble
+
+
+def _traffic(layout: RehearsedLayout, axis: int) -> tuple[int, int, int | None]:
+    """Return the calls and bytes of an axis in a step of the job, and its wrong elements. None if unchecked."""
+    calls = [call for call in layout.calls if call.axis == axis]
+    counts = [call.n_wrong for call in calls]
+    n_wrong = None if None in counts else sum(count or 0 for count in counts)
+    total_bytes = sum(call.call.calls * call.call.size_bytes for call in calls)
+    return sum(call.call.calls for call in calls), total_bytes, n_wrong
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -275,7 +289,7 @@ class Rehearsal:
             ]
             for axis, name in enumerate(layout.axes):
                 calls = [call for call in layout.calls if call.axis == axis]
-                wrong = [call.n_wrong for call in calls]
+                n_calls, total_bytes, n_wrong = _traffic(layout, axis)
                 predicted = layout.predicted(axis)
                 rows.append(
                     {
@@ -289,11 +303,11 @@ class Rehearsal:
                         "predicted_us": predicted[0],
                         "predicted_us_lo": predicted[1],
                         "predicted_us_hi": predicted[2],
-                        "calls": sum(call.call.calls for call in calls),
-                        "total_bytes": sum(call.call.calls * call.call.size_bytes for call in calls),
+                        "calls": n_calls,
+                        "total_bytes": total_bytes,
                         "rehearsed_calls": sum(call.calls for call in calls),
                         "rehearsed_bytes": sum(call.calls * call.size_bytes for call in calls),
-                        "n_wrong": None if None in wrong else sum(count or 0 for count in wrong),
+                        "n_wrong": n_wrong,
                     }
                     | shared
                 )
@@ -320,7 +334,6 @@ class Rehearsal:
         for layout, ratio, verdict in zip(self.layouts, self._ratios(), self._verdicts(), strict=True):
             parts, k = layout.parts, range(len(layout.axes))
             exposed = float(parts["exposed"].sum() + parts["slowdown"])
-            bubble = 0.0 if math.isnan(layout.bubble) else layout.bubble
             rows.append(
                 {
                     "layout": layout.name,
@@ -328,7 +341,7 @@ class Rehearsal:
                     "step_us_lo": parts["step_lo"],
                     "step_us_hi": parts["step_hi"],
                     "bubble": layout.bubble,
-                    "total_us": parts["step"] * (1 + bubble),
+                    "total_us": parts["step"] * _with_bubble(layout),
                     "exposed_us": exposed,
                     "exposed_share": exposed / parts["step"],
                     "predicted_exposed_us_lo": sum(float(layout.predicted(axis, only_exposed=True)[1]) for axis in k),
@@ -356,24 +369,24 @@ class Rehearsal:
         rows = [
             {
                 "layout": layout.name,
-                "axis": layout.axes[one.axis],
-                "collective": one.call.collective,
-                "what": one.call.what,
-                "phase": one.call.phase,
-                "dtype": one.call.dtype,
-                "overlaps": one.call.overlaps,
-                "calls": one.call.calls,
-                "size_bytes": one.call.size_bytes,
-                "rehearsed_calls": one.calls,
-                "rehearsed_size_bytes": one.size_bytes,
-                "time_us": one.time_us,
-                "predicted_us": one.predicted_us[0],
-                "predicted_us_lo": one.predicted_us[1],
-                "predicted_us_hi": one.predicted_us[2],
-                "n_wrong": one.n_wrong,
+                "axis": layout.axes[call.axis],
+                "collective": call.call.collective,
+                "what": call.call.what,
+                "phase": call.call.phase,
+                "dtype": call.call.dtype,
+                "overlaps": call.call.overlaps,
+                "calls": call.call.calls,
+                "size_bytes": call.call.size_bytes,
+                "rehearsed_calls": call.calls,
+                "rehearsed_size_bytes": call.size_bytes,
+                "time_us": call.time_us,
+                "predicted_us": call.predicted_us[0],
+                "predicted_us_lo": call.predicted_us[1],
+                "predicted_us_hi": call.predicted_us[2],
+                "n_wrong": call.n_wrong,
             }
             for layout in self.layouts
-            for one in layout.calls
+            for call in layout.calls
         ]
         return pd.DataFrame(rows).astype({"n_wrong": "Int64"})
 
@@ -381,38 +394,34 @@ class Rehearsal:
 
     def _totals(self) -> Floats:
         """Return the duration of the step with the bubble in each round, shape (layouts, rounds)."""
-        bubbles = [0.0 if math.isnan(layout.bubble) else layout.bubble for layout in self.layouts]
-        return np.array([(1 + bubble) * layout.rounds_us for bubble, layout in zip(bubbles, self.layouts, strict=True)])
+        return np.array([_with_bubble(layout) * layout.rounds_us for layout in self.layouts])
 
     def _best(self) -> int:
         return int(np.argmin(self._ratios()))
 
     def _ratios(self) -> Floats:
-        bubbles = [0.0 if math.isnan(layout.bubble) else layout.bubble for layout in self.layouts]
-        totals = np.array(
-            [layout.parts["step"] * (1 + bubble) for layout, bubble in zip(self.layouts, bubbles, strict=True)]
-        )
+        totals = np.array([layout.parts["step"] * _with_bubble(layout) for layout in self.layouts])
         return np.asarray(totals / totals.min())
 
     def _verdicts(self) -> list[str]:
         if len(self.layouts) == 1 or self.sharing:
             return [""] * len(self.layouts)
         totals, best = self._totals(), self._best()
-        found = []
+        verdicts = []
         for index, ratio in enumerate(self._ratios()):
             ratios = totals[index] / totals[best]
             if index == best:
-                found.append("fastest")
+                verdicts.append("fastest")
             elif len(ratios) < FEWEST_FOR_INTERVAL:
-                found.append("unclear")
+                verdicts.append("unclear")
             elif (ratios > 1).all():  # by chance in 1 of 2^rounds cases
-                found.append("slower" if ratio > 1 + self.effect else "same")
+                verdicts.append("slower" if ratio > 1 + self.effect else "same")
             else:
-                found.append("same" if abs(ratios - 1).max() <= self.effect else "unclear")
+                verdicts.append("same" if abs(ratios - 1).max() <= self.effect else "unclear")
         # A layout is the fastest only if it clearly beats all others.
-        if any(verdict in ("unclear", "same") for verdict in found):
-            found[best] = "among the fastest"
-        return found
+        if any(verdict in ("unclear", "same") for verdict in verdicts):
+            verdicts[best] = "among the fastest"
+        return verdicts
 
     @property
     def headline(self) -> str:
@@ -441,49 +450,49 @@ class Rehearsal:
     @property
     def notes(self) -> tuple[str, ...]:
         """Sentences about the scale of the rehearsal, and about what it leaves out."""
-        found = []
+        notes = []
         if self.sharing:
-            found.append(f"{self.sharing}, so the times do not characterise the machine")
+            notes.append(f"{self.sharing}, so the times do not characterise the machine")
         cuts: dict[str, list[str]] = {}
         for layout in self.layouts:
             cuts.setdefault(layout.part_text, []).append(layout.name)
         for text, names in cuts.items():
             if text:
                 of = f" of {' and of '.join(names)}" if len(cuts) > 1 else ""
-                found.append(f"only {text}{of} rehearsed, and times extrapolated to a whole step")
+                notes.append(f"only {text}{of} rehearsed, and times extrapolated to a whole step")
         if self.size_scale != 1:
-            found.append(f"messages and computation per call are {fraction(self.size_scale)} of the job's")
+            notes.append(f"messages and computation per call are {fraction(self.size_scale)} of the job's")
         rate = f"{self.flops_per_us / 1e6:,.3g} TFLOP/s"
         if self.compute == "products":
-            found.append(f"matrix products in float16 at {rate} between the calls")
+            notes.append(f"matrix products in float16 at {rate} between the calls")
         else:
             why = f": {self.why_wait}" if self.why_wait else ""
-            found.append(f"waits instead of computation, at {rate}{why}")
+            notes.append(f"waits instead of computation, at {rate}{why}")
         if not self.overlaps:
-            found.append("this MPI library cannot communicate in a second thread, so nothing overlaps")
+            notes.append("this MPI library cannot communicate in a second thread, so nothing overlaps")
         elif self.backend not in GPU_BACKENDS:
-            found.append("calls that may overlap run in a thread of their own")
-        if any(one.call.collective == "send_recv" for layout in self.layouts for one in layout.calls):
-            found.append(
+            notes.append("calls that may overlap run in a thread of their own")
+        if any(call.call.collective == "send_recv" for layout in self.layouts for call in layout.calls):
+            notes.append(
                 "messages between stages go around a ring, and the pipeline's bubble is computed, not rehearsed"
             )
         if self.why_unpredicted:
-            found.append(f"no prediction: {self.why_unpredicted}")
+            notes.append(f"no prediction: {self.why_unpredicted}")
         else:
-            found.append("predictions from NCCL's formulas, not calibrated on this machine")
+            notes.append("predictions from NCCL's formulas, not calibrated on this machine")
         bound = [layout.name for layout in self.layouts if layout.parts["host"] > 0.95 * layout.parts["step"]]
         if bound:
-            found.append(f"the host needs the whole step to enqueue it ({', '.join(bound)}), so the GPUs wait for it")
-        return tuple(found)
+            notes.append(f"the host needs the whole step to enqueue it ({', '.join(bound)}), so the GPUs wait for it")
+        return tuple(notes)
 
     def _short_notes(self) -> tuple[str, ...]:
         """The scale of the rehearsal in a few words, for figures."""
         shares = sorted(100 * layout.scale for layout in self.layouts)
         low, high = f"{shares[0]:.2g}", f"{shares[-1]:.2g}"
-        found = [f"{low if low == high else f'{low} to {high}'} % of a step rehearsed"] if shares[0] < 100 else []
+        notes = [f"{low if low == high else f'{low} to {high}'} % of a step rehearsed"] if shares[0] < 100 else []
         if self.size_scale != 1:
-            found.append(f"{fraction(self.size_scale)} of the job's message size and computation")
-        return (*found, "matrix products" if self.compute == "products" else "waits instead of computation")
+            notes.append(f"{fraction(self.size_scale)} of the job's message size and computation")
+        return (*notes, "matrix products" if self.compute == "products" else "waits instead of computation")
 
     def explain(self) -> str:
         """Describe the result, each part of each step, and the limits of the rehearsal.
@@ -512,7 +521,7 @@ class Rehearsal:
                     f"{format_time_us(parts['step'] * (1 + layout.bubble))} in all (computed, not rehearsed)."
                 )
             lines += [self._explain_axis(layout, axis) for axis in range(len(layout.axes))]
-        wrong = sum(one.n_wrong or 0 for layout in self.layouts for one in layout.calls)
+        wrong = sum(call.n_wrong or 0 for layout in self.layouts for call in layout.calls)
         if wrong:
             lines.append(f"WRONG: {wrong:,} elements of the results are wrong; see calls().")
         lines += [f"{note[:1].upper()}{note[1:]}." for note in self.notes]
@@ -521,8 +530,7 @@ class Rehearsal:
     @staticmethod
     def _explain_axis(layout: RehearsedLayout, axis: int) -> str:
         parts = layout.parts
-        calls = [one for one in layout.calls if one.axis == axis]
-        n, total = sum(one.call.calls for one in calls), sum(one.call.calls * one.call.size_bytes for one in calls)
+        n, total, _ = _traffic(layout, axis)
         middle, lo, hi = layout.predicted(axis)
         predicted = (
             ""
@@ -559,9 +567,7 @@ class Rehearsal:
                 layout.axis_ranks[axis],
                 *(format_time_us(float(layout.parts[key][axis])) for key in ("exposed", "hidden", "alone")),
                 _interval_text(layout.predicted(axis)[1:]),
-                f"{sum(one.call.calls for one in layout.calls if one.axis == axis):,}",
-                format_size(sum(one.call.calls * one.call.size_bytes for one in layout.calls if one.axis == axis)),
-                _wrong_text([one.n_wrong for one in layout.calls if one.axis == axis]),
+                *_traffic_texts(*_traffic(layout, axis)),
             ]
             for layout in self.layouts
             for axis, name in enumerate(layout.axes)
@@ -603,7 +609,7 @@ _COLUMNS = {
 """The columns of `Rehearsal.frame`, with their dtypes."""
 
 
-def _steps_table(found: Rehearsal) -> tuple[list[str], list[list[object]]]:
+def _steps_table(rehearsal: Rehearsal) -> tuple[list[str], list[list[object]]]:
     """Return the header and the rows of a table of the layouts."""
     rows: list[list[object]] = [
         [
@@ -616,7 +622,7 @@ def _steps_table(found: Rehearsal) -> tuple[list[str], list[list[object]]]:
             f"{row['ratio']:.2f}×",
             row["verdict"],
         ]
-        for _, row in found.steps().iterrows()
+        for _, row in rehearsal.steps().iterrows()
     ]
     return ["layout", "step", "bubble", "with bubble", "exposed", "predicted", "ratio", "verdict"], rows
 
@@ -625,17 +631,11 @@ def _interval_text(bounds: Sequence[float] | Floats) -> str:
     return "–" if np.isnan(bounds).any() else f"{format_time_us(float(bounds[0]))} – {format_time_us(float(bounds[1]))}"
 
 
-def _wrong_text(counts: Sequence[int | None]) -> str:
-    return "–" if None in counts else f"{sum(count or 0 for count in counts):,}"
+def _traffic_texts(n_calls: int, total_bytes: int, n_wrong: int | None) -> tuple[str, str, str]:
+    return f"{n_calls:,}", format_size(total_bytes), "–" if n_wrong is None else f"{n_wrong:,}"
 
 
 def fraction(value: float) -> str:
-    """Return a fraction as text.
-
-    Examples
-    --------
-    >>> fraction(0.25), fraction(0.3), fraction(1.0)
-    ('1/4', '0.3', '1')
-    """
+    """Return a fraction as text, such as 1/4."""
     inverse = 1 / value
     return f"1/{inverse:.0f}" if inverse > 1.5 and abs(inverse - round(inverse)) < 1e-6 else f"{value:.3g}"

@@ -168,18 +168,7 @@ def rehearse(
     """
     if not isinstance(engines, Engines):
         raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
-    for name, value in (("rounds", rounds), ("steps", steps)):
-        number = as_integer(value)
-        if number is None or number < 1:
-            raise BenchError(f"{name} must be an integer of at least 1, not {value!r}")
-    for name, share in (("scale", scale), ("size_scale", size_scale)):
-        if share != "auto" and not _is_positive(share, most=1):
-            raise BenchError(f"{name} must be 'auto' or a number above 0 and up to 1, not {share!r}")
-    for name, given in (("tflops", tflops), ("effect", effect), ("deadline_s", deadline_s)):
-        if not (_is_positive(given) or (given is None and name == "deadline_s")):
-            raise BenchError(f"{name} must be a positive number, not {given!r}")
-    if compute not in ("auto", "products", "wait"):
-        raise BenchError(f"unknown compute {compute!r}; choose one of auto, products, wait")
+    choices = _Choices(scale, size_scale, compute, tflops, rounds, steps, check, effect, deadline_s)
     if compute == "products" and engines.backend not in GPU_BACKENDS:
         raise BenchError(
             f"compute='products' needs GPUs, but these engines run {engines.backend}",
@@ -198,24 +187,41 @@ def rehearse(
         raise BenchError(f"expected one layout of the experts per mesh, not {len(views)} for {len(meshes)}")
     if isinstance(job, str):
         job = Job.preset(job)
-    layouts = [_layout(engines, one, view, job) for one, view in zip(meshes, views, strict=True)]
-    session = _Session(
-        engines,
-        _with_unique_names(layouts),
-        scale=None if scale == "auto" else float(scale),
-        size_scale=None if size_scale == "auto" else float(size_scale),
-        compute=compute,
-        flops_per_us=tflops * 1e6,
-        rounds=rounds,
-        steps=steps,
-        check=check,
-        cluster=None if cluster is None else as_cluster(cluster),
-        effect=effect,
-        deadline_s=deadline_s,
-    )
+    layouts = [_layout(engines, layout_mesh, view, job) for layout_mesh, view in zip(meshes, views, strict=True)]
+    machine = None if cluster is None else as_cluster(cluster)
+    session = _Session(engines, _with_unique_names(layouts), choices, machine)
     with progress_bar(progress, unit="round", total=len(layouts) * (rounds + 1)) as bar:
         session.run(bar)
     return session.result()
+
+
+@dataclass(frozen=True)
+class _Choices:
+    """The arguments of `rehearse` that concern its measurements."""
+
+    scale: float | Literal["auto"]
+    size_scale: float | Literal["auto"]
+    compute: str
+    tflops: float
+    rounds: int
+    steps: int
+    check: bool
+    effect: float
+    deadline_s: float | None
+
+    def __post_init__(self) -> None:
+        for name, value in (("rounds", self.rounds), ("steps", self.steps)):
+            number = as_integer(value)
+            if number is None or number < 1:
+                raise BenchError(f"{name} must be an integer of at least 1, not {value!r}")
+        for name, share in (("scale", self.scale), ("size_scale", self.size_scale)):
+            if share != "auto" and not _is_positive(share, most=1):
+                raise BenchError(f"{name} must be 'auto' or a number above 0 and up to 1, not {share!r}")
+        for name, quantity in (("tflops", self.tflops), ("effect", self.effect), ("deadline_s", self.deadline_s)):
+            if not (_is_positive(quantity) or (quantity is None and name == "deadline_s")):
+                raise BenchError(f"{name} must be a positive number, not {quantity!r}")
+        if self.compute not in ("auto", "products", "wait"):
+            raise BenchError(f"unknown compute {self.compute!r}; choose one of auto, products, wait")
 
 
 def _listed(value: Any, n: int) -> list[Any]:
@@ -268,20 +274,19 @@ def _layout(engines: Engines, mesh: MeshLike, experts: MeshLike | None, job: Job
         calls, bubble = check_calls(job), math.nan
         micro_batches = max((call.micro_batches for call in calls), default=1)
     sets: dict[str, tuple[DeviceMesh, str]] = {}
-    kept, axis_of = [], []
+    axis_of = []
     for call in calls:
         owner, name = _find_axis(call, mesh, view)
         if owner[name].size > 1:
             _check_call(engines, call, engines.backend_of(owner, name))
             sets.setdefault(name, (owner, name))
-        kept.append(call)
         axis_of.append(list(sets).index(name) if name in sets else -1)
     if not sets:
         raise BenchError(
             f"the job does not communicate on {mesh}: {'no calls' if not calls else 'all of its axes have one rank'}",
             hint="choose a mesh with more than one rank along an axis of the job",
         )
-    return _Layout(str(mesh), mesh, tuple(kept), tuple(axis_of), tuple(sets.values()), micro_batches, bubble, view)
+    return _Layout(str(mesh), mesh, tuple(calls), tuple(axis_of), tuple(sets.values()), micro_batches, bubble, view)
 
 
 def _find_axis(call: StepCall, mesh: DeviceMesh, view: DeviceMesh | None) -> tuple[DeviceMesh, str]:
@@ -289,12 +294,12 @@ def _find_axis(call: StepCall, mesh: DeviceMesh, view: DeviceMesh | None) -> tup
     for owner in (mesh, view):
         if owner is not None and set(call.axis) <= set(owner.axis_names):
             return owner, owner[call.axis].name
-    known = list(dict.fromkeys([*mesh.axis_names, *(() if view is None else view.axis_names)]))
-    missing = next((axis for axis in call.axis if axis not in known), call.axis[0])
+    names = list(dict.fromkeys([*mesh.axis_names, *(() if view is None else view.axis_names)]))
+    missing = next((axis for axis in call.axis if axis not in names), call.axis[0])
     raise MeshError(
         f"{call.collective} of the job runs along {'-'.join(call.axis)}, but {mesh} has no axis "
-        f"{missing!r}{did_you_mean(missing, known)}",
-        hint=f"add {missing}=1 to the mesh, or rename an axis; it has {', '.join(known)}",
+        f"{missing!r}{did_you_mean(missing, names)}",
+        hint=f"add {missing}=1 to the mesh, or rename an axis; it has {', '.join(names)}",
     )
 
 
@@ -381,15 +386,15 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
     micro_batches = min(max(round(layout.micro_batches * scale), 1), layout.micro_batches)
     most = max(call.repeats for call in layout.calls)
     left = scale * layout.micro_batches / micro_batches
-    some = min(max(round(most * left), 1), most)
+    n_layers = min(max(round(most * left), 1), most)
     blocks: list[RepeatedCalls] = []
     timed: list[TimedCall] = []
     repeats: list[int] = []
     number: int | None = None
     for call, axis in zip(layout.calls, layout.axis_of, strict=True):
-        n = max(round(call.repeats * some / most), 1)
+        n = max(round(call.repeats * n_layers / most), 1)
         # A block that cannot be repeated less often, such as the embedding, has smaller messages instead.
-        rest = call.repeats * some / most / n
+        rest = call.repeats * n_layers / most / n
         repeats.append(n)
         step = None
         if axis >= 0:
@@ -401,7 +406,7 @@ def _scaled(layout: _Layout, scale: float, size_scale: float, most_bytes: float 
             blocks.append(RepeatedCalls(call.phase, (), n))
             number = call.block
         blocks[-1] = blocks[-1]._replace(calls=(*blocks[-1].calls, timed[-1]))
-    return _Scaled(Schedule(tuple(blocks), micro_batches), tuple(timed), tuple(repeats), (some, most))
+    return _Scaled(Schedule(tuple(blocks), micro_batches), tuple(timed), tuple(repeats), (n_layers, most))
 
 
 def _step(call: StepCall, axis: str, n: int, size: int) -> Step:
@@ -431,8 +436,8 @@ def _power_of_two(value: float) -> float:
 
 
 @dataclass(eq=False)
-class _Measured:
-    """A layout, and what was measured of it so far."""
+class _Measurement:
+    """A layout, and its measurements so far."""
 
     layout: _Layout
     scaled: _Scaled
@@ -448,40 +453,21 @@ class _Session:
     """A rehearsal under way. It measures in a thread, so that an interrupt of the caller ends it between two rounds."""
 
     def __init__(
-        self,
-        engines: Engines,
-        layouts: Sequence[_Layout],
-        *,
-        scale: float | None,
-        size_scale: float | None,
-        compute: str,
-        flops_per_us: float,
-        rounds: int,
-        steps: int,
-        check: bool,
-        cluster: Cluster | None,
-        effect: float,
-        deadline_s: float | None,
+        self, engines: Engines, layouts: Sequence[_Layout], choices: _Choices, cluster: Cluster | None
     ) -> None:
         self._engines = engines
         self._layouts = layouts
-        self._scale = scale
-        self._size_scale = size_scale
-        self._compute = compute
-        self._rounds = rounds
-        self._steps = steps
-        self._check = check
+        self._choices = choices
         self._cluster = cluster
+        self._size_scale = None if choices.size_scale == "auto" else float(choices.size_scale)
         self._why_unpredicted = (
             "" if engines.backend in GPU_BACKENDS else f"NCCL's formulas do not apply to {engines.backend}"
         )
-        self._effect = effect
-        self._deadline_s = deadline_s
-        self._options = StepOptions("wait", flops_per_us, _can_overlap(engines))
-        self._flops_per_us = flops_per_us
+        self._flops_per_us = choices.tflops * 1e6
+        self._options = StepOptions("wait", self._flops_per_us, _can_overlap(engines))
         self._why_wait = ""
-        self._measured: list[_Measured] = []
-        self._n_done, self._now = 0, "starting"
+        self._measurements: list[_Measurement] = []
+        self._n_done, self._task = 0, "starting"
 
     def run(self, bar: Any) -> None:
         """Measure everything, and move the bar."""
@@ -492,8 +478,8 @@ class _Session:
 
     def _show(self, bar: Any) -> None:
         if self._thread.is_stopped:
-            self._now = "interrupted, completing this round"
-        bar.set_description(self._now)
+            self._task = "interrupted, completing this round"
+        bar.set_description(self._task)
         bar.update(self._n_done - bar.n)
 
     def _work(self) -> None:
@@ -507,37 +493,44 @@ class _Session:
                     if self._engines.state == "busy":  # neither closed nor broken
                         lease.call(release_memory)
         except EngineError as error:
-            error.measured = self.result() if self._measured and all(one.rounds for one in self._measured) else None
+            is_complete = self._measurements and all(measurement.rounds for measurement in self._measurements)
+            error.measured = self.result() if is_complete else None
             raise
 
     def _call(self, lease: Lease, function: Any, layout: _Layout, *arguments: Any, deadline_s: float | None) -> Any:
         """Run a function with the communicators of all axes of a layout, and return the values of the ranks."""
         replies = lease.call(
-            function, layout.mesh, WORLD, arguments, concurrent=layout.sets, deadline_s=deadline_s or self._deadline_s
+            function,
+            layout.mesh,
+            WORLD,
+            arguments,
+            concurrent=layout.sets,
+            deadline_s=deadline_s or self._choices.deadline_s,
         )
         raise_first_error(replies, f"rehearsing {layout.name}", self._engines.ranks)
         return [reply.value for reply in replies]
 
     def _prepare(self, lease: Lease) -> None:
         """Choose the scale from short measurements, and check the results at that scale."""
-        self._now = "choosing the scale"
+        self._task = "choosing the scale"
         replies = lease.call(probe_rank)
         raise_first_error(replies, "preparing a rehearsal", self._engines.ranks)
-        probes = [reply.value for reply in replies]
-        self._why_wait = next((probe.no_products for probe in probes if probe.no_products), "")
-        if self._compute == "products" and self._why_wait:
+        ranks = [reply.value for reply in replies]
+        self._why_wait = next((rank.no_products for rank in ranks if rank.no_products), "")
+        if self._choices.compute == "products" and self._why_wait:
             raise BenchError(
                 f"cannot multiply matrices: {self._why_wait}", hint=Hint("or pass {}", Argument("compute", "wait"))
             )
-        if self._compute == "wait":
+        if self._choices.compute == "wait":
             self._why_wait = ""
         elif not self._why_wait:
             self._options = self._options._replace(compute="products")
-        memory = int(usable_bytes([probe.free for probe in probes], [info.host for info in self._engines.ranks]).min())
+        memory = int(usable_bytes([rank.free for rank in ranks], [info.host for info in self._engines.ranks]).min())
         if self._options.compute == "products":
             memory -= _MATRIX_BYTES
         size_scale = self._size_scale or self._host_scale()
-        scale = self._scale or self._find_scale(lease, size_scale)
+        scale = self._choices.scale
+        scale = self._find_scale(lease, size_scale) if scale == "auto" else float(scale)
         size_scale = self._fit(scale, size_scale, memory)
         self._size_scale = size_scale
         if self._cluster is None and not self._why_unpredicted:
@@ -545,11 +538,15 @@ class _Session:
         for layout in self._layouts:
             if self._thread.is_stopped:
                 return
-            self._now = f"{layout.name}: checking the results" if self._check else f"{layout.name}: first calls"
+            self._task = (
+                f"{layout.name}: checking the results" if self._choices.check else f"{layout.name}: first calls"
+            )
             scaled = _scaled(layout, scale, size_scale)
-            found, seconds = self._probe(lease, layout, scaled, self._check)
+            probes, seconds = self._probe(lease, layout, scaled, self._choices.check)
             predicted = self._predict(layout, scaled)
-            self._measured.append(_Measured(layout, scaled, _variants(layout, scaled), found, predicted, seconds))
+            self._measurements.append(
+                _Measurement(layout, scaled, _variants(layout, scaled), probes, predicted, seconds)
+            )
             self._n_done += 1
 
     def _host_scale(self) -> float:
@@ -557,7 +554,7 @@ class _Session:
         most = BACKENDS[self._engines.backend].rehearsed_bytes
         if most is None:
             return 1.0
-        # Those that do not repeat, such as all gradients at once, get smaller with the number of layers.
+        # Calls that do not repeat, such as all gradients at once, get smaller with the number of layers.
         sizes = [
             (call.repeats > 1 or call.micro_batches > 1, call.size_bytes)
             for layout in self._layouts
@@ -572,15 +569,15 @@ class _Session:
         for layout in self._layouts:
             if self._thread.is_stopped:
                 break
-            self._now = f"{layout.name}: choosing the scale"
+            self._task = f"{layout.name}: choosing the scale"
             whole = _scaled(layout, 1.0, size_scale)
             probed = _scaled(layout, 1.0, size_scale, most_bytes=_PROBED_BYTES)
-            found, _ = self._probe(lease, layout, probed, check=False)
+            probes, _ = self._probe(lease, layout, probed, check=False)
             step_us = _flops(whole) / self._flops_per_us
             for index, (call, small) in enumerate(zip(whole.calls, probed.calls, strict=True)):
                 if call.step is not None and small.step is not None:
                     ratio = (call.step.size_bytes or 1) / (small.step.size_bytes or 1)
-                    step_us += whole.n_calls(index) * found[small.axis, small.step].time_us * ratio
+                    step_us += whole.n_calls(index) * probes[small.axis, small.step].time_us * ratio
             longest = max(longest, step_us)
         return min(1.0, _STEP_US / max(longest, 1.0))
 
@@ -635,47 +632,47 @@ class _Session:
         flops = max((call.flops for block in scaled.schedule.blocks for call in block.calls), default=0.0)
         values = self._call(lease, probe_calls, layout, distinct, self._options, flops, check, deadline_s=None)
         probes, self._flops_per_us = values[0]
-        wrong = [[one.n_wrong for one in ranks[0]] for ranks in values]
-        found = {
+        wrong = [[probe.n_wrong for probe in rank_probes] for rank_probes, _ in values]
+        by_call = {
             key: CallProbe(probe.time_us, None if probe.n_wrong is None else sum(counts))
             for key, probe, *counts in zip(distinct, probes, *wrong, strict=True)
         }
         step_us = _flops(scaled) / self._flops_per_us + sum(
-            scaled.n_calls(index) * found[call.axis, call.step].time_us
+            scaled.n_calls(index) * by_call[call.axis, call.step].time_us
             for index, call in enumerate(scaled.calls)
             if call.step is not None
         )
-        return found, step_us / 1e6
+        return by_call, step_us / 1e6
 
     def _measure(self, lease: Lease) -> None:
-        for number in range(self._rounds):
+        for number in range(self._choices.rounds):
             # A B, B A, A B, …: over two rounds, a linear drift of the clocks adds the same time to every layout.
-            for one in self._measured[:: -1 if number % 2 else 1]:
+            for measurement in self._measurements[:: -1 if number % 2 else 1]:
                 if self._thread.is_stopped:
                     return
-                self._now = lease.task = f"{one.layout.name}, round {number + 1} of {self._rounds}"
-                expected_s = one.seconds * (self._steps + 1) * len(one.variants)
+                self._task = lease.task = f"{measurement.layout.name}, round {number + 1} of {self._choices.rounds}"
+                expected_s = measurement.seconds * (self._choices.steps + 1) * len(measurement.variants)
                 values = self._call(
                     lease,
                     measure_steps,
-                    one.layout,
-                    one.scaled.schedule,
-                    one.variants,
+                    measurement.layout,
+                    measurement.scaled.schedule,
+                    measurement.variants,
                     self._options,
-                    self._steps,
+                    self._choices.steps,
                     deadline_s=max(self._engines.deadline_s, 5 * expected_s),
                 )
-                one.rounds.append(np.stack(values, axis=2))  # variants, repetitions, ranks, columns
+                measurement.rounds.append(np.stack(values, axis=2))  # variants, repetitions, ranks, columns
                 self._n_done += 1
 
     def result(self) -> Rehearsal:
         """Return the rounds that all layouts have completed."""
-        n = min(len(one.rounds) for one in self._measured)
+        n = min(len(measurement.rounds) for measurement in self._measurements)
         sharing = describe_sharing(self._engines.ranks)
         if BACKENDS[self._engines.backend].in_process:
             sharing = f"{self._engines.world_size} ranks are threads of one process"
         return Rehearsal(
-            layouts=tuple(_rehearsed(one, n) for one in self._measured),
+            layouts=tuple(_rehearsed_layout(measurement, n) for measurement in self._measurements),
             where=self._engines.where,
             backend=self._engines.backend,
             sharing=sharing,
@@ -685,7 +682,7 @@ class _Session:
             why_wait=self._why_wait,
             overlaps=self._options.overlaps,
             why_unpredicted=self._why_unpredicted,
-            effect=self._effect,
+            effect=self._choices.effect,
         )
 
 
@@ -705,23 +702,23 @@ def _flops(scaled: _Scaled) -> float:
 def _variants(layout: _Layout, scaled: _Scaled) -> tuple[Variant, ...]:
     """Return the parts of a step to time: everything, computation alone, and each axis alone."""
     every = tuple(range(len(layout.sets)))
-    found = [Variant(True, every), Variant(True, ()), *(Variant(False, (axis,)) for axis in every)]
+    variants = [Variant(True, every), Variant(True, ()), *(Variant(False, (axis,)) for axis in every)]
     if scaled.schedule.micro_batches < layout.micro_batches:
         calls = [call for call in scaled.calls if call.step is not None]
         singles = {call.axis for call in calls if call.is_single}
         repeated = {call.axis for call in calls if not call.is_single}
         if singles:
-            found.append(Variant(True, every, is_steady=True))
-        found += [Variant(False, (axis,), is_steady=True) for axis in sorted(singles & repeated)]
-    return tuple(found)
+            variants.append(Variant(True, every, is_steady=True))
+        variants += [Variant(False, (axis,), is_steady=True) for axis in sorted(singles & repeated)]
+    return tuple(variants)
 
 
-def _rehearsed(one: _Measured, n: int) -> RehearsedLayout:
-    layout, scaled = one.layout, one.scaled
+def _rehearsed_layout(measurement: _Measurement, n: int) -> RehearsedLayout:
+    layout, scaled = measurement.layout, measurement.scaled
     calls = []
     for index, (job_call, call) in enumerate(zip(layout.calls, scaled.calls, strict=True)):
         if call.step is not None:
-            probe = one.probes[call.axis, call.step]
+            probe = measurement.probes[call.axis, call.step]
             calls.append(
                 RehearsedCall(
                     job_call,
@@ -730,7 +727,7 @@ def _rehearsed(one: _Measured, n: int) -> RehearsedLayout:
                     scaled.n_calls(index),
                     probe.time_us,
                     probe.n_wrong,
-                    tuple(one.predicted[index].tolist()),
+                    tuple(measurement.predicted[index].tolist()),
                 )
             )
     return RehearsedLayout(
@@ -742,6 +739,6 @@ def _rehearsed(one: _Measured, n: int) -> RehearsedLayout:
         micro_batches=(scaled.schedule.micro_batches, layout.micro_batches),
         layers=scaled.layers,
         bubble=layout.bubble,
-        variants=one.variants,
-        times=np.stack(one.rounds[:n]),
+        variants=measurement.variants,
+        times=np.stack(measurement.rounds[:n]),
     )

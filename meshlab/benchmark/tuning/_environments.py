@@ -13,34 +13,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setting:
-    """Environment variables of ranks.
-
-    Parameters
-    ----------
-    variables : mapping of str to str
-        The variables.
-    may_share : bool
-        True if they concern one collective only, so that the same ranks may have those of another one.
-    """
+    """Environment variables of ranks."""
 
     variables: Mapping[str, str]
     may_share: bool
+    """True if they concern one collective only, so that the same ranks may have those of another one."""
 
 
 @dataclass(frozen=True, eq=False)
 class Environment:
-    """Ranks to start.
-
-    Parameters
-    ----------
-    variables : mapping of str to str
-        Environment variables, in addition to those of the engines.
-    names : mapping of str to str
-        The name of the setting of each collective that is tuned with them. Empty for the default.
-    """
+    """The variables of ranks to start, in addition to those of the engines."""
 
     variables: Mapping[str, str] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    """The name of the setting of each collective that is tuned with them. Empty for the default."""
 
     @property
     def is_default(self) -> bool:
@@ -56,28 +42,17 @@ class Environment:
 
 
 def distribute(settings: Mapping[str, Mapping[str, Setting]]) -> list[Environment]:
-    """Distribute the settings of all collectives to as few sets of ranks as possible.
-
-    Parameters
-    ----------
-    settings : mapping of str to mapping of str to Setting
-        The settings of each collective, by name. A name stands for one set of variables.
-
-    Examples
-    --------
-    >>> ring = {"ring": Setting({"A": "ring"}, may_share=True)}
-    >>> [one.variables for one in distribute({"all_reduce": ring, "broadcast": {"tree": Setting({"B": "tree"}, True)}})]
-    [{'A': 'ring', 'B': 'tree'}]
-    """
-    found: list[Environment] = []
+    """Distribute the settings of all collectives, by name, to as few sets of ranks as possible."""
+    environments: list[Environment] = []
     for collective, choices in settings.items():
         for name, setting in choices.items():
-            for index, one in enumerate(found):
-                is_same = dict(one.variables) == dict(setting.variables)
-                is_apart = setting.may_share and not set(one.variables) & set(setting.variables)
-                if collective not in one.names and (is_same or is_apart):
-                    found[index] = Environment({**one.variables, **setting.variables}, {**one.names, collective: name})
+            for index, environment in enumerate(environments):
+                variables, names = environment.variables, environment.names
+                is_same = dict(variables) == dict(setting.variables)
+                is_apart = setting.may_share and not set(variables) & set(setting.variables)
+                if collective not in names and (is_same or is_apart):
+                    environments[index] = Environment({**variables, **setting.variables}, {**names, collective: name})
                     break
             else:
-                found.append(Environment(dict(setting.variables), {collective: name}))
-    return found
+                environments.append(Environment(dict(setting.variables), {collective: name}))
+    return environments

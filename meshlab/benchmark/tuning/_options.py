@@ -12,19 +12,19 @@ from meshlab.base._collectives import MPI_FUNCTIONS, NCCL_FUNCTIONS, NcclFunctio
 from meshlab.base._errors import BenchError, did_you_mean
 from meshlab.comm._backend import CONFIGURABLE, Buffers, Capabilities
 from meshlab.comm._windows import why_not_symmetric
-from meshlab.frames._trials import option_label
+from meshlab.frames._trials import OPTION, option_label
 
 if TYPE_CHECKING:
     from meshlab.plans._steps import Step
 
 
-OPTION_NAMES = ("buffers", "algorithm", "protocol", "min_ctas", "max_ctas", "cta_policy")
-"""What an option can choose for one call."""
+OPTION_NAMES = tuple(name for name in OPTION if name != "setting")
+"""The choices of an option for one call."""
 
 _MIN_CTAS, _MAX_CTAS = (16, 32, 64), (1, 2, 4, 8, 16, 32)
 
 _WIDE_BYTES = 1 << 20
-"""The size from which NCCL uses so many thread blocks on its own that a larger minimum can make a difference."""
+"""The size from which NCCL uses enough thread blocks by default that a larger minimum can make a difference."""
 
 _SMALL_BYTES = 1 << 14
 """The size below which NCCL needs one thread block, so that a higher limit cannot make a difference."""
@@ -32,23 +32,10 @@ _SMALL_BYTES = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class TuningOption:
-    """One way to run a collective. Without any choice it is the default.
-
-    The fields have the names of the columns of a tuning's trials.
-
-    Parameters
-    ----------
-    setting : str, optional
-        Name of the environment of the processes. None for the environment that the engines have anyway.
-    buffers : {"plain", "registered", "symmetric"}, default "plain"
-        The kind of buffers, see `meshlab.comm.BUFFERS`.
-    algorithm, protocol, cta_policy : str, optional
-        The algorithm, the protocol and the policy for thread blocks of NCCL. By default NCCL chooses.
-    min_ctas, max_ctas : int, optional
-        Minimum and maximum number of NCCL's thread blocks. By default NCCL chooses.
-    """
+    """One way to run a collective, with the fields of a tuning's trials. Without any choice it is the default."""
 
     setting: str | None = None
+    """Name of the environment of the processes. None for that of the engines."""
     buffers: Buffers = "plain"
     algorithm: str | None = None
     protocol: str | None = None
@@ -74,7 +61,7 @@ class TuningOption:
         return option_label(asdict(self))
 
 
-# An algorithm of NCCL that a group of GPUs does not support is an error of the call, and becomes a row that says so.
+# An algorithm of NCCL that a group of GPUs does not support is an error of the call, and becomes a row with that error.
 _WITH_PROTOCOLS = ("ring", "tree")
 """The algorithms that have all protocols, and can be chosen without one. The others are always simple."""
 
@@ -97,7 +84,12 @@ _NCCL_SETTINGS: Mapping[str, Mapping[str, str]] = MappingProxyType(
         "at most 4 CTAs": {"NCCL_MAX_CTAS": "4"},
     }
 )
-_SETTING_OPTION = {"NCCL_ALGO": "algorithm", "NCCL_PROTO": "protocol", "NCCL_MIN_CTAS": "min_ctas"}
+_SETTING_OPTION = {
+    "NCCL_ALGO": "algorithm",
+    "NCCL_PROTO": "protocol",
+    "NCCL_MIN_CTAS": "min_ctas",
+    "NCCL_MAX_CTAS": "max_ctas",
+}
 
 
 def _is_nccl(capabilities: Capabilities) -> bool:
@@ -113,22 +105,25 @@ def chooses_per_call(capabilities: Capabilities) -> bool:
 def known_options(capabilities: Capabilities, collectives: Collection[str]) -> tuple[str, ...]:
     """Return the names to which the options of a tuning can be restricted."""
     if not _is_nccl(capabilities):
-        names = (name for one in collectives if one in MPI_FUNCTIONS for name in MPI_FUNCTIONS[one].mpich)
+        functions = [MPI_FUNCTIONS[collective] for collective in collectives if collective in MPI_FUNCTIONS]
+        names = [name for function in functions for name in function.mpich]
         return tuple(dict.fromkeys((*names, "no device", "release_gather")))
-    known = [name for one in collectives for name in (*_function(one).algorithms, *settings_for(capabilities, one))]
-    return (*OPTION_NAMES, *dict.fromkeys(known))
+    names = list(OPTION_NAMES)
+    for collective in collectives:
+        names += [*_function(collective).algorithms, *settings_for(capabilities, collective)]
+    return tuple(dict.fromkeys(names))
 
 
 def check_options(only: Sequence[str] | None, capabilities: Capabilities, collectives: Collection[str]) -> None:
     """Raise unless all names are known options."""
-    known = known_options(capabilities, collectives)
+    choices = known_options(capabilities, collectives)
     for name in only or ():
-        if name not in known:
+        if name not in choices:
             raise BenchError(
-                f"unknown option {name!r}{did_you_mean(name, known)}; {capabilities.backend} has {', '.join(known)}"
+                f"unknown option {name!r}{did_you_mean(name, choices)}; {capabilities.backend} has {', '.join(choices)}"
             )
     if only is not None and not only:
-        raise BenchError("options is empty, so there is nothing to try", hint=f"choose from {', '.join(known)}")
+        raise BenchError("options is empty, so there is nothing to try", hint=f"choose from {', '.join(choices)}")
 
 
 def options_for(
@@ -139,43 +134,21 @@ def options_for(
     only: Collection[str] | None = None,
     n_hosts: int = 1,
 ) -> list[TuningOption]:
-    """Return the options of one call within one set of processes, the default first, and simpler ones earlier.
-
-    Parameters
-    ----------
-    capabilities : Capabilities
-        The capabilities of the engines.
-    collective : str
-        Name of the collective.
-    size_bytes : int
-        The message size in bytes. Options that cannot differ from another one at this size are left out.
-    only : collection of str, optional
-        The choices that may vary, of `OPTION_NAMES`, and algorithms by name. By default all of them.
-    n_hosts : int, default 1
-        The number of hosts of the engines.
-
-    Examples
-    --------
-    >>> can = Capabilities("nccl", "NCCL 2.28.9", "", "", (), (), (), (), True, {"symmetric memory": "yes"})
-    >>> [str(option) for option in options_for(can, "all_reduce", 1024)]
-    ['default', 'registered buffers', 'symmetric window']
-    >>> can.facts["algorithm choice per call"] = "yes"
-    >>> len(options_for(can, "all_reduce", 1 << 20, only=["max_ctas"]))
-    7
-    """
+    """Return the options of one call that can differ at its size, the default first, and simpler ones earlier."""
     if not _is_nccl(capabilities):
         return [TuningOption()]
     has_windows = not why_not_symmetric(capabilities)
-    found = [TuningOption(), TuningOption(buffers="registered")]
+    options = [TuningOption(), TuningOption(buffers="registered")]
     if has_windows:
-        found.append(TuningOption(buffers="symmetric"))
-    if chooses_per_call(capabilities) and collective != "send_recv":  # a message has no configuration of its own
+        options.append(TuningOption(buffers="symmetric"))
+    if chooses_per_call(capabilities) and collective != "send_recv":  # messages have no configuration
         has_multicast = capabilities.facts.get("NVLS multicast") != "no"
         missing = {*(() if has_multicast else _NEEDS_MULTICAST), *(_NEEDS_HOSTS if n_hosts == 1 else ())}
-        found += _plain(size_bytes, [one for one in _function(collective).algorithms if one not in missing])
+        algorithms = [name for name in _function(collective).algorithms if name not in missing]
+        options += _plain(size_bytes, algorithms)
         if has_windows:
-            found += _symmetric(collective, size_bytes, has_multicast)
-    return [option for option in dict.fromkeys(found) if only is None or _may_be(option, only)]
+            options += _symmetric(collective, size_bytes, has_multicast)
+    return [option for option in dict.fromkeys(options) if only is None or _may_be(option, only)]
 
 
 def _function(collective: str) -> NcclFunction:
@@ -190,7 +163,7 @@ def _plain(size_bytes: int, algorithms: Sequence[str]) -> Iterator[TuningOption]
     for algorithm in algorithms:
         if algorithm in _WITH_PROTOCOLS:
             yield TuningOption(algorithm=algorithm)
-            yield from (TuningOption(algorithm=algorithm, protocol=one) for one in ("ll", "ll128", "simple"))
+            yield from (TuningOption(algorithm=algorithm, protocol=protocol) for protocol in ("ll", "ll128", "simple"))
         else:
             yield TuningOption(algorithm=algorithm, protocol="simple")
     yield TuningOption(cta_policy="efficiency")
@@ -206,7 +179,7 @@ def _plain(size_bytes: int, algorithms: Sequence[str]) -> Iterator[TuningOption]
 
 def _symmetric(collective: str, size_bytes: int, has_multicast: bool) -> Iterator[TuningOption]:
     function = _function(collective)
-    kernels = [one for one in function.kernels if has_multicast or "MC" not in one]
+    kernels = [kernel for kernel in function.kernels if has_multicast or "MC" not in kernel]
     yield from (TuningOption(buffers="symmetric", algorithm=kernel) for kernel in kernels)
     if function.has_copy_engines:
         yield TuningOption(buffers="symmetric", cta_policy="zero")
@@ -221,9 +194,10 @@ def _symmetric(collective: str, size_bytes: int, has_multicast: bool) -> Iterato
 
 
 def _may_be(option: TuningOption, only: Collection[str]) -> bool:
-    """Return True if an option varies nothing but what is allowed."""
+    """Return True if an option varies only the allowed choices."""
     default = TuningOption()
-    varied = [one.name for one in fields(option) if getattr(option, one.name) != getattr(default, one.name)]
+    names = [field.name for field in fields(option)]
+    varied = [name for name in names if getattr(option, name) != getattr(default, name)]
     is_named = option.algorithm is not None and option.algorithm in only
     return all(name in only or (name in ("algorithm", "protocol") and is_named) for name in varied)
 
@@ -231,23 +205,7 @@ def _may_be(option: TuningOption, only: Collection[str]) -> bool:
 def settings_for(
     capabilities: Capabilities, collective: str, *, only: Collection[str] | None = None
 ) -> dict[str, dict[str, str]]:
-    """Return the environments to try for a collective, by name: what the library cannot choose for each call.
-
-    Parameters
-    ----------
-    capabilities : Capabilities
-        The capabilities of the engines.
-    collective : str
-        Name of the collective.
-    only : collection of str, optional
-        The names of the choices or algorithms to try. By default all of them.
-
-    Examples
-    --------
-    >>> can = Capabilities("mpi", "MPICH 5.0.2", "", "", (), (), (), (), True)
-    >>> settings_for(can, "all_reduce", only=["ring"])
-    {'ring': {'MPIR_CVAR_ALLREDUCE_DEVICE_COLLECTIVE': '0', 'MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM': 'ring'}}
-    """
+    """Return the environments to try for a collective, by name, for choices that the library cannot make per call."""
     if _is_nccl(capabilities):
         if chooses_per_call(capabilities) or collective == "send_recv":
             return {}
@@ -255,7 +213,7 @@ def settings_for(
             name: dict(variables)
             for name, variables in _NCCL_SETTINGS.items()
             if (name != "tree" or collective == "all_reduce")
-            and (only is None or name in only or any(_SETTING_OPTION.get(one, "max_ctas") in only for one in variables))
+            and (only is None or {name, *(_SETTING_OPTION[variable] for variable in variables)} & {*only})
         }
     function = MPI_FUNCTIONS.get(collective)
     if function is None or not function.mpich:
@@ -263,8 +221,8 @@ def settings_for(
     part = function.in_variables
     # The device has its own algorithms, which would override those of the collective.
     base = {f"MPIR_CVAR_{part}_DEVICE_COLLECTIVE": "0"}
-    found = {"no device": base}
-    found |= {name: base | {f"MPIR_CVAR_{part}_INTRA_ALGORITHM": name} for name in function.mpich}
+    settings = {"no device": base}
+    settings |= {name: base | {f"MPIR_CVAR_{part}_INTRA_ALGORITHM": name} for name in function.mpich}
     if function.in_shared_memory:
-        found["release_gather"] = {f"MPIR_CVAR_{part}_POSIX_INTRA_ALGORITHM": "release_gather"}
-    return {name: variables for name, variables in found.items() if only is None or name in only}
+        settings["release_gather"] = {f"MPIR_CVAR_{part}_POSIX_INTRA_ALGORITHM": "release_gather"}
+    return {name: variables for name, variables in settings.items() if only is None or name in only}

@@ -380,8 +380,8 @@ def test_an_interrupt_ends_the_rehearsal_after_the_round(monkeypatch: pytest.Mon
 
     def interrupt(self: Any, bar: Any) -> None:
         original(self, bar)
-        shown.append(self._now)
-        if "round 2" in self._now:
+        shown.append(self._task)
+        if "round 2" in self._task:
             raise KeyboardInterrupt
 
     monkeypatch.setattr(rehearsing._Session, "_show", interrupt)
@@ -417,7 +417,7 @@ def test_engines_that_are_closed_end_the_rehearsal(monkeypatch: pytest.MonkeyPat
 
         def close(self: Any, bar: Any) -> None:
             original(self, bar)
-            if "round" in self._now:
+            if "round" in self._task:
                 engines.close(cancel=True)
 
         monkeypatch.setattr(rehearsing._Session, "_show", close)

@@ -18,7 +18,7 @@ from meshlab.benchmark.on_ranks import _option_trials as option_trials
 from meshlab.benchmark.tuning import _search as tuning_search
 from meshlab.benchmark.tuning._environments import Setting, distribute
 from meshlab.benchmark.tuning._options import TuningOption
-from meshlab.benchmark.tuning._search import TuningSearch
+from meshlab.benchmark.tuning._search import SearchEffort, TuningSearch
 from meshlab.plans._steps import Step
 from tests.benchmark.on_ranks.planted_options import PlantedOptions
 
@@ -46,15 +46,15 @@ def search_on(
     **arguments: Any,
 ) -> TuningSearch:
     layout = ml.DeviceMesh(mesh)
-    arguments = {"rounds": 6, "budget_s": None, "confirms": True, "deadline_s": None} | arguments
+    effort = SearchEffort(**({"rounds": 6, "budget_s": None, "confirms": True, "deadline_s": None} | arguments))
     return TuningSearch(
         engines,
         layout,
         ml.Plan("all_reduce", "tp", sizes=sizes, in_place=True).steps(layout),
-        options=lambda step: [TuningOption(max_ctas=one) for one in ctas],
+        effort,
+        options=lambda step: [TuningOption(max_ctas=limit) for limit in ctas],
         settings=settings or {},
         set_up=set_up,
-        **arguments,
     )
 
 
