@@ -8,8 +8,8 @@ from itertools import zip_longest
 import numpy as np
 
 from meshlab.mesh._mesh import MeshLike
-from meshlab.topology.model._cluster import Ints
 from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.model._presets import ClusterLike, as_node
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view

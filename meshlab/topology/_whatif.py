@@ -9,8 +9,9 @@ import numpy as np
 
 from meshlab.base._errors import TopologyError
 from meshlab.mesh._axes import short
-from meshlab.topology.model._cluster import HOP_US, MOST_NODES, MOST_RAILS, Cluster, Ints, check_taper, regular_levels
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node, Words
+from meshlab.topology.model._levels import HOP_US, MOST_NODES, MOST_RAILS, Ints, check_taper, regular_levels
 from meshlab.topology.model._links import UNKNOWN, Distance, distances
 
 _MOST_ENDS = 64

@@ -11,8 +11,9 @@ import numpy as np
 from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.base._hints import READ_A_FILE, Hint
 from meshlab.mesh._axes import short
-from meshlab.topology.model._cluster import HOP_US, MOST_NODES, MOST_RAILS, Cluster, Level, check_taper, regular_levels
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Nic, Node, Numa, count_cpus
+from meshlab.topology.model._levels import HOP_US, MOST_NODES, MOST_RAILS, Level, check_taper, regular_levels
 from meshlab.topology.model._products import find_product
 
 ClusterLike = Cluster | str

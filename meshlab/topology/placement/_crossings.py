@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.topology.model._cluster import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import INNER_LEVELS, Ints
 from meshlab.topology.model._links import Distance, clique_numbers
 from meshlab.topology.placement._rank_map import Floats, RankMap
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._collectives import COLLECTIVES
-from meshlab.topology.model._cluster import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import INNER_LEVELS, Ints
 from meshlab.topology.placement._crossings import all_hops, shares
 from meshlab.topology.placement._rank_map import Floats, RankMap
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import TopologyError
-from meshlab.topology.model._cluster import Ints
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.placement._rank_map import Floats
 from meshlab.topology.placement._scene import Scene
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from meshlab.base._collectives import ALGORITHM_WORDS, COLLECTIVES, MODELLED, usual_collective
 from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.base._units import parse_size
-from meshlab.topology.model._cluster import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import INNER_LEVELS, Ints
 from meshlab.topology.placement._crossings import uplink_gbs
 from meshlab.topology.placement._flows import Flows, flows_of
 from meshlab.topology.placement._placement import Placement

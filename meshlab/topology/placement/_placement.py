@@ -13,7 +13,8 @@ from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.topology.model._cluster import INNER_LEVELS, Cluster, Ints
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import INNER_LEVELS, Ints
 from meshlab.topology.model._links import UNKNOWN, Distance
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.placement._crossings import Crossings, cross

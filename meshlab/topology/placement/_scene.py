@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.topology.model._cluster import Cluster, Ints
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.model._links import Distance
 from meshlab.topology.placement._rank_map import Floats
 

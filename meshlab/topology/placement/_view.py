@@ -10,7 +10,8 @@ import numpy as np
 from meshlab.base._errors import MeshError, ParseError, TopologyError
 from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.topology.model._cluster import Cluster, Ints
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.model._presets import PRESETS, ClusterLike, as_cluster
 from meshlab.topology.placement._placement import Placement, as_placement, place
 from meshlab.topology.placement._scene import Scene, scene_of, scene_of_ranks

@@ -17,8 +17,9 @@ from meshlab.base._documents import LimitError
 from meshlab.base._errors import ParseError, TopologyError
 from meshlab.base._files import TextSource, text_of
 from meshlab.base._numerals import whole
-from meshlab.topology.model._cluster import Cluster, Ints, Level
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._levels import Ints, Level
 from meshlab.topology.model._presets import find_preset
 from meshlab.topology.readers._hostlists import MOST_HOSTS, expand_hosts
 

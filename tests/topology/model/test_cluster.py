@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from meshlab.base._errors import TopologyError
-from meshlab.topology.model._cluster import Cluster, Level
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Node
+from meshlab.topology.model._levels import Level
 from meshlab.topology.model._presets import PRESETS, preset
 from meshlab.topology.model._products import find_product, peak_tflops, product_of_pci
 

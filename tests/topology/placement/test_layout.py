@@ -17,7 +17,8 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._errors import TopologyError
-from meshlab.topology.model._cluster import Cluster, Level
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import Level
 from meshlab.topology.placement._layout import fit, layout, locate, look_at
 from meshlab.topology.placement._rank_map import Floats
 from meshlab.topology.placement._route import route
