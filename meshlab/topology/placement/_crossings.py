@@ -256,13 +256,13 @@ def _inside(
     distance = np.full(members.shape, Distance.UNKNOWN, dtype=np.int8)
     gbs = np.full(members.shape, np.inf)
     near = level <= _HOST
-    one, other = members[near], following[near]
-    if not len(one):
+    source, target = members[near], following[near]
+    if not len(source):
         return distance, gbs
-    together = rank_map.node[one] == rank_map.node[other]
-    kind, i, j = rank_map.kind[one], rank_map.local[one], np.where(together, rank_map.local[other], 0)
+    together = rank_map.node[source] == rank_map.node[target]
+    kind, i, j = rank_map.kind[source], rank_map.local[source], np.where(together, rank_map.local[target], 0)
     # A hop between two hosts of one NVLink domain is not in any host's matrix. The slower device limits it.
-    fabric = np.minimum(rank_map.nvlink_gbs[one], rank_map.nvlink_gbs[other])
+    fabric = np.minimum(rank_map.nvlink_gbs[source], rank_map.nvlink_gbs[target])
     distance[near] = np.where(together, rank_map.distance[kind, i, j], Distance.NVLINK)
     gbs[near] = np.where(together, rank_map.gbs[kind, i, j], fabric)
     if rank_map.patchy.any():
@@ -322,18 +322,20 @@ def _nics_of_single_ranks(rank_map: RankMap, members: Ints, leaves: npt.NDArray[
 
 
 def _no_nics(ranks_per_node: Ints) -> _NicUse:
+    """Return the result of `_nics` if no group leaves its host."""
     unknown = np.full(ranks_per_node.shape[1], np.nan)
     return _NicUse(ranks_per_node, np.zeros(len(unknown), dtype=np.int32), unknown, unknown.copy(), 0)
 
 
-def shares(rank_map: RankMap, used: Ints) -> tuple[Floats, Floats, npt.NDArray[np.intp]]:
+def shares(rank_map: RankMap, sets: Ints) -> tuple[Floats, Floats, npt.NDArray[np.intp]]:
     """Return for every set of NICs the GB/s per group, the groups per NIC, and the number of groups.
 
-    `used` contains each set once for every group that uses it.
+    `sets` contains each set once for every group that uses it.
     """
-    sharing = np.bincount(used, minlength=len(rank_map.set_nics))
+    sharing = np.bincount(sets, minlength=len(rank_map.set_nics))
     # A set that no group uses divides by zero. Its result is never read.
     with np.errstate(divide="ignore", invalid="ignore"):
+        # Mostly no NIC is in two sets, so a set divides its bandwidth among its groups.
         if rank_map.overlap is None:
             return rank_map.set_gbs / sharing, sharing / rank_map.set_nics, sharing
         # Sets share NICs. A group divides its data evenly among the NICs of its set, and a NIC divides its bandwidth
@@ -429,14 +431,14 @@ def uplink_gbs(rank_map: RankMap, level: int) -> Floats:
     has_rails = level >= len(INNER_LEVELS) and cluster.levels[level - len(INNER_LEVELS)].rails > 1
     of_kind = np.zeros(len(cluster.templates))
     for kind, template in enumerate(cluster.templates):
-        used = np.flatnonzero(template.near_nics.any(axis=0)).tolist()
-        speeds = [template.nics[k].gbs for k in used]
+        nearest = np.flatnonzero(template.near_nics.any(axis=0)).tolist()
+        speeds = [template.nics[k].gbs for k in nearest]
         devices = len(template.devices)
-        if not used or not has_rails:
+        if not nearest or not has_rails:
             of_kind[kind] = sum(speeds) / max(devices, 1)
-        elif len(used) > devices:
-            of_kind[kind] = max(speeds) * round(len(used) / devices)
+        elif len(nearest) > devices:
+            of_kind[kind] = max(speeds) * round(len(nearest) / devices)
         else:
-            of_kind[kind] = max(speeds) / (devices // len(used))
+            of_kind[kind] = max(speeds) / (devices // len(nearest))
     total: Any = np.bincount(cluster.domains[level], weights=of_kind[cluster.kinds[cluster.node_of]])
     return np.asarray(total, dtype=float)

@@ -85,9 +85,8 @@ class RankMap:
                 continue
             distance[index, :count, :count] = template.distance[:count, :count]
             gbs[index, :count, :count] = template.gbs[:count, :count]
-            linked = np.where(
-                template.distance[:count, :count] == Distance.NVLINK, template.gbs[:count, :count], np.nan
-            )
+            is_linked = template.distance[:count, :count] == Distance.NVLINK
+            linked = np.where(is_linked, template.gbs[:count, :count], np.nan)
             # The template lists links inside the host only. Through NVSwitch a device reaches other hosts with the same
             # NVLinks, so its fastest link inside the host is also its rate to other hosts.
             nvlink[index, :count] = np.fmax.reduce(linked, axis=1, initial=np.nan)
@@ -97,7 +96,7 @@ class RankMap:
             each = np.array([nic.gbs for nic in template.nics], dtype=float)
             speeds.append(np.array([each[near].sum() for near in template.near_nics[first]]))
         # Sets are numbered per template above. Shift the numbers so that they are unique in the cluster.
-        sizes = np.array([len(one) for one in nics], dtype=np.int64)[cluster.kinds]
+        sizes = np.array([len(counts) for counts in nics], dtype=np.int64)[cluster.kinds]
         offset = np.cumsum(sizes) - sizes
         nic_set = (offset[node] + sets[kind, local]).astype(np.int32)
         return cls(
@@ -136,7 +135,7 @@ def _overlap(
         return None
     pairs = [np.nonzero(sets) for sets in near]
     speeds = [np.array([nic.gbs for nic in t.nics], dtype=float) for t in cluster.templates]
-    counts = np.array([len(one) for one in speeds], dtype=np.int64)[cluster.kinds]
+    counts = np.array([len(gbs) for gbs in speeds], dtype=np.int64)[cluster.kinds]
     first = np.cumsum(counts) - counts
     kinds = cluster.kinds.tolist()
     return (
@@ -149,34 +148,7 @@ def _overlap(
 def devices_of_ranks(
     mesh: DeviceMesh, cluster: Cluster, devices: Sequence[int] | Ints | None = None
 ) -> tuple[Cluster, Ints]:
-    """Return the device of every rank.
-
-    Parameters
-    ----------
-    mesh : DeviceMesh
-        The mesh.
-    cluster : Cluster
-        The cluster. If it has no devices, its hosts get CPU slots.
-    devices : sequence of int, optional
-        The device of every rank. By default rank r uses device r.
-
-    Returns
-    -------
-    tuple of Cluster and numpy.ndarray
-        The cluster, with CPU slots if it had no devices, and int32 of shape (world_size,).
-
-    Raises
-    ------
-    TopologyError
-        If there are fewer devices than ranks.
-        If `devices` does not contain one existing device per rank.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> devices_of_ranks(ml.DeviceMesh("tp=4"), ml.preset("dgx-h100"), [7, 6, 5, 4])[1].tolist()
-    [7, 6, 5, 4]
-    """
+    """Return the cluster, with CPU slots if it has no devices, and the device of every rank (by default device r)."""
     if not cluster.n_devices:
         cluster = cluster.with_cpu_slots(mesh.world_size)
     if devices is None:

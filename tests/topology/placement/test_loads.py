@@ -363,7 +363,7 @@ def test_groups_may_differ_in_their_algorithm() -> None:
 
 def findings_of(text: str, cluster: ml.Cluster) -> list[tuple[str, str, str]]:
     placement = place(text, cluster)
-    found = find_places(placement, [loads(placement, axis) for axis in placement.mesh.axis_names])
+    found = find_places([loads(placement, axis) for axis in placement.mesh.axis_names])
     scene = scene_of(cluster)
     for finding in found:
         assert finding.place == "all" or locate(scene, finding.place)
@@ -396,7 +396,7 @@ def test_a_group_that_changes_rails_climbs_above_the_leaf_switches() -> None:
     assert leaf is not None
     assert leaf.bytes.any()
     assert ("▲", "changes rails, so it climbs above the leaf switches") in [
-        (finding.mark, finding.text.removeprefix("tp: ")) for finding in find_places(placement, [found])
+        (finding.mark, finding.text.removeprefix("tp: ")) for finding in find_places([found])
     ]
     assert not loads(placement, "dp").climbs.any()
 
