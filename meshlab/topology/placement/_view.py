@@ -71,31 +71,10 @@ def make_view(
     devices: Sequence[int] | Ints | None = None,
     before: View | None = None,
 ) -> View:
-    """Return the view of a mesh, a cluster, or a mesh on a cluster.
+    """Return the view of a mesh, a cluster, or a mesh on a cluster, from the arguments of `meshlab.topology.text`.
 
     A mesh that does not fit the cluster, or an axis that the mesh does not have, does not hide the machine: a note
-    reports it.
-
-    Parameters
-    ----------
-    mesh : DeviceMesh, str, Placement or Cluster, optional
-        A mesh, text such as ``"dp=2, tp=4"``, or a placement. If `cluster` is omitted, also a cluster or the name of a
-        preset.
-    cluster : Cluster or str, optional
-        A cluster, or the name of a preset.
-    axis : str or sequence of str, optional
-        An axis, several axes, the name of a group, or a level of the cluster. By default the fastest axis or, without
-        a mesh, the outermost level with several domains.
-    devices : sequence of int, optional
-        The device of every rank. By default rank r uses device r.
-    before : View, optional
-        The view before a change. What it has in common with the new one is not computed again.
-
-    Raises
-    ------
-    TopologyError
-        If neither a mesh nor a cluster is given.
-        If `devices` does not contain one existing device per rank.
+    reports it. What a view has in common with `before`, the view before a change, is not computed again.
     """
     shape, machine, devices = _sort_arguments(mesh, cluster, devices)
     if machine is None:
@@ -150,15 +129,17 @@ def _placement_view(
     devices: Sequence[int] | Ints | None,
     before: View | None,
 ) -> View:
+    """Return the view of a mesh on a cluster."""
     if devices is None and 0 < cluster.n_devices < mesh.world_size:
         view = _cluster_view(cluster, None)
         note = (
             f"{mesh} has {mesh.world_size:,} ranks, but the cluster has {cluster.n_devices:,} devices: it is not placed"
         )
         return replace(view, notes=(note,))
-    known = before.placement if before is not None and before.cluster is cluster and devices is None else None
-    if known is not None and known.mesh.world_size == mesh.world_size:
-        placement = replace(known, mesh=mesh, cache=known.cache if mesh == known.mesh else {})
+    # As long as the ranks are on the same devices, the scene and the positions of the ranks do not change.
+    previous = before.placement if before is not None and before.cluster is cluster and devices is None else None
+    if previous is not None and previous.mesh.world_size == mesh.world_size:
+        placement = replace(previous, mesh=mesh, cache=previous.cache if mesh == previous.mesh else {})
     else:
         placement = place(mesh, cluster, devices)
     cluster, of_rank = placement.cluster, placement.devices
@@ -173,7 +154,7 @@ def _placement_view(
     color = np.append(groups.color, -1)  # devices without a rank have the rank -1, which selects this last entry
     return View(
         title=f"{groups.name} ({_count(len(groups), 'group')} of {groups.size:,}) · {cluster.summary}",
-        scene=before.scene if known is not None and before is not None else scene_of(cluster),
+        scene=before.scene if previous is not None and before is not None else scene_of(cluster),
         blocks=cluster.names,
         block_of=cluster.node_of,
         slot_of=cluster.local_of,
@@ -199,6 +180,7 @@ def _groups(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> tuple[Groups,
 
 
 def _mesh_view(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> View:
+    """Return the view of a mesh without a machine. The ranks of its innermost axis are a block."""
     groups, notes = _groups(mesh, axis)
     inner = next((index for index in reversed(range(len(mesh.shape))) if mesh.shape[index] > 1), 0)
     width = mesh.shape[inner]
@@ -225,6 +207,7 @@ def _mesh_view(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> View:
 
 
 def _cluster_view(cluster: Cluster, level: str | Sequence[str] | None) -> View:
+    """Return the view of a cluster, coloured by the domains of a level."""
     counts = {
         name: int(domain.max(initial=-1)) + 1 for name, domain in zip(cluster.level_names, cluster.domains, strict=True)
     }
