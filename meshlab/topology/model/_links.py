@@ -104,22 +104,19 @@ def distances(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int8]:
     >>> distances([["X", "NV18"], ["SYS", "X"]]).tolist()
     [[0, 1], [6, 0]]
     """
-    known: dict[str, int] = {
-        word: Distance.NVLINK if word.startswith("NV") else _DISTANCE.get(word, Distance.UNKNOWN)
-        for row in words
-        for word in set(row)
+    different = set().union(*words)
+    numbers: dict[str, int] = {
+        word: Distance.NVLINK if word.startswith("NV") else _DISTANCE.get(word, Distance.UNKNOWN) for word in different
     }
-    return np.array([[known[word] for word in row] for row in words], dtype=np.int8).reshape(
-        len(words), len(words[0]) if words else 0
-    )
+    shape = len(words), len(words[0]) if words else 0
+    return np.array([[numbers[word] for word in row] for row in words], dtype=np.int8).reshape(shape)
 
 
 def nvlink_counts(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int16]:
     """Return the number of NVLinks of every link word, 0 for other links, as int16 of the same shape."""
-    known = {word: int(word[2:]) if word.startswith("NV") else 0 for row in words for word in set(row)}
-    return np.array([[known[word] for word in row] for row in words], dtype=np.int16).reshape(
-        len(words), len(words[0]) if words else 0
-    )
+    counts = {word: int(word[2:]) if word.startswith("NV") else 0 for word in set().union(*words)}
+    shape = len(words), len(words[0]) if words else 0
+    return np.array([[counts[word] for word in row] for row in words], dtype=np.int16).reshape(shape)
 
 
 def nvlink_gbs(compute_capability: tuple[int, int] | None) -> float:
@@ -134,8 +131,8 @@ def nvlink_gbs(compute_capability: tuple[int, int] | None) -> float:
         return float("nan")
     number = compute_capability[0] * 10 + compute_capability[1]
     # An unlisted minor version uses the value of the previous one of its generation, as in NCCL.
-    known = [sm for sm in NVLINK_GBS if sm <= number and sm // 10 == number // 10]
-    return NVLINK_GBS[max(known)] if known else float("nan")
+    listed = [sm for sm in NVLINK_GBS if sm <= number and sm // 10 == number // 10]
+    return NVLINK_GBS[max(listed)] if listed else float("nan")
 
 
 def pcie_gbs(generation: int | None, width: int | None = 16) -> float:

@@ -151,8 +151,8 @@ _EACH_ITS_NIC = ((0, 1, 1),) * 4 + ((1, 1, 1),) * 4
 _SUPERPOD = Fabric(leaf=32, rails=8, pod=32)
 
 _SUPERPOD_SOURCE = (
-    "NVIDIA DGX SuperPOD reference architecture (scalable units of 32 systems, 8 rails, no oversubscription) and DGX "
-    "user guides"
+    "NVIDIA DGX SuperPOD reference architecture (scalable units of 32 systems, 8 rails, no oversubscription) "
+    "and DGX user guides"
 )
 
 _DGX_H100 = Preset(
@@ -301,8 +301,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             cpu_model="NVIDIA Grace",
             memory_gib=512,
             fabric=Fabric(),
-            source="CSCS documentation of Alps (4 × GH200 and 4 Slingshot NICs of 200 Gb/s per node); its dragonfly "
-            "network is drawn as one level",
+            source="CSCS documentation of Alps (4 × GH200 and 4 Slingshot NICs of 200 Gb/s per node); "
+            "its dragonfly network is drawn as one level",
         ),
         "superpod-h100": replace(_DGX_H100, title="DGX SuperPOD H100"),
         "superpod-b200": replace(
@@ -402,9 +402,9 @@ def preset(
 def find_preset(name: str) -> Preset:
     """Return a preset by name, or raise a `TopologyError` that lists the presets."""
     if not isinstance(name, str) or name not in PRESETS:
-        shown = repr(name)
+        text = repr(name)
         raise TopologyError(
-            f"unknown preset {shown if len(shown) <= 60 else f'{shown[:60]}…'}{did_you_mean(name, PRESETS)}",
+            f"unknown preset {text if len(text) <= 60 else f'{text[:60]}…'}{did_you_mean(name, PRESETS)}",
             hint=Hint("choose one of {}, or {}", ", ".join(PRESETS), READ_A_FILE),
         )
     return PRESETS[name]

@@ -115,8 +115,8 @@ def _numa(device: Path) -> str | None:
 def _bus_id_of(device: Path) -> str | None:
     if not device.exists():
         return None
-    found = [part for part in Path(os.path.realpath(device)).parts if _BUS_ID.fullmatch(part)]
-    return found[-1] if found else None
+    bus_ids = [part for part in Path(os.path.realpath(device)).parts if _BUS_ID.fullmatch(part)]
+    return bus_ids[-1] if bus_ids else None
 
 
 def pci_path(bus_id: str | None, root: Path = Path("/")) -> tuple[str, ...]:
@@ -130,7 +130,7 @@ def pci_path(bus_id: str | None, root: Path = Path("/")) -> tuple[str, ...]:
     return parts[start:]
 
 
-def pci_word(one: Sequence[str], other: Sequence[str], numas: tuple[str | None, str | None]) -> str:
+def pci_word(source: Sequence[str], target: Sequence[str], numas: tuple[str | None, str | None]) -> str:
     """Return the link word between two PCI devices, from their paths and NUMA nodes.
 
     Examples
@@ -140,15 +140,15 @@ def pci_word(one: Sequence[str], other: Sequence[str], numas: tuple[str | None, 
     >>> pci_word(gpu, nic, ("0", "0")), pci_word(gpu, ("pci0000:80", "0000:81:00.0"), ("0", "1"))
     ('PIX', 'SYS')
     """
-    if not one or not other:
+    if not source or not target:
         return UNKNOWN if None in numas or numas[0] == numas[1] else "SYS"
     common = 0
-    while common < min(len(one), len(other)) and one[common] == other[common]:
+    while common < min(len(source), len(target)) and source[common] == target[common]:
         common += 1
     if common >= 2:
         # A switch consists of an upstream port and one downstream port per device. So two devices of one switch share
         # all but the downstream port and the device itself.
-        return "PIX" if max(len(one), len(other)) - common <= 2 else "PXB"
+        return "PIX" if max(len(source), len(target)) - common <= 2 else "PXB"
     if common == 1:
         return "PHB"
     return "NODE" if numas[0] == numas[1] and numas[0] is not None else "SYS"
