@@ -158,29 +158,19 @@ def sample() -> list[dict[str, Any]]:
 
 
 class LiveReader:
-    """Reads all GPUs again and again, with their traffic since the last reading.
-
-    NVML stays open, because opening it takes longer than all readings. Without GPUs there are no readings.
-    """
+    """Repeated readings of all GPUs, with their traffic since the last one. Without GPUs there are none."""
 
     def __init__(self) -> None:
+        # NVML stays open, because opening it takes longer than all readings.
         self._nvml, _ = _start()
         self._counted: dict[int, tuple[float, int, int]] = {}
 
     def read(self) -> list[dict[str, Any]]:
-        """Return one dict per GPU.
-
-        Returns
-        -------
-        list of dict
-            The readings of `sample` without error counters, and ``name``, ``power_limit_w``, ``clock_sm_max_mhz``,
-            ``nvlink_tx_gbs``, ``nvlink_rx_gbs``, ``pcie_tx_gbs`` and ``pcie_rx_gbs``. A reading that the driver rejects
-            is missing.
-        """
+        """Return the readings of `sample` per GPU without error counters, but with names, limits and GB/s."""
         if self._nvml is None:
             return []
         nvml = self._nvml
-        found = []
+        readings = []
         for index in range(_Queries(nvml).query("count", "nvmlDeviceGetCount") or 0):
             queries = _Queries(nvml)
             handle = queries.query("handle", "nvmlDeviceGetHandleByIndex", index)
@@ -194,20 +184,20 @@ class LiveReader:
                     name = f"pcie_{direction}_gbs"
                     queries.set(name, "nvmlDeviceGetPcieThroughput", handle, counter, then=lambda kb_s: kb_s / 1e6)
                 self._read_nvlink(queries, handle, index)
-            found.append({"id": index, **queries.fields})
-        return found
+            readings.append({"id": index, **queries.fields})
+        return readings
 
     def _read_nvlink(self, queries: _Queries, handle: Any, index: int) -> None:
         """Compute the rates from counters, which never decrease."""
-        now = time.monotonic()
+        time_s = time.monotonic()
         counts = queries.query("nvlink", "nvmlDeviceGetFieldValues", handle, _NVLINK_FIELDS, then=_nvlink_counts)
         if counts is None:
             return
         before = self._counted.get(index)
-        self._counted[index] = (now, *counts)
-        if before is not None and now > before[0]:
+        self._counted[index] = (time_s, *counts)
+        if before is not None and time_s > before[0]:
             for name, count, earlier in zip(("tx", "rx"), counts, before[1:], strict=True):
-                queries.fields[f"nvlink_{name}_gbs"] = max(count - earlier, 0) * 1024 / (now - before[0]) / 1e9
+                queries.fields[f"nvlink_{name}_gbs"] = max(count - earlier, 0) * 1024 / (time_s - before[0]) / 1e9
 
 
 _ALL_LINKS = 0xFFFFFFFF
@@ -219,13 +209,11 @@ _NVLINK_FIELDS = [(field, link) for link in (_ALL_LINKS, *range(_MOST_LINKS)) fo
 def _nvlink_counts(values: Any) -> tuple[int, int] | None:
     """Return the sent and the received data of all links in KiB, or None if the GPU does not count them."""
     counted = [int(value.value.ullVal) if value.nvmlReturn == 0 else None for value in values]
-    # Not every driver has the sum over all links.
-    both = [counted[side] for side in (0, 1)]
-    if None in both:
-        both = [
-            sum(found) if (found := [c for c in counted[2 + side :: 2] if c is not None]) else None for side in (0, 1)
-        ]
-    return None if both[0] is None or both[1] is None else (both[0], both[1])
+    totals = counted[:2]
+    if None in totals:  # not every driver has the sum over all links
+        sides = [[count for count in counted[2 + side :: 2] if count is not None] for side in (0, 1)]
+        totals = [sum(counts) if counts else None for counts in sides]
+    return None if totals[0] is None or totals[1] is None else (totals[0], totals[1])
 
 
 def _start() -> tuple[ModuleType | None, str]:
@@ -245,9 +233,7 @@ def read_devices(nvml: ModuleType) -> tuple[list[dict[str, Any]], list[list[str]
     system = _Queries(nvml)
     count = system.query("count", "nvmlDeviceGetCount") or 0
     driver = system.query("driver_version", "nvmlSystemGetDriverVersion", then=_decode)
-    cuda = system.query(
-        "cuda_version", "nvmlSystemGetCudaDriverVersion", then=lambda v: f"{v // 1000}.{v % 1000 // 10}"
-    )
+    cuda = system.query("cuda_version", "nvmlSystemGetCudaDriverVersion", then=_cuda_text)
     devices: list[dict[str, Any]] = []
     handles: list[Any] = []
     for index in range(count):
@@ -319,6 +305,10 @@ def _read_counters(queries: _Queries, handle: Any) -> None:
             break
     if counts:
         queries.fields["nvlink_errors"] = sum(counts)
+
+
+def _cuda_text(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
 
 
 def _throttle_text(bits: int) -> str:
