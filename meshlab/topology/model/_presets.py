@@ -27,30 +27,15 @@ _EFA_P5_US, _EFA_P4_US, _TCPXO_US = 25.0, 72.0, 52.0
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """The network between hosts.
+    """The network between hosts."""
 
-    Parameters
-    ----------
-    leaf : int, default 0
-        Hosts per leaf switch, or per set of rail switches. 0 if unknown.
-    rails : int, default 1
-        Leaf switches per host, more than 1 if the devices of a host are connected to different leaf switches.
-    pod : int, default 0
-        Hosts per pod, 0 if there are no pods.
-    taper : float, default 1
-        Oversubscription between pods.
-    rack : int, default 1
-        Hosts per NVLink domain, 1 if NVLink ends at the host.
-    hop_us : float, default 2.7
-        Latency of one hop between hosts in µs.
-    """
-
-    leaf: int = 0
+    leaf: int = 0  # hosts per leaf switch or set of rail switches, 0 if unknown
+    # Leaf switches per host, more than 1 if the devices of a host are connected to different leaf switches.
     rails: int = 1
-    pod: int = 0
-    taper: float = 1.0
-    rack: int = 1
-    hop_us: float = HOP_US
+    pod: int = 0  # hosts per pod, 0 if there are no pods
+    taper: float = 1.0  # oversubscription between pods
+    rack: int = 1  # hosts per NVLink domain, 1 if NVLink ends at the host
+    hop_us: float = HOP_US  # latency of one hop between hosts in µs
 
     def levels(self, nodes: int) -> tuple[Level, ...]:
         """Return the network levels for a number of hosts."""
@@ -59,51 +44,22 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A kind of host, and the network it is usually connected to.
+    """A kind of host, and the network it is usually connected to."""
 
-    Parameters
-    ----------
-    title : str
-        Name of the machine.
-    gpu : str
-        Name of a product in `meshlab.topology.model._products`.
-    nvlinks : int
-        Number of NVLinks between any two GPUs, 0 without NVLink.
-    switches : tuple of (int, int, int)
-        PCIe switches in the order of the GPUs: NUMA node, number of GPUs, number of NICs.
-    near : str
-        Link word between two endpoints of one switch.
-    gbits : float
-        Line rate of one NIC in Gb/s.
-    cpus : mapping of int to str
-        CPU list of every NUMA node.
-    sockets : int
-        Number of CPU sockets.
-    cpu_model : str
-        Model of the CPUs.
-    memory_gib : int
-        Main memory in GiB.
-    fabric : Fabric
-        The network.
-    source : str
-        Source of these facts.
-    nodes : int, default 1
-        Hosts of the smallest machine that is sold.
-    """
-
-    title: str
-    gpu: str
-    nvlinks: int
+    title: str  # name of the machine
+    gpu: str  # name of a product in `meshlab.topology.model._products`
+    nvlinks: int  # number of NVLinks between any two GPUs, 0 without NVLink
+    # PCIe switches in the order of the GPUs: NUMA node, number of GPUs, number of NICs.
     switches: tuple[tuple[int, int, int], ...]
-    near: str
-    gbits: float
-    cpus: Mapping[int, str]
-    sockets: int
-    cpu_model: str
-    memory_gib: int
-    fabric: Fabric
-    source: str
-    nodes: int = 1
+    near: str  # link word between two endpoints of one switch
+    gbits: float  # line rate of one NIC in Gb/s
+    cpus: Mapping[int, str]  # CPU list of every NUMA node
+    sockets: int  # number of CPU sockets
+    cpu_model: str  # model of the CPUs
+    memory_gib: int  # main memory in GiB
+    fabric: Fabric  # the network
+    source: str  # source of these facts
+    nodes: int = 1  # hosts of the smallest machine that is sold
 
     def node(self, name: str = "node0") -> Node:
         """Return one host."""

@@ -11,33 +11,15 @@ from meshlab.topology.model._hardware import Device
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A GPU product.
+    """A GPU product."""
 
-    Parameters
-    ----------
-    name : str
-        Short name, such as ``"H100 80GB"``.
-    compute_capability : tuple of int
-        Major and minor version.
-    memory_gib : int
-        Nominal memory in GiB.
-    sm_count : int
-        Number of streaming multiprocessors.
-    nvlinks : int
-        Number of NVLinks, 0 if the product has none.
-    pcie_generation : int
-        Highest supported PCIe generation.
-    pci_id : str
-        PCI device ID under vendor 0x10de.
-    """
-
-    name: str
-    compute_capability: tuple[int, int]
-    memory_gib: int
-    sm_count: int
-    nvlinks: int
-    pcie_generation: int
-    pci_id: str
+    name: str  # short name, such as ``"H100 80GB"``
+    compute_capability: tuple[int, int]  # major and minor version
+    memory_gib: int  # nominal memory in GiB
+    sm_count: int  # number of streaming multiprocessors
+    nvlinks: int  # number of NVLinks, 0 if the product has none
+    pcie_generation: int  # highest supported PCIe generation
+    pci_id: str  # PCI device ID under vendor 0x10de
 
     def device(self, number: int, *, numa: str | None = None, cpus: str | None = None) -> Device:
         """Return a device of this product with the given index in its host."""

@@ -41,22 +41,15 @@ class Flows:
 
     Over the network, `level` is the outermost level that the bytes reach, so they pass the uplinks of all network
     levels below it.
-
-    Parameters
-    ----------
-    inside, inside_in : tuple of numpy.ndarray
-        Sent and received inside domains: rank, group, level, bytes, and GB/s of the link.
-    sent, received : tuple of numpy.ndarray
-        Sent and received over the network: rank, group, level, bytes.
-    climbing : numpy.ndarray
-        Groups with a hop that changes rails inside one set of leaf switches.
     """
 
+    # Sent and received inside domains: rank, group, level, bytes, and GB/s of the link.
     inside: Inside
     inside_in: Inside
+    # Sent and received over the network: rank, group, level, bytes.
     sent: Outside
     received: Outside
-    climbing: Ints
+    climbing: Ints  # groups with a hop that changes rails inside one set of leaf switches
 
     @classmethod
     def empty(cls) -> Flows:

@@ -102,48 +102,16 @@ class _Sizes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Boxes and lines. Boxes have the shape (n, 4): x, y, width and height. Lines have x0, y0, x1 and y1.
+    """Boxes and lines. Boxes have the shape (n, 4): x, y, width and height. Lines have x0, y0, x1 and y1."""
 
-    Parameters
-    ----------
-    width, height : float
-        Size of the drawing, which is larger than the figure after zooming in.
-    cell_width, cell_height : float
-        Size of a cell.
-    detail : int
-        0: one cell per device, 1: hosts, 2: NICs and rails, 3: every link has text.
-    boxes_across : int
-        Boxes in a row of a unit.
-    device, nic, host, box, unit, leaf, pod, spine, core : numpy.ndarray
-        Boxes of the devices and NICs (in the order of the cluster), hosts, boxes, units, leaf switches (unit by unit),
-        pods, spines, and core switches (one per row of pods). Without detail 2 there are no boxes of NICs.
-    funnel : numpy.ndarray
-        Exits of pods, of shape (pods, 5): centre, upper y, lower y, upper and lower width. The ratio of the widths is
-        the oversubscription.
-    core_riser : numpy.ndarray
-        Box that joins the rows of the core, of shape (0 or 1, 4).
-    bar, tray : numpy.ndarray
-        Boxes of NVLink, and of the NVSwitch trays of racks.
-    bar_host, bar_set : numpy.ndarray
-        Host of each bar (its first host in a rack), and its NVLink set (-1 for the domain of a rack).
-    rail : numpy.ndarray
-        Lines of the rails, one per unit, row of boxes and rail, in this order.
-    drop : numpy.ndarray
-        Lines from each NIC to its rail, of shape (nics, 6): three points. NaN for a NIC without a rail.
-    uplink : numpy.ndarray
-        Lines from each unit to its spine, of shape (units, 6): three points.
-    riser : numpy.ndarray
-        Vertical lines that join the leaf switches of each unit.
-    labels : tuple of Label
-        Free spaces for text. They do not overlap.
-    """
-
-    width: float
+    width: float  # of the drawing, which is larger than the figure after zooming in
     height: float
     cell_width: float
     cell_height: float
-    detail: int
-    boxes_across: int
+    detail: int  # 0: one cell per device, 1: hosts, 2: NICs and rails, 3: every link has text
+    boxes_across: int  # boxes in a row of a unit
+    # Boxes of the devices and NICs (in the order of the cluster), hosts, boxes, units, leaf switches (unit by unit),
+    # pods, spines, and core switches (one per row of pods). Without detail 2 there are no boxes of NICs.
     device: Floats
     nic: Floats
     host: Floats
@@ -153,17 +121,20 @@ class Layout:
     pod: Floats
     spine: Floats
     core: Floats
+    # Exits of pods, of shape (pods, 5): centre, upper y, lower y, upper and lower width. The ratio of the widths is the
+    # oversubscription.
     funnel: Floats
-    core_riser: Floats
-    bar: Floats
+    core_riser: Floats  # box that joins the rows of the core, of shape (0 or 1, 4)
+    bar: Floats  # boxes of NVLink
+    # Host of each bar (its first host in a rack), and its NVLink set (-1 for the domain of a rack).
     bar_host: Ints
     bar_set: Ints
-    tray: Floats
-    rail: Floats
-    drop: Floats
-    uplink: Floats
-    riser: Floats
-    labels: tuple[Label, ...]
+    tray: Floats  # boxes of the NVSwitch trays of racks
+    rail: Floats  # lines of the rails, one per unit, row of boxes and rail, in this order
+    drop: Floats  # lines from each NIC to its rail, of shape (nics, 6): three points. NaN for a NIC without a rail.
+    uplink: Floats  # lines from each unit to its spine, of shape (units, 6): three points
+    riser: Floats  # vertical lines that join the leaf switches of each unit
+    labels: tuple[Label, ...]  # free spaces for text. They do not overlap.
 
     def boxes(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return all arrays by name."""

@@ -20,48 +20,29 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class RankMap:
-    """Devices and NICs of every rank on a cluster.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster.
-    domains : numpy.ndarray
-        int32 of shape (levels, ranks): the domain of every rank at every level.
-    node, local, kind : numpy.ndarray
-        int32 of shape (ranks,): the host, the index of the device in the host, and the host's template.
-    nic_set : numpy.ndarray
-        int32 of shape (ranks,): the set of nearest NICs. The sets of a host have consecutive numbers.
-    set_nics, set_gbs, set_node : numpy.ndarray
-        Number of NICs, their total GB/s, and the host of every set.
-    overlap : tuple of numpy.ndarray, optional
-        If sets share NICs, all pairs of a set and one of its NICs, ordered by set: the set, the NIC, and the NIC's
-        GB/s. None if no NIC is in two sets.
-    distance, gbs : numpy.ndarray
-        `Distance` and GB/s between the devices of a host, of shape (templates, devices, devices).
-    nvlink_gbs : numpy.ndarray
-        float64 of shape (ranks,): GB/s of the rank's NVLinks to other hosts.
-    patchy : numpy.ndarray
-        bool of shape (templates,): True if two devices in different NVLink domains have NVLink between them.
-    one_rank_each : bool
-        True if every device has at most one rank.
-    """
+    """Devices and NICs of every rank on a cluster."""
 
     cluster: Cluster
-    domains: Ints
+    domains: Ints  # int32 of shape (levels, ranks): the domain of every rank at every level
+    # int32 of shape (ranks,): the host, the index of the device in the host, and the host's template.
     node: Ints
     local: Ints
     kind: Ints
-    nic_set: Ints
+    nic_set: Ints  # int32 of shape (ranks,): the set of nearest NICs. The sets of a host have consecutive numbers.
+    # Number of NICs, their total GB/s, and the host of every set.
     set_nics: Ints
     set_gbs: Floats
     set_node: Ints
+    # If sets share NICs, all pairs of a set and one of its NICs, ordered by set: the set, the NIC, and the NIC's GB/s.
+    # None if no NIC is in two sets.
     overlap: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats] | None
+    # `Distance` and GB/s between the devices of a host, of shape (templates, devices, devices).
     distance: npt.NDArray[np.int8]
     gbs: Floats
-    nvlink_gbs: Floats
+    nvlink_gbs: Floats  # float64 of shape (ranks,): GB/s of the rank's NVLinks to other hosts
+    # bool of shape (templates,): True if two devices in different NVLink domains have NVLink between them.
     patchy: npt.NDArray[np.bool_]
-    one_rank_each: bool
+    one_rank_each: bool  # True if every device has at most one rank
 
     @classmethod
     def of(cls, cluster: Cluster, devices: Ints) -> RankMap:

@@ -26,112 +26,63 @@ _ADDED = "cluster"  # the level that `Cluster` adds if no described level joins 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """The inside of a host, shared by all hosts with the same template.
+    """The inside of a host, shared by all hosts with the same template."""
 
-    Parameters
-    ----------
-    devices, slots, rows, columns : int
-        Number of devices, number of their positions, and the grid of positions in a column-shaped host, column by
-        column. A host that has lost devices has more positions than devices.
-    slot_of : numpy.ndarray
-        int32 of shape (devices,): position of each device.
-    set_of : numpy.ndarray
-        int32 of shape (devices,): NVLink domain of each device inside the host, -1 for a device without NVLink.
-    sets : numpy.ndarray
-        int32 of shape (sets, 4): lane, first row, last row and domain of each NVLink bar. Sets that interleave have
-        different lanes.
-    nics : int
-        Number of NICs.
-    nic_row : numpy.ndarray
-        float64 of shape (nics,): centre of each NIC, in rows.
-    nic_space : float
-        Distance between NICs in rows, at most 1.
-    nic_rail : numpy.ndarray
-        int32 of shape (nics,): rail of each NIC, -1 if no device is near to it.
-    near : numpy.ndarray
-        int32 of shape (pairs, 2): all pairs of a device and one of its nearest NICs.
-    nvlink_gbs : float
-        GB/s of a device's NVLinks, NaN without NVLink.
-    has_switch : bool
-        True if NVLink goes through NVSwitches.
-    """
-
+    # Number of devices, number of their positions, and the grid of positions in a column-shaped host, column by column.
+    # A host that has lost devices has more positions than devices.
     devices: int
     slots: int
     rows: int
     columns: int
-    slot_of: Ints
+    slot_of: Ints  # int32 of shape (devices,): position of each device
+    # int32 of shape (devices,): NVLink domain of each device inside the host, -1 for a device without NVLink.
     set_of: Ints
+    # int32 of shape (sets, 4): lane, first row, last row and domain of each NVLink bar. Sets that interleave have
+    # different lanes.
     sets: Ints
-    nics: int
-    nic_row: Floats
-    nic_space: float
-    nic_rail: Ints
-    near: Ints
-    nvlink_gbs: float
-    has_switch: bool
+    nics: int  # number of NICs
+    nic_row: Floats  # float64 of shape (nics,): centre of each NIC, in rows
+    nic_space: float  # distance between NICs in rows, at most 1
+    nic_rail: Ints  # int32 of shape (nics,): rail of each NIC, -1 if no device is near to it
+    near: Ints  # int32 of shape (pairs, 2): all pairs of a device and one of its nearest NICs
+    nvlink_gbs: float  # GB/s of a device's NVLinks, NaN without NVLink
+    has_switch: bool  # True if NVLink goes through NVSwitches
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A machine in the order of drawing.
+    """A machine in the order of drawing."""
 
-    Parameters
-    ----------
-    title : str
-        Name of the machine.
-    network : str
-        ``"none"`` for a single host or without a machine, ``"unknown"`` if the source does not describe the network, or
-        ``"known"``.
-    is_rack : bool
-        True if NVLink joins several hosts, so that a box is a rack.
-    kinds : tuple of Kind
-        The kinds of hosts.
-    kind_of, host, first_device, first_nic, box_of : numpy.ndarray
-        int32 of shape (hosts,): kind, index in the cluster, first device, first NIC, and box of each host.
-    unit_of, is_joined : numpy.ndarray
-        int32 of shape (boxes,): unit of each box, and 1 if one NVLink domain contains all devices of the box.
-    pod_of, unit_id : numpy.ndarray
-        int32 of shape (units,): pod of each unit, and its number in the cluster's level.
-    pod_id : numpy.ndarray
-        int32 of shape (pods,): number of each pod in the cluster's level.
-    rails : int
-        Leaf switches of a unit, 0 if they are unknown.
-    unit_word, pod_word, top_word : str
-        Names of a unit, of a pod, and of the level that joins all of them. Empty if the picture has no such level.
-    unit_level, pod_level : int
-        Index in `Cluster.levels` of the level that a unit and a pod stand for, -1 for none.
-    taper : float
-        Oversubscription of the outermost level.
-    names : tuple of str
-        Names of the hosts.
-    notes : tuple of str
-        What the picture does not show, and why.
-    """
-
-    title: str
+    title: str  # name of the machine
+    # ``"none"`` for a single host or without a machine, ``"unknown"`` if the source does not describe the network, or
+    # ``"known"``.
     network: str
-    is_rack: bool
-    kinds: tuple[Kind, ...]
+    is_rack: bool  # True if NVLink joins several hosts, so that a box is a rack
+    kinds: tuple[Kind, ...]  # the kinds of hosts
+    # int32 of shape (hosts,): kind, index in the cluster, first device, first NIC, and box of each host.
     kind_of: Ints
     host: Ints
     first_device: Ints
     first_nic: Ints
     box_of: Ints
+    # int32 of shape (boxes,): unit of each box, and 1 if one NVLink domain contains all devices of the box.
     unit_of: Ints
     is_joined: Ints
+    # int32 of shape (units,): pod of each unit, and its number in the cluster's level.
     pod_of: Ints
     unit_id: Ints
-    pod_id: Ints
-    rails: int
+    pod_id: Ints  # int32 of shape (pods,): number of each pod in the cluster's level
+    rails: int  # leaf switches of a unit, 0 if they are unknown
+    # Names of a unit, of a pod, and of the level that joins all of them. Empty if the picture has no such level.
     unit_word: str
     pod_word: str
     top_word: str
+    # Index in `Cluster.levels` of the level that a unit and a pod stand for, -1 for none.
     unit_level: int
     pod_level: int
-    taper: float
-    names: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    taper: float  # oversubscription of the outermost level
+    names: tuple[str, ...]  # names of the hosts
+    notes: tuple[str, ...] = ()  # what the picture does not show, and why
 
     @property
     def n_devices(self) -> int:

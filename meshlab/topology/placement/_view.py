@@ -19,49 +19,23 @@ from meshlab.topology.placement._scene import Scene, scene_of, scene_of_ranks
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Devices in blocks.
+    """Devices in blocks."""
 
-    Parameters
-    ----------
-    title : str
-        Content of the figure.
-    scene : Scene
-        The machine, or blocks of ranks.
-    blocks : tuple of str
-        Names of the blocks: hosts, or coordinates if there is no cluster.
-    block_of, slot_of : numpy.ndarray
-        int32 of shape (devices,): the block of every device, and its position in the block.
-    rank_of : numpy.ndarray
-        int32 of shape (devices,): the rank of every device, -1 for none.
-    group_of : numpy.ndarray
-        int32 of shape (devices,): the group that determines the colour, -1 for none.
-    word : str
-        Name of the axis or level that the groups belong to, such as ``tp`` or ``leaf``. Empty if there are no groups.
-    n_groups : int
-        Number of groups.
-    groups : Groups, optional
-        The groups, if they are those of a mesh.
-    placement : Placement, optional
-        The mesh on the cluster, if there are both.
-    cluster : Cluster, optional
-        The cluster.
-    notes : tuple of str, default ()
-        Parts of the arguments that are not shown, and why.
-    """
-
-    title: str
-    scene: Scene
-    blocks: tuple[str, ...]
+    title: str  # content of the figure
+    scene: Scene  # the machine, or blocks of ranks
+    blocks: tuple[str, ...]  # names of the blocks: hosts, or coordinates if there is no cluster
+    # int32 of shape (devices,): the block of every device, and its position in the block.
     block_of: Ints
     slot_of: Ints
-    rank_of: Ints
-    group_of: Ints
+    rank_of: Ints  # int32 of shape (devices,): the rank of every device, -1 for none
+    group_of: Ints  # int32 of shape (devices,): the group that determines the colour, -1 for none
+    # Name of the axis or level that the groups belong to, such as ``tp`` or ``leaf``. Empty if there are no groups.
     word: str
     n_groups: int
-    groups: Groups | None = None
-    placement: Placement | None = None
+    groups: Groups | None = None  # the groups, if they are those of a mesh
+    placement: Placement | None = None  # the mesh on the cluster, if there are both
     cluster: Cluster | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # parts of the arguments that are not shown, and why
 
 
 def make_view(

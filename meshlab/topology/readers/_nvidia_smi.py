@@ -402,8 +402,8 @@ def _separated(rest: str, n: int) -> str:
     ranges = [tuple(map(whole, part.split("-"))) for part in match[1].split(",")]
     sizes = {last - first for first, last in ranges[:-1]}
     first, last = ranges[-1][0], str(ranges[-1][1])
-    # With two threads per core, all ranges of a NUMA node have one size, which shows where the digits of the next column
-    # begin. A single range has no such evidence.
+    # With two threads per core, all ranges of a NUMA node have one size, which shows where the digits of the next
+    # column begin. A single range has no such evidence.
     if len(sizes) != 1 or whole(last) - first in sizes:
         return rest
     for digits in (1, 2):
