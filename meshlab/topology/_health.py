@@ -136,38 +136,7 @@ class Findings(Sequence[Finding]):
 
 
 def health(cluster: ClusterLike) -> Findings:
-    """Look for faults and misconfiguration in the hosts of a cluster.
-
-    Parameters
-    ----------
-    cluster : Cluster or str
-        A cluster, or the name of a preset.
-
-    Returns
-    -------
-    Findings
-        A sequence of `Finding`, most severe first. Identical hosts share a finding.
-
-    Raises
-    ------
-    TopologyError
-        If `cluster` is neither a cluster nor the name of a preset.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> ml.preset("dgx-h100", nodes=4).health().summary
-    'no problems found in 32 devices of 4 nodes'
-    >>> print(ml.topology.read('''
-    ...       GPU0  GPU1  GPU2
-    ... GPU0   X    NV18  NODE
-    ... GPU1  NV18   X    NODE
-    ... GPU2  NODE  NODE   X
-    ... ''').health())
-    1 error in 3 devices of 1 node
-    error: node0: GPU2 has no NVLink, but the other GPUs have NV18; run nvidia-smi nvlink -s and read the log of the
-    fabric manager on that host, then reset or reseat the GPU; until then place no ranks on it
-    """
+    """Look for faults and misconfiguration, see `Cluster.health`. Identical hosts share a finding."""
     cluster = as_cluster(cluster)
     # Findings without hosts, mapped to their hosts: identical templates and templates with the same fault are joined.
     hosts_of: dict[Finding, list[str]] = {}

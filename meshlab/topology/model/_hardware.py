@@ -462,13 +462,7 @@ def _word_counts(node: Node, device: int) -> str:
 
 
 def parse_cpus(text: str | None) -> tuple[int, ...]:
-    """Parse a CPU list such as ``"0-3,8"``. Any other text has no CPUs.
-
-    Examples
-    --------
-    >>> parse_cpus("0-3,8"), parse_cpus("N/A")
-    ((0, 1, 2, 3, 8), ())
-    """
+    """Parse a CPU list such as ``"0-3,8"``. Any other text, such as N/A, has no CPUs."""
     # A value such as N/A is a normal result of nvidia-smi, so it is not an error.
     cpus: set[int] = set()
     for part in (text or "").split(","):
@@ -486,13 +480,7 @@ def count_cpus(text: str | None) -> int:
 
 
 def format_cpus(cpus: tuple[int, ...]) -> str:
-    """Format CPUs as a list of ranges.
-
-    Examples
-    --------
-    >>> format_cpus((0, 1, 2, 8))
-    '0-2,8'
-    """
+    """Format CPUs as a list of ranges, such as ``0-2,8``."""
     ranges: list[list[int]] = []
     for cpu in cpus:
         if ranges and cpu == ranges[-1][1] + 1:
@@ -504,13 +492,7 @@ def format_cpus(cpus: tuple[int, ...]) -> str:
 
 @lru_cache(maxsize=512)  # a dump of a large cluster repeats the same few masks thousands of times
 def cpus_of_mask(text: str) -> str:
-    """Convert a mask of 32-bit words, highest word first, to a CPU list. Any other text becomes an empty list.
-
-    Examples
-    --------
-    >>> cpus_of_mask("0000000f,f0000000")
-    '28-35'
-    """
+    """Convert a mask of 32-bit words, highest word first, to a CPU list. Any other text becomes an empty list."""
     words = text.split(",")
     if len(words) * 32 > _MOST_CPUS or not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words):
         return ""

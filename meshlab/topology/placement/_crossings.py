@@ -82,15 +82,7 @@ class Crossings:
 
 
 def cross(rank_map: RankMap, groups: Ints) -> Crossings:
-    """Compute the crossings of all groups of one axis while they run at the same time.
-
-    Parameters
-    ----------
-    rank_map : RankMap
-        The hardware position of every rank.
-    groups : numpy.ndarray
-        int32 of shape (groups, size): the ranks of every group, in order.
-    """
+    """Compute the crossings of all groups of one axis, of shape (groups, size), while they run at the same time."""
     count, size = groups.shape
     # Shape (size, groups), C-contiguous: a reduction over axis 0 vectorises over all groups, even if size is 2.
     members = np.ascontiguousarray(_by_host(rank_map, groups).T)
@@ -143,20 +135,9 @@ def cross(rank_map: RankMap, groups: Ints) -> Crossings:
 
 
 def ring_hops(rank_map: RankMap, ranks: Ints) -> tuple[Ints, npt.NDArray[np.int8], npt.NDArray[np.int8], Floats]:
-    """Return the hops of the ring of one group.
+    """Return the ranks of one group in ring order, and level, `Distance` and GB/s of the hop from each to the next.
 
-    Parameters
-    ----------
-    rank_map : RankMap
-        The hardware position of every rank.
-    ranks : numpy.ndarray
-        int32 of shape (size,): the ranks of the group, in order.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        Arrays of shape (size,): the ranks in the order of the ring, and for the hop from each rank to the next its
-        level, its `Distance` (UNKNOWN over the network), and its GB/s (over the network those of the nearest NICs).
+    Over the network, the `Distance` is UNKNOWN, and the GB/s are those of the nearest NICs.
     """
     members, level, distance, gbs = all_hops(rank_map, ranks[None])
     order = members[:, 0]

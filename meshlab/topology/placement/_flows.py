@@ -106,19 +106,7 @@ def _joined(parts: Sequence[Entries]) -> Entries:
 
 
 def flows_of(rank_map: RankMap, groups: Ints, algorithm: str, collective: str, size: float) -> Flows:
-    """Return the flows of all groups of an axis.
-
-    Parameters
-    ----------
-    rank_map : RankMap
-        The hardware position of every rank.
-    groups : numpy.ndarray
-        int32 of shape (groups, size): the ranks of every group, in order.
-    algorithm, collective : str
-        A collective of `meshlab.base._collectives.COLLECTIVES`, and an algorithm of its `traffic`.
-    size : float
-        Message size in bytes, as in nccl-tests.
-    """
+    """Return the flows of all groups of an axis, of shape (groups, size), by an algorithm of the collective."""
     n = groups.shape[1]
     if n == 1:
         return Flows.empty()
@@ -370,16 +358,9 @@ def _run_levels(visits: _Visits, child: npt.NDArray[np.intp], parent: npt.NDArra
 
 @functools.lru_cache(maxsize=32)
 def tree_edges(n: int) -> npt.NDArray[np.int64]:
-    """Return the edges of both binary trees that NCCL builds over n domains, as children and parents.
-
-    The second tree mirrors the first one or, if n is odd, shifts it by one, so that the inner domains of one tree are
-    leaves of the other (NVIDIA/nccl src/graph/trees.cc). Each tree has half of the bytes.
-
-    Examples
-    --------
-    >>> tree_edges(4).tolist()
-    [[1, 2, 3, 2, 1, 0], [2, 0, 2, 1, 3, 1]]
-    """
+    """Return the edges of both binary trees that NCCL builds over n domains, as children and parents."""
+    # The second tree mirrors the first one or, if n is odd, shifts it by one, so that the inner domains of one tree are
+    # leaves of the other (NVIDIA/nccl src/graph/trees.cc). Each tree has half of the bytes.
     child = np.arange(1, n)
     bit = child & -child
     up = (child ^ bit) | (bit << 1)

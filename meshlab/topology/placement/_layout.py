@@ -143,16 +143,9 @@ class Layout:
 
 
 def fit(scene: Scene, width: float, height: float, dpr: float = 1.0) -> Fit:
-    """Choose the arrangement with the largest cells that fits a figure.
+    """Choose the arrangement with the largest cells that fits a figure of `width` × `height` CSS pixels.
 
-    Parameters
-    ----------
-    scene : Scene
-        The machine.
-    width, height : float
-        Size of the figure in CSS pixels.
-    dpr : float, default 1
-        Device pixels per CSS pixel. Small cells are a whole number of device pixels, so that columns are equally wide.
+    Small cells are a whole number of device pixels, `dpr` per CSS pixel, so that columns are equally wide.
     """
     shape = _shape(scene)
     best, chosen = -math.inf, None
@@ -185,17 +178,7 @@ def fit(scene: Scene, width: float, height: float, dpr: float = 1.0) -> Fit:
 
 
 def layout(scene: Scene, chosen: Fit, zoom: float = 1.0) -> Layout:
-    """Return the boxes and lines of a scene.
-
-    Parameters
-    ----------
-    scene : Scene
-        The machine.
-    chosen : Fit
-        The arrangement, see `fit`.
-    zoom : float, default 1
-        Width of a cell in relation to the arrangement's. The height grows less.
-    """
+    """Return the boxes and lines of a scene. `zoom` multiplies the width of a cell. Its height grows less."""
     shape = _shape(scene)
     cw, ch = _cell(shape, chosen, zoom)
     size = _measure(shape, cw, ch, chosen.pods, chosen.units, chosen.boxes)
@@ -203,13 +186,7 @@ def layout(scene: Scene, chosen: Fit, zoom: float = 1.0) -> Layout:
 
 
 def locate(scene: Scene, place: str) -> tuple[str, int]:
-    """Return the array of `Layout` and the index in it for a place such as ``"pod:2"``, ``"node:17"`` or ``"node17"``.
-
-    Raises
-    ------
-    TopologyError
-        If the place is unknown.
-    """
+    """Return the array of `Layout` and the index in it for a place such as ``pod:2``, ``node:17`` or ``node17``."""
     word, _, rest = place[:20].partition(":")
     if place in scene.names:
         return "host", scene.names.index(place)
@@ -228,13 +205,7 @@ def locate(scene: Scene, place: str) -> tuple[str, int]:
 
 
 def look_at(scene: Scene, chosen: Fit, place: str, width: float, height: float) -> tuple[float, float, float]:
-    """Return the zoom at which a place fills the figure, and the point of the layout at the figure's upper left.
-
-    Raises
-    ------
-    TopologyError
-        If the place is unknown.
-    """
+    """Return the zoom at which a place fills the figure, and the point of the layout at the figure's upper left."""
     if place == "all":
         full = layout(scene, chosen)
         return 1.0, (full.width - width) / 2, min(0.0, (full.height - height) / 2)

@@ -29,19 +29,7 @@ class Route(NamedTuple):
 
 
 def route(scene: Scene, drawn: Layout, devices: Ints, climbs: bool = False) -> Route:
-    """Return the route of a group.
-
-    Parameters
-    ----------
-    scene : Scene
-        The machine.
-    drawn : Layout
-        Its layout.
-    devices : numpy.ndarray
-        int32: the devices of the group.
-    climbs : bool, default False
-        True if a hop of the group changes rails, so that it leaves the leaf switches although it stays in its unit.
-    """
+    """Return the route of a group of devices. If it climbs, a hop changes rails above the leaf switches of its unit."""
     # The scene is in the order of drawing, so first devices are not ascending.
     order = np.argsort(scene.first_device, kind="stable")
     host = order[np.searchsorted(scene.first_device[order], devices, side="right") - 1].astype(np.int32)

@@ -130,16 +130,9 @@ def read_host(root: str = "/") -> dict[str, Any]:
 
 
 def sample() -> list[dict[str, Any]]:
-    """Return the live readings, one dict per GPU. The list is empty without GPUs.
-
-    The readings are utilisation, memory, temperature, power and clocks, ``throttle`` (the reasons for reduced clocks),
-    and the counters ``ecc_corrected``, ``ecc_uncorrected`` and ``nvlink_errors`` since the driver was loaded.
-
-    Examples
-    --------
-    >>> isinstance(sample(), list)
-    True
-    """
+    """Return the live readings, one dict per GPU. The list is empty without GPUs."""
+    # Utilisation, memory, temperature, power, clocks, the reasons for reduced clocks as `throttle`, and counters of
+    # errors since the driver was loaded.
     nvml, _ = _start()
     if nvml is None:
         return []

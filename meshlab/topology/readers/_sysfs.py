@@ -19,13 +19,7 @@ _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 
 def normal_bus_id(text: str) -> str:
-    """Return a PCI bus ID in the format of Linux: lower case, with a domain of four digits.
-
-    Examples
-    --------
-    >>> normal_bus_id("00000000:0F:00.0")
-    '0000:0f:00.0'
-    """
+    """Return a PCI bus ID in the format of Linux: lower case, with a domain of four digits."""
     # NVML pads the domain to eight digits, nvidia-smi prints upper case.
     domain, _, rest = text.strip().lower().partition(":")
     return f"{whole(domain, 16):04x}:{rest}" if _BUS_ID.fullmatch(text.strip().lower()) else text.strip().lower()
@@ -131,15 +125,7 @@ def pci_path(bus_id: str | None, root: Path = Path("/")) -> tuple[str, ...]:
 
 
 def pci_word(source: Sequence[str], target: Sequence[str], numas: tuple[str | None, str | None]) -> str:
-    """Return the link word between two PCI devices, from their paths and NUMA nodes.
-
-    Examples
-    --------
-    >>> switch = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
-    >>> gpu, nic = (*switch, "0000:02:00.0", "0000:03:00.0"), (*switch, "0000:02:01.0", "0000:04:00.0")
-    >>> pci_word(gpu, nic, ("0", "0")), pci_word(gpu, ("pci0000:80", "0000:81:00.0"), ("0", "1"))
-    ('PIX', 'SYS')
-    """
+    """Return the link word between two PCI devices, from their paths and NUMA nodes."""
     if not source or not target:
         return UNKNOWN if None in numas or numas[0] == numas[1] else "SYS"
     common = 0

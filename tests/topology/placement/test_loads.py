@@ -31,7 +31,7 @@ MACHINES = {name: 18 if name == "gb200-nvl72" else 4 for name in ml.topology.PRE
 MESHES = [
     "dp=-1, tp=8", "dp=-1, tp=4", "dp=-1, tp=2", "pp=4, dp=-1, tp=2", "pp=2, dp=-1, tp=4", "dp=2, cp=2, tp=-1",
     "tp=8, dp=-1", "tp=4, dp=-1", "tp=-1", "pp=4, tp=-1", "dp=-1, ep=4", "ep=2, dp=-1",
-]  # fmt: skip
+]  # fmt: skip  # a line for each mesh would hide the kinds
 Sums = dict[tuple[str, int], float]
 Uses = dict[tuple[str, int], set[int]]
 
@@ -334,6 +334,12 @@ def test_every_algorithm_has_flows_for_its_collectives() -> None:
     for collective in MODELLED:
         for algorithm in COLLECTIVES[collective].traffic:
             assert bytes_of(algorithm, collective, "dp=4, tp=8", "tp" if algorithm == "nvls" else "dp", 4)
+
+
+def test_nvswitch_reduces_the_bytes_of_a_rank() -> None:
+    placement = place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
+    volumes = [link_loads(placement, "tp", algorithm=name).volume_bytes / 2**20 for name in ("ring", "nvls")]
+    assert volumes == [2 * 7 / 8 * 256, 9 / 8 * 256]
 
 
 def test_a_chunk_of_pat_goes_farther_than_in_a_ring() -> None:
