@@ -206,8 +206,7 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
         yield Finding(
             "error",
             "off-fabric",
-            f"{', '.join(node.ends[i] for i in lonely)} {'has' if len(lonely) == 1 else 'have'} no NVLink, "
-            f"but the other GPUs have NV{usual}",
+            f"{_have(node, lonely)} no NVLink, but the other GPUs have NV{usual}",
             "run nvidia-smi nvlink -s and read the log of the fabric manager on that host, "
             "then reset or reseat the GPU; until then place no ranks on it",
         )
@@ -221,8 +220,7 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
         yield Finding(
             "error",
             "fewer-nvlinks",
-            f"{', '.join(node.ends[i] for i in fewer)} {'has' if len(fewer) == 1 else 'have'} "
-            f"NV{int(inner[full.index(fewer[0])].max())}, but the other GPUs have NV{usual}",
+            f"{_have(node, fewer)} NV{inner[full.index(fewer[0])].max()}, but the other GPUs have NV{usual}",
             "run nvidia-smi nvlink -e and look for errors; a GPU reset may restore failed links",
         )
     # NVLink bridges and hybrid cube meshes connect only some pairs, so many missing pairs are normal. A machine that
@@ -332,12 +330,12 @@ def _nics(node: Node) -> Iterator[Finding]:
         # Where a link is unknown, as in a row that was cut, a near NIC may be among the unknown ones.
         is_known = (away != Distance.UNKNOWN).all(axis=1)
         for distance in np.unique(closest[is_known & (closest > NEAR)]):
-            far = np.flatnonzero(is_known & (closest == distance))
+            far = np.flatnonzero(is_known & (closest == distance)).tolist()
             yield Finding(
                 "warning",
                 "no-near-nic",
-                f"{', '.join(node.ends[i] for i in far)} {'has' if len(far) == 1 else 'have'} "
-                f"no NIC closer than {Distance(int(distance)).name}, but other GPUs share a PCIe switch with one",
+                f"{_have(node, far)} no NIC closer than {Distance(int(distance)).name}, "
+                "but other GPUs share a PCIe switch with one",
                 "check for a missing or inactive NIC with ibstat and lspci",
             )
     near = node.near_nics
@@ -448,12 +446,12 @@ def _devices(node: Node) -> Iterator[Finding]:
             f"the host has {' and '.join(names)}",
             "use a separate mesh for each product; mixed groups run at the speed of the slower one",
         )
-    faulty = [node.ends[i] for i, device in enumerate(node.devices) if device.ecc_uncorrected]
+    faulty = [i for i, device in enumerate(node.devices) if device.ecc_uncorrected]
     if faulty:
         yield Finding(
             "error",
             "ecc",
-            f"{', '.join(faulty)} {'has' if len(faulty) == 1 else 'have'} memory errors that ECC could not correct",
+            f"{_have(node, faulty)} memory errors that ECC could not correct",
             "take the GPU out of service, run nvidia-smi -q -d ECC, then reset the GPU",
         )
     lost = [node.ends[i] for i, device in enumerate(node.devices) if "name" in device.unknown]
@@ -490,6 +488,11 @@ def _devices(node: Node) -> Iterator[Finding]:
 
 def _has_no_fabric(device: Device) -> bool:
     return any(state in device.unknown.get("fabric", "") for state in ("not started", "in progress"))
+
+
+def _have(node: Node, devices: Sequence[int]) -> str:
+    """Return the beginning of a sentence about what devices have."""
+    return f"{', '.join(node.ends[i] for i in devices)} {'has' if len(devices) == 1 else 'have'}"
 
 
 def _and_more(count: int, noun: str) -> str:

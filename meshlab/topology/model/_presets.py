@@ -126,6 +126,21 @@ _DGX_H100 = Preset(
     source=_SUPERPOD_SOURCE,
 )
 
+_A3_HIGH = Preset(
+    title="Google A3 High",
+    gpu="H100 80GB",
+    nvlinks=18,
+    switches=((0, 2, 1), (0, 2, 1), (1, 2, 1), (1, 2, 1)),
+    near="PIX",
+    gbits=200,
+    cpus=MappingProxyType({0: "0-51,104-155", 1: "52-103,156-207"}),
+    sockets=2,
+    cpu_model="Intel Xeon Platinum 8481C",
+    memory_gib=1872,
+    fabric=Fabric(),
+    source="Google's page on A3 machine types (4 data NICs of 200 Gb/s); the network is not public",
+)
+
 PRESETS: Mapping[str, Preset] = MappingProxyType(
     {
         "dgx-a100": Preset(
@@ -203,45 +218,19 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             fabric=Fabric(hop_us=_EFA_P5_US),
             source="aws/aws-ofi-nccl topology/p5.48xl-topo.xml (32 NICs of 100 Gb/s); the network is not public",
         ),
-        "azure-ndv5": Preset(
+        "azure-ndv5": replace(
+            _DGX_H100,
             title="Azure ND H100 v5",
-            gpu="H100 80GB",
-            nvlinks=18,
-            switches=_EACH_ITS_NIC,
-            near="PXB",
-            gbits=400,
             cpus=MappingProxyType({0: "0-47", 1: "48-95"}),
-            sockets=2,
-            cpu_model="Intel Xeon Platinum 8480C",
             memory_gib=1900,
             fabric=Fabric(leaf=32, rails=8),
             source="Azure/azhpc-images topology/ndv5-topo.xml and Azure's page on the ND H100 v5 series",
         ),
-        "gcp-a3-high": Preset(
-            title="Google A3 High",
-            gpu="H100 80GB",
-            nvlinks=18,
-            switches=((0, 2, 1), (0, 2, 1), (1, 2, 1), (1, 2, 1)),
-            near="PIX",
-            gbits=200,
-            cpus=MappingProxyType({0: "0-51,104-155", 1: "52-103,156-207"}),
-            sockets=2,
-            cpu_model="Intel Xeon Platinum 8481C",
-            memory_gib=1872,
-            fabric=Fabric(),
-            source="Google's page on A3 machine types (4 data NICs of 200 Gb/s); the network is not public",
-        ),
-        "gcp-a3-mega": Preset(
+        "gcp-a3-high": _A3_HIGH,
+        "gcp-a3-mega": replace(
+            _A3_HIGH,
             title="Google A3 Mega",
-            gpu="H100 80GB",
-            nvlinks=18,
             switches=((0, 2, 2), (0, 2, 2), (1, 2, 2), (1, 2, 2)),
-            near="PIX",
-            gbits=200,
-            cpus=MappingProxyType({0: "0-51,104-155", 1: "52-103,156-207"}),
-            sockets=2,
-            cpu_model="Intel Xeon Platinum 8481C",
-            memory_gib=1872,
             fabric=Fabric(hop_us=_TCPXO_US),
             source="Google's page on A3 machine types (8 data NICs of 200 Gb/s); the network is not public",
         ),

@@ -70,8 +70,8 @@ class NcclGraphs:
     """
 
     why_no_cluster: ClassVar[str] = (
-        "this is a graph file of NCCL: it contains the rings and trees that NCCL chose, not the hardware; pass the "
-        "topology, which NCCL writes to NCCL_TOPO_DUMP_FILE"
+        "this is a graph file of NCCL: it contains the rings and trees that NCCL chose, not the hardware; "
+        "pass the topology, which NCCL writes to NCCL_TOPO_DUMP_FILE"
     )
     """The message of functions that need a cluster, see `meshlab.topology.as_cluster`."""
 
