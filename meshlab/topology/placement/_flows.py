@@ -154,6 +154,7 @@ class _Visits:
 
     @classmethod
     def of(cls, rank_map: RankMap, groups: Ints) -> _Visits:
+        """Return the visits of groups of shape (groups, size)."""
         members, level, _, gbs = all_hops(rank_map, groups)
         size, count = members.shape
         ranks, group = members.T.ravel(), np.repeat(np.arange(count, dtype=np.int32), size)

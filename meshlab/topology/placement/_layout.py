@@ -390,6 +390,7 @@ def _snap(value: float, dpr: float) -> float:
 
 
 def _place(scene: Scene, shape: _Shape, chosen: Fit, size: _Sizes, cw: float, ch: float) -> Layout:
+    """Return the layout from the outside in: pods, units and boxes first, because all lines end at them."""
     pod, spine, core, core_riser, funnel = _pods(shape, chosen, size)
     # Units of a pod, and boxes of a unit, in rows.
     corner = pod[:, :2] + [size.pod_pad, size.pod_head]

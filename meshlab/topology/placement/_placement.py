@@ -383,6 +383,7 @@ class Placement:
         return [*reversed(self.mesh.axis_names), *(group.name for group in self.mesh.custom_groups)]
 
     def _frame(self, axis: str) -> pd.DataFrame:
+        """Return the table of the groups of one axis."""
         import pandas as pd
 
         answer = self.of(axis)

@@ -89,6 +89,7 @@ _OTHER_TOOLS = (
 
 
 def _read(text: str, machine: int | None, *, may_be_name: bool) -> Cluster | NcclGraphs:
+    """Detect the format by its root element or its first lines, the cheapest test first, and read it."""
     roots = set(_ROOT.findall(text[:1_000_000])) if "<" in text else set()
     if "system" in roots:
         return read_nccl_topology(text, machine=machine)

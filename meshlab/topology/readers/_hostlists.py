@@ -81,6 +81,7 @@ def _patterns(text: str) -> Iterator[str]:
 
 
 def _numbers(ranges: str, text: str) -> list[str]:
+    """Return the numbers of a bracket with their leading zeros. `text` is the list, for errors."""
     numbers: list[str] = []
     if ranges.count(",") >= MOST_HOSTS:
         raise ParseError(f"{text[:60]!r} has more than {MOST_HOSTS:,} hosts", hint="shorten it", text=text)

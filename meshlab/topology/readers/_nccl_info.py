@@ -376,6 +376,7 @@ def _ends(host: _Host) -> list[_End]:
 
 
 def _node(name: str, host: _Host, ends: Sequence[_End], products: dict[str, str]) -> Node:
+    """Return a host from its ends. A truncated tree leaves links unknown."""
     gpus = [end for end in ends if end.kind == "GPU"]
     numbers = [host.numbers.get(end.id, -1) for end in gpus]
     if -1 in numbers or len(set(numbers)) < len(numbers):

@@ -193,6 +193,7 @@ def _ordered(ends: list[_End]) -> list[_End]:
 
 
 def _device(number: int, end: _End, cpu: Element) -> Device:
+    """Return a GPU. A file without dev, sm or link attributes leaves them to the product of its PCI ID."""
     pci = end.pci if end.pci is not None else end.element
     sm, dev, numa = end.element.integer("sm"), end.element.integer("dev"), _numa(cpu)
     links = [child for child in end.element.children if child.tag == "nvlink"]

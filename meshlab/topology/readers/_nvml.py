@@ -247,6 +247,7 @@ def read_devices(nvml: ModuleType) -> tuple[list[dict[str, Any]], list[list[str]
 
 
 def _read_device(queries: _Queries, handle: Any) -> None:
+    """Query the constant facts of a GPU, then its live readings, partitions and links."""
     nvml = queries.nvml
     queries.set("name", "nvmlDeviceGetName", handle, then=_decode)
     queries.set("uuid", "nvmlDeviceGetUUID", handle, then=_decode)
@@ -284,6 +285,7 @@ def _read_live(queries: _Queries, handle: Any) -> None:
 
 
 def _read_counters(queries: _Queries, handle: Any) -> None:
+    """Query the reasons for reduced clocks, and the counters of errors."""
     queries.set("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons", handle, then=_throttle_text)
     queries.set("ecc_corrected", "nvmlDeviceGetTotalEccErrors", handle, 0, 0)
     queries.set("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
@@ -309,6 +311,7 @@ def _throttle_text(bits: int) -> str:
 
 
 def _read_mig(queries: _Queries, handle: Any) -> None:
+    """Query the MIG partitions of a GPU."""
     mode = queries.query("mig", "nvmlDeviceGetMigMode", handle)
     if mode is None:
         # A GPU without MIG reports "not supported". MIG is then off, not unknown.
@@ -330,6 +333,7 @@ def _read_mig(queries: _Queries, handle: Any) -> None:
 
 
 def _read_nvlinks(queries: _Queries, handle: Any) -> None:
+    """Query the state and the remote endpoint of every NVLink."""
     remotes: Counter[tuple[str, str]] = Counter()
     up = 0
     for link in range(getattr(queries.nvml, "NVML_NVLINK_MAX_LINKS", 18)):
@@ -349,6 +353,8 @@ def _read_nvlinks(queries: _Queries, handle: Any) -> None:
 
 
 def _read_fabric(queries: _Queries, handle: Any) -> None:
+    """Query the NVLink fabric that a GPU has joined."""
+
     # NVML fills a structure of the caller, whose class is an attribute of pynvml like the functions.
     def read(nvml_struct: Any) -> Any:
         queries.nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(nvml_struct))

@@ -105,6 +105,7 @@ def read_document(text: str, roots: tuple[str, ...], machine: int | None = None)
 
 
 def _parse(text: str, lines_before: int) -> tuple[Element, str | None]:
+    """Parse one document, and keep the elements before an error."""
     from defusedxml import DefusedXmlException
     from defusedxml.expatreader import create_parser
 
