@@ -25,7 +25,8 @@ from meshlab.plots._style import (
     text_colors,
     text_width,
 )
-from meshlab.topology.model._cluster import Cluster, link_codes
+from meshlab.topology.model._arrays import link_codes
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._links import LINK_MEANINGS, UNKNOWN
 from meshlab.topology.model._presets import ClusterLike, as_cluster

@@ -15,7 +15,7 @@ from meshlab.plots._painter import POINTS, PX, Painter, Window, rounded, text_pi
 from meshlab.plots._style import axes_size, new_figure, reserve, set_height, set_title, wrap_words
 from meshlab.plots._theme import N_GROUPS, Theme, current_theme
 from meshlab.prediction._axis_loads import loads
-from meshlab.topology.model._cluster import Ints
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.model._presets import ClusterLike
 from meshlab.topology.placement._layout import Fit, fit, layout, look_at
 from meshlab.topology.placement._loads import MARKS, Loads

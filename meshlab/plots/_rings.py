@@ -16,7 +16,8 @@ from meshlab.mesh._mesh import MeshLike
 from meshlab.plots._chosen_rings import chosen_ring
 from meshlab.plots._ring_curves import arrow_heads, bowed_curves, collection_style
 from meshlab.plots._style import PALETTE, Margins, axes_size, open_axes, reserve, set_title, text_colors, text_width
-from meshlab.topology.model._cluster import INNER_LEVELS, Cluster, Ints
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import INNER_LEVELS, Ints
 from meshlab.topology.model._links import Distance
 from meshlab.topology.model._presets import ClusterLike
 from meshlab.topology.placement._crossings import ring_hops

@@ -112,7 +112,7 @@ def describe(placement: Placement, *, size: int | str = "256M") -> str:
         + (f", network {' < '.join(network)}" if scene.network == "known" else ""),
         f"mesh: {mesh}",
         *(f"{MARKS[one.state][0]} {placement.explain(one.axis)}" for one in axes),
-        *(f"{found.mark} {found.text}" for found in find_places(placement, axes, scene)),
+        *(f"{found.mark} {found.text}" for found in find_places(axes)),
     ]
     for one in axes:
         used = [link for link in one.links if link.busiest is not None]

@@ -34,7 +34,7 @@ from meshlab.prediction._tuner import (
     search_graphs,
     tune,
 )
-from meshlab.topology.model._cluster import Ints
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.placement._rank_map import Floats
 
 COLLECTIVES = MODELLED

@@ -12,8 +12,9 @@ import numpy.typing as npt
 from meshlab.base._errors import TopologyError
 from meshlab.mesh._axes import as_integer
 from meshlab.prediction._constants import CPUS
-from meshlab.topology.model._cluster import INNER_LEVELS, Cluster, Ints
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._levels import INNER_LEVELS, Ints
 from meshlab.topology.model._links import NEAR, Distance
 from meshlab.topology.placement._crossings import Crossings, cross, uplink_gbs
 from meshlab.topology.placement._flows import flows_of

@@ -26,7 +26,7 @@ from meshlab.prediction._constants import (
     link_speeds,
 )
 from meshlab.prediction._group_links import GroupLinks
-from meshlab.topology.model._cluster import Ints
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.placement._rank_map import Floats
 
 Bools = npt.NDArray[np.bool_]

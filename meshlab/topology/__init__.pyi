@@ -3,12 +3,12 @@ from ._health import Findings as Findings
 from ._render import links_text as links_text
 from ._render import text as text
 from .model._cluster import Cluster as Cluster
-from .model._cluster import Level as Level
 from .model._hardware import Device as Device
 from .model._hardware import Link as Link
 from .model._hardware import Nic as Nic
 from .model._hardware import Node as Node
 from .model._hardware import Numa as Numa
+from .model._levels import Level as Level
 from .model._presets import PRESETS as PRESETS
 from .model._presets import ClusterLike as ClusterLike
 from .model._presets import as_cluster as as_cluster

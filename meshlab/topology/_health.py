@@ -63,8 +63,8 @@ class Finding:
         >>> Finding("note", "mig", "", "", nodes=("a", "b", "c", "d")).where
         'a, b and 2 more'
         """
-        shown = ", ".join(self.nodes[:2])
-        return shown if len(self.nodes) <= 2 else f"{shown} and {len(self.nodes) - 2:,} more"
+        names = ", ".join(self.nodes[:2])
+        return names if len(self.nodes) <= 2 else f"{names} and {len(self.nodes) - 2:,} more"
 
     def __str__(self) -> str:
         return f"{self.severity}: {self.where}: {self.message}; {self.fix}"
@@ -136,51 +136,20 @@ class Findings(Sequence[Finding]):
 
 
 def health(cluster: ClusterLike) -> Findings:
-    """Look for faults and misconfiguration in the hosts of a cluster.
-
-    Parameters
-    ----------
-    cluster : Cluster or str
-        A cluster, or the name of a preset.
-
-    Returns
-    -------
-    Findings
-        A sequence of `Finding`, most severe first. Identical hosts share a finding.
-
-    Raises
-    ------
-    TopologyError
-        If `cluster` is neither a cluster nor the name of a preset.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> ml.preset("dgx-h100", nodes=4).health().summary
-    'no problems found in 32 devices of 4 nodes'
-    >>> print(ml.topology.read('''
-    ...       GPU0  GPU1  GPU2
-    ... GPU0   X    NV18  NODE
-    ... GPU1  NV18   X    NODE
-    ... GPU2  NODE  NODE   X
-    ... ''').health())
-    1 error in 3 devices of 1 node
-    error: node0: GPU2 has no NVLink, but the other GPUs have NV18; run nvidia-smi nvlink -s and read the log of the
-    fabric manager on that host, then reset or reseat the GPU; until then place no ranks on it
-    """
+    """Look for faults and misconfiguration, see `Cluster.health`. Identical hosts share a finding."""
     cluster = as_cluster(cluster)
     # Findings without hosts, mapped to their hosts: identical templates and templates with the same fault are joined.
-    found: dict[Finding, list[str]] = {}
+    hosts_of: dict[Finding, list[str]] = {}
     hosts: list[list[str]] = [[] for _ in cluster.templates]
     for kind, name in zip(cluster.kinds.tolist(), cluster.names, strict=True):
         hosts[kind].append(name)
     for template, names in zip(cluster.templates, hosts, strict=True):
         for rule in _NODE_RULES:
             for finding in rule(template):
-                found.setdefault(finding, []).extend(names)
+                hosts_of.setdefault(finding, []).extend(names)
     for finding, names in _between_hosts(cluster, hosts):
-        found.setdefault(finding, []).extend(names)
-    items = [replace(finding, nodes=tuple(names)) for finding, names in found.items()]
+        hosts_of.setdefault(finding, []).extend(names)
+    items = [replace(finding, nodes=tuple(names)) for finding, names in hosts_of.items()]
     items.sort(key=lambda item: SEVERITIES.index(item.severity))
     return Findings(tuple(items), cluster.n_nodes, cluster.n_devices)
 
@@ -189,6 +158,7 @@ def health(cluster: ClusterLike) -> Findings:
 
 
 def _incomplete(node: Node) -> Iterator[Finding]:
+    """Report descriptions that are truncated or list no GPU."""
     if not node.complete:
         yield Finding(
             "note",
@@ -203,6 +173,7 @@ def _incomplete(node: Node) -> Iterator[Finding]:
 
 
 def _asymmetric(node: Node) -> Iterator[Finding]:
+    """Find links that differ between their two directions."""
     pairs = [
         (node.ends[i], node.ends[j], node.words[i][j], node.words[j][i])
         for i in range(len(node.words))
@@ -210,11 +181,11 @@ def _asymmetric(node: Node) -> Iterator[Finding]:
         if node.words[i][j] != node.words[j][i] and UNKNOWN not in (node.words[i][j], node.words[j][i])
     ]
     if pairs:
-        one, other, there, back = pairs[0]
+        first, second, there, back = pairs[0]
         yield Finding(
             "error",
             "asymmetric",
-            f"the link matrix is not symmetric: {one} to {other} is {there}, {other} to {one} is {back}"
+            f"the link matrix is not symmetric: {first} to {second} is {there}, {second} to {first} is {back}"
             + _and_more(len(pairs), "pair"),
             "read it again; if it persists, a link is failing or the paste mixes two machines",
         )
@@ -224,21 +195,20 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
     """Find GPUs or pairs without NVLink, or with fewer NVLinks than the others."""
     count = len(node.devices)
     links = node.nvlinks[:count, :count]
-    known = node.distance[:count, :count] != Distance.UNKNOWN
+    is_known = node.distance[:count, :count] != Distance.UNKNOWN
     if count < 3 or not links.any():
         return
     usual = int(np.bincount(links[links > 0]).argmax())
     per_gpu = (links > 0).sum(axis=1)
     # A truncated paste has rows that are partly unknown. They are not evidence of a lost GPU.
-    lonely = [i for i in range(count) if per_gpu[i] == 0 and known[i].all()]
+    lonely = [i for i in range(count) if per_gpu[i] == 0 and is_known[i].all()]
     if lonely and len(lonely) < count / 2 and np.median(per_gpu) >= 1:
         yield Finding(
             "error",
             "off-fabric",
-            f"{', '.join(node.ends[i] for i in lonely)} {'has' if len(lonely) == 1 else 'have'} no NVLink, but the "
-            f"other GPUs have NV{usual}",
-            "run nvidia-smi nvlink -s and read the log of the fabric manager on that host, then reset or reseat the "
-            "GPU; until then place no ranks on it",
+            f"{_have(node, lonely)} no NVLink, but the other GPUs have NV{usual}",
+            "run nvidia-smi nvlink -s and read the log of the fabric manager on that host, "
+            "then reset or reseat the GPU; until then place no ranks on it",
         )
     full = [i for i in range(count) if i not in lonely]
     inner = links[np.ix_(full, full)]
@@ -250,22 +220,21 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
         yield Finding(
             "error",
             "fewer-nvlinks",
-            f"{', '.join(node.ends[i] for i in fewer)} {'has' if len(fewer) == 1 else 'have'} "
-            f"NV{int(inner[full.index(fewer[0])].max())}, but the other GPUs have NV{usual}",
+            f"{_have(node, fewer)} NV{inner[full.index(fewer[0])].max()}, but the other GPUs have NV{usual}",
             "run nvidia-smi nvlink -e and look for errors; a GPU reset may restore failed links",
         )
     # NVLink bridges and hybrid cube meshes connect only some pairs, so many missing pairs are normal. A machine that
     # lacks only a few pairs has lost them.
     pairs = [(full[i], full[j]) for i in range(len(full)) for j in range(i + 1, len(full))]
-    missing = [(i, j) for i, j in pairs if links[i, j] == links[j, i] == 0 and known[i, j]]
+    missing = [(i, j) for i, j in pairs if links[i, j] == links[j, i] == 0 and is_known[i, j]]
     uniform = bool((off_diagonal[off_diagonal > 0] == usual).all())
     if missing and uniform and len(missing) * _PAIRS_PER_LOST_PAIR <= len(pairs):
-        one, other = missing[0]
+        first, second = missing[0]
         yield Finding(
             "error",
             "pair-off-nvlink",
-            f"{node.ends[one]} and {node.ends[other]} have no NVLink between them{_and_more(len(missing), 'pair')}, "
-            f"but the other pairs have NV{usual}",
+            f"{node.ends[first]} and {node.ends[second]} have no NVLink between them"
+            f"{_and_more(len(missing), 'pair')}, but the other pairs have NV{usual}",
             "run nvidia-smi nvlink -s on that host and reset both GPUs; until then keep the two in different groups",
         )
 
@@ -316,8 +285,8 @@ def _absent_nvlinks(node: Node) -> Iterator[Finding]:
             "error",
             "all-pcie",
             f"these GPUs have NVLink, but all pairs are {words}",
-            "if this is the output of nvidia-smi topo -mp, which hides NVLink, run nvidia-smi topo -m; otherwise start "
-            "the fabric manager: systemctl status nvidia-fabricmanager",
+            "if this is the output of nvidia-smi topo -mp, which hides NVLink, run nvidia-smi topo -m; "
+            "otherwise start the fabric manager: systemctl status nvidia-fabricmanager",
         )
     elif count in (4, 8) and None in expected and _each_has_a_near_nic(node):
         # The product is unknown. One NIC per GPU is typical of SXM servers, which have NVLink.
@@ -325,8 +294,8 @@ def _absent_nvlinks(node: Node) -> Iterator[Finding]:
             "warning",
             "maybe-mp",
             f"{count} GPUs with one nearby NIC each, but without NVLink: all pairs are {words}",
-            "if the GPUs are SXM modules, either this is the output of nvidia-smi topo -mp, which hides NVLink (run "
-            "nvidia-smi topo -m), or the fabric is down",
+            "if the GPUs are SXM modules, either this is the output of nvidia-smi topo -mp, which hides NVLink "
+            "(run nvidia-smi topo -m), or the fabric is down",
         )
 
 
@@ -351,6 +320,7 @@ def _each_has_a_near_nic(node: Node) -> bool:
 
 
 def _nics(node: Node) -> Iterator[Finding]:
+    """Find GPUs without a near NIC, NICs that GPUs share although others are free, and inactive NICs."""
     count = len(node.devices)
     away = node.distance[:count, count:]
     if not away.size or (away == Distance.UNKNOWN).all(axis=1).any() or count < 2:
@@ -360,27 +330,27 @@ def _nics(node: Node) -> Iterator[Finding]:
         # Where a link is unknown, as in a row that was cut, a near NIC may be among the unknown ones.
         is_known = (away != Distance.UNKNOWN).all(axis=1)
         for distance in np.unique(closest[is_known & (closest > NEAR)]):
-            far = np.flatnonzero(is_known & (closest == distance))
+            far = np.flatnonzero(is_known & (closest == distance)).tolist()
             yield Finding(
                 "warning",
                 "no-near-nic",
-                f"{', '.join(node.ends[i] for i in far)} {'has' if len(far) == 1 else 'have'} no NIC closer than "
-                f"{Distance(int(distance)).name}, but other GPUs share a PCIe switch with one",
+                f"{_have(node, far)} no NIC closer than {Distance(int(distance)).name}, "
+                "but other GPUs share a PCIe switch with one",
                 "check for a missing or inactive NIC with ibstat and lspci",
             )
     near = node.near_nics
-    used = np.flatnonzero(near.any(axis=0)).tolist()
-    own = [set(np.flatnonzero(row).tolist()) for row in near]
+    nics_of_gpu = [set(np.flatnonzero(row).tolist()) for row in near]
+    nearest = set().union(*nics_of_gpu)
     for nic in range(near.shape[1]):
-        crowd = [i for i in range(count) if own[i] == {nic} and closest[i] <= NEAR]
-        free = [k for k in range(near.shape[1]) if k not in used and node.nics[k].gbits == node.nics[nic].gbits]
+        crowd = [i for i in range(count) if nics_of_gpu[i] == {nic} and closest[i] <= NEAR]
+        free = [k for k in range(near.shape[1]) if k not in nearest and node.nics[k].gbits == node.nics[nic].gbits]
         reach = [k for k in free if (away[crowd, k] <= Distance.NODE).any()] if crowd else []
         if len(crowd) > 1 and reach:
             yield Finding(
                 "warning",
                 "nic-crowded",
-                f"{', '.join(node.ends[i] for i in crowd)} share their only nearest NIC {node.nics[nic].name}, but "
-                f"{node.nics[reach[0]].name} in the same NUMA node is not the nearest NIC of any GPU",
+                f"{', '.join(node.ends[i] for i in crowd)} share their only nearest NIC {node.nics[nic].name}, "
+                f"but {node.nics[reach[0]].name} in the same NUMA node is not the nearest NIC of any GPU",
                 "unless that NIC is for storage, distribute the GPUs over the NICs with NCCL_IB_HCA or a topology file",
             )
     down = [nic.name for nic in node.nics if nic.state and nic.state.upper() in ("DOWN", "INIT", "DISABLED", "POLLING")]
@@ -394,6 +364,7 @@ def _nics(node: Node) -> Iterator[Finding]:
 
 
 def _affinity(node: Node) -> Iterator[Finding]:
+    """Find GPUs whose NUMA node is hidden, or has no CPUs."""
     numas = {device.numa for device in node.devices if device.numa}
     spanning = [d for d in node.devices if d.numa and len(parse_cpus(d.numa)) > 1]
     by_cpus = {numa.id: set(parse_cpus(numa.cpus)) for numa in node.numa}
@@ -408,8 +379,8 @@ def _affinity(node: Node) -> Iterator[Finding]:
         yield Finding(
             "note",
             "one-affinity",
-            f"all {len(node.devices)} GPUs have the affinity of NUMA node {numas.pop()}, but the host has "
-            f"{len(by_cpus)} NUMA nodes",
+            f"all {len(node.devices)} GPUs have the affinity of NUMA node {numas.pop()}, "
+            f"but the host has {len(by_cpus)} NUMA nodes",
             "the virtual machine may hide their location; compare with the topology file of the cloud provider",
         )
     empty = [d for d in node.devices if d.numa and d.numa.isdecimal() and by_cpus.get(whole(d.numa)) == set()]
@@ -417,50 +388,48 @@ def _affinity(node: Node) -> Iterator[Finding]:
         yield Finding(
             "note",
             "numa-without-cpus",
-            f"NUMA node {empty[0].numa} of {node.ends[node.devices.index(empty[0])]} has no CPUs, because it is GPU "
-            "memory",
+            f"NUMA node {empty[0].numa} of {node.ends[node.devices.index(empty[0])]} has no CPUs, "
+            "because it is GPU memory",
             "pin to the NUMA node of the CPU instead",
         )
 
 
 def _pcie(node: Node) -> Iterator[Finding]:
+    """Find PCIe links with a hidden speed, with fewer lanes than possible, or of an older generation under load."""
     paths = [(node.ends[i], device.pcie_path_gbs) for i, device in enumerate(node.devices)]
     hidden = [(end, gbs) for end, gbs in paths if gbs is not None and gbs < _HIDDEN_PCIE_GBS]
     if hidden:
         yield Finding(
             "warning",
             "pcie-speed-hidden",
-            f"NCCL assumes {hidden[0][1]:g} GB/s for the PCIe path from {', '.join(end for end, _ in hidden)} to the "
-            "CPU, because the bridges of a virtual machine do not report the real speed",
-            "set NCCL_TOPO_FILE to the topology file of the cloud provider, because NCCL avoids links that it assumes "
-            "to be slow",
+            f"NCCL assumes {hidden[0][1]:g} GB/s for the PCIe path from {', '.join(end for end, _ in hidden)} "
+            "to the CPU, because the bridges of a virtual machine do not report the real speed",
+            "set NCCL_TOPO_FILE to the topology file of the cloud provider, "
+            "because NCCL avoids links that it assumes to be slow",
         )
     for i, device in enumerate(node.devices):
-        now, most = device.pcie_width, device.pcie_width_max
-        if now and most and now < most:
+        width, most = device.pcie_width, device.pcie_width_max
+        if width and most and width < most:
             yield Finding(
                 "error",
                 "pcie-width",
-                f"{node.ends[i]} uses {now} of {most} PCIe lanes",
+                f"{node.ends[i]} uses {width} of {most} PCIe lanes",
                 "reseat the card or the riser; in a virtual machine the number may be wrong",
             )
-        slow = (
-            device.pcie_generation
-            and device.pcie_generation_max
-            and device.pcie_generation < device.pcie_generation_max
-        )
+        generation, newest = device.pcie_generation, device.pcie_generation_max
         # Idle GPUs lower the generation to save power. Only a busy GPU with a slow link has a problem.
-        if slow and (device.utilisation_percent or 0) >= _BUSY_PERCENT:
+        is_busy = (device.utilisation_percent or 0) >= _BUSY_PERCENT
+        if is_busy and generation and newest and generation < newest:
             yield Finding(
                 "warning",
                 "pcie-generation",
-                f"{node.ends[i]} is busy, but its PCIe link runs at generation {device.pcie_generation} of "
-                f"{device.pcie_generation_max}",
+                f"{node.ends[i]} is busy, but its PCIe link runs at generation {generation} of {newest}",
                 "check the BIOS settings and lspci -vv; only idle GPUs should lower the generation",
             )
 
 
 def _devices(node: Node) -> Iterator[Finding]:
+    """Find partitioned, mixed, faulty and unreachable GPUs."""
     parted = [node.ends[i] for i, device in enumerate(node.devices) if device.mig]
     if parted:
         yield Finding(
@@ -477,12 +446,12 @@ def _devices(node: Node) -> Iterator[Finding]:
             f"the host has {' and '.join(names)}",
             "use a separate mesh for each product; mixed groups run at the speed of the slower one",
         )
-    faulty = [node.ends[i] for i, device in enumerate(node.devices) if device.ecc_uncorrected]
+    faulty = [i for i, device in enumerate(node.devices) if device.ecc_uncorrected]
     if faulty:
         yield Finding(
             "error",
             "ecc",
-            f"{', '.join(faulty)} {'has' if len(faulty) == 1 else 'have'} memory errors that ECC could not correct",
+            f"{_have(node, faulty)} memory errors that ECC could not correct",
             "take the GPU out of service, run nvidia-smi -q -d ECC, then reset the GPU",
         )
     lost = [node.ends[i] for i, device in enumerate(node.devices) if "name" in device.unknown]
@@ -512,13 +481,18 @@ def _devices(node: Node) -> Iterator[Finding]:
             "warning",
             "no-peer-access",
             f"{blocked[0][1]} and {blocked[0][0]} cannot access each other's memory{_and_more(len(blocked), 'pair')}",
-            "check ACS, the IOMMU and the driver settings, because copies go through the host; consumer GPUs do not "
-            "support peer access",
+            "check ACS, the IOMMU and the driver settings, because copies go through the host; "
+            "consumer GPUs do not support peer access",
         )
 
 
 def _has_no_fabric(device: Device) -> bool:
     return any(state in device.unknown.get("fabric", "") for state in ("not started", "in progress"))
+
+
+def _have(node: Node, devices: Sequence[int]) -> str:
+    """Return the beginning of a sentence about what devices have."""
+    return f"{', '.join(node.ends[i] for i in devices)} {'has' if len(devices) == 1 else 'have'}"
 
 
 def _and_more(count: int, noun: str) -> str:

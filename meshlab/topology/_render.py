@@ -8,8 +8,8 @@ from itertools import zip_longest
 import numpy as np
 
 from meshlab.mesh._mesh import MeshLike
-from meshlab.topology.model._cluster import Ints
 from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.model._presets import ClusterLike, as_node
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
@@ -69,24 +69,25 @@ def text(
     # Sort the cells by block once, so that each block is a slice.
     order = np.lexsort((view.slot_of, view.block_of))
     starts = np.searchsorted(view.block_of[order], np.arange(len(view.blocks) + 1))
-    shown, hidden = _shown(len(view.blocks), rows)
-    label_width = max(len(view.blocks[block]) for block in shown)
+    visible, hidden = _visible_blocks(len(view.blocks), rows)
+    label_width = max(len(view.blocks[block]) for block in visible)
     lines = []
-    for block in shown:
+    for block in visible:
         cells = order[starts[block] : starts[block + 1]].astype(np.int32)
         lines.append((view.blocks[block].ljust(label_width), _ranks(view.rank_of[cells]), _groups(view, cells)))
     rank_width = max(len(ranks) for _, ranks, _ in lines)
     digits = len(str(max(view.n_groups - 1, 0)))
     text = [view.title]
     for index, (label, ranks, groups) in enumerate(lines):
-        if hidden and index == len(shown) // 2:
-            text.append(f"… {hidden:,} more, from {view.blocks[shown[index - 1] + 1]}")
+        if hidden and index == len(visible) // 2:
+            text.append(f"… {hidden:,} more, from {view.blocks[visible[index - 1] + 1]}")
         head = f"{label}  {ranks.ljust(rank_width)}  " if rank_width else f"{label}  "
         text += _wrap(f"{head}{view.word}  ", groups, digits, width)
     return "\n".join([*text, *dict.fromkeys([*view.notes, *view.scene.notes])])
 
 
-def _shown(blocks: int, rows: int) -> tuple[list[int], int]:
+def _visible_blocks(blocks: int, rows: int) -> tuple[list[int], int]:
+    """Return the numbers of the first and the last blocks that fit `rows`, and the number of hidden ones."""
     if blocks <= rows:
         return list(range(blocks)), 0
     half = max(1, rows // 2)

@@ -9,8 +9,9 @@ import numpy as np
 
 from meshlab.base._errors import TopologyError
 from meshlab.mesh._axes import short
-from meshlab.topology.model._cluster import HOP_US, MOST_NODES, MOST_RAILS, Cluster, Ints, check_taper, regular_levels
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node, Words
+from meshlab.topology.model._levels import HOP_US, MOST_NODES, MOST_RAILS, Ints, check_taper, regular_levels
 from meshlab.topology.model._links import UNKNOWN, Distance, distances
 
 _MOST_ENDS = 64
@@ -56,11 +57,11 @@ def without_nic(cluster: Cluster, node: int | str, nic: int | str) -> Cluster:
     """Return the cluster without one NIC, see `Cluster.without_nic`."""
     index = cluster.node_index(node)
     old = cluster.templates[cluster.kinds[index]]
-    names = [one.name for one in old.nics]
+    names = [port.name for port in old.nics]
     number = names.index(nic) if isinstance(nic, str) and nic in names else nic
     if not isinstance(number, int | np.integer) or not 0 <= number < len(names):
-        known = f"choose one of {', '.join(names)}" if names else "choose a host with NICs"
-        raise TopologyError(f"{cluster.names[index]} has no NIC {nic!r}", hint=known)
+        hint = f"choose one of {', '.join(names)}" if names else "choose a host with NICs"
+        raise TopologyError(f"{cluster.names[index]} has no NIC {nic!r}", hint=hint)
     nics = old.nics[:number] + old.nics[number + 1 :]
     words = _without_index(old.words, len(old.devices) + number)
     return _with_node(cluster, index, replace(old, nics=nics, words=words))
@@ -71,25 +72,25 @@ def without_node(cluster: Cluster, *nodes: int | str, keep_place: bool = False) 
     gone = np.zeros(cluster.n_nodes, dtype=bool)
     for node in nodes:
         gone[cluster.node_index(node)] = True
-    kept = np.flatnonzero(~gone)
+    rest = np.flatnonzero(~gone)
     if keep_place:
-        if cluster.n_devices and not np.diff(cluster.first_device)[kept].any():
+        if cluster.n_devices and not np.diff(cluster.first_device)[rest].any():
             raise TopologyError("cannot remove the devices of all hosts", hint="keep at least one device")
         for index in np.flatnonzero(gone).tolist():
             old = cluster.templates[cluster.kinds[index]]
             cluster = _with_node(cluster, index, replace(old, devices=(), nics=(), words=(), p2p=()))
         return cluster
-    if not kept.size:
+    if not rest.size:
         raise TopologyError("cannot remove all hosts", hint="keep at least one host")
-    used, kinds = np.unique(cluster.kinds[kept], return_inverse=True)
+    numbers, kinds = np.unique(cluster.kinds[rest], return_inverse=True)
     racks = cluster.nvlink_of_node
     return replace(
         cluster,
-        templates=tuple(cluster.templates[k] for k in used),
+        templates=tuple(cluster.templates[k] for k in numbers),
         kinds=kinds.astype(np.int32),
-        names=tuple(cluster.names[index] for index in kept.tolist()),
-        levels=tuple(replace(level, of_node=level.of_node[kept]) for level in cluster.levels) if kept.size > 1 else (),
-        nvlink_of_node=None if racks is None else racks[kept],
+        names=tuple(cluster.names[index] for index in rest.tolist()),
+        levels=tuple(replace(level, of_node=level.of_node[rest]) for level in cluster.levels) if rest.size > 1 else (),
+        nvlink_of_node=None if racks is None else racks[rest],
     )
 
 
@@ -168,21 +169,22 @@ def with_taper(
     cluster: Cluster, taper: float | None = None, level: str | None = None, tapers: Mapping[str, float] | None = None
 ) -> Cluster:
     """Return the cluster with a different oversubscription, see `Cluster.with_taper`."""
-    names = [one.name for one in cluster.levels]
-    wanted = dict(tapers or {})
+    names = [network.name for network in cluster.levels]
+    taper_of = dict(tapers or {})
     if taper is not None:
-        wanted[level if level is not None else (names[-1] if names else "")] = taper
-    elif level is not None or not wanted:
+        taper_of[level if level is not None else (names[-1] if names else "")] = taper
+    elif level is not None or not taper_of:
         raise TopologyError(
             "no oversubscription given", hint="pass a number, such as with_taper(7) or with_taper(pod=7)"
         )
-    for name, value in wanted.items():
+    for name, value in taper_of.items():
         if not names:
             raise TopologyError("a single host has no network levels", hint="add hosts with with_nodes()")
         if name not in names:
             raise TopologyError(f"unknown network level {name!r}", hint=f"choose one of {', '.join(names)}")
         check_taper(value)
-    return replace(cluster, levels=tuple(replace(one, taper=wanted.get(one.name, one.taper)) for one in cluster.levels))
+    levels = (replace(network, taper=taper_of.get(network.name, network.taper)) for network in cluster.levels)
+    return replace(cluster, levels=tuple(levels))
 
 
 def _with_ends(node: Node, devices: int | None, nics: int | None) -> Node:
@@ -192,16 +194,16 @@ def _with_ends(node: Node, devices: int | None, nics: int | None) -> Node:
     or, if the host has NVLink, connected by it.
     """
     counts = len(node.devices), len(node.nics)
-    wanted = counts[0] if devices is None else devices, counts[1] if nics is None else nics
-    if wanted == counts:
+    targets = counts[0] if devices is None else devices, counts[1] if nics is None else nics
+    if targets == counts:
         return node
-    if not counts[0] or (wanted[1] and not counts[1]):
+    if not counts[0] or (targets[1] and not counts[1]):
         missing = "devices" if not counts[0] else "NICs"
         raise TopologyError(f"{node.name} has no {missing} to copy", hint="use a host that has some")
     # The old endpoints that each new one stands for.
     blocks = [
         [before + old for old in range(j * had // n, max((j + 1) * had // n, j * had // n + 1))]
-        for before, had, n in ((0, counts[0], wanted[0]), (counts[0], counts[1], wanted[1]))
+        for before, had, n in ((0, counts[0], targets[0]), (counts[0], counts[1], targets[1]))
         for j in range(n)
     ]
     linked = [word for row in node.words[: counts[0]] for word in row[: counts[0]] if word.startswith("NV")]
@@ -212,16 +214,16 @@ def _with_ends(node: Node, devices: int | None, nics: int | None) -> Node:
             return "X"
         links = [node.words[a][b] for a in blocks[i] for b in blocks[j] if a != b]
         if not links:
-            return among_copies if max(i, j) < wanted[0] else "PIX"
+            return among_copies if max(i, j) < targets[0] else "PIX"
         return links[int(np.argmin(distances([links])[0]))]
 
     ends = range(len(blocks))
     new_devices, new_nics = node.devices, node.nics
-    if wanted[0] != counts[0]:
-        of = blocks[: wanted[0]]
+    if targets[0] != counts[0]:
+        of = blocks[: targets[0]]
         new_devices = tuple(replace(new_devices[old], id=j, bus_id=None, uuid=None) for j, (old, *_) in enumerate(of))
-    if wanted[1] != counts[1]:
-        of = blocks[wanted[0] :]
+    if targets[1] != counts[1]:
+        of = blocks[targets[0] :]
         new_nics = tuple(
             replace(new_nics[old - counts[0]], name=f"NIC{j}", bus_id=None) for j, (old, *_) in enumerate(of)
         )
@@ -253,8 +255,8 @@ def _with_node(cluster: Cluster, index: int, node: Node) -> Cluster:
     kinds = cluster.kinds.copy()
     kinds[index] = len(cluster.templates)
     templates = (*cluster.templates, node)
-    used, numbers = np.unique(kinds, return_inverse=True)
-    return replace(cluster, templates=tuple(templates[k] for k in used), kinds=numbers.astype(np.int32))
+    remaining, numbers = np.unique(kinds, return_inverse=True)
+    return replace(cluster, templates=tuple(templates[k] for k in remaining), kinds=numbers.astype(np.int32))
 
 
 def _continued(domains: Ints, count: int) -> Ints:

@@ -228,7 +228,7 @@ class Picture(anywidget.AnyWidget):
             if view.placement is None or view.cluster is None or view.cluster.n_nodes < 2:
                 return ()
             axes = [self._loads_of(axis) for axis in view.placement.mesh.axis_names]
-            return find_places(view.placement, axes, view.scene)
+            return find_places(axes)
 
     def show(self, mesh: MeshLike | None = None, cluster: ClusterLike | None = None, axis: str | None = None) -> None:
         """Change the mesh, the machine and the axis together, in one message to the front end.

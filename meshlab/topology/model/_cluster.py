@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.base import _markup as markup
 from meshlab.base._errors import TopologyError
 from meshlab.base._forwarding import implementation
-from meshlab.mesh._axes import short
+from meshlab.topology.model._arrays import device_domains, kinds_of, link_codes, per_device
+from meshlab.topology.model._cluster_tables import card, device_counts, device_table, level_table, summary
 from meshlab.topology.model._hardware import Device, Node
-from meshlab.topology.model._links import UNKNOWN, Distance
+from meshlab.topology.model._lazy import Lazy
+from meshlab.topology.model._levels import INNER_LEVELS, Ints, Level
+from meshlab.topology.model._links import UNKNOWN
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,53 +27,7 @@ if TYPE_CHECKING:
     from meshlab.topology._health import Findings
 
 
-Ints = npt.NDArray[np.int32]
-
-Item = TypeVar("Item")
-
-INNER_LEVELS = ("device", "nvlink", "host")
-"""The levels of every cluster, from the inside out. The levels of the network follow."""
-
-HOP_US = 2.7
-"""Latency of one network hop in a ring in µs (NVIDIA/nccl src/graph/tuning.cc, LL protocol)."""
-
-MOST_NODES = 1 << 20
-"""Limit for the number of hosts, so that a typing error cannot fill the memory."""
-
-MOST_RAILS = 1024
-"""Limit for the leaf switches per host. With it, the number of every switch fits into 32 bits."""
-
-_LARGEST_MATRIX = 2048
 _MOST_SLOTS = 4096  # on one host, whose matrix of links has the square of it
-
-_LATENCIES_US = (None, 0.6, 1.0)  # of a hop inside a device, NVLink and PCIe (NVIDIA/nccl src/graph/tuning.cc, LL ring)
-
-
-@dataclass(frozen=True, eq=False)
-class Level:
-    """A level of the network: its domains, and the cost of a hop between hosts at this level.
-
-    Parameters
-    ----------
-    name : str
-        Name of the level, such as ``"leaf"`` or ``"pod"``.
-    of_node : numpy.ndarray
-        int32 of shape (nodes,): the domain of every host.
-    rails : int, default 1
-        Number of rails, more than 1 if the devices of a host are connected to different switches. Each domain is then
-        split by rail.
-    latency_us : float, optional
-        Latency of one hop at this level in µs.
-    taper : float, default 1
-        Oversubscription: the bandwidth of the NICs below this level divided by the bandwidth across it. 7 is written
-        as 1:7.
-    """
-
-    name: str
-    of_node: Ints
-    rails: int = 1
-    latency_us: float | None = None
-    taper: float = 1.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -186,36 +142,9 @@ class Cluster:
         >>> Cluster.from_nodes([Node("a"), Node("b")]).templates
         (Node('a', no GPU),)
         """
-        numbers: dict[Node, int] = {}
-        # By identity: readers return the same object for thousands of identical hosts, and hashing a Node is slow.
-        seen: dict[int, int] = {}
-        templates: list[Node] = []
-        kinds = np.empty(len(nodes), dtype=np.int32)
-        fabrics: dict[str, int] = {}
-        domains = np.empty(len(nodes), dtype=np.int32)
-        for index, node in enumerate(nodes):
-            if id(node) not in seen:
-                devices = tuple(d if d.node is None else replace(d, node=None) for d in node.devices)
-                key = replace(node, name="", devices=devices)
-                if key not in numbers:
-                    numbers[key] = len(templates)
-                    templates.append(replace(key, name=node.name))
-                seen[id(node)] = numbers[key]
-            kinds[index] = seen[id(node)]
-            # A host without a fabric gets a key that no other host has, because its NVLink domain ends at the host.
-            fabric = next((device.fabric for device in node.devices if device.fabric), f"\0{index}")
-            domains[index] = fabrics.setdefault(fabric, len(fabrics))
-        shared = len(fabrics) < len(nodes)
-        return cls(
-            tuple(templates),
-            kinds,
-            tuple(node.name for node in nodes) if names is None else tuple(names),
-            levels=levels,
-            nvlink_of_node=domains if shared else None,
-            title=title,
-            source=source,
-            notes=notes,
-        )
+        templates, kinds, nvlink_of_node = kinds_of(nodes)
+        names = tuple(node.name for node in nodes) if names is None else tuple(names)
+        return cls(templates, kinds, names, levels, nvlink_of_node, title, source, notes)
 
     # -- sizes and positions -------------------------------------------------------------------------------------------
 
@@ -248,7 +177,7 @@ class Cluster:
     @property
     def models(self) -> dict[str, int]:
         """Number of devices of each product."""
-        return self._totals("name")
+        return device_counts(self, "name")
 
     @property
     def backend_counts(self) -> dict[str, int]:
@@ -260,7 +189,7 @@ class Cluster:
         >>> ml.preset("dgx-h100", nodes=2).backend_counts
         {'cuda': 16}
         """
-        return self._totals("backend")
+        return device_counts(self, "backend")
 
     @property
     def devices_by_backend(self) -> dict[str, Ints]:
@@ -272,7 +201,7 @@ class Cluster:
         >>> ml.preset("dgx-h100").devices_by_backend
         {'cuda': array([0, 1, 2, 3, 4, 5, 6, 7], dtype=int32)}
         """
-        backends = self._per_device([np.array([d.backend for d in node.devices], np.str_) for node in self.templates])
+        backends = per_device(self, [np.array([d.backend for d in node.devices], np.str_) for node in self.templates])
         return {name: np.flatnonzero(backends == name).astype(np.int32) for name in self.backend_counts}
 
     @property
@@ -303,20 +232,8 @@ class Cluster:
 
     def _sum(self, field: str) -> int | None:
         """Return the sum of a field over all devices, or None if it is unknown for one of them."""
-        counts = self._totals(field)
+        counts = device_counts(self, field)
         return None if None in counts else sum(value * count for value, count in counts.items())
-
-    def _totals(self, field: str) -> dict[Any, int]:
-        """Return the number of devices for each value of a field."""
-        hosts = np.bincount(self.kinds, minlength=len(self.templates)).tolist()
-        counts: dict[Any, int] = {}
-        for template, times in zip(self.templates, hosts, strict=True):
-            if not times:
-                continue
-            for device in template.devices:
-                value = getattr(device, field)
-                counts[value] = counts.get(value, 0) + times
-        return counts
 
     # -- devices and nodes ---------------------------------------------------------------------------------------------
 
@@ -362,16 +279,15 @@ class Cluster:
         elif isinstance(which, int | np.integer) and 0 <= which < self.n_nodes:
             return int(which)
         last = self.n_nodes - 1
-        known = f"0 or {self.names[0]!r}" if not last else f"0 to {last:,}, or {self.names[0]!r} to {self.names[-1]!r}"
-        raise TopologyError(f"unknown node {which!r}", hint=f"choose {known}")
+        choices = f"0 to {last:,}, or {self.names[0]!r} to {self.names[-1]!r}" if last else f"0 or {self.names[0]!r}"
+        raise TopologyError(f"unknown node {which!r}", hint=f"choose {choices}")
 
     def locate(self, device: int) -> tuple[int, int]:
         """Return the host of a device, and the index of the device in its host."""
         if not isinstance(device, int | np.integer) or not 0 <= device < self.n_devices:
-            known = (
-                f"choose a number from 0 to {self.n_devices - 1:,}" if self.n_devices else "use a cluster with devices"
-            )
-            raise TopologyError(f"unknown device {device!r}", hint=known)
+            last = self.n_devices - 1
+            hint = "use a cluster with devices" if last < 0 else f"choose a number from 0 to {last:,}"
+            raise TopologyError(f"unknown device {device!r}", hint=hint)
         return int(self.node_of[device]), int(self.local_of[device])
 
     def with_cpu_slots(self, ranks: int) -> Cluster:
@@ -414,21 +330,7 @@ class Cluster:
     @cached_property
     def domains(self) -> Ints:
         """Domain of every device at every level; int32 of shape (levels, devices)."""
-        domains = np.empty((len(self.level_names), self.n_devices), dtype=np.int32)
-        domains[0], domains[1], domains[2] = np.arange(self.n_devices), self._nvlink_domains(), self.node_of
-        width = np.diff(self.first_device)[self.node_of]
-        for row, level in zip(domains[3:], self.levels, strict=True):
-            row[:] = level.of_node[self.node_of]
-            if level.rails > 1:
-                # With more devices than rails, neighbouring devices share a rail, because they share a NIC. With fewer
-                # devices than rails, device k uses rail k.
-                rail = np.where(
-                    width >= level.rails,
-                    self.local_of * level.rails // np.maximum(width, 1),
-                    self.local_of % level.rails,
-                )
-                row *= level.rails
-                row += rail
+        domains = device_domains(self)
         domains.flags.writeable = False  # the array is cached and shared
         return domains
 
@@ -475,27 +377,6 @@ class Cluster:
         """
         words, codes = link_codes(self, node)
         return np.array(words, dtype=np.str_)[codes]
-
-    def _nvlink_domains(self) -> Ints:
-        inside = self._per_device([template.nvlink_groups for template in self.templates])
-        sizes = np.array([int(t.nvlink_groups.max(initial=-1)) + 1 for t in self.templates], dtype=np.int64)[self.kinds]
-        numbers = (np.cumsum(sizes) - sizes)[self.node_of] + inside
-        if self.nvlink_of_node is not None:
-            # The largest set of a host is on the shared fabric. A device that lost its NVLinks keeps its own domain,
-            # with a number above those of all fabrics.
-            main = [int(np.bincount(t.nvlink_groups).argmax()) if t.devices else 0 for t in self.templates]
-            on_fabric = inside == np.array(main, dtype=np.int32)[self.kinds][self.node_of]
-            above = int(self.nvlink_of_node.max()) + 1
-            numbers = np.where(on_fabric, self.nvlink_of_node[self.node_of], numbers + above)
-        return _without_gaps(numbers)
-
-    def _per_device(self, of_template: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        """Expand one array per template, with an entry per device, to all devices of the cluster."""
-        if not self.n_devices:
-            return np.zeros(0, dtype=np.int32)
-        starts = np.cumsum([0, *(len(values) for values in of_template[:-1])])
-        expanded: npt.NDArray[Any] = np.concatenate(of_template)[starts[self.kinds[self.node_of]] + self.local_of]
-        return expanded
 
     # -- what-if -------------------------------------------------------------------------------------------------------
 
@@ -842,7 +723,7 @@ class Cluster:
         >>> ml.preset("dgx-h100", nodes=2).frame().loc[9, ["node", "name", "compute_capability"]].tolist()
         ['node1', 'H100 80GB', (9, 0)]
         """
-        return _device_table(self)
+        return device_table(self)
 
     def level_frame(self) -> pd.DataFrame:
         """Return a table of the levels, from the inside out.
@@ -861,7 +742,7 @@ class Cluster:
         >>> frame[["level", "domains", "gbs", "taper"]].round(2).values.tolist()[-3:]
         [['leaf', 384, 48.0, 1.0], ['pod', 2, 48.0, 1.0], ['cluster', 1, 6.86, 7.0]]
         """
-        return _level_table(self)
+        return level_table(self)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -879,7 +760,7 @@ class Cluster:
 
     def __getstate__(self) -> dict[str, object]:
         # Without the cached arrays, which have an entry per device and can be computed again.
-        return {item.name: getattr(self, item.name) for item in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Cluster):
@@ -899,142 +780,14 @@ class Cluster:
         >>> ml.preset("dgx-a100").summary
         '1 node, 8 × A100 80GB, NVLink domains of 8'
         """
-        parts = [f"{self.n_nodes:,} node{'s' * (self.n_nodes > 1)}"]
-        parts += [f"{count:,} × {name}" for name, count in self.models.items()] or ["no GPU"]
-        if len(self.backend_counts) > 1:
-            parts.append(" and ".join(f"{count:,} {name}" for name, count in self.backend_counts.items()) + " devices")
-        if self.n_devices:
-            # A device whose links are partly unknown may belong to the domain of others, so its own is no statement.
-            unknown = self._per_device(self._has_unknown_links)
-            # Not np.unique, which takes ten times as long for one number per host.
-            sizes = np.flatnonzero(np.bincount(np.bincount(self.domains[1][~unknown])))
-            sizes = sizes[sizes > 0]
-            if sizes.size and sizes[-1] > 1:
-                parts.append("NVLink domains of " + " and ".join(str(size) for size in sizes))
-            if unknown.any() and any(node.nvlink_known for node in self.templates):
-                count = int(unknown.sum())
-                parts.append("links unknown" if count == self.n_devices else f"links of {count:,} unknown")
-        return ", ".join(parts)
-
-    @cached_property
-    def _has_unknown_links(self) -> list[npt.NDArray[np.bool_]]:
-        """Whether each device of a template has a link to another device that is unknown."""
-        links = [node.distance[: len(node.devices), : len(node.devices)] for node in self.templates]
-        return [(one == Distance.UNKNOWN).any(axis=1) for one in links]
+        return summary(self)
 
     def __repr__(self) -> str:
         levels = f", levels {' < '.join(self.level_names)}" if self.n_nodes > 1 else ""
         return f"<Cluster {self.title or self.names[0]}: {self.summary}{levels}>"
 
     def _repr_html_(self) -> str:
-        return _card(self)
-
-
-def _without_gaps(numbers: npt.NDArray[Any]) -> Ints:
-    """Return numbers from 0 without gaps, in the order of the given ones, which are mostly sorted."""
-    steps = np.diff(numbers)
-    if numbers.size and (steps >= 0).all():
-        return np.concatenate([[0], np.cumsum(steps > 0)]).astype(np.int32)
-    return np.unique(numbers, return_inverse=True)[1].astype(np.int32).reshape(-1)
-
-
-def _n_different(numbers: npt.NDArray[Any]) -> int:
-    """Return how many different numbers there are. np.unique takes ten times as long for millions of them."""
-    return int(np.count_nonzero(np.diff(np.sort(numbers)))) + 1 if numbers.size else 0
-
-
-class Lazy(Sequence[Item], Generic[Item]):
-    """A sequence that creates its items on access.
-
-    Examples
-    --------
-    >>> squares = Lazy(4, lambda i: i * i)
-    >>> len(squares), squares[-1], list(squares)
-    (4, 9, [0, 1, 4, 9])
-    """
-
-    def __init__(self, length: int, make: Callable[[int], Item]) -> None:
-        self._length = length
-        self._make = make
-
-    def __len__(self) -> int:
-        return self._length
-
-    @overload
-    def __getitem__(self, index: int) -> Item: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Item]: ...
-    def __getitem__(self, index: int | slice) -> Item | list[Item]:
-        if isinstance(index, slice):
-            return [self._make(i) for i in range(*index.indices(self._length))]
-        number = index + self._length if index < 0 else index
-        if not 0 <= number < self._length:
-            raise IndexError(f"index {index} is out of range for {self._length:,} items")
-        return self._make(number)
-
-    def __repr__(self) -> str:
-        shown = ", ".join(repr(item) for item in self[:3])
-        return f"[{shown}{', …' if self._length > 3 else ''}] ({self._length:,})"
-
-
-def regular_levels(
-    nodes: int, leaf: int, rails: int = 1, pod: int = 0, taper: float = 1.0, latency_us: float | None = HOP_US
-) -> tuple[Level, ...]:
-    """Return the levels of a network with the same number of hosts below each leaf switch, and in each pod.
-
-    A `leaf` of 0 is unknown, and a `pod` of 0 means no pods.
-    """
-    if nodes == 1:
-        return ()
-    number = np.arange(nodes, dtype=np.int32)
-    levels = [Level("leaf", number // leaf, rails, latency_us=latency_us)] if leaf else []
-    if pod:
-        levels.append(Level("pod", number // pod, latency_us=latency_us))
-    # A single pod joins all hosts already, and an outer level would count hops that no route takes.
-    if not pod or nodes > pod:
-        levels.append(Level("cluster", number * 0, latency_us=latency_us, taper=taper))
-    return tuple(levels)
-
-
-def check_taper(taper: object) -> None:
-    """Raise a `TopologyError` unless `taper` is a number of at least 1."""
-    if not isinstance(taper, int | float | np.number) or not 1 <= taper < 1e300:  # a larger integer has no float
-        raise TopologyError(
-            f"taper must be a number of at least 1, not {short(taper)}",
-            hint="pass 1 for full bandwidth, or 7 for a seventh of it",
-        )
-
-
-def link_codes(cluster: Cluster, node: int | str | None = None) -> tuple[list[str], npt.NDArray[np.int16]]:
-    """Return the distinct words of `Cluster.link_words`, and the matrix as indices into them."""
-    numbers: dict[str, int] = {}
-    if node is not None or cluster.n_nodes == 1:
-        kind = int(cluster.kinds[cluster.node_index(0 if node is None else node)])
-        codes = _template_codes(cluster.templates[kind], numbers)
-        return list(numbers), codes
-    if cluster.n_devices > _LARGEST_MATRIX:
-        raise TopologyError(
-            f"the link matrix of {cluster.n_devices:,} devices is too large: at most {_LARGEST_MATRIX:,} are supported",
-            hint=f"pass a node, such as {cluster.names[0]!r}",
-        )
-    # From the outside in: an inner level that joins two devices overwrites the outer levels that join them too.
-    names = [*reversed(cluster.level_names[3:]), "nvlink"]
-    rows = [*reversed(cluster.domains[3:]), cluster.domains[1]]
-    codes = np.zeros((cluster.n_devices, cluster.n_devices), dtype=np.int16)
-    for number, domain in enumerate(rows):
-        np.copyto(codes, number, where=domain[:, None] == domain)
-    numbers = {name: number for number, name in enumerate(names)}
-    inside = [_template_codes(template, numbers) for template in cluster.templates]
-    for index in range(cluster.n_nodes):
-        start, stop = cluster.first_device[index : index + 2]
-        codes[start:stop, start:stop] = inside[cluster.kinds[index]]
-    return list(numbers), codes
-
-
-def _template_codes(template: Node, numbers: dict[str, int]) -> npt.NDArray[np.int16]:
-    size = len(template.devices)
-    rows = [[numbers.setdefault(word, len(numbers)) for word in row[:size]] for row in template.words[:size]]
-    return np.array(rows, dtype=np.int16).reshape(size, size)
+        return card(self)
 
 
 def _with_slots(node: Node, slots: int) -> Node:
@@ -1044,77 +797,3 @@ def _with_slots(node: Node, slots: int) -> Node:
     word = "NODE" if len(node.numa) <= 1 else UNKNOWN
     words = tuple(tuple("X" if i == j else word for j in range(slots)) for i in range(slots))
     return replace(node, devices=devices, nics=(), words=words, p2p=())
-
-
-def _device_table(cluster: Cluster) -> pd.DataFrame:
-    import pandas as pd
-
-    fields = [name for name in Device.__slots__ if name not in ("id", "node", "unknown", "nvlink_remotes")]
-    rows = [
-        {name: getattr(device, name) for name in (*fields, "supports_fp16", "supports_int8")}
-        for template in cluster.templates
-        for device in template.devices
-    ]
-    starts = np.cumsum([0, *(len(template.devices) for template in cluster.templates[:-1])])
-    frame = pd.DataFrame(rows, columns=[*fields, "supports_fp16", "supports_int8"])
-    if cluster.n_devices:
-        frame = frame.iloc[starts[cluster.kinds[cluster.node_of]] + cluster.local_of].reset_index(drop=True)
-    frame.insert(0, "device", np.arange(cluster.n_devices))
-    frame.insert(1, "node", np.array(cluster.names, dtype=object)[cluster.node_of])
-    frame.insert(2, "local_id", cluster.local_of)
-    for name, domain in zip(cluster.level_names[1:], cluster.domains[1:], strict=True):
-        frame[name] = domain
-    return frame
-
-
-def _level_table(cluster: Cluster) -> pd.DataFrame:
-    import pandas as pd
-
-    nics = min((_nic_share(template) for template in cluster.templates), default=float("nan"))
-    inner = [float("nan"), *(min((t.inner_gbs(k) for t in cluster.templates), default=np.nan) for k in (True, False))]
-    rows: list[tuple[object, ...]] = []
-    taper = 1.0
-    for index, (name, domain) in enumerate(zip(cluster.level_names, cluster.domains, strict=True)):
-        sizes = np.bincount(domain)
-        if not sizes.size:
-            rows.append((name, 0, 0, 0, np.nan, np.nan, 1.0))
-            continue
-        if index < len(INNER_LEVELS):
-            rows.append((name, len(sizes), sizes.min(), sizes.max(), inner[index], _LATENCIES_US[index], 1.0))
-            continue
-        level = cluster.levels[index - len(INNER_LEVELS)]
-        # A hop at this level passes all levels below it, so the largest oversubscription so far limits it.
-        taper = max(taper, level.taper)
-        rows.append((name, len(sizes), sizes.min(), sizes.max(), nics / taper, level.latency_us, level.taper))
-    columns = ["level", "domains", "devices_min", "devices_max", "gbs", "latency_us", "taper"]
-    return pd.DataFrame(rows, columns=columns).astype({"gbs": "float64", "latency_us": "float64"})
-
-
-def _nic_share(node: Node) -> float:
-    """Return the GB/s per device of the NICs that are nearest to a device, or NaN without NICs."""
-    used = np.flatnonzero(node.near_nics.any(axis=0)).tolist() if node.devices else []
-    return sum(node.nics[k].gbs for k in used) / len(node.devices) if used else float("nan")
-
-
-def _card(cluster: Cluster) -> str:
-    of_name = {level.name: level for level in cluster.levels}
-    hosts = np.bincount(cluster.kinds, minlength=len(cluster.templates))
-    kinds = [
-        [int(count), template.model or "host", template.summary, template.cpu_model or "unknown"]
-        for template, count in zip(cluster.templates, hosts, strict=True)
-    ]
-    levels: list[Sequence[object]] = [
-        [name, _n_different(domain), "" if name in INNER_LEVELS else f"1:{of_name[name].taper:g}"]
-        for name, domain in zip(cluster.level_names, cluster.domains, strict=True)
-    ]
-    return markup.card(
-        f"Cluster · {cluster.title or cluster.names[0]}",
-        cluster.summary,
-        markup.table(["hosts", "machine", "devices", "CPU"], kinds, most=12),
-        markup.table(["level", "domains", "oversubscription"], levels),
-        "".join(
-            f'<div class="ml-sub">{markup.escape(note)}</div>'
-            for note in (*cluster.notes, f"Source: {cluster.source}" if cluster.source else "")
-            if note
-        ),
-    )

@@ -159,11 +159,12 @@ class Device:
     def _repr_html_(self) -> str:
         skipped = {"id", "name", "unknown", "nvlink_remotes"}
         names = [name for name in Device.__slots__ if name not in skipped] + ["supports_fp16", "supports_int8"]
-        rows = [[name.replace("_", " "), self._shown(name)] for name in names]
+        rows = [[name.replace("_", " "), self._field_text(name)] for name in names]
         rows += [[f"NVLinks to {kind}", f"{bus} × {count}"] for kind, bus, count in self.nvlink_remotes]
         return markup.card(f"{self.name} · device {self.id}", self.node or "", markup.table(["field", "value"], rows))
 
-    def _shown(self, name: str) -> str:
+    def _field_text(self, name: str) -> str:
+        """Return the value of a field with its unit, or why it is unknown."""
         value = getattr(self, name)
         if value is None:
             return f"unknown: {self.unknown[name]}" if name in self.unknown else "unknown"
@@ -357,10 +358,10 @@ class Node:
         count = len(self.devices)
         links = self.nvlinks[:count, :count]
         per_link = np.divide(self.gbs[:count, :count], links, where=links > 0, out=np.full(links.shape, np.nan))
-        known = per_link[np.isfinite(per_link)]
+        finite = per_link[np.isfinite(per_link)]
         of_pairs = int((links if self.has_nvswitch else links.sum(axis=1)).max(initial=0))
         total = max(of_pairs, *(device.nvlink_count or 0 for device in self.devices), 0)
-        return total * float(known.max()) if known.size else float("inf")
+        return total * float(finite.max()) if finite.size else float("inf")
 
     @cached_property
     def near_nics(self) -> npt.NDArray[np.bool_]:
@@ -389,8 +390,8 @@ class Node:
         count = len(self.devices)
         linked = self.distance[:count, :count] == Distance.NVLINK
         chosen = linked if nvlink else ~linked & ~np.eye(count, dtype=bool)
-        known = self.gbs[:count, :count][chosen]
-        return float(np.fmin.reduce(known, initial=np.nan)) if known.size else float("nan")
+        rates = self.gbs[:count, :count][chosen]
+        return float(np.fmin.reduce(rates, initial=np.nan)) if rates.size else float("nan")
 
     def links(self) -> Iterator[Link]:
         """Iterate over all pairs of endpoints, each pair once."""
@@ -461,13 +462,7 @@ def _word_counts(node: Node, device: int) -> str:
 
 
 def parse_cpus(text: str | None) -> tuple[int, ...]:
-    """Parse a CPU list such as ``"0-3,8"``. Any other text has no CPUs.
-
-    Examples
-    --------
-    >>> parse_cpus("0-3,8"), parse_cpus("N/A")
-    ((0, 1, 2, 3, 8), ())
-    """
+    """Parse a CPU list such as ``"0-3,8"``. Any other text, such as N/A, has no CPUs."""
     # A value such as N/A is a normal result of nvidia-smi, so it is not an error.
     cpus: set[int] = set()
     for part in (text or "").split(","):
@@ -480,24 +475,12 @@ def parse_cpus(text: str | None) -> tuple[int, ...]:
 
 
 def count_cpus(text: str | None) -> int:
-    """Return the number of CPUs in a list.
-
-    Examples
-    --------
-    >>> count_cpus("0-55,112-167")
-    112
-    """
+    """Return the number of CPUs in a list."""
     return len(parse_cpus(text))
 
 
 def format_cpus(cpus: tuple[int, ...]) -> str:
-    """Format CPUs as a list of ranges.
-
-    Examples
-    --------
-    >>> format_cpus((0, 1, 2, 8))
-    '0-2,8'
-    """
+    """Format CPUs as a list of ranges, such as ``0-2,8``."""
     ranges: list[list[int]] = []
     for cpu in cpus:
         if ranges and cpu == ranges[-1][1] + 1:
@@ -509,19 +492,9 @@ def format_cpus(cpus: tuple[int, ...]) -> str:
 
 @lru_cache(maxsize=512)  # a dump of a large cluster repeats the same few masks thousands of times
 def cpus_of_mask(text: str) -> str:
-    """Convert a mask of 32-bit words, highest word first, to a CPU list. Any other text becomes an empty list.
-
-    Examples
-    --------
-    >>> cpus_of_mask("0000000f,f0000000")
-    '28-35'
-    """
+    """Convert a mask of 32-bit words, highest word first, to a CPU list. Any other text becomes an empty list."""
     words = text.split(",")
-    if (
-        not text
-        or len(words) * 32 > _MOST_CPUS
-        or any(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) is None for word in words)
-    ):
+    if len(words) * 32 > _MOST_CPUS or not all(re.fullmatch(r"[0-9a-fA-F]{1,8}", word) for word in words):
         return ""
     mask = int("".join(word.zfill(8) for word in words), 16)
     return format_cpus(tuple(bit for bit, digit in enumerate(reversed(f"{mask:b}")) if digit == "1"))

@@ -97,70 +97,41 @@ def explain_words(text: str) -> list[str]:
 
 
 def distances(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int8]:
-    """Return the `Distance` of every link word, as int8 of the same shape.
-
-    Examples
-    --------
-    >>> distances([["X", "NV18"], ["SYS", "X"]]).tolist()
-    [[0, 1], [6, 0]]
-    """
-    known: dict[str, int] = {
-        word: Distance.NVLINK if word.startswith("NV") else _DISTANCE.get(word, Distance.UNKNOWN)
-        for row in words
-        for word in set(row)
+    """Return the `Distance` of every link word, as int8 of the same shape."""
+    different = set().union(*words)
+    numbers: dict[str, int] = {
+        word: Distance.NVLINK if word.startswith("NV") else _DISTANCE.get(word, Distance.UNKNOWN) for word in different
     }
-    return np.array([[known[word] for word in row] for row in words], dtype=np.int8).reshape(
-        len(words), len(words[0]) if words else 0
-    )
+    shape = len(words), len(words[0]) if words else 0
+    return np.array([[numbers[word] for word in row] for row in words], dtype=np.int8).reshape(shape)
 
 
 def nvlink_counts(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int16]:
     """Return the number of NVLinks of every link word, 0 for other links, as int16 of the same shape."""
-    known = {word: int(word[2:]) if word.startswith("NV") else 0 for row in words for word in set(row)}
-    return np.array([[known[word] for word in row] for row in words], dtype=np.int16).reshape(
-        len(words), len(words[0]) if words else 0
-    )
+    counts = {word: int(word[2:]) if word.startswith("NV") else 0 for word in set().union(*words)}
+    shape = len(words), len(words[0]) if words else 0
+    return np.array([[counts[word] for word in row] for row in words], dtype=np.int16).reshape(shape)
 
 
 def nvlink_gbs(compute_capability: tuple[int, int] | None) -> float:
-    """Return the GB/s of one NVLink in one direction, or NaN if the GPU is unknown.
-
-    Examples
-    --------
-    >>> round(18 * nvlink_gbs((9, 0)), 1), nvlink_gbs(None)
-    (370.8, nan)
-    """
+    """Return the GB/s of one NVLink in one direction, or NaN if the GPU is unknown."""
     if compute_capability is None:
         return float("nan")
     number = compute_capability[0] * 10 + compute_capability[1]
     # An unlisted minor version uses the value of the previous one of its generation, as in NCCL.
-    known = [sm for sm in NVLINK_GBS if sm <= number and sm // 10 == number // 10]
-    return NVLINK_GBS[max(known)] if known else float("nan")
+    listed = [sm for sm in NVLINK_GBS if sm <= number and sm // 10 == number // 10]
+    return NVLINK_GBS[max(listed)] if listed else float("nan")
 
 
 def pcie_gbs(generation: int | None, width: int | None = 16) -> float:
-    """Return the GB/s of a PCIe link in one direction.
-
-    These are NCCL's values: 12 GB/s for generation 3 x16, doubled with each generation.
-
-    Examples
-    --------
-    >>> pcie_gbs(5), pcie_gbs(4, 8)
-    (48.0, 12.0)
-    """
+    """Return the GB/s of a PCIe link in one direction: 12 for generation 3 x16, doubled with each generation (NCCL)."""
     if not generation:
         return float("nan")
     return float(_PCIE3_X16_GBS * 2.0 ** (generation - 3) * (width or 16) / 16)
 
 
 def nic_gbs(gbits: float | None) -> float:
-    """Return the GB/s of a NIC in one direction: 12 per 100 Gb/s of line rate, as NCCL assumes.
-
-    Examples
-    --------
-    >>> nic_gbs(400)
-    48.0
-    """
+    """Return the GB/s of a NIC in one direction: 12 per 100 Gb/s of line rate, as NCCL assumes."""
     return float("nan") if not gbits else 0.12 * gbits
 
 
@@ -173,22 +144,9 @@ def socket_gbs(cpu_model: str | None) -> float:
 
 
 def clique_numbers(linked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """Partition the members of a symmetric relation into cliques, greedily from the first member.
+    """Partition the members of a symmetric relation, bool of shape (n, n), into cliques; int32 of shape (n,).
 
-    Parameters
-    ----------
-    linked : numpy.ndarray
-        bool of shape (n, n).
-
-    Returns
-    -------
-    numpy.ndarray
-        int32 of shape (n,): the clique of each member. Cliques are numbered in the order of their first members.
-
-    Examples
-    --------
-    >>> clique_numbers(np.array([[0, 1, 0], [1, 0, 0], [0, 0, 0]], dtype=bool)).tolist()
-    [0, 0, 1]
+    The choice is greedy from the first member, and cliques are numbered in the order of their first members.
     """
     # Cliques, not connected components: every pair in a domain must be linked, so in a hybrid cube mesh or after
     # one failed link a GPU that reaches only some members must start its own domain. Finding the fewest cliques is

@@ -11,8 +11,9 @@ import numpy as np
 from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.base._hints import READ_A_FILE, Hint
 from meshlab.mesh._axes import short
-from meshlab.topology.model._cluster import HOP_US, MOST_NODES, MOST_RAILS, Cluster, Level, check_taper, regular_levels
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Nic, Node, Numa, count_cpus
+from meshlab.topology.model._levels import HOP_US, MOST_NODES, MOST_RAILS, Level, check_taper, regular_levels
 from meshlab.topology.model._products import find_product
 
 ClusterLike = Cluster | str
@@ -26,30 +27,15 @@ _EFA_P5_US, _EFA_P4_US, _TCPXO_US = 25.0, 72.0, 52.0
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """The network between hosts.
+    """The network between hosts."""
 
-    Parameters
-    ----------
-    leaf : int, default 0
-        Hosts per leaf switch, or per set of rail switches. 0 if unknown.
-    rails : int, default 1
-        Leaf switches per host, more than 1 if the devices of a host are connected to different leaf switches.
-    pod : int, default 0
-        Hosts per pod, 0 if there are no pods.
-    taper : float, default 1
-        Oversubscription between pods.
-    rack : int, default 1
-        Hosts per NVLink domain, 1 if NVLink ends at the host.
-    hop_us : float, default 2.7
-        Latency of one hop between hosts in µs.
-    """
-
-    leaf: int = 0
+    leaf: int = 0  # hosts per leaf switch or set of rail switches, 0 if unknown
+    # Leaf switches per host, more than 1 if the devices of a host are connected to different leaf switches.
     rails: int = 1
-    pod: int = 0
-    taper: float = 1.0
-    rack: int = 1
-    hop_us: float = HOP_US
+    pod: int = 0  # hosts per pod, 0 if there are no pods
+    taper: float = 1.0  # oversubscription between pods
+    rack: int = 1  # hosts per NVLink domain, 1 if NVLink ends at the host
+    hop_us: float = HOP_US  # latency of one hop between hosts in µs
 
     def levels(self, nodes: int) -> tuple[Level, ...]:
         """Return the network levels for a number of hosts."""
@@ -58,51 +44,22 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A kind of host, and the network it is usually connected to.
+    """A kind of host, and the network it is usually connected to."""
 
-    Parameters
-    ----------
-    title : str
-        Name of the machine.
-    gpu : str
-        Name of a product in `meshlab.topology.model._products`.
-    nvlinks : int
-        Number of NVLinks between any two GPUs, 0 without NVLink.
-    switches : tuple of (int, int, int)
-        PCIe switches in the order of the GPUs: NUMA node, number of GPUs, number of NICs.
-    near : str
-        Link word between two endpoints of one switch.
-    gbits : float
-        Line rate of one NIC in Gb/s.
-    cpus : mapping of int to str
-        CPU list of every NUMA node.
-    sockets : int
-        Number of CPU sockets.
-    cpu_model : str
-        Model of the CPUs.
-    memory_gib : int
-        Main memory in GiB.
-    fabric : Fabric
-        The network.
-    source : str
-        Source of these facts.
-    nodes : int, default 1
-        Hosts of the smallest machine that is sold.
-    """
-
-    title: str
-    gpu: str
-    nvlinks: int
+    title: str  # name of the machine
+    gpu: str  # name of a product in `meshlab.topology.model._products`
+    nvlinks: int  # number of NVLinks between any two GPUs, 0 without NVLink
+    # PCIe switches in the order of the GPUs: NUMA node, number of GPUs, number of NICs.
     switches: tuple[tuple[int, int, int], ...]
-    near: str
-    gbits: float
-    cpus: Mapping[int, str]
-    sockets: int
-    cpu_model: str
-    memory_gib: int
-    fabric: Fabric
-    source: str
-    nodes: int = 1
+    near: str  # link word between two endpoints of one switch
+    gbits: float  # line rate of one NIC in Gb/s
+    cpus: Mapping[int, str]  # CPU list of every NUMA node
+    sockets: int  # number of CPU sockets
+    cpu_model: str  # model of the CPUs
+    memory_gib: int  # main memory in GiB
+    fabric: Fabric  # the network
+    source: str  # source of these facts
+    nodes: int = 1  # hosts of the smallest machine that is sold
 
     def node(self, name: str = "node0") -> Node:
         """Return one host."""
@@ -150,8 +107,8 @@ _EACH_ITS_NIC = ((0, 1, 1),) * 4 + ((1, 1, 1),) * 4
 _SUPERPOD = Fabric(leaf=32, rails=8, pod=32)
 
 _SUPERPOD_SOURCE = (
-    "NVIDIA DGX SuperPOD reference architecture (scalable units of 32 systems, 8 rails, no oversubscription) and DGX "
-    "user guides"
+    "NVIDIA DGX SuperPOD reference architecture (scalable units of 32 systems, 8 rails, no oversubscription) "
+    "and DGX user guides"
 )
 
 _DGX_H100 = Preset(
@@ -167,6 +124,21 @@ _DGX_H100 = Preset(
     memory_gib=2048,
     fabric=_SUPERPOD,
     source=_SUPERPOD_SOURCE,
+)
+
+_A3_HIGH = Preset(
+    title="Google A3 High",
+    gpu="H100 80GB",
+    nvlinks=18,
+    switches=((0, 2, 1), (0, 2, 1), (1, 2, 1), (1, 2, 1)),
+    near="PIX",
+    gbits=200,
+    cpus=MappingProxyType({0: "0-51,104-155", 1: "52-103,156-207"}),
+    sockets=2,
+    cpu_model="Intel Xeon Platinum 8481C",
+    memory_gib=1872,
+    fabric=Fabric(),
+    source="Google's page on A3 machine types (4 data NICs of 200 Gb/s); the network is not public",
 )
 
 PRESETS: Mapping[str, Preset] = MappingProxyType(
@@ -246,45 +218,19 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             fabric=Fabric(hop_us=_EFA_P5_US),
             source="aws/aws-ofi-nccl topology/p5.48xl-topo.xml (32 NICs of 100 Gb/s); the network is not public",
         ),
-        "azure-ndv5": Preset(
+        "azure-ndv5": replace(
+            _DGX_H100,
             title="Azure ND H100 v5",
-            gpu="H100 80GB",
-            nvlinks=18,
-            switches=_EACH_ITS_NIC,
-            near="PXB",
-            gbits=400,
             cpus=MappingProxyType({0: "0-47", 1: "48-95"}),
-            sockets=2,
-            cpu_model="Intel Xeon Platinum 8480C",
             memory_gib=1900,
             fabric=Fabric(leaf=32, rails=8),
             source="Azure/azhpc-images topology/ndv5-topo.xml and Azure's page on the ND H100 v5 series",
         ),
-        "gcp-a3-high": Preset(
-            title="Google A3 High",
-            gpu="H100 80GB",
-            nvlinks=18,
-            switches=((0, 2, 1), (0, 2, 1), (1, 2, 1), (1, 2, 1)),
-            near="PIX",
-            gbits=200,
-            cpus=MappingProxyType({0: "0-51,104-155", 1: "52-103,156-207"}),
-            sockets=2,
-            cpu_model="Intel Xeon Platinum 8481C",
-            memory_gib=1872,
-            fabric=Fabric(),
-            source="Google's page on A3 machine types (4 data NICs of 200 Gb/s); the network is not public",
-        ),
-        "gcp-a3-mega": Preset(
+        "gcp-a3-high": _A3_HIGH,
+        "gcp-a3-mega": replace(
+            _A3_HIGH,
             title="Google A3 Mega",
-            gpu="H100 80GB",
-            nvlinks=18,
             switches=((0, 2, 2), (0, 2, 2), (1, 2, 2), (1, 2, 2)),
-            near="PIX",
-            gbits=200,
-            cpus=MappingProxyType({0: "0-51,104-155", 1: "52-103,156-207"}),
-            sockets=2,
-            cpu_model="Intel Xeon Platinum 8481C",
-            memory_gib=1872,
             fabric=Fabric(hop_us=_TCPXO_US),
             source="Google's page on A3 machine types (8 data NICs of 200 Gb/s); the network is not public",
         ),
@@ -300,8 +246,8 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             cpu_model="NVIDIA Grace",
             memory_gib=512,
             fabric=Fabric(),
-            source="CSCS documentation of Alps (4 × GH200 and 4 Slingshot NICs of 200 Gb/s per node); its dragonfly "
-            "network is drawn as one level",
+            source="CSCS documentation of Alps (4 × GH200 and 4 Slingshot NICs of 200 Gb/s per node); "
+            "its dragonfly network is drawn as one level",
         ),
         "superpod-h100": replace(_DGX_H100, title="DGX SuperPOD H100"),
         "superpod-b200": replace(
@@ -401,9 +347,9 @@ def preset(
 def find_preset(name: str) -> Preset:
     """Return a preset by name, or raise a `TopologyError` that lists the presets."""
     if not isinstance(name, str) or name not in PRESETS:
-        shown = repr(name)
+        text = repr(name)
         raise TopologyError(
-            f"unknown preset {shown if len(shown) <= 60 else f'{shown[:60]}…'}{did_you_mean(name, PRESETS)}",
+            f"unknown preset {text if len(text) <= 60 else f'{text[:60]}…'}{did_you_mean(name, PRESETS)}",
             hint=Hint("choose one of {}, or {}", ", ".join(PRESETS), READ_A_FILE),
         )
     return PRESETS[name]

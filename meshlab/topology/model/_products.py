@@ -11,33 +11,15 @@ from meshlab.topology.model._hardware import Device
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A GPU product.
+    """A GPU product."""
 
-    Parameters
-    ----------
-    name : str
-        Short name, such as ``"H100 80GB"``.
-    compute_capability : tuple of int
-        Major and minor version.
-    memory_gib : int
-        Nominal memory in GiB.
-    sm_count : int
-        Number of streaming multiprocessors.
-    nvlinks : int
-        Number of NVLinks, 0 if the product has none.
-    pcie_generation : int
-        Highest supported PCIe generation.
-    pci_id : str
-        PCI device ID under vendor 0x10de.
-    """
-
-    name: str
-    compute_capability: tuple[int, int]
-    memory_gib: int
-    sm_count: int
-    nvlinks: int
-    pcie_generation: int
-    pci_id: str
+    name: str  # short name, such as ``"H100 80GB"``
+    compute_capability: tuple[int, int]  # major and minor version
+    memory_gib: int  # nominal memory in GiB
+    sm_count: int  # number of streaming multiprocessors
+    nvlinks: int  # number of NVLinks, 0 if the product has none
+    pcie_generation: int  # highest supported PCIe generation
+    pci_id: str  # PCI device ID under vendor 0x10de
 
     def device(self, number: int, *, numa: str | None = None, cpus: str | None = None) -> Device:
         """Return a device of this product with the given index in its host."""
@@ -80,23 +62,7 @@ _BY_PCI = {product.pci_id: product for product in PRODUCTS}
 
 
 def find_product(name: str) -> Product:
-    """Return the first product whose name starts with `name`.
-
-    Parameters
-    ----------
-    name : str
-        The name of a product or its beginning, such as ``"H100"``. Case is ignored.
-
-    Raises
-    ------
-    TopologyError
-        If no product name starts with `name`.
-
-    Examples
-    --------
-    >>> find_product("h100").name
-    'H100 80GB'
-    """
+    """Return the first product whose name starts with `name`, such as ``H100`` in any case."""
     for product in PRODUCTS:
         if product.name.lower().startswith(name.lower().strip()):
             return product
@@ -120,13 +86,7 @@ def models_in(name: str) -> set[str]:
 
 
 def product_of_pci(vendor: str | None, device: str | None) -> Product | None:
-    """Return the product with a PCI ID, or None if it is unknown.
-
-    Examples
-    --------
-    >>> product_of_pci("0x10de", "0x2330").name
-    'H100 80GB'
-    """
+    """Return the product with a PCI ID, or None if it is unknown."""
     return _BY_PCI.get(device) if vendor == "0x10de" and device else None
 
 
@@ -157,16 +117,5 @@ _TFLOPS = (
 
 
 def peak_tflops(name: str) -> float:
-    """Return the peak of dense 16-bit matrix products of a GPU in TFLOP/s, or NaN if the product is unknown.
-
-    Parameters
-    ----------
-    name : str
-        Name of a product, also as printed by a driver.
-
-    Examples
-    --------
-    >>> peak_tflops("NVIDIA H100 80GB HBM3"), peak_tflops("GPU")
-    (989.0, nan)
-    """
+    """Return the peak of dense 16-bit matrix products of a GPU in TFLOP/s, or NaN if its name is unknown."""
     return next((peak for pattern, peak in _TFLOPS if re.search(pattern, name, re.IGNORECASE)), float("nan"))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.topology.model._cluster import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import INNER_LEVELS, Ints
 from meshlab.topology.model._links import Distance, clique_numbers
 from meshlab.topology.placement._rank_map import Floats, RankMap
 
@@ -82,15 +82,7 @@ class Crossings:
 
 
 def cross(rank_map: RankMap, groups: Ints) -> Crossings:
-    """Compute the crossings of all groups of one axis while they run at the same time.
-
-    Parameters
-    ----------
-    rank_map : RankMap
-        The hardware position of every rank.
-    groups : numpy.ndarray
-        int32 of shape (groups, size): the ranks of every group, in order.
-    """
+    """Compute the crossings of all groups of one axis, of shape (groups, size), while they run at the same time."""
     count, size = groups.shape
     # Shape (size, groups), C-contiguous: a reduction over axis 0 vectorises over all groups, even if size is 2.
     members = np.ascontiguousarray(_by_host(rank_map, groups).T)
@@ -143,20 +135,9 @@ def cross(rank_map: RankMap, groups: Ints) -> Crossings:
 
 
 def ring_hops(rank_map: RankMap, ranks: Ints) -> tuple[Ints, npt.NDArray[np.int8], npt.NDArray[np.int8], Floats]:
-    """Return the hops of the ring of one group.
+    """Return the ranks of one group in ring order, and level, `Distance` and GB/s of the hop from each to the next.
 
-    Parameters
-    ----------
-    rank_map : RankMap
-        The hardware position of every rank.
-    ranks : numpy.ndarray
-        int32 of shape (size,): the ranks of the group, in order.
-
-    Returns
-    -------
-    tuple of numpy.ndarray
-        Arrays of shape (size,): the ranks in the order of the ring, and for the hop from each rank to the next its
-        level, its `Distance` (UNKNOWN over the network), and its GB/s (over the network those of the nearest NICs).
+    Over the network, the `Distance` is UNKNOWN, and the GB/s are those of the nearest NICs.
     """
     members, level, distance, gbs = all_hops(rank_map, ranks[None])
     order = members[:, 0]
@@ -256,13 +237,13 @@ def _inside(
     distance = np.full(members.shape, Distance.UNKNOWN, dtype=np.int8)
     gbs = np.full(members.shape, np.inf)
     near = level <= _HOST
-    one, other = members[near], following[near]
-    if not len(one):
+    source, target = members[near], following[near]
+    if not len(source):
         return distance, gbs
-    together = rank_map.node[one] == rank_map.node[other]
-    kind, i, j = rank_map.kind[one], rank_map.local[one], np.where(together, rank_map.local[other], 0)
+    together = rank_map.node[source] == rank_map.node[target]
+    kind, i, j = rank_map.kind[source], rank_map.local[source], np.where(together, rank_map.local[target], 0)
     # A hop between two hosts of one NVLink domain is not in any host's matrix. The slower device limits it.
-    fabric = np.minimum(rank_map.nvlink_gbs[one], rank_map.nvlink_gbs[other])
+    fabric = np.minimum(rank_map.nvlink_gbs[source], rank_map.nvlink_gbs[target])
     distance[near] = np.where(together, rank_map.distance[kind, i, j], Distance.NVLINK)
     gbs[near] = np.where(together, rank_map.gbs[kind, i, j], fabric)
     if rank_map.patchy.any():
@@ -322,18 +303,20 @@ def _nics_of_single_ranks(rank_map: RankMap, members: Ints, leaves: npt.NDArray[
 
 
 def _no_nics(ranks_per_node: Ints) -> _NicUse:
+    """Return the result of `_nics` if no group leaves its host."""
     unknown = np.full(ranks_per_node.shape[1], np.nan)
     return _NicUse(ranks_per_node, np.zeros(len(unknown), dtype=np.int32), unknown, unknown.copy(), 0)
 
 
-def shares(rank_map: RankMap, used: Ints) -> tuple[Floats, Floats, npt.NDArray[np.intp]]:
+def shares(rank_map: RankMap, sets: Ints) -> tuple[Floats, Floats, npt.NDArray[np.intp]]:
     """Return for every set of NICs the GB/s per group, the groups per NIC, and the number of groups.
 
-    `used` contains each set once for every group that uses it.
+    `sets` contains each set once for every group that uses it.
     """
-    sharing = np.bincount(used, minlength=len(rank_map.set_nics))
+    sharing = np.bincount(sets, minlength=len(rank_map.set_nics))
     # A set that no group uses divides by zero. Its result is never read.
     with np.errstate(divide="ignore", invalid="ignore"):
+        # Mostly no NIC is in two sets, so a set divides its bandwidth among its groups.
         if rank_map.overlap is None:
             return rank_map.set_gbs / sharing, sharing / rank_map.set_nics, sharing
         # Sets share NICs. A group divides its data evenly among the NICs of its set, and a NIC divides its bandwidth
@@ -429,14 +412,14 @@ def uplink_gbs(rank_map: RankMap, level: int) -> Floats:
     has_rails = level >= len(INNER_LEVELS) and cluster.levels[level - len(INNER_LEVELS)].rails > 1
     of_kind = np.zeros(len(cluster.templates))
     for kind, template in enumerate(cluster.templates):
-        used = np.flatnonzero(template.near_nics.any(axis=0)).tolist()
-        speeds = [template.nics[k].gbs for k in used]
+        nearest = np.flatnonzero(template.near_nics.any(axis=0)).tolist()
+        speeds = [template.nics[k].gbs for k in nearest]
         devices = len(template.devices)
-        if not used or not has_rails:
+        if not nearest or not has_rails:
             of_kind[kind] = sum(speeds) / max(devices, 1)
-        elif len(used) > devices:
-            of_kind[kind] = max(speeds) * round(len(used) / devices)
+        elif len(nearest) > devices:
+            of_kind[kind] = max(speeds) * round(len(nearest) / devices)
         else:
-            of_kind[kind] = max(speeds) / (devices // len(used))
+            of_kind[kind] = max(speeds) / (devices // len(nearest))
     total: Any = np.bincount(cluster.domains[level], weights=of_kind[cluster.kinds[cluster.node_of]])
     return np.asarray(total, dtype=float)

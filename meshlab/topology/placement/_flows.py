@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._collectives import COLLECTIVES
-from meshlab.topology.model._cluster import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import INNER_LEVELS, Ints
 from meshlab.topology.placement._crossings import all_hops, shares
 from meshlab.topology.placement._rank_map import Floats, RankMap
 
@@ -41,22 +41,15 @@ class Flows:
 
     Over the network, `level` is the outermost level that the bytes reach, so they pass the uplinks of all network
     levels below it.
-
-    Parameters
-    ----------
-    inside, inside_in : tuple of numpy.ndarray
-        Sent and received inside domains: rank, group, level, bytes, and GB/s of the link.
-    sent, received : tuple of numpy.ndarray
-        Sent and received over the network: rank, group, level, bytes.
-    climbing : numpy.ndarray
-        Groups with a hop that changes rails inside one set of leaf switches.
     """
 
+    # Sent and received inside domains: rank, group, level, bytes, and GB/s of the link.
     inside: Inside
     inside_in: Inside
+    # Sent and received over the network: rank, group, level, bytes.
     sent: Outside
     received: Outside
-    climbing: Ints
+    climbing: Ints  # groups with a hop that changes rails inside one set of leaf switches
 
     @classmethod
     def empty(cls) -> Flows:
@@ -68,12 +61,12 @@ class Flows:
         """Return the bytes on the uplink of every domain of a network level, the larger of both directions."""
         domain = rank_map.domains[index]
         size = int(rank_map.cluster.domains[index].max()) + 1
-        sums = []
-        for rank, _, level, bytes_ in self.outside:
-            leaves = level > index
-            sums.append(np.bincount(domain[rank[leaves]], weights=bytes_[leaves], minlength=size))
-        most: Floats = np.maximum.reduce(sums)
-        return most
+        sums = [
+            np.bincount(domain[rank[level > index]], weights=bytes_[level > index], minlength=size)
+            for rank, _, level, bytes_ in self.outside
+        ]
+        larger: Floats = np.maximum.reduce(sums)
+        return larger
 
     @property
     def outside(self) -> tuple[Outside, ...]:
@@ -113,19 +106,7 @@ def _joined(parts: Sequence[Entries]) -> Entries:
 
 
 def flows_of(rank_map: RankMap, groups: Ints, algorithm: str, collective: str, size: float) -> Flows:
-    """Return the flows of all groups of an axis.
-
-    Parameters
-    ----------
-    rank_map : RankMap
-        The hardware position of every rank.
-    groups : numpy.ndarray
-        int32 of shape (groups, size): the ranks of every group, in order.
-    algorithm, collective : str
-        A collective of `meshlab.base._collectives.COLLECTIVES`, and an algorithm of its `traffic`.
-    size : float
-        Message size in bytes, as in nccl-tests.
-    """
+    """Return the flows of all groups of an axis, of shape (groups, size), by an algorithm of the collective."""
     n = groups.shape[1]
     if n == 1:
         return Flows.empty()
@@ -173,6 +154,7 @@ class _Visits:
 
     @classmethod
     def of(cls, rank_map: RankMap, groups: Ints) -> _Visits:
+        """Return the visits of groups of shape (groups, size)."""
         members, level, _, gbs = all_hops(rank_map, groups)
         size, count = members.shape
         ranks, group = members.T.ravel(), np.repeat(np.arange(count, dtype=np.int32), size)
@@ -201,19 +183,19 @@ class _Visits:
     def weight(self) -> Floats:
         """Share of each rank in the bytes that leave its domain, in proportion to the GB/s left for its group."""
         rank_map, run = self.rank_map, self.run
-        is_used = (self.out_level > _HOST) | (self.out_level[self.previous] > _HOST)
+        # A set counts once for a group, however many of its ranks are near to it, and they divide its part evenly.
+        is_leaving = (self.out_level > _HOST) | (self.out_level[self.previous] > _HOST)
         nic_set = rank_map.nic_set[self.ranks]
         key = run.astype(np.int64) * (int(nic_set.max()) + 1) + nic_set
         _, first, number, same = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
-        used = is_used[run[first]]
-        share, _, _ = shares(rank_map, nic_set[first][used])
-        each = share[nic_set[first]]
-        each = np.where(np.isfinite(each) & (each > 0), each, 0.0)
-        total = np.bincount(run[first], weights=each, minlength=len(is_used))
-        sets = np.bincount(run[first], minlength=len(is_used))
         of_pair = run[first]
+        share, _, _ = shares(rank_map, nic_set[first][is_leaving[of_pair]])
+        rate = share[nic_set[first]]
+        rate = np.where(np.isfinite(rate) & (rate > 0), rate, 0.0)
+        total = np.bincount(of_pair, weights=rate, minlength=len(is_leaving))
+        sets = np.bincount(of_pair, minlength=len(is_leaving))
         with np.errstate(divide="ignore", invalid="ignore"):
-            part = np.where(total[of_pair] > 0, each / total[of_pair], 1 / sets[of_pair])
+            part = np.where(total[of_pair] > 0, rate / total[of_pair], 1 / sets[of_pair])
         result: Floats = (part / same)[number]
         return result
 
@@ -260,6 +242,8 @@ def _of_all_links(rank_map: RankMap, ranks: Ints, pair_gbs: Floats, peers: npt.N
 
 def _ring(visits: _Visits, volume: float) -> Flows:
     """Every rank sends `volume` bytes to the next one: over NVLink, or out of the domain where a channel leaves."""
+    # The channels of a ring leave a domain at different ranks. With NVLink between all of its ranks, each rank sends a
+    # share of the bytes out, and the rest over NVLink. Without, there is one order, and its last rank leaves.
     members, level, run = visits.members, visits.level, visits.run
     following = np.roll(members, -1, axis=0)
     group = np.broadcast_to(np.arange(members.shape[1], dtype=np.int32), members.shape)
@@ -302,10 +286,9 @@ def _chains(visits: _Visits, size: float) -> Inside:
     """Inside a domain a tree is a chain of its ranks, up which and down which all bytes go."""
     chosen = np.flatnonzero(visits.is_linked[visits.run])
     length = visits.length[visits.run[chosen]]
-    linked = (
-        visits.ranks[chosen], visits.group[chosen], np.full(len(chosen), _NVLINK, dtype=np.int32),
-        2 * size * (length - 1) / length, visits.nvlink_gbs(chosen),
-    )  # fmt: skip
+    levels = np.full(len(chosen), _NVLINK, dtype=np.int32)
+    bytes_ = 2 * size * (length - 1) / length
+    linked = visits.ranks[chosen], visits.group[chosen], levels, bytes_, visits.nvlink_gbs(chosen)
     hops = np.flatnonzero(~visits.is_linked[visits.run] & ~visits.is_last)
     if not len(hops):
         return linked
@@ -357,35 +340,28 @@ def _tree(visits: _Visits, size: float) -> tuple[Outside, Ints]:
     return _joined(parts) if parts else Flows.empty().sent, climbing
 
 
-def _run_levels(visits: _Visits, one: npt.NDArray[np.intp], other: npt.NDArray[np.intp]) -> Ints:
-    """Return the innermost network level that joins two runs. On rails, one that has ranks of both on a common rail."""
+def _run_levels(visits: _Visits, child: npt.NDArray[np.intp], parent: npt.NDArray[np.intp]) -> Ints:
+    """Return the innermost network level that joins two runs. On rails, both runs have ranks on a common rail."""
     rank_map = visits.rank_map
     lead = visits.ranks[visits.first]
-    level = np.full(len(one), len(rank_map.domains) - 1, dtype=np.int32)
+    level = np.full(len(child), len(rank_map.domains) - 1, dtype=np.int32)
     for index in range(len(rank_map.domains) - 2, _HOST, -1):
         network, domain = rank_map.cluster.levels[index - len(INNER_LEVELS)], rank_map.domains[index]
         if network.rails == 1:
-            level[domain[lead[one]] == domain[lead[other]]] = index
+            level[domain[lead[child]] == domain[lead[parent]]] = index
             continue
         bits = np.left_shift(np.uint64(1), (domain[visits.ranks] % network.rails % 64).astype(np.uint64))
         rails = np.bitwise_or.reduceat(bits, visits.first)
         unit = network.of_node[rank_map.node[lead]]
-        level[((rails[one] & rails[other]) > 0) & (unit[one] == unit[other])] = index
+        level[((rails[child] & rails[parent]) > 0) & (unit[child] == unit[parent])] = index
     return level
 
 
 @functools.lru_cache(maxsize=32)
 def tree_edges(n: int) -> npt.NDArray[np.int64]:
-    """Return the edges of both binary trees that NCCL builds over n domains, as children and parents.
-
-    The second tree mirrors the first one or, if n is odd, shifts it by one, so that the inner domains of one tree are
-    leaves of the other (NVIDIA/nccl src/graph/trees.cc). Each tree has half of the bytes.
-
-    Examples
-    --------
-    >>> tree_edges(4).tolist()
-    [[1, 2, 3, 2, 1, 0], [2, 0, 2, 1, 3, 1]]
-    """
+    """Return the edges of both binary trees that NCCL builds over n domains, as children and parents."""
+    # The second tree mirrors the first one or, if n is odd, shifts it by one, so that the inner domains of one tree are
+    # leaves of the other (NVIDIA/nccl src/graph/trees.cc). Each tree has half of the bytes.
     child = np.arange(1, n)
     bit = child & -child
     up = (child ^ bit) | (bit << 1)
@@ -409,6 +385,7 @@ def _climbing(rank_map: RankMap, members: Ints, following: Ints, level: npt.NDAr
 
 
 def _chain(rank_map: RankMap, groups: Ints, volume: float) -> Flows:
+    """Every rank but the last sends `volume` bytes to the next one, over its own NICs."""
     members = np.ascontiguousarray(groups.T)
     source, target = members[:-1], members[1:]
     group = np.broadcast_to(np.arange(len(groups), dtype=np.int32), source.shape)
@@ -449,6 +426,7 @@ def _shifts(rank_map: RankMap, groups: Ints, chunk: float, sign: int) -> Flows:
 
 
 def _pair_levels(rank_map: RankMap, source: Ints, target: Ints) -> Ints:
+    """Return the innermost level that joins each pair of ranks."""
     level = np.full(source.shape, len(rank_map.domains) - 1, dtype=np.int32)
     for index in range(len(rank_map.domains) - 2, -1, -1):
         domain = rank_map.domains[index]
@@ -461,6 +439,7 @@ def _pair_levels(rank_map: RankMap, source: Ints, target: Ints) -> Ints:
 
 
 def _pair_gbs(rank_map: RankMap, source: Ints, target: Ints) -> Floats:
+    """Return the GB/s between each pair of ranks inside a domain."""
     same = rank_map.node[source] == rank_map.node[target]
     kind, i, j = rank_map.kind[source], rank_map.local[source], np.where(same, rank_map.local[target], 0)
     fabric = np.minimum(rank_map.nvlink_gbs[source], rank_map.nvlink_gbs[target])
@@ -488,20 +467,24 @@ def _all_to_all(rank_map: RankMap, groups: Ints, each: float) -> Flows:
         (nvlink - same[0], _NVLINK, _of_all_links(rank_map, ranks, rank_map.nvlink_gbs[ranks], nvlink - same[0])),
         (host - nvlink, _HOST, slowest[rank_map.kind[ranks]]),
     ]
-    ins = [(ranks[n > 0], group[n > 0], np.full(int((n > 0).sum()), level, dtype=np.int32), n[n > 0] * each, g[n > 0])
-           for n, level, g in parts]  # fmt: skip
-    inside = tuple(np.concatenate(columns) for columns in zip(*ins, strict=True))
-    outs = []
-    for level in range(_HOST + 1, levels):
-        n = reached[level] - reached[level - 1]
-        far = n > 0
-        outs.append((ranks[far], group[far], np.full(int(far.sum()), level, dtype=np.int32), n[far] * each))
-    out = tuple(np.concatenate(columns) for columns in zip(*outs, strict=True)) if outs else Flows.empty().sent
+
+    def messages(peers: npt.NDArray[np.int64], level: int) -> tuple[Bools, Outside]:
+        sends = peers > 0
+        reach = np.full(int(sends.sum()), level, dtype=np.int32)
+        return sends, (ranks[sends], group[sends], reach, np.multiply(peers[sends], each, dtype=np.float64))
+
+    ins: list[Inside] = []
+    for peers, level, gbs in parts:
+        sends, flow = messages(peers, level)
+        ins.append((*flow, gbs[sends]))
+    inside = _joined(ins)
+    outs = [messages(reached[level] - reached[level - 1], level)[1] for level in range(_HOST + 1, levels)]
+    out = _joined(outs) if outs else Flows.empty().sent
     climbing = np.zeros(0, dtype=np.int32)
     network = rank_map.cluster.levels
     if network and network[0].rails > 1:
         climbing = np.unique(group[_peers(group, network[0].of_node[rank_map.node[ranks]]) > reached[_HOST + 1]])
-    return Flows(inside, inside, out, out, climbing)  # type: ignore[arg-type]
+    return Flows(inside, inside, out, out, climbing)
 
 
 def _peers(*columns: Ints) -> npt.NDArray[np.int64]:
@@ -509,5 +492,5 @@ def _peers(*columns: Ints) -> npt.NDArray[np.int64]:
     key = np.zeros(len(columns[0]), dtype=np.int64)
     for column in columns:
         key = key * (int(column.max()) + 1) + column
-    _, number, many = np.unique(key, return_inverse=True, return_counts=True)
-    return many[number.ravel()]
+    _, number, counts = np.unique(key, return_inverse=True, return_counts=True)
+    return counts[number.ravel()]

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import TopologyError
-from meshlab.topology.model._cluster import Ints
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.placement._rank_map import Floats
 from meshlab.topology.placement._scene import Scene
 
@@ -102,48 +102,16 @@ class _Sizes(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Boxes and lines. Boxes have the shape (n, 4): x, y, width and height. Lines have x0, y0, x1 and y1.
+    """Boxes and lines. Boxes have the shape (n, 4): x, y, width and height. Lines have x0, y0, x1 and y1."""
 
-    Parameters
-    ----------
-    width, height : float
-        Size of the drawing, which is larger than the figure after zooming in.
-    cell_width, cell_height : float
-        Size of a cell.
-    detail : int
-        0: one cell per device, 1: hosts, 2: NICs and rails, 3: every link has text.
-    boxes_across : int
-        Boxes in a row of a unit.
-    device, nic, host, box, unit, leaf, pod, spine, core : numpy.ndarray
-        Boxes of the devices and NICs (in the order of the cluster), hosts, boxes, units, leaf switches (unit by unit),
-        pods, spines, and core switches (one per row of pods). Without detail 2 there are no boxes of NICs.
-    funnel : numpy.ndarray
-        Exits of pods, of shape (pods, 5): centre, upper y, lower y, upper and lower width. The ratio of the widths is
-        the oversubscription.
-    core_riser : numpy.ndarray
-        Box that joins the rows of the core, of shape (0 or 1, 4).
-    bar, tray : numpy.ndarray
-        Boxes of NVLink, and of the NVSwitch trays of racks.
-    bar_host, bar_set : numpy.ndarray
-        Host of each bar (its first host in a rack), and its NVLink set (-1 for the domain of a rack).
-    rail : numpy.ndarray
-        Lines of the rails, one per unit, row of boxes and rail, in this order.
-    drop : numpy.ndarray
-        Lines from each NIC to its rail, of shape (nics, 6): three points. NaN for a NIC without a rail.
-    uplink : numpy.ndarray
-        Lines from each unit to its spine, of shape (units, 6): three points.
-    riser : numpy.ndarray
-        Vertical lines that join the leaf switches of each unit.
-    labels : tuple of Label
-        Free spaces for text. They do not overlap.
-    """
-
-    width: float
+    width: float  # of the drawing, which is larger than the figure after zooming in
     height: float
     cell_width: float
     cell_height: float
-    detail: int
-    boxes_across: int
+    detail: int  # 0: one cell per device, 1: hosts, 2: NICs and rails, 3: every link has text
+    boxes_across: int  # boxes in a row of a unit
+    # Boxes of the devices and NICs (in the order of the cluster), hosts, boxes, units, leaf switches (unit by unit),
+    # pods, spines, and core switches (one per row of pods). Without detail 2 there are no boxes of NICs.
     device: Floats
     nic: Floats
     host: Floats
@@ -153,17 +121,20 @@ class Layout:
     pod: Floats
     spine: Floats
     core: Floats
+    # Exits of pods, of shape (pods, 5): centre, upper y, lower y, upper and lower width. The ratio of the widths is the
+    # oversubscription.
     funnel: Floats
-    core_riser: Floats
-    bar: Floats
+    core_riser: Floats  # box that joins the rows of the core, of shape (0 or 1, 4)
+    bar: Floats  # boxes of NVLink
+    # Host of each bar (its first host in a rack), and its NVLink set (-1 for the domain of a rack).
     bar_host: Ints
     bar_set: Ints
-    tray: Floats
-    rail: Floats
-    drop: Floats
-    uplink: Floats
-    riser: Floats
-    labels: tuple[Label, ...]
+    tray: Floats  # boxes of the NVSwitch trays of racks
+    rail: Floats  # lines of the rails, one per unit, row of boxes and rail, in this order
+    drop: Floats  # lines from each NIC to its rail, of shape (nics, 6): three points. NaN for a NIC without a rail.
+    uplink: Floats  # lines from each unit to its spine, of shape (units, 6): three points
+    riser: Floats  # vertical lines that join the leaf switches of each unit
+    labels: tuple[Label, ...]  # free spaces for text. They do not overlap.
 
     def boxes(self) -> dict[str, npt.NDArray[np.generic]]:
         """Return all arrays by name."""
@@ -172,19 +143,14 @@ class Layout:
 
 
 def fit(scene: Scene, width: float, height: float, dpr: float = 1.0) -> Fit:
-    """Choose the arrangement with the largest cells that fits a figure.
+    """Choose the arrangement with the largest cells that fits a figure of `width` × `height` CSS pixels.
 
-    Parameters
-    ----------
-    scene : Scene
-        The machine.
-    width, height : float
-        Size of the figure in CSS pixels.
-    dpr : float, default 1
-        Device pixels per CSS pixel. Small cells are a whole number of device pixels, so that columns are equally wide.
+    Small cells are a whole number of device pixels, `dpr` per CSS pixel, so that columns are equally wide.
     """
     shape = _shape(scene)
     best, chosen = -math.inf, None
+    # A cell scores three times its smaller side plus the root of its area, because text needs width and height. Lengths
+    # are clamped, so there is no closed form, and all arrangements are compared.
     for pods in sorted({shape.pods, -(-shape.pods // 2), _ceil_sqrt(shape.pods)}):
         for units in _counts(shape.units):
             for wraps in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
@@ -196,11 +162,13 @@ def fit(scene: Scene, width: float, height: float, dpr: float = 1.0) -> Fit:
                 worth = 1 / (1 + (wraps - 1) * (0.3 if shape.rails else 0.005)) * (1 if pods == shape.pods else 0.85)
                 cw = _widest(shape, width, pods, units, boxes, dpr)
                 tallest = cw * 3.4 + 2
+                # With the largest height this arrangement could not win either, so save the second bisection.
                 if (min(cw * 1.8, tallest) * 3 + math.sqrt(cw * tallest)) * worth <= best:
                     continue
                 cw, ch = _tallest(shape, height, cw, pods, units, boxes, dpr)
                 size = _measure(shape, cw, ch, pods, units, boxes)
                 score = (min(cw * 1.8, ch) * 3 + math.sqrt(cw * ch)) * worth
+                # If nothing fits, choose the arrangement that protrudes least.
                 score -= 1000 * (max(size.width / (width - 8), 1) - 1 + max(size.height / height, 1) - 1)
                 if score > best + 1e-9:
                     best, chosen = score, Fit(cw, ch, pods, units, boxes, dpr)
@@ -210,17 +178,7 @@ def fit(scene: Scene, width: float, height: float, dpr: float = 1.0) -> Fit:
 
 
 def layout(scene: Scene, chosen: Fit, zoom: float = 1.0) -> Layout:
-    """Return the boxes and lines of a scene.
-
-    Parameters
-    ----------
-    scene : Scene
-        The machine.
-    chosen : Fit
-        The arrangement, see `fit`.
-    zoom : float, default 1
-        Width of a cell in relation to the arrangement's. The height grows less.
-    """
+    """Return the boxes and lines of a scene. `zoom` multiplies the width of a cell. Its height grows less."""
     shape = _shape(scene)
     cw, ch = _cell(shape, chosen, zoom)
     size = _measure(shape, cw, ch, chosen.pods, chosen.units, chosen.boxes)
@@ -228,21 +186,15 @@ def layout(scene: Scene, chosen: Fit, zoom: float = 1.0) -> Layout:
 
 
 def locate(scene: Scene, place: str) -> tuple[str, int]:
-    """Return the array of `Layout` and the index in it for a place such as ``"pod:2"``, ``"node:17"`` or ``"node17"``.
-
-    Raises
-    ------
-    TopologyError
-        If the place is unknown.
-    """
+    """Return the array of `Layout` and the index in it for a place such as ``pod:2``, ``node:17`` or ``node17``."""
     word, _, rest = place[:20].partition(":")
     if place in scene.names:
         return "host", scene.names.index(place)
     numbers = {"pod": scene.pod_id, "leaf": scene.unit_id, "rack": np.unique(scene.box_of), "node": scene.host}
     if word in numbers and rest.isdecimal():
-        found = np.flatnonzero(numbers[word] == int(rest))
-        if found.size:
-            return {"leaf": "unit", "rack": "box", "node": "host"}.get(word, word), int(found[0])
+        matches = np.flatnonzero(numbers[word] == int(rest))
+        if matches.size:
+            return {"leaf": "unit", "rack": "box", "node": "host"}.get(word, word), int(matches[0])
     limits = {"device": scene.n_devices, "nic": scene.n_nics}
     if word in limits and rest.isdecimal() and int(rest) < limits[word]:
         return word, int(rest)
@@ -253,13 +205,7 @@ def locate(scene: Scene, place: str) -> tuple[str, int]:
 
 
 def look_at(scene: Scene, chosen: Fit, place: str, width: float, height: float) -> tuple[float, float, float]:
-    """Return the zoom at which a place fills the figure, and the point of the layout at the figure's upper left.
-
-    Raises
-    ------
-    TopologyError
-        If the place is unknown.
-    """
+    """Return the zoom at which a place fills the figure, and the point of the layout at the figure's upper left."""
     if place == "all":
         full = layout(scene, chosen)
         return 1.0, (full.width - width) / 2, min(0.0, (full.height - height) / 2)
@@ -329,6 +275,8 @@ def _counts(most: int) -> list[int]:
 
 
 def _measure(shape: _Shape, cw: float, ch: float, pods: int, units: int, boxes: int) -> _Sizes:
+    """Return all lengths for cells of `cw` × `ch` pixels, from the inside of a box to the figure."""
+    # No length may shrink while the cell grows, because bisection looks for the largest cell that fits.
     rack = shape.is_rack
     room = cw * 2.2 if rack else cw  # a measure of the room that a host has for detail
     if rack:
@@ -389,7 +337,7 @@ def _measure(shape: _Shape, cw: float, ch: float, pods: int, units: int, boxes: 
         pod_height, core, pod_gap, left,
         width=left + pods * (pod_width + pod_gap) - pod_gap,
         height=pod_rows * (core + pod_height + pod_gap) - pod_gap,
-    )  # fmt: skip
+    )  # fmt: skip  # one line per length would double the function
 
 
 def _widest(shape: _Shape, width: float, pods: int, units: int, boxes: int, dpr: float) -> float:
@@ -442,14 +390,17 @@ def _snap(value: float, dpr: float) -> float:
 
 
 def _place(scene: Scene, shape: _Shape, chosen: Fit, size: _Sizes, cw: float, ch: float) -> Layout:
+    """Return the layout from the outside in: pods, units and boxes first, because all lines end at them."""
     pod, spine, core, core_riser, funnel = _pods(shape, chosen, size)
     # Units of a pod, and boxes of a unit, in rows.
-    unit, unit_row = _in_rows(scene.pod_of, chosen.units, pod[:, :2] + [size.pod_pad, size.pod_head],
-                              (size.unit_width + size.gutter, size.unit_height + size.unit_gap),
-                              (size.unit_width, size.unit_height))  # fmt: skip
-    step = size.box_height + size.rail_height + size.row_gap
-    box, box_row = _in_rows(scene.unit_of, chosen.boxes, unit[:, :2] + [size.unit_pad, size.unit_head],
-                            (size.box_width + size.gap, step), (size.box_width, size.box_height))  # fmt: skip
+    corner = pod[:, :2] + [size.pod_pad, size.pod_head]
+    extent = size.unit_width, size.unit_height
+    step = size.unit_width + size.gutter, size.unit_height + size.unit_gap
+    unit, unit_row = _in_rows(scene.pod_of, chosen.units, corner, step, extent)
+    corner = unit[:, :2] + [size.unit_pad, size.unit_head]
+    extent = size.box_width, size.box_height
+    step = size.box_width + size.gap, size.box_height + size.rail_height + size.row_gap
+    box, box_row = _in_rows(scene.unit_of, chosen.boxes, corner, step, extent)
     host, device, nic = _hosts(scene, shape, size, box, cw, ch)
     if not scene.is_rack:
         box = host.copy()
@@ -464,6 +415,7 @@ def _place(scene: Scene, shape: _Shape, chosen: Fit, size: _Sizes, cw: float, ch
     x0 = unit[:, 0] + size.unit_width - size.unit_pad * 0.5
     y0 = unit[:, 1] + size.unit_head + size.box_height * 0.5
     if has_spine:
+        # Each row of units has a lane of the gutter, so that the uplinks of two rows do not coincide.
         lane = (rows - 1 - unit_row + 0.5) / rows
         x = unit[:, 0] + size.unit_width + min(4, size.gutter * 0.4) + max(size.gutter - 6, 0) * lane
         top = pod[scene.pod_of, 1] + size.pod_head - 6
@@ -477,11 +429,12 @@ def _place(scene: Scene, shape: _Shape, chosen: Fit, size: _Sizes, cw: float, ch
     return Layout(
         size.width, size.height, cw, ch, size.detail, chosen.boxes, device, nic, host, box, unit, leaf, pod, spine,
         core, funnel, core_riser, bar, bar_host, bar_set, tray, rail, drop, uplink, riser,
-        _labels(scene, shape, size, box, unit, pod, spine, core, funnel),
-    )  # fmt: skip
+        _labels(shape, size, box, unit, pod, spine, core, funnel),
+    )  # fmt: skip  # all arrays in the order of the fields
 
 
 def _pods(shape: _Shape, chosen: Fit, size: _Sizes) -> tuple[Floats, Floats, Floats, Floats, Floats]:
+    """Return the boxes of pods, spines and the core, the riser of the core, and the exits of pods."""
     number = np.arange(shape.pods)
     column, row = number % chosen.pods, number // chosen.pods
     step = size.core + size.pod_height + size.pod_gap
@@ -491,8 +444,8 @@ def _pods(shape: _Shape, chosen: Fit, size: _Sizes) -> tuple[Floats, Floats, Flo
     spine, core, core_riser, funnel = none, none, none, np.zeros((0, 5))
     if shape.all_units > 1:
         thick = _clamp(size.pod_head * 0.24, 5, 12)
-        spine = _boxes(pod[:, 0] + size.pod_pad, pod[:, 1] + size.pod_head - 6 - thick,
-                       size.pod_width - size.pod_pad * 2, thick)  # fmt: skip
+        top = pod[:, 1] + size.pod_head - 6 - thick
+        spine = _boxes(pod[:, 0] + size.pod_pad, top, size.pod_width - size.pod_pad * 2, thick)
     if shape.pods > 1:
         rows = np.arange(size.pod_rows)
         core = _boxes(rows * 0.0 + size.left, rows * step + 16, size.width - size.left, 10)
@@ -502,8 +455,8 @@ def _pods(shape: _Shape, chosen: Fit, size: _Sizes) -> tuple[Floats, Floats, Flo
             core[:, 2] += size.left - 4
         base = _clamp(size.pod_width * 0.2, 30, 120)
         middle = pod[:, 0] + size.pod_width / 2
-        funnel = np.stack([middle, core[row, 1] + 10, pod[:, 1], middle * 0 + base / shape.taper, middle * 0 + base],
-                          axis=1)  # fmt: skip
+        top, width = core[row, 1] + 10, middle * 0 + base
+        funnel = np.stack([middle, top, pod[:, 1], width / shape.taper, width], axis=1)
     return pod, spine, core, core_riser, funnel
 
 
@@ -623,9 +576,9 @@ def _rail_levels(scene: Scene, shape: _Shape, size: _Sizes, ch: float) -> tuple[
     row = (rails + 0.5) * shape.rows / max(shape.rails, 1)
     for rail in rails.tolist():
         for kind in scene.kinds:
-            mine = kind.nic_row[kind.nic_rail == rail]
-            if len(mine):
-                row[rail] = float(mine.sum()) / len(mine)
+            centers = kind.nic_row[kind.nic_rail == rail]
+            if len(centers):
+                row[rail] = float(centers.sum()) / len(centers)
                 break
     # With boxes of NICs, rails run between the rows of devices, so that they cross no text.
     level = np.ceil(row) if size.detail >= 2 else row
@@ -681,31 +634,28 @@ def _drops(
     unit_of_host = scene.unit_of[scene.box_of]
     for index, kind in enumerate(scene.kinds):
         where = np.flatnonzero(scene.kind_of == index)
-        used = np.flatnonzero(kind.nic_rail >= 0)
-        if not used.size:
+        railed = np.flatnonzero(kind.nic_rail >= 0)
+        if not railed.size:
             continue
-        of_rail = np.bincount(kind.nic_rail[used], minlength=shape.rails)
-        numbers = scene.first_nic[where][:, None] + used
+        of_rail = np.bincount(kind.nic_rail[railed], minlength=shape.rails)
+        numbers = scene.first_nic[where][:, None] + railed
         row = box_row[scene.box_of[where]]
-        y = lines[unit_of_host[where][:, None], row[:, None], kind.nic_rail[used], 1]
+        y = lines[unit_of_host[where][:, None], row[:, None], kind.nic_rail[railed], 1]
         if size.detail >= 2:
             port = nic[numbers]
-            x, bottom, middle = (
-                port[..., 0] + port[..., 2] / 2,
-                port[..., 1] + port[..., 3],
-                port[..., 1] + port[..., 3] / 2,
-            )
-            right = port[..., 0] + port[..., 2]
+            left, top, width, height = np.moveaxis(port, -1, 0)
+            x, right, middle, bottom = left + width / 2, left + width, top + height / 2, top + height
             if scene.is_rack:
                 points = [x, bottom, x, y, x, y]
             elif of_rail.max() > 1:  # several NICs on one rail: a common line at their right
                 points = [right, middle, right + 3, middle, right + 3, y]
             else:
-                start = np.where(y > bottom, bottom, middle)
-                points = [x, start, x, np.where(y > bottom, y, middle), x, np.where(y > bottom, y, middle)]
+                # A rail that is not below the NIC meets its box, so the line has no length.
+                start, end = np.where(y > bottom, bottom, middle), np.where(y > bottom, y, middle)
+                points = [x, start, x, end, x, end]
         else:
             right = box[scene.box_of[where], 0] + size.box_width
-            x = right[:, None] + 3 + used * max(size.gap - 6, 0) / max(kind.nics - 1, 1)
+            x = right[:, None] + 3 + railed * max(size.gap - 6, 0) / max(kind.nics - 1, 1)
             middle = host[where, 1][:, None] + host[where, 3][:, None] / 2 + x * 0
             points = [right[:, None] + x * 0, middle, x, middle, x, y]
         drop[numbers] = np.stack(points, axis=-1)
@@ -713,30 +663,32 @@ def _drops(
 
 
 def _labels(
-    scene: Scene, shape: _Shape, size: _Sizes, box: Floats, unit: Floats, pod: Floats, spine: Floats, core: Floats,
-    funnel: Floats,
-) -> tuple[Label, ...]:  # fmt: skip
-    found = []
+    shape: _Shape, size: _Sizes, box: Floats, unit: Floats, pod: Floats, spine: Floats, core: Floats, funnel: Floats
+) -> tuple[Label, ...]:
+    """Return the free spaces for text, from the outside in. A space that is too low for a line is left out."""
+    labels = []
     if len(core):
-        found.append(Label("core", 0, float(core[0, 0]) + 4, float(core[0, 1]) - 16, float(core[0, 2]) - 8, 15, "left"))
+        labels.append(
+            Label("core", 0, float(core[0, 0]) + 4, float(core[0, 1]) - 16, float(core[0, 2]) - 8, 15, "left")
+        )
     for index, (x, _, y, _, base) in enumerate(funnel.tolist()):
         right = pod[index, 0] + pod[index, 2] - 4
-        found.append(Label("exit", index, x + base / 2 + 6, y - 17, right - x - base / 2 - 6, 15, "left"))
+        labels.append(Label("exit", index, x + base / 2 + 6, y - 17, right - x - base / 2 - 6, 15, "left"))
     if len(spine):
         for index, (x, y, width, _) in enumerate(pod.tolist()):
             # The route through the exit of a pod crosses the right half.
             room = width / 2 - 10 if len(funnel) else width - 12
-            found.append(Label("pod", index, x + 6, y + 1, room, float(spine[index, 1]) - y - 2, "left"))
+            labels.append(Label("pod", index, x + 6, y + 1, room, float(spine[index, 1]) - y - 2, "left"))
     if size.unit_head >= 17:
         up = 56.0 if shape.all_units > 1 and size.unit_width >= 200 else 0.0
         for index, (x, y, width, _) in enumerate(unit.tolist()):
-            found.append(Label("unit", index, x + 5, y + 1, width - 10 - up, 15, "left"))
+            labels.append(Label("unit", index, x + 5, y + 1, width - 10 - up, 15, "left"))
             if up:
-                found.append(Label("up", index, x + width - up - 3, y + 1, up, 15, "right"))
+                labels.append(Label("up", index, x + width - up - 3, y + 1, up, 15, "right"))
     if size.head >= 16:
         for index, (x, y, width, _) in enumerate(box.tolist()):
-            found.append(Label("box", index, x + 4, y + 1, width - 8, size.head - 2, "left"))
-    return tuple(found)
+            labels.append(Label("box", index, x + 4, y + 1, width - 8, size.head - 2, "left"))
+    return tuple(labels)
 
 
 def _boxes(x: _Numbers, y: _Numbers, width: float | _Numbers, height: float | _Numbers) -> Floats:

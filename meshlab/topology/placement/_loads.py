@@ -18,7 +18,7 @@ import numpy.typing as npt
 from meshlab.base._collectives import ALGORITHM_WORDS, COLLECTIVES, MODELLED, usual_collective
 from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.base._units import parse_size
-from meshlab.topology.model._cluster import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import INNER_LEVELS, Ints
 from meshlab.topology.placement._crossings import uplink_gbs
 from meshlab.topology.placement._flows import Flows, flows_of
 from meshlab.topology.placement._placement import Placement
@@ -87,8 +87,8 @@ class LinkLoad:
         """Index of the link with the longest time or, if that is unknown, with the most bytes. None without bytes."""
         if not self.bytes.any():
             return None
-        known = np.isfinite(self.seconds) & (self.bytes > 0)
-        return int(np.argmax(np.where(known, self.seconds, -1)) if known.any() else np.argmax(self.bytes))
+        is_timed = np.isfinite(self.seconds) & (self.bytes > 0)
+        return int(np.argmax(np.where(is_timed, self.seconds, -1)) if is_timed.any() else np.argmax(self.bytes))
 
     def place(self, index: int) -> str:
         """Return the place of a link, see `meshlab.topology.placement._layout.locate`."""
@@ -185,10 +185,9 @@ class Loads:
             if k is None:
                 rows.append((link.label, 0, 0.0, float("nan"), 0.0, False, ""))
                 continue
-            rows.append(
-                (link.label, int(link.groups[k]), float(link.bytes[k]), float(link.gbs[k]),
-                 float(link.seconds[k]) * 1e6, link.name == self.limit, link.place(k))
-            )  # fmt: skip
+            groups, bytes_, gbs = int(link.groups[k]), float(link.bytes[k]), float(link.gbs[k])
+            time_us = float(link.seconds[k]) * 1e6
+            rows.append((link.label, groups, bytes_, gbs, time_us, link.name == self.limit, link.place(k)))
         return pd.DataFrame(rows, columns=["link", "groups", "bytes", "gbs", "time_us", "is_limit", "place"])
 
 
@@ -202,13 +201,7 @@ class LinkFinding(NamedTuple):
 
 
 def plain_algorithm(collective: str) -> str:
-    """Return the algorithm of a collective on any hardware: messages, or a ring.
-
-    Examples
-    --------
-    >>> plain_algorithm("all_to_all"), plain_algorithm("all_reduce")
-    ('p2p', 'ring')
-    """
+    """Return the algorithm of a collective on any hardware: messages, or a ring."""
     return "p2p" if "p2p" in COLLECTIVES[collective].traffic else "ring"
 
 
@@ -230,49 +223,18 @@ def link_loads(
     algorithm: str | Sequence[str] | None = None,
     scene: Scene | None = None,
 ) -> Loads:
-    """Compute the load of every link while all groups of an axis run one collective by an algorithm.
+    """Compute the load of every link by the algorithm of all groups, or of every group; see `Placement.loads`.
 
-    Parameters
-    ----------
-    placement : Placement
-        A mesh on a cluster.
-    axis : str or sequence of str
-        An axis, several axes, or the name of a group.
-    collective : str, optional
-        One of `MODELLED`. By default send_recv for pp, all_to_all for ep, and all_reduce for all other axes.
-    size : int or str, default "256M"
-        Message size in bytes, as in nccl-tests.
-    algorithm : str or sequence of str, optional
-        The algorithm of all groups, or of every group: a key of the collective's `traffic`. By default
-        messages or a ring, see `plain_algorithm`.
-    scene : Scene, optional
-        The scene of the placement's cluster. By default it is computed.
-
-    Returns
-    -------
-    Loads
-
-    Raises
-    ------
-    TopologyError
-        If the collective is unknown.
-        If the algorithm does not have it.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> placement = ml.place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
-    >>> ring, nvls = (link_loads(placement, "tp", algorithm=name) for name in ("ring", "nvls"))
-    >>> ring.volume_bytes / 2**20, nvls.volume_bytes / 2**20
-    (448.0, 288.0)
+    Without an algorithm, `plain_algorithm` is assumed. Without a scene, that of the placement's cluster is computed.
     """
     groups = placement.mesh[axis]
     collective = collective or usual_collective(groups.name)
     check_collective(collective)
     is_assumed = algorithm is None
-    names = plain_algorithm(collective) if algorithm is None else algorithm
-    of_group = [names] * len(groups) if isinstance(names, str) else list(names)
-    for name in dict.fromkeys(of_group):
+    algorithm = plain_algorithm(collective) if algorithm is None else algorithm
+    of_group = [algorithm] * len(groups) if isinstance(algorithm, str) else list(algorithm)
+    algorithms = list(dict.fromkeys(of_group))
+    for name in algorithms:
         if name not in COLLECTIVES[collective].traffic:
             raise TopologyError(
                 f"the algorithm {name!r} does not have the collective {collective!r}",
@@ -280,31 +242,29 @@ def link_loads(
             )
     bytes_ = parse_size(size)
     scene = scene or scene_of(placement.cluster)
-    n = groups.size
     flows, volume = Flows.empty(), 0.0
-    different = list(dict.fromkeys(of_group))
-    for name in different:
+    for name in algorithms:
         part = flows_of(placement.rank_map, groups.array, name, collective, bytes_)
-        if len(different) > 1:
-            part = part.only(np.array([other == name for other in of_group]))
-        flows = flows.joined(part) if len(different) > 1 else part
+        if len(algorithms) == 1:
+            flows = part
+        else:
+            flows = flows.joined(part.only(np.array([other == name for other in of_group])))
         volume = max(volume, _volume(placement, groups.array, name, collective, bytes_))
     links = _links(placement, scene, flows, len(groups))
     limit = _limit(links)
     climbs = np.zeros(len(groups), dtype=bool)
     climbs[flows.climbing] = True
-    state = _state(links, limit, n, bool(climbs.any()))
     return Loads(
-        groups.name,
-        collective,
-        " and ".join(different),
-        is_assumed and n > 1,
-        bytes_,
-        volume,
-        climbs,
-        links,
-        state,
-        limit,
+        axis=groups.name,
+        collective=collective,
+        algorithm=" and ".join(algorithms),
+        is_assumed=is_assumed and groups.size > 1,
+        size_bytes=bytes_,
+        volume_bytes=volume,
+        climbs=climbs,
+        links=links,
+        state=_state(links, limit, groups.size, bool(climbs.any())),
+        limit=limit,
     )
 
 
@@ -318,43 +278,40 @@ def _volume(placement: Placement, groups: Ints, algorithm: str, collective: str,
     return COLLECTIVES[collective].traffic[algorithm].busiest(n) * size
 
 
-def find_places(placement: Placement, axes: Sequence[Loads], scene: Scene | None = None) -> tuple[LinkFinding, ...]:
-    """Return what deserves attention in the loads of several axes, with its place in the picture.
-
-    Axes with the same cause share a finding.
-    """
-    scene = scene or scene_of(placement.cluster)
+def find_places(axes: Sequence[Loads]) -> tuple[LinkFinding, ...]:
+    """Return what deserves attention in the loads of several axes. Axes with the same cause share a finding."""
     causes: dict[tuple[str, str, str], list[str]] = {}
-    for one in axes:
-        for mark, text, place in _causes(one, scene):
-            causes.setdefault((mark, text, place), []).append(one.axis)
-    found = [
+    for loads in axes:
+        for cause in _causes(loads):
+            causes.setdefault(cause, []).append(loads.axis)
+    findings = [
         LinkFinding(mark, f"{' and '.join(names)}: {text}", tuple(names), place)
         for (mark, text, place), names in causes.items()
     ]
-    found.sort(key=lambda finding: "■▲".find(finding.mark) % 3)
-    if not found:
-        found = [LinkFinding("●", "no group shares a NIC, changes rails or pays an oversubscription", (), "all")]
-    return tuple(found)
+    findings.sort(key=lambda finding: "■▲".find(finding.mark) % 3)
+    if not findings:
+        findings = [LinkFinding("●", "no group shares a NIC, changes rails or pays an oversubscription", (), "all")]
+    return tuple(findings)
 
 
-def _causes(one: Loads, scene: Scene) -> list[tuple[str, str, str]]:
-    found = []
-    for link in one.links:
+def _causes(loads: Loads) -> list[tuple[str, str, str]]:
+    """Return the mark, the text and the place of what deserves attention in the loads of one axis."""
+    causes = []
+    for link in loads.links:
         k = link.busiest
         if k is None:
             continue
         count = int(link.groups[k])
         if link.taper > 1:
             share = f"{count:,} groups share" if count > 1 else "one group uses"
-            found.append(("■", f"{share} the 1:{link.taper:g} exit of a {link.name}", link.place(k)))
+            causes.append(("■", f"{share} the 1:{link.taper:g} exit of a {link.name}", link.place(k)))
         elif link.name == "nic" and count > 1:
-            found.append(("▲", f"{count:,} groups on one NIC", link.place(k)))
-    if one.climbs.any():
-        leaf = next(link for link in one.links if link.drawn_as == "leaf")
+            causes.append(("▲", f"{count:,} groups on one NIC", link.place(k)))
+    if loads.climbs.any():
+        leaf = next(link for link in loads.links if link.drawn_as == "leaf")
         k = int(leaf.busiest or 0)
-        found.append(("▲", "changes rails, so it climbs above the leaf switches", leaf.place(k)))
-    return found
+        causes.append(("▲", "changes rails, so it climbs above the leaf switches", leaf.place(k)))
+    return causes
 
 
 def _limit(links: Sequence[LinkLoad]) -> str:
@@ -368,14 +325,15 @@ def _limit(links: Sequence[LinkLoad]) -> str:
 
 
 def _state(links: Sequence[LinkLoad], limit: str, n: int, climbs: bool) -> str:
-    used = {link.name: link for link in links if link.bytes.any()}
-    if n == 1 or not used:
+    """Return the state of groups of n ranks: the worst of what their links show, see `MARKS`."""
+    busy = {link.name: link for link in links if link.bytes.any()}
+    if n == 1 or not busy:
         return "none"
-    if not set(used) - {"nvlink", "host"}:
-        return "host" if "host" in used else "nvlink"
-    if limit and used[limit].taper > 1:
+    if not set(busy) - {"nvlink", "host"}:
+        return "host" if "host" in busy else "nvlink"
+    if limit and busy[limit].taper > 1:
         return "taper"
-    nic = used.get("nic")
+    nic = busy.get("nic")
     return "shared" if climbs or (nic is not None and nic.groups.max() > 1) else "rail"
 
 
@@ -385,32 +343,33 @@ def _state(links: Sequence[LinkLoad], limit: str, n: int, climbs: bool) -> str:
 def _links(placement: Placement, scene: Scene, flows: Flows, count: int) -> tuple[LinkLoad, ...]:
     """Sum the flows on every link."""
     rank_map, cluster = placement.rank_map, placement.cluster
-    found = []
+    links = []
     for name, label, level in (("nvlink", "NVLink, per device", _NVLINK), ("host", "PCIe, per device", _HOST)):
-        one = _inside_load(placement, flows, name, label, level, count)
-        if one is not None:
-            found.append(one)
+        link = _inside_load(placement, flows, name, label, level, count)
+        if link is not None:
+            links.append(link)
     if cluster.n_nodes > 1 and scene.n_nics:
-        found.append(_nic_load(rank_map, scene, flows, count))
+        links.append(_nic_load(rank_map, scene, flows, count))
     names = cluster.level_names
     uplinks = range(_HOST + 1, len(names) - 1)
-    found += [_uplink_load(rank_map, scene, flows, k, f"{names[k]} to {names[k + 1]}", count) for k in uplinks]
-    return tuple(found)
+    links += [_uplink_load(rank_map, scene, flows, k, f"{names[k]} to {names[k + 1]}", count) for k in uplinks]
+    return tuple(links)
 
 
 def _inside_load(placement: Placement, flows: Flows, name: str, label: str, level: int, count: int) -> LinkLoad | None:
+    """Return the load of the links inside hosts at one level, or None if the picture has no row for them."""
     devices = placement.devices
     size = placement.cluster.n_devices
     sums, keys = [], []
     gbs = np.full(size, np.inf)
     for rank, group, levels, bytes_, rates in flows.within:
-        mine = levels == level
-        device = devices[rank[mine]]
-        sums.append(np.bincount(device, weights=bytes_[mine], minlength=size))
-        keys.append(device.astype(np.int64) * count + group[mine])
-        np.fmin.at(gbs, device, rates[mine])
+        inner = levels == level
+        device = devices[rank[inner]]
+        sums.append(np.bincount(device, weights=bytes_[inner], minlength=size))
+        keys.append(device.astype(np.int64) * count + group[inner])
+        np.fmin.at(gbs, device, rates[inner])
     templates = placement.cluster.templates
-    # Hosts with NVLink show a row even if it is idle. PCIe has no row of its own where it is not used.
+    # Hosts with NVLink show a row even if it is idle. PCIe has no row where it is not used.
     is_shown = level == _NVLINK and any(template.nvlinks.any() for template in templates)
     if not is_shown and not np.concatenate(keys).size:
         return None
@@ -425,6 +384,7 @@ def _count_groups(keys: npt.NDArray[np.int64], count: int, size: int) -> Ints:
 
 
 def _nic_load(rank_map: RankMap, scene: Scene, flows: Flows, count: int) -> LinkLoad:
+    """Return the load of all NICs. Every rank sends over the NICs that are near to its device."""
     cluster = rank_map.cluster
     size = scene.n_nics
     gbs = np.full(size, np.nan)
@@ -446,8 +406,8 @@ def _nic_load(rank_map: RankMap, scene: Scene, flows: Flows, count: int) -> Link
         first_pair = np.cumsum(nics) - nics
         for side, (rank, group, _, bytes_) in enumerate(flows.outside):
             if len(cluster.templates) > 1:
-                mine = rank_map.kind[rank] == k
-                rank, group, bytes_ = rank[mine], group[mine], bytes_[mine]
+                of_kind = rank_map.kind[rank] == k
+                rank, group, bytes_ = rank[of_kind], group[of_kind], bytes_[of_kind]
             local = rank_map.local[rank]
             # One entry per NIC that is near to the rank.
             entry = np.repeat(np.arange(len(rank)), nics[local])
@@ -461,6 +421,7 @@ def _nic_load(rank_map: RankMap, scene: Scene, flows: Flows, count: int) -> Link
 
 
 def _uplink_load(rank_map: RankMap, scene: Scene, flows: Flows, index: int, label: str, count: int) -> LinkLoad:
+    """Return the load of the uplinks of all domains of a network level."""
     cluster = rank_map.cluster
     number = index - len(INNER_LEVELS)
     domain = rank_map.domains[index]

@@ -13,7 +13,8 @@ from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.topology.model._cluster import INNER_LEVELS, Cluster, Ints
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import INNER_LEVELS, Ints
 from meshlab.topology.model._links import UNKNOWN, Distance
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.placement._crossings import Crossings, cross
@@ -272,13 +273,13 @@ class Placement:
                 f"results need the columns axis and group, but {' and '.join(missing)} is missing",
                 hint="pass the results of a run, such as run.results",
             )
-        known = []
+        tables = []
         for axis in results["axis"].dropna().unique():
             try:
-                known.append(self._frame(str(axis)))
+                tables.append(self._frame(str(axis)))
             except MeshError:  # measured on a different mesh
                 continue
-        facts = pd.concat(known, ignore_index=True) if known else self._frame(self.mesh.axis_names[-1]).iloc[:0]
+        facts = pd.concat(tables, ignore_index=True) if tables else self._frame(self.mesh.axis_names[-1]).iloc[:0]
         facts = facts.drop(columns=[c for c in facts.columns if c in results.columns and c not in ("axis", "group")])
         # A merge needs equal dtypes, and results from Parquet, CSV and a live run differ in theirs.
         keys = {name: facts[name].astype(results[name].dtype) for name in ("axis", "group")}
@@ -334,38 +335,32 @@ class Placement:
         devices = [device for template in self.cluster.templates for device in template.devices]
         starts = np.cumsum([0, *(len(template.devices) for template in self.cluster.templates[:-1])])
         kind = (starts[self.rank_map.kind] + self.rank_map.local).astype(np.int64)
-        used = sorted(
-            {
-                (devices[k].backend, devices[k].name, devices[k].memory_bytes, devices[k].sm_count)
-                for k in np.unique(kind)
-            },
-            key=repr,
-        )
-        numbers = {facts: number for number, facts in enumerate(used)}
-        product = np.array([numbers.get((d.backend, d.name, d.memory_bytes, d.sm_count), -1) for d in devices])[kind]
+        facts = [(d.backend, d.name, d.memory_bytes, d.sm_count) for d in devices]
+        products = sorted({facts[k] for k in np.unique(kind)}, key=repr)
+        numbers = {product: number for number, product in enumerate(products)}
+        number_of_rank = np.array([numbers.get(product, -1) for product in facts])[kind]
         members = [*groups.array, np.unique(groups.array)]
         rows = []
         # Large meshes have thousands of groups with the same devices, so compute each combination once.
-        seen: dict[bytes, tuple[object, ...]] = {}
+        totals: dict[bytes, tuple[object, ...]] = {}
         for group, ranks in zip([*groups.names, f"all {groups.name}"], members, strict=True):
-            mine = product[ranks]
             if not self.rank_map.one_rank_each:
-                mine = mine[np.unique(self.devices[ranks], return_index=True)[1]]
-            counts = np.bincount(mine, minlength=len(used))
+                ranks = ranks[np.unique(self.devices[ranks], return_index=True)[1]]
+            counts = np.bincount(number_of_rank[ranks], minlength=len(products))
             key = counts.tobytes()
-            if key not in seen:
-                seen[key] = _total([(used[k], int(counts[k])) for k in np.flatnonzero(counts)])
-            rows.append((group, *seen[key]))
+            if key not in totals:
+                totals[key] = _total([(products[k], int(counts[k])) for k in np.flatnonzero(counts)])
+            rows.append((group, *totals[key]))
         columns = ["group", "backends", "devices", "models", "mixed", "memory_gib", "memory_gib_min", "sm_count"]
         return pd.DataFrame(rows, columns=columns)
 
     def worst_words(self, axis: str | Sequence[str]) -> list[str]:
         """Return the worst link of every group: the link word inside a host, or the level over the network."""
-        answer = self.of(axis)
-        one, other = answer.worst
-        together = (answer.worst_level <= _HOST) & (self.rank_map.node[one] == self.rank_map.node[other])
+        answer, ranks = self.of(axis), self.rank_map
+        source, target = answer.worst
+        together = (answer.worst_level <= _HOST) & (ranks.node[source] == ranks.node[target])
         # Look up each combination of host kind and devices once. Negative keys are levels.
-        keys = np.stack([self.rank_map.kind[one], self.rank_map.local[one], self.rank_map.local[other]], axis=1)
+        keys = np.stack([ranks.kind[source], ranks.local[source], ranks.local[target]], axis=1)
         keys = np.where(together[:, None], keys, np.stack([-1 - answer.worst_level] * 3, axis=1))
         unique, number = np.unique(keys, axis=0, return_inverse=True)
         words = [
@@ -388,6 +383,7 @@ class Placement:
         return [*reversed(self.mesh.axis_names), *(group.name for group in self.mesh.custom_groups)]
 
     def _frame(self, axis: str) -> pd.DataFrame:
+        """Return the table of the groups of one axis."""
         import pandas as pd
 
         answer = self.of(axis)
@@ -504,6 +500,7 @@ def as_placement(
 
 
 def _explain_axis(placement: Placement, axis: str) -> str:
+    """Return the sentence about the links of an axis. The worst hop of all groups decides what it is about."""
     answer = placement.of(axis)
     groups = placement.mesh[axis]
     name = groups.name
@@ -530,6 +527,7 @@ def _explain_axis(placement: Placement, axis: str) -> str:
 
 
 def _why_no_nvlink(placement: Placement, answer: Crossings, worst: int) -> str:
+    """Return the reason why the worst hop of a group is not NVLink, as a clause."""
     template = placement.cluster.templates[placement.rank_map.kind[answer.worst[0, worst]]]
     if template.devices and template.devices[0].backend == "cpu":
         return ", on CPUs"
@@ -539,6 +537,7 @@ def _why_no_nvlink(placement: Placement, answer: Crossings, worst: int) -> str:
 
 
 def _explain_nics(placement: Placement, answer: Crossings) -> str:
+    """Return the clause about the NICs that the groups share."""
     groups = answer.groups_per_node
     share = f"{groups} group{'s' * (groups > 1)} share{'s' * (groups == 1)}"
     # The host with the fewest NICs, among the hosts that a group leaves.
@@ -562,6 +561,7 @@ def _explain_nics(placement: Placement, answer: Crossings) -> str:
 
 
 def _explain_network(placement: Placement, answer: Crossings) -> str:
+    """Return the clause about the switches that the groups cross."""
     names = placement.cluster.level_names
     outermost = int(answer.worst_level.max())
     span = int(answer.span.max())
@@ -585,8 +585,8 @@ def _explain_network(placement: Placement, answer: Crossings) -> str:
 
 def _slowest_gbs(answer: Crossings) -> float | None:
     """Return the GB/s of the slowest hop of all groups, or None if no speed is known."""
-    known = answer.ring_gbs[np.isfinite(answer.ring_gbs)]
-    return float(known.min()) if known.size else None
+    finite = answer.ring_gbs[np.isfinite(answer.ring_gbs)]
+    return float(finite.min()) if finite.size else None
 
 
 def _plural(level: str) -> str:

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from meshlab.base._errors import TopologyError
 from meshlab.mesh._mesh import DeviceMesh
-from meshlab.topology.model._cluster import Cluster, Ints
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.model._links import Distance
 
 Floats = npt.NDArray[np.float64]
@@ -19,48 +20,29 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class RankMap:
-    """Devices and NICs of every rank on a cluster.
-
-    Parameters
-    ----------
-    cluster : Cluster
-        The cluster.
-    domains : numpy.ndarray
-        int32 of shape (levels, ranks): the domain of every rank at every level.
-    node, local, kind : numpy.ndarray
-        int32 of shape (ranks,): the host, the index of the device in the host, and the host's template.
-    nic_set : numpy.ndarray
-        int32 of shape (ranks,): the set of nearest NICs. The sets of a host have consecutive numbers.
-    set_nics, set_gbs, set_node : numpy.ndarray
-        Number of NICs, their total GB/s, and the host of every set.
-    overlap : tuple of numpy.ndarray, optional
-        If sets share NICs, all pairs of a set and one of its NICs, ordered by set: the set, the NIC, and the NIC's
-        GB/s. None if no NIC is in two sets.
-    distance, gbs : numpy.ndarray
-        `Distance` and GB/s between the devices of a host, of shape (templates, devices, devices).
-    nvlink_gbs : numpy.ndarray
-        float64 of shape (ranks,): GB/s of the rank's NVLinks to other hosts.
-    patchy : numpy.ndarray
-        bool of shape (templates,): True if two devices in different NVLink domains have NVLink between them.
-    one_rank_each : bool
-        True if every device has at most one rank.
-    """
+    """Devices and NICs of every rank on a cluster."""
 
     cluster: Cluster
-    domains: Ints
+    domains: Ints  # int32 of shape (levels, ranks): the domain of every rank at every level
+    # int32 of shape (ranks,): the host, the index of the device in the host, and the host's template.
     node: Ints
     local: Ints
     kind: Ints
-    nic_set: Ints
+    nic_set: Ints  # int32 of shape (ranks,): the set of nearest NICs. The sets of a host have consecutive numbers.
+    # Number of NICs, their total GB/s, and the host of every set.
     set_nics: Ints
     set_gbs: Floats
     set_node: Ints
+    # If sets share NICs, all pairs of a set and one of its NICs, ordered by set: the set, the NIC, and the NIC's GB/s.
+    # None if no NIC is in two sets.
     overlap: tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Floats] | None
+    # `Distance` and GB/s between the devices of a host, of shape (templates, devices, devices).
     distance: npt.NDArray[np.int8]
     gbs: Floats
-    nvlink_gbs: Floats
+    nvlink_gbs: Floats  # float64 of shape (ranks,): GB/s of the rank's NVLinks to other hosts
+    # bool of shape (templates,): True if two devices in different NVLink domains have NVLink between them.
     patchy: npt.NDArray[np.bool_]
-    one_rank_each: bool
+    one_rank_each: bool  # True if every device has at most one rank
 
     @classmethod
     def of(cls, cluster: Cluster, devices: Ints) -> RankMap:
@@ -84,9 +66,8 @@ class RankMap:
                 continue
             distance[index, :count, :count] = template.distance[:count, :count]
             gbs[index, :count, :count] = template.gbs[:count, :count]
-            linked = np.where(
-                template.distance[:count, :count] == Distance.NVLINK, template.gbs[:count, :count], np.nan
-            )
+            is_linked = template.distance[:count, :count] == Distance.NVLINK
+            linked = np.where(is_linked, template.gbs[:count, :count], np.nan)
             # The template lists links inside the host only. Through NVSwitch a device reaches other hosts with the same
             # NVLinks, so its fastest link inside the host is also its rate to other hosts.
             nvlink[index, :count] = np.fmax.reduce(linked, axis=1, initial=np.nan)
@@ -96,7 +77,7 @@ class RankMap:
             each = np.array([nic.gbs for nic in template.nics], dtype=float)
             speeds.append(np.array([each[near].sum() for near in template.near_nics[first]]))
         # Sets are numbered per template above. Shift the numbers so that they are unique in the cluster.
-        sizes = np.array([len(one) for one in nics], dtype=np.int64)[cluster.kinds]
+        sizes = np.array([len(counts) for counts in nics], dtype=np.int64)[cluster.kinds]
         offset = np.cumsum(sizes) - sizes
         nic_set = (offset[node] + sets[kind, local]).astype(np.int32)
         return cls(
@@ -135,7 +116,7 @@ def _overlap(
         return None
     pairs = [np.nonzero(sets) for sets in near]
     speeds = [np.array([nic.gbs for nic in t.nics], dtype=float) for t in cluster.templates]
-    counts = np.array([len(one) for one in speeds], dtype=np.int64)[cluster.kinds]
+    counts = np.array([len(gbs) for gbs in speeds], dtype=np.int64)[cluster.kinds]
     first = np.cumsum(counts) - counts
     kinds = cluster.kinds.tolist()
     return (
@@ -148,34 +129,7 @@ def _overlap(
 def devices_of_ranks(
     mesh: DeviceMesh, cluster: Cluster, devices: Sequence[int] | Ints | None = None
 ) -> tuple[Cluster, Ints]:
-    """Return the device of every rank.
-
-    Parameters
-    ----------
-    mesh : DeviceMesh
-        The mesh.
-    cluster : Cluster
-        The cluster. If it has no devices, its hosts get CPU slots.
-    devices : sequence of int, optional
-        The device of every rank. By default rank r uses device r.
-
-    Returns
-    -------
-    tuple of Cluster and numpy.ndarray
-        The cluster, with CPU slots if it had no devices, and int32 of shape (world_size,).
-
-    Raises
-    ------
-    TopologyError
-        If there are fewer devices than ranks.
-        If `devices` does not contain one existing device per rank.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> devices_of_ranks(ml.DeviceMesh("tp=4"), ml.preset("dgx-h100"), [7, 6, 5, 4])[1].tolist()
-    [7, 6, 5, 4]
-    """
+    """Return the cluster, with CPU slots if it has no devices, and the device of every rank (by default device r)."""
     if not cluster.n_devices:
         cluster = cluster.with_cpu_slots(mesh.world_size)
     if devices is None:

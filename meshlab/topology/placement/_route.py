@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshlab.topology.model._cluster import Ints
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.placement._layout import Layout
 from meshlab.topology.placement._rank_map import Floats
 from meshlab.topology.placement._scene import Scene
@@ -29,49 +29,39 @@ class Route(NamedTuple):
 
 
 def route(scene: Scene, drawn: Layout, devices: Ints, climbs: bool = False) -> Route:
-    """Return the route of a group.
-
-    Parameters
-    ----------
-    scene : Scene
-        The machine.
-    drawn : Layout
-        Its layout.
-    devices : numpy.ndarray
-        int32: the devices of the group.
-    climbs : bool, default False
-        True if a hop of the group changes rails, so that it leaves the leaf switches although it stays in its unit.
-    """
+    """Return the route of a group of devices. If it climbs, a hop changes rails above the leaf switches of its unit."""
+    # The scene is in the order of drawing, so first devices are not ascending.
     order = np.argsort(scene.first_device, kind="stable")
     host = order[np.searchsorted(scene.first_device[order], devices, side="right") - 1].astype(np.int32)
     local = devices - scene.first_device[host]
     box = scene.box_of[host]
-    found: list[Stretch] = []
-    _inside(scene, drawn, devices, host, local, found)
+    stretches: list[Stretch] = []
+    _inside(scene, drawn, devices, host, local, stretches)
+    # A group in one rack whose hosts NVLink joins needs no NICs. Without such a domain, every host is an island.
     boxes = np.unique(box)
     islands = len(boxes) if scene.is_joined[boxes].all() else len(np.unique(host))
     empty = np.zeros(0, dtype=np.int32)
     if islands < 2:
-        return Route(tuple(found), empty, empty, empty)
-    nics, leaves = _rails(scene, drawn, devices, host, local, found)
+        return Route(tuple(stretches), empty, empty, empty)
+    nics, leaves = _rails(scene, drawn, devices, host, local, stretches)
     units = np.unique(scene.unit_of[boxes])
     pods = np.unique(scene.pod_of[units])
     if len(units) > 1 or climbs:
         for unit in units.tolist():
-            mine = leaves[leaves // max(scene.rails, 1) == unit]
-            y = [drawn.leaf[k, 1] + drawn.leaf[k, 3] / 2 for k in mine.tolist()] if len(drawn.riser) else []
+            unit_leaves = leaves[leaves // max(scene.rails, 1) == unit]
+            y = [drawn.leaf[k, 1] + drawn.leaf[k, 3] / 2 for k in unit_leaves.tolist()] if len(drawn.riser) else []
             if len(units) > 1:
                 y.append(drawn.uplink[unit, 1])
-                found.append(Stretch("up", drawn.uplink[unit].reshape(3, 2)))
+                stretches.append(Stretch("up", drawn.uplink[unit].reshape(3, 2)))
             if len(y) > 1:
                 x = float(drawn.riser[unit, 0]) if len(drawn.riser) else 0.0
-                found.append(Stretch("up", np.array([[x, min(y)], [x, max(y)]])))
+                stretches.append(Stretch("up", np.array([[x, min(y)], [x, max(y)]])))
     if len(units) > 1:
-        _above(scene, drawn, units, pods, found)
-    return Route(tuple(found), nics, leaves, pods.astype(np.int32))
+        _above(scene, drawn, units, pods, stretches)
+    return Route(tuple(stretches), nics, leaves, pods.astype(np.int32))
 
 
-def _inside(scene: Scene, drawn: Layout, devices: Ints, host: Ints, local: Ints, found: list[Stretch]) -> None:
+def _inside(scene: Scene, drawn: Layout, devices: Ints, host: Ints, local: Ints, stretches: list[Stretch]) -> None:
     """Add the lines of NVLink and PCIe inside boxes."""
     if drawn.detail < 2 and not (scene.is_rack and drawn.detail == 1):
         return
@@ -84,35 +74,41 @@ def _inside(scene: Scene, drawn: Layout, devices: Ints, host: Ints, local: Ints,
         if scene.is_rack:
             bar = drawn.bar[number]
             x, y = bar[0] + bar[2] / 2, center[members]
-            found.append(Stretch("nvlink", np.array([[x, y.min()], [x, y.max()]])))
+            stretches.append(Stretch("nvlink", np.array([[x, y.min()], [x, y.max()]])))
             left = float(drawn.host[host[members[0]], 0])
-            found += [Stretch("nvlink", np.array([[x, level], [left, level]])) for level in np.unique(y).tolist()]
+            stretches += [Stretch("nvlink", np.array([[x, level], [left, level]])) for level in np.unique(y).tolist()]
             continue
         first = int(host[members[0]])
         sets = scene.kinds[scene.kind_of[first]].set_of[local[members]]
         for part in np.unique(sets).tolist():
-            mine = members[sets == part]
+            linked = members[sets == part]
             bars = np.flatnonzero((drawn.bar_host == first) & (drawn.bar_set == part))
-            if len(mine) > 1 and bars.size:
-                _comb(drawn, "nvlink", float(drawn.bar[bars[0], 0] + drawn.bar[bars[0], 2] / 2), devices[mine], found)
+            if len(linked) > 1 and bars.size:
+                _comb(
+                    drawn,
+                    "nvlink",
+                    float(drawn.bar[bars[0], 0] + drawn.bar[bars[0], 2] / 2),
+                    devices[linked],
+                    stretches,
+                )
         if len(np.unique(sets)) > 1 or sets[0] < 0:
-            _comb(drawn, "host", float(drawn.device[devices[members[0]], 0]) - 5, devices[members], found)
+            _comb(drawn, "host", float(drawn.device[devices[members[0]], 0]) - 5, devices[members], stretches)
 
 
-def _comb(drawn: Layout, kind: str, x: float, devices: Ints, found: list[Stretch]) -> None:
+def _comb(drawn: Layout, kind: str, x: float, devices: Ints, stretches: list[Stretch]) -> None:
     """Add a vertical line at x, and a line from there to every device."""
     y = drawn.device[devices, 1] + drawn.device[devices, 3] / 2
-    found.append(Stretch(kind, np.array([[x, y.min()], [x, y.max()]])))
+    stretches.append(Stretch(kind, np.array([[x, y.min()], [x, y.max()]])))
     for device, level in zip(devices.tolist(), y.tolist(), strict=True):
-        found.append(Stretch(kind, np.array([[x, level], [float(drawn.device[device, 0]), level]])))
+        stretches.append(Stretch(kind, np.array([[x, level], [float(drawn.device[device, 0]), level]])))
 
 
 def _rails(
-    scene: Scene, drawn: Layout, devices: Ints, host: Ints, local: Ints, found: list[Stretch]
+    scene: Scene, drawn: Layout, devices: Ints, host: Ints, local: Ints, stretches: list[Stretch]
 ) -> tuple[Ints, Ints]:
     """Add the lines from the devices to their NICs and along the rails. Return the NICs and the leaf switches."""
     starts: dict[int, float] = {}  # the leftmost x of every rail
-    used: set[int] = set()
+    nics: set[int] = set()
     leaves: set[int] = set()
     per_unit = len(drawn.rail) // len(scene.unit_id) if scene.rails else 0
     first_box = np.searchsorted(scene.unit_of, np.arange(len(scene.unit_id)))
@@ -130,39 +126,39 @@ def _rails(
             if len(drawn.nic) and not scene.is_rack:
                 left, middle = float(drawn.nic[number, 0]), float(drawn.nic[number, 1] + drawn.nic[number, 3] / 2)
                 turn = (x + width + left) / 2
-                found.append(Stretch("nic", np.array([[x + width, y], [turn, y], [turn, middle], [left, middle]])))
-            is_new = number not in used
-            used.add(number)
+                stretches.append(Stretch("nic", np.array([[x + width, y], [turn, y], [turn, middle], [left, middle]])))
+            is_new = number not in nics  # devices that share a NIC share its line to the rail
+            nics.add(number)
             if rail < 0 or not per_unit:
                 continue
             leaves.add(unit * scene.rails + rail)
             line = unit * per_unit + (box - int(first_box[unit])) // drawn.boxes_across * scene.rails + rail
             if len(drawn.drop):
                 if is_new:
-                    found.append(Stretch("nic", drawn.drop[number].reshape(3, 2)))
+                    stretches.append(Stretch("nic", drawn.drop[number].reshape(3, 2)))
                 start = float(drawn.drop[number, 4])
             else:
                 start = x + width / 2
                 if y != drawn.rail[line, 1]:
-                    found.append(Stretch("nic", np.array([[start, y], [start, float(drawn.rail[line, 1])]])))
+                    stretches.append(Stretch("nic", np.array([[start, y], [start, float(drawn.rail[line, 1])]])))
             starts[line] = min(start, starts.get(line, start))
     for line in sorted(starts):
         points = drawn.rail[line].reshape(3, 2)
-        found.append(Stretch("rail", np.concatenate([[[starts[line], points[0, 1]]], points[1:]])))
-    return np.array(sorted(used), dtype=np.int32), np.array(sorted(leaves), dtype=np.int32)
+        stretches.append(Stretch("rail", np.concatenate([[[starts[line], points[0, 1]]], points[1:]])))
+    return np.array(sorted(nics), dtype=np.int32), np.array(sorted(leaves), dtype=np.int32)
 
 
-def _above(scene: Scene, drawn: Layout, units: Ints, pods: Ints, found: list[Stretch]) -> None:
+def _above(scene: Scene, drawn: Layout, units: Ints, pods: Ints, stretches: list[Stretch]) -> None:
     """Add the lines along spines, through the exits of pods, and along the core."""
     for pod in pods.tolist():
         x = [float(drawn.uplink[unit, 4]) for unit in units.tolist() if scene.pod_of[unit] == pod]
         level = float(drawn.spine[pod, 1] + drawn.spine[pod, 3] / 2)
         if len(pods) > 1:
             x.append(float(drawn.funnel[pod, 0]))
-        found.append(Stretch("spine", np.array([[min(x), level], [max(x), level]])))
+        stretches.append(Stretch("spine", np.array([[min(x), level], [max(x), level]])))
         if len(pods) > 1:
             top = float(drawn.funnel[pod, 1]) - 5
-            found.append(Stretch("core", np.array([[x[-1], level], [x[-1], top]])))
+            stretches.append(Stretch("core", np.array([[x[-1], level], [x[-1], top]])))
     if len(pods) < 2:
         return
     rows: dict[float, list[float]] = {}
@@ -170,8 +166,8 @@ def _above(scene: Scene, drawn: Layout, units: Ints, pods: Ints, found: list[Str
         rows.setdefault(float(drawn.funnel[pod, 1]) - 5, []).append(float(drawn.funnel[pod, 0]))
     if len(rows) > 1:
         side = float(drawn.core_riser[0, 0] + drawn.core_riser[0, 2] / 2)
-        found.append(Stretch("core", np.array([[side, min(rows)], [side, max(rows)]])))
+        stretches.append(Stretch("core", np.array([[side, min(rows)], [side, max(rows)]])))
         for centers in rows.values():
             centers.append(side)
     for level, centers in rows.items():
-        found.append(Stretch("core", np.array([[min(centers), level], [max(centers), level]])))
+        stretches.append(Stretch("core", np.array([[min(centers), level], [max(centers), level]])))

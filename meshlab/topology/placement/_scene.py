@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.topology.model._cluster import Cluster, Ints
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.model._links import Distance
 from meshlab.topology.placement._rank_map import Floats
 
@@ -25,112 +26,63 @@ _ADDED = "cluster"  # the level that `Cluster` adds if no described level joins 
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """The inside of a host, shared by all hosts with the same template.
+    """The inside of a host, shared by all hosts with the same template."""
 
-    Parameters
-    ----------
-    devices, slots, rows, columns : int
-        Number of devices, number of their positions, and the grid of positions in a column-shaped host, column by
-        column. A host that has lost devices has more positions than devices.
-    slot_of : numpy.ndarray
-        int32 of shape (devices,): position of each device.
-    set_of : numpy.ndarray
-        int32 of shape (devices,): NVLink domain of each device inside the host, -1 for a device without NVLink.
-    sets : numpy.ndarray
-        int32 of shape (sets, 4): lane, first row, last row and domain of each NVLink bar. Sets that interleave have
-        different lanes.
-    nics : int
-        Number of NICs.
-    nic_row : numpy.ndarray
-        float64 of shape (nics,): centre of each NIC, in rows.
-    nic_space : float
-        Distance between NICs in rows, at most 1.
-    nic_rail : numpy.ndarray
-        int32 of shape (nics,): rail of each NIC, -1 if no device is near to it.
-    near : numpy.ndarray
-        int32 of shape (pairs, 2): all pairs of a device and one of its nearest NICs.
-    nvlink_gbs : float
-        GB/s of a device's NVLinks, NaN without NVLink.
-    has_switch : bool
-        True if NVLink goes through NVSwitches.
-    """
-
+    # Number of devices, number of their positions, and the grid of positions in a column-shaped host, column by column.
+    # A host that has lost devices has more positions than devices.
     devices: int
     slots: int
     rows: int
     columns: int
-    slot_of: Ints
+    slot_of: Ints  # int32 of shape (devices,): position of each device
+    # int32 of shape (devices,): NVLink domain of each device inside the host, -1 for a device without NVLink.
     set_of: Ints
+    # int32 of shape (sets, 4): lane, first row, last row and domain of each NVLink bar. Sets that interleave have
+    # different lanes.
     sets: Ints
-    nics: int
-    nic_row: Floats
-    nic_space: float
-    nic_rail: Ints
-    near: Ints
-    nvlink_gbs: float
-    has_switch: bool
+    nics: int  # number of NICs
+    nic_row: Floats  # float64 of shape (nics,): centre of each NIC, in rows
+    nic_space: float  # distance between NICs in rows, at most 1
+    nic_rail: Ints  # int32 of shape (nics,): rail of each NIC, -1 if no device is near to it
+    near: Ints  # int32 of shape (pairs, 2): all pairs of a device and one of its nearest NICs
+    nvlink_gbs: float  # GB/s of a device's NVLinks, NaN without NVLink
+    has_switch: bool  # True if NVLink goes through NVSwitches
 
 
 @dataclass(frozen=True, eq=False)
 class Scene:
-    """A machine in the order of drawing.
+    """A machine in the order of drawing."""
 
-    Parameters
-    ----------
-    title : str
-        Name of the machine.
-    network : str
-        ``"none"`` for a single host or without a machine, ``"unknown"`` if the source does not describe the network, or
-        ``"known"``.
-    is_rack : bool
-        True if NVLink joins several hosts, so that a box is a rack.
-    kinds : tuple of Kind
-        The kinds of hosts.
-    kind_of, host, first_device, first_nic, box_of : numpy.ndarray
-        int32 of shape (hosts,): kind, index in the cluster, first device, first NIC, and box of each host.
-    unit_of, is_joined : numpy.ndarray
-        int32 of shape (boxes,): unit of each box, and 1 if one NVLink domain contains all devices of the box.
-    pod_of, unit_id : numpy.ndarray
-        int32 of shape (units,): pod of each unit, and its number in the cluster's level.
-    pod_id : numpy.ndarray
-        int32 of shape (pods,): number of each pod in the cluster's level.
-    rails : int
-        Leaf switches of a unit, 0 if they are unknown.
-    unit_word, pod_word, top_word : str
-        Names of a unit, of a pod, and of the level that joins all of them. Empty if the picture has no such level.
-    unit_level, pod_level : int
-        Index in `Cluster.levels` of the level that a unit and a pod stand for, -1 for none.
-    taper : float
-        Oversubscription of the outermost level.
-    names : tuple of str
-        Names of the hosts.
-    notes : tuple of str
-        What the picture does not show, and why.
-    """
-
-    title: str
+    title: str  # name of the machine
+    # ``"none"`` for a single host or without a machine, ``"unknown"`` if the source does not describe the network, or
+    # ``"known"``.
     network: str
-    is_rack: bool
-    kinds: tuple[Kind, ...]
+    is_rack: bool  # True if NVLink joins several hosts, so that a box is a rack
+    kinds: tuple[Kind, ...]  # the kinds of hosts
+    # int32 of shape (hosts,): kind, index in the cluster, first device, first NIC, and box of each host.
     kind_of: Ints
     host: Ints
     first_device: Ints
     first_nic: Ints
     box_of: Ints
+    # int32 of shape (boxes,): unit of each box, and 1 if one NVLink domain contains all devices of the box.
     unit_of: Ints
     is_joined: Ints
+    # int32 of shape (units,): pod of each unit, and its number in the cluster's level.
     pod_of: Ints
     unit_id: Ints
-    pod_id: Ints
-    rails: int
+    pod_id: Ints  # int32 of shape (pods,): number of each pod in the cluster's level
+    rails: int  # leaf switches of a unit, 0 if they are unknown
+    # Names of a unit, of a pod, and of the level that joins all of them. Empty if the picture has no such level.
     unit_word: str
     pod_word: str
     top_word: str
+    # Index in `Cluster.levels` of the level that a unit and a pod stand for, -1 for none.
     unit_level: int
     pod_level: int
-    taper: float
-    names: tuple[str, ...]
-    notes: tuple[str, ...] = ()
+    taper: float  # oversubscription of the outermost level
+    names: tuple[str, ...]  # names of the hosts
+    notes: tuple[str, ...] = ()  # what the picture does not show, and why
 
     @property
     def n_devices(self) -> int:
@@ -159,15 +111,7 @@ def _plain(value: Any) -> Any:
 
 
 def scene_of(cluster: Cluster) -> Scene:
-    """Return the scene of a cluster.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> scene = scene_of(ml.preset("dgx-h100", nodes=128))
-    >>> scene.network, len(scene.pod_of), scene.unit_word, scene.top_word, scene.rails
-    ('known', 4, 'pod', 'cluster', 8)
-    """
+    """Return the scene of a cluster."""
     nodes = cluster.n_nodes
     racks = cluster.nvlink_of_node
     zeros = np.zeros(nodes, dtype=np.int32)
@@ -178,6 +122,8 @@ def scene_of(cluster: Cluster) -> Scene:
     is_known = bool(names) and names != [_ADDED]
     leaf = cluster.levels[0].of_node if is_known else zeros
     unit_level = 0 if is_known else -1
+    # The picture has two levels below the core. A level that divides the hosts like the leaf switches gives a unit its
+    # name, and of several others the outermost is the pod.
     pod, pod_level = zeros, -1
     for index, level in enumerate(cluster.levels[1:-1], 1):
         if _is_same(level.of_node, leaf):
@@ -194,7 +140,7 @@ def scene_of(cluster: Cluster) -> Scene:
     box = _runs(pod[order], leaf[order], rack[order])
     unit = _runs(pod[order], leaf[order])
     pods = _runs(pod[order])
-    first_of_box, first_of_unit, first_of_pod = (np.unique(one, return_index=True)[1] for one in (box, unit, pods))
+    first_of_box, first_of_unit, first_of_pod = (np.unique(runs, return_index=True)[1] for runs in (box, unit, pods))
     has_units = len(first_of_unit) > 1
     rails = cluster.levels[0].rails if is_known else 0
     nic_counts = np.array([len(template.nics) for template in cluster.templates], dtype=np.int32)[cluster.kinds]
@@ -202,7 +148,7 @@ def scene_of(cluster: Cluster) -> Scene:
     slots = [_slots(template) for template in cluster.templates]
     # A host that has lost all of its devices keeps its size.
     most = max(int(slot.max(initial=-1)) + 1 for slot in slots)
-    kinds = tuple(_kind(one, rails, is_rack, slot, most) for one, slot in zip(cluster.templates, slots, strict=True))
+    kinds = tuple(_kind(node, rails, is_rack, slot, most) for node, slot in zip(cluster.templates, slots, strict=True))
     nvlink = cluster.domain("nvlink") if cluster.n_devices else np.zeros(0, dtype=np.int32)
     return Scene(
         title=cluster.title or cluster.names[0],
@@ -235,29 +181,27 @@ def scene_of_ranks(title: str, names: tuple[str, ...], width: int) -> Scene:
     """Return a scene without a machine: blocks of `width` ranks."""
     blocks = np.arange(len(names), dtype=np.int32)
     zeros = np.zeros(1, dtype=np.int32)
-    none = np.zeros((0, 2), dtype=np.int32)
     rows, columns = _grid(width)
-    kind = Kind(
-        width, width, rows, columns, np.arange(width, dtype=np.int32), np.full(width, -1, dtype=np.int32),
-        np.zeros((0, 4), dtype=np.int32), 0, np.zeros(0),
-        1.0, zeros[:0], none, float("nan"), has_switch=False,
-    )  # fmt: skip
+    slot_of, set_of = np.arange(width, dtype=np.int32), np.full(width, -1, dtype=np.int32)
+    nics = 0, np.zeros(0), 1.0, zeros[:0], np.zeros((0, 2), dtype=np.int32)
+    sets = np.zeros((0, 4), dtype=np.int32)
+    kind = Kind(width, width, rows, columns, slot_of, set_of, sets, *nics, float("nan"), has_switch=False)
     return Scene(
         title=title, network="none", is_rack=False, kinds=(kind,), kind_of=blocks * 0, host=blocks,
         first_device=blocks * width, first_nic=blocks * 0, box_of=blocks, unit_of=blocks * 0, is_joined=blocks * 0,
         pod_of=zeros, unit_id=zeros, pod_id=zeros, rails=0, unit_word="", pod_word="", top_word="", unit_level=-1,
         pod_level=-1, taper=1.0, names=names,
-    )  # fmt: skip
+    )  # fmt: skip  # nearly all are zero, so they need no line each
 
 
 def _has_links(node: Node) -> bool:
     return bool((np.triu(node.distance, 1) % Distance.UNKNOWN).any())
 
 
-def _is_same(one: Ints, other: Ints) -> bool:
+def _is_same(level: Ints, other: Ints) -> bool:
     """Return whether two levels divide the hosts in the same way."""
-    pairs = len(np.unique(np.stack([one, other]), axis=1).T)
-    return pairs == len(np.unique(one)) == len(np.unique(other))
+    pairs = len(np.unique(np.stack([level, other]), axis=1).T)
+    return pairs == len(np.unique(level)) == len(np.unique(other))
 
 
 def _runs(*columns: Ints) -> Ints:
@@ -285,6 +229,7 @@ def _joined(cluster: Cluster, nvlink: Ints, box: Ints, order: Ints) -> Ints:
 
 
 def _grid(devices: int) -> tuple[int, int]:
+    """Return the rows and columns of a host, with columns of equal length."""
     columns = max(1, -(-devices // _MOST_ROWS))
     return max(1, -(-devices // columns)), columns
 
@@ -299,6 +244,7 @@ def _slots(node: Node) -> Ints:
 
 
 def _kind(node: Node, rails: int, is_rack: bool, slot_of: Ints, most_slots: int) -> Kind:
+    """Return the inside of a host. Without devices, it has `most_slots` empty positions."""
     devices, nics = len(node.devices), len(node.nics)
     slots = int(slot_of.max()) + 1 if devices else most_slots
     rows, columns = _grid(slots)
@@ -309,13 +255,24 @@ def _kind(node: Node, rails: int, is_rack: bool, slot_of: Ints, most_slots: int)
     gbs = node.gbs[:devices, :devices][linked]
     nic_row, nic_space, nic_rail = _nic_rows(node, rails, slot_of, rows)
     near = np.argwhere(node.near_nics).astype(np.int32).reshape(-1, 2)
+    # More links than a GPU has: all pairs report the same links, which end at a switch.
+    has_switch = is_rack or bool(counts.size and counts.sum(axis=1).max() > _MOST_LINKS)
     return Kind(
-        devices, slots, rows, columns, slot_of, set_of, _bars(set_of, slot_of % rows), nics, nic_row, nic_space,
-        nic_rail, near,
-        float(np.nanmax(gbs)) if np.isfinite(gbs).any() else float("nan"),
-        # More links than a GPU has: all pairs report the same links, which end at a switch.
-        has_switch=is_rack or bool(counts.size and counts.sum(axis=1).max() > _MOST_LINKS),
-    )  # fmt: skip
+        devices=devices,
+        slots=slots,
+        rows=rows,
+        columns=columns,
+        slot_of=slot_of,
+        set_of=set_of,
+        sets=_bars(set_of, slot_of % rows),
+        nics=nics,
+        nic_row=nic_row,
+        nic_space=nic_space,
+        nic_rail=nic_rail,
+        near=near,
+        nvlink_gbs=float(np.nanmax(gbs)) if np.isfinite(gbs).any() else float("nan"),
+        has_switch=has_switch,
+    )
 
 
 def _bars(set_of: Ints, row_of: Ints) -> Ints:

@@ -10,7 +10,8 @@ import numpy as np
 from meshlab.base._errors import MeshError, ParseError, TopologyError
 from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.topology.model._cluster import Cluster, Ints
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import Ints
 from meshlab.topology.model._presets import PRESETS, ClusterLike, as_cluster
 from meshlab.topology.placement._placement import Placement, as_placement, place
 from meshlab.topology.placement._scene import Scene, scene_of, scene_of_ranks
@@ -18,49 +19,23 @@ from meshlab.topology.placement._scene import Scene, scene_of, scene_of_ranks
 
 @dataclass(frozen=True, eq=False)
 class View:
-    """Devices in blocks.
+    """Devices in blocks."""
 
-    Parameters
-    ----------
-    title : str
-        Content of the figure.
-    scene : Scene
-        The machine, or blocks of ranks.
-    blocks : tuple of str
-        Names of the blocks: hosts, or coordinates if there is no cluster.
-    block_of, slot_of : numpy.ndarray
-        int32 of shape (devices,): the block of every device, and its position in the block.
-    rank_of : numpy.ndarray
-        int32 of shape (devices,): the rank of every device, -1 for none.
-    group_of : numpy.ndarray
-        int32 of shape (devices,): the group that determines the colour, -1 for none.
-    word : str
-        Name of the axis or level that the groups belong to, such as ``tp`` or ``leaf``. Empty if there are no groups.
-    n_groups : int
-        Number of groups.
-    groups : Groups, optional
-        The groups, if they are those of a mesh.
-    placement : Placement, optional
-        The mesh on the cluster, if there are both.
-    cluster : Cluster, optional
-        The cluster.
-    notes : tuple of str, default ()
-        Parts of the arguments that are not shown, and why.
-    """
-
-    title: str
-    scene: Scene
-    blocks: tuple[str, ...]
+    title: str  # content of the figure
+    scene: Scene  # the machine, or blocks of ranks
+    blocks: tuple[str, ...]  # names of the blocks: hosts, or coordinates if there is no cluster
+    # int32 of shape (devices,): the block of every device, and its position in the block.
     block_of: Ints
     slot_of: Ints
-    rank_of: Ints
-    group_of: Ints
+    rank_of: Ints  # int32 of shape (devices,): the rank of every device, -1 for none
+    group_of: Ints  # int32 of shape (devices,): the group that determines the colour, -1 for none
+    # Name of the axis or level that the groups belong to, such as ``tp`` or ``leaf``. Empty if there are no groups.
     word: str
     n_groups: int
-    groups: Groups | None = None
-    placement: Placement | None = None
+    groups: Groups | None = None  # the groups, if they are those of a mesh
+    placement: Placement | None = None  # the mesh on the cluster, if there are both
     cluster: Cluster | None = None
-    notes: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()  # parts of the arguments that are not shown, and why
 
 
 def make_view(
@@ -70,31 +45,10 @@ def make_view(
     devices: Sequence[int] | Ints | None = None,
     before: View | None = None,
 ) -> View:
-    """Return the view of a mesh, a cluster, or a mesh on a cluster.
+    """Return the view of a mesh, a cluster, or a mesh on a cluster, from the arguments of `meshlab.topology.text`.
 
     A mesh that does not fit the cluster, or an axis that the mesh does not have, does not hide the machine: a note
-    reports it.
-
-    Parameters
-    ----------
-    mesh : DeviceMesh, str, Placement or Cluster, optional
-        A mesh, text such as ``"dp=2, tp=4"``, or a placement. If `cluster` is omitted, also a cluster or the name of a
-        preset.
-    cluster : Cluster or str, optional
-        A cluster, or the name of a preset.
-    axis : str or sequence of str, optional
-        An axis, several axes, the name of a group, or a level of the cluster. By default the fastest axis or, without
-        a mesh, the outermost level with several domains.
-    devices : sequence of int, optional
-        The device of every rank. By default rank r uses device r.
-    before : View, optional
-        The view before a change. What it has in common with the new one is not computed again.
-
-    Raises
-    ------
-    TopologyError
-        If neither a mesh nor a cluster is given.
-        If `devices` does not contain one existing device per rank.
+    reports it. What a view has in common with `before`, the view before a change, is not computed again.
     """
     shape, machine, devices = _sort_arguments(mesh, cluster, devices)
     if machine is None:
@@ -149,15 +103,17 @@ def _placement_view(
     devices: Sequence[int] | Ints | None,
     before: View | None,
 ) -> View:
+    """Return the view of a mesh on a cluster."""
     if devices is None and 0 < cluster.n_devices < mesh.world_size:
         view = _cluster_view(cluster, None)
         note = (
             f"{mesh} has {mesh.world_size:,} ranks, but the cluster has {cluster.n_devices:,} devices: it is not placed"
         )
         return replace(view, notes=(note,))
-    known = before.placement if before is not None and before.cluster is cluster and devices is None else None
-    if known is not None and known.mesh.world_size == mesh.world_size:
-        placement = replace(known, mesh=mesh, cache=known.cache if mesh == known.mesh else {})
+    # As long as the ranks are on the same devices, the scene and the positions of the ranks do not change.
+    previous = before.placement if before is not None and before.cluster is cluster and devices is None else None
+    if previous is not None and previous.mesh.world_size == mesh.world_size:
+        placement = replace(previous, mesh=mesh, cache=previous.cache if mesh == previous.mesh else {})
     else:
         placement = place(mesh, cluster, devices)
     cluster, of_rank = placement.cluster, placement.devices
@@ -172,7 +128,7 @@ def _placement_view(
     color = np.append(groups.color, -1)  # devices without a rank have the rank -1, which selects this last entry
     return View(
         title=f"{groups.name} ({_count(len(groups), 'group')} of {groups.size:,}) · {cluster.summary}",
-        scene=before.scene if known is not None and before is not None else scene_of(cluster),
+        scene=before.scene if previous is not None and before is not None else scene_of(cluster),
         blocks=cluster.names,
         block_of=cluster.node_of,
         slot_of=cluster.local_of,
@@ -198,6 +154,7 @@ def _groups(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> tuple[Groups,
 
 
 def _mesh_view(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> View:
+    """Return the view of a mesh without a machine. The ranks of its innermost axis are a block."""
     groups, notes = _groups(mesh, axis)
     inner = next((index for index in reversed(range(len(mesh.shape))) if mesh.shape[index] > 1), 0)
     width = mesh.shape[inner]
@@ -224,6 +181,7 @@ def _mesh_view(mesh: DeviceMesh, axis: str | Sequence[str] | None) -> View:
 
 
 def _cluster_view(cluster: Cluster, level: str | Sequence[str] | None) -> View:
+    """Return the view of a cluster, coloured by the domains of a level."""
     counts = {
         name: int(domain.max(initial=-1)) + 1 for name, domain in zip(cluster.level_names, cluster.domains, strict=True)
     }

@@ -63,19 +63,22 @@ def read(source: str | bytes | Path, *, machine: int | None = None) -> Cluster |
 
 _LARGEST_PREFIXED = 8 << 20  # characters of a text in which prefixes are looked for
 
+_INSTEAD_OF_AMD = (
+    "meshlab reads no topology of AMD's GPUs yet; "
+    "pass a topology XML of RCCL (NCCL_TOPO_DUMP_FILE), or create a Cluster by hand"
+)
+
 # Tools whose output people pass for nvidia-smi topo -m, with strings that only they print.
 _OTHER_TOOLS = (
     (
         "rocm-smi, which is a tool for AMD's GPUs",
         ("ROCm System Management Interface", "Link Type between two GPUs", "ROCM-SMI"),
-        "meshlab reads no topology of AMD's GPUs yet; pass a topology XML of RCCL (NCCL_TOPO_DUMP_FILE), or create a "
-        "Cluster by hand",
+        _INSTEAD_OF_AMD,
     ),
     (
         "amd-smi, which is a tool for AMD's GPUs",
         ("AMD-SMI", "ACCESS TABLE:", "LINK TYPE TABLE:"),
-        "meshlab reads no topology of AMD's GPUs yet; pass a topology XML of RCCL (NCCL_TOPO_DUMP_FILE), or create a "
-        "Cluster by hand",
+        _INSTEAD_OF_AMD,
     ),
     (
         "nvidia-smi nvlink, which says nothing about which GPUs are connected",
@@ -86,6 +89,7 @@ _OTHER_TOOLS = (
 
 
 def _read(text: str, machine: int | None, *, may_be_name: bool) -> Cluster | NcclGraphs:
+    """Detect the format by its root element or its first lines, the cheapest test first, and read it."""
     roots = set(_ROOT.findall(text[:1_000_000])) if "<" in text else set()
     if "system" in roots:
         return read_nccl_topology(text, machine=machine)
@@ -105,6 +109,7 @@ def _read(text: str, machine: int | None, *, may_be_name: bool) -> Cluster | Ncc
             raise ParseError(f"this is the output of {what}", hint=instead)
     raise ParseError(
         f"unknown format: {describe_text(text, may_be_name=may_be_name)}",
-        hint="pass the output of nvidia-smi topo -m or -p2p, a topology or graph XML of NCCL, a log of NCCL with its "
-        "system tree (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH), or a topology.conf or topology.yaml of Slurm",
+        hint="pass the output of nvidia-smi topo -m or -p2p, a topology or graph XML of NCCL, "
+        "a log of NCCL with its system tree (NCCL_DEBUG=INFO, NCCL_DEBUG_SUBSYS=INIT,GRAPH), "
+        "or a topology.conf or topology.yaml of Slurm",
     )

@@ -21,32 +21,7 @@ _RANGE = re.compile(r"(\d{1,15})(?:-(\d{1,15}))?")
 
 
 def expand_hosts(text: str) -> list[str]:
-    """Return the host names of a host list.
-
-    Parameters
-    ----------
-    text : str
-        Comma-separated names. Brackets contain numbers and ranges, and several brackets in a name are combined. Leading
-        zeros are kept.
-
-    Returns
-    -------
-    list of str
-        Host names in the order of the list.
-
-    Raises
-    ------
-    ParseError
-        If a bracket is invalid.
-        If the list has more than 1,048,576 hosts.
-
-    Examples
-    --------
-    >>> expand_hosts("n[08-10,12],login")
-    ['n08', 'n09', 'n10', 'n12', 'login']
-    >>> expand_hosts("r[1-2]n[0-1]-ib")
-    ['r1n0-ib', 'r1n1-ib', 'r2n0-ib', 'r2n1-ib']
-    """
+    """Return the host names of a list such as ``r[1-2]n[08-10],login``, in its order and with leading zeros."""
     if "[" not in text and "]" not in text:
         names = text.replace(",", " ").split(None, MOST_HOSTS)
         if len(names) > MOST_HOSTS:
@@ -106,6 +81,7 @@ def _patterns(text: str) -> Iterator[str]:
 
 
 def _numbers(ranges: str, text: str) -> list[str]:
+    """Return the numbers of a bracket with their leading zeros. `text` is the list, for errors."""
     numbers: list[str] = []
     if ranges.count(",") >= MOST_HOSTS:
         raise ParseError(f"{text[:60]!r} has more than {MOST_HOSTS:,} hosts", hint="shorten it", text=text)

@@ -70,8 +70,8 @@ class NcclGraphs:
     """
 
     why_no_cluster: ClassVar[str] = (
-        "this is a graph file of NCCL: it contains the rings and trees that NCCL chose, not the hardware; pass the "
-        "topology, which NCCL writes to NCCL_TOPO_DUMP_FILE"
+        "this is a graph file of NCCL: it contains the rings and trees that NCCL chose, not the hardware; "
+        "pass the topology, which NCCL writes to NCCL_TOPO_DUMP_FILE"
     )
     """The message of functions that need a cluster, see `meshlab.topology.as_cluster`."""
 
@@ -126,16 +126,8 @@ class NcclGraphs:
             [g.algorithm, g.pattern, len(g.channels), _order(g), g.gpu_gbs or "–", g.gpu_path, g.net_path]
             for g in self.graphs
         ]
-        header = [
-            "algorithm",
-            "pattern",
-            "channels",
-            "GPUs of the first channel",
-            "GB/s per channel",
-            "GPU path",
-            "NIC path",
-        ]
-        return markup.card("NCCL graphs", "; ".join(self.notes), markup.table(header, rows))
+        columns = "algorithm, pattern, channels, GPUs of the first channel, GB/s per channel, GPU path, NIC path"
+        return markup.card("NCCL graphs", "; ".join(self.notes), markup.table(columns.split(", "), rows))
 
 
 def _order(graph: NcclGraph) -> str:
@@ -209,8 +201,8 @@ def _graph(element: Element) -> NcclGraph:
 
 
 def _numbers(channel: Element, tag: str) -> tuple[int, ...]:
-    found = [child.integer("dev") for child in channel.children if child.tag == tag]
-    return tuple(number for number in found if number is not None)
+    numbers = [child.integer("dev") for child in channel.children if child.tag == tag]
+    return tuple(number for number in numbers if number is not None)
 
 
 def _number(text: str) -> float | None:

@@ -110,15 +110,7 @@ class _Host:
 
 
 def looks_like_nccl_info(text: str) -> bool:
-    """Return whether a text has the system tree of NCCL, or a line of paths.
-
-    Examples
-    --------
-    >>> looks_like_nccl_info("a:1:2 [0] NCCL INFO === System : maxBw 24.0 totalBw 24.0 ===")
-    True
-    >>> looks_like_nccl_info("a:1:2 [0] NCCL INFO Connected all rings")
-    False
-    """
+    """Return whether a text has the system tree of NCCL, or a line of paths."""
     if "=== System : max" in text:
         return True
     return any(_PATHS.match(match[1]) for match in _MESSAGE.finditer(text)) if "NCCL INFO" in text else False
@@ -189,6 +181,7 @@ def read_nccl_info(text: TextSource, *, machine: int | None = None) -> Cluster:
 
 
 def _hosts(text: str) -> list[_Host]:
+    """Return the trees and paths of all hosts. The lines of threads are mixed, so each thread has a tree."""
     hosts: dict[str, _Host] = {}
     writing: dict[tuple[str, str, str], _Dump] = {}  # the tree that a thread is writing
     for head, message in _messages(text):
@@ -215,11 +208,11 @@ def _hosts(text: str) -> list[_Host]:
 
 def _messages(text: str) -> Iterator[tuple[str, str]]:
     """Iterate over the lines of trees and paths: the text before the message, and the message."""
-    found = False
+    has_prefix = False
     for match in _MESSAGE.finditer(text):
-        found = True
+        has_prefix = True
         yield text[text.rfind("\n", 0, match.start()) + 1 : match.start()], match[1].rstrip("\r")
-    if not found and "=== System" in text:
+    if not has_prefix and "=== System" in text:
         for match in _BARE.finditer(text, text.index("=== System")):
             yield "", match[1].rstrip("\r")
 
@@ -231,6 +224,7 @@ def _close(dump: _Dump) -> None:
 
 
 def _add_line(dump: _Dump, message: str) -> None:
+    """Add a line of a tree: a CPU, or a branch below it."""
     root = _ROOT.match(message)
     branch = _BRANCH.match(message) if root is None else None
     if dump.last is not None and (root is not None or (branch is not None and len(branch[1]) < dump.last_column)):
@@ -287,6 +281,7 @@ def _place(dump: _Dump, end: _End, gbs: float) -> None:
 
 
 def _add_paths(host: _Host, start: re.Match[str], message: str) -> None:
+    """Add the paths from one end to all others."""
     source = (start[1], whole(start[2] or "0", 16), whole(start[3], 16))
     for step in _STEP.finditer(message, start.end()):
         kind, system, number = step[1], whole(step[2] or "0", 16), _signed(step[3])
@@ -348,6 +343,7 @@ def _last_number(text: str) -> float | None:
 
 
 def _nodes(host: _Host, products: dict[str, str]) -> Iterator[Node]:
+    """Iterate over the hosts in the trees of a host: several if NVLink joins them, so that NCCL prints all."""
     ends = _ends(host)
     systems = sorted({end.system for end in ends})
     if len(ends) > _MOST_ENDS * max(len(systems), 1):
@@ -356,22 +352,23 @@ def _nodes(host: _Host, products: dict[str, str]) -> Iterator[Node]:
             hint="paste the log of one job",
         )
     for number, system in enumerate(systems):
-        own = [end for end in ends if end.system == system]
-        if any(end.kind == "GPU" for end in own):
+        of_system = [end for end in ends if end.system == system]
+        if any(end.kind == "GPU" for end in of_system):
             name = host.name if len(systems) == 1 else f"node{number}"
-            yield _node(name, host, own, products)
+            yield _node(name, host, of_system, products)
 
 
 def _ends(host: _Host) -> list[_End]:
     """Return the GPUs and network devices of all trees and paths of a host, each once."""
     ends: dict[tuple[str, int, int], _End] = {}
+    # The most complete tree comes first. What it lacks is taken from the others.
     for dump in sorted(host.dumps, key=_Dump.worth, reverse=True):
         for key, end in dump.ends.items():
             if dump.flat:
                 end.bridges, end.path_gbs = None, None
-            known = ends.setdefault(key, end)
-            if end.nvlinks_known and not known.nvlinks_known:
-                known.nvlinks, known.nvlinks_known = end.nvlinks, True
+            best = ends.setdefault(key, end)
+            if end.nvlinks_known and not best.nvlinks_known:
+                best.nvlinks, best.nvlinks_known = end.nvlinks, True
     for key in dict.fromkeys(key for pair in host.paths for key in pair):
         kind, system, number = key
         ends.setdefault(key, _End(kind, system, number, bus=number if kind == "GPU" else None))
@@ -379,6 +376,7 @@ def _ends(host: _Host) -> list[_End]:
 
 
 def _node(name: str, host: _Host, ends: Sequence[_End], products: dict[str, str]) -> Node:
+    """Return a host from its ends. A truncated tree leaves links unknown."""
     gpus = [end for end in ends if end.kind == "GPU"]
     numbers = [host.numbers.get(end.id, -1) for end in gpus]
     if -1 in numbers or len(set(numbers)) < len(numbers):
@@ -388,7 +386,7 @@ def _node(name: str, host: _Host, ends: Sequence[_End], products: dict[str, str]
         gpus, numbers = [gpus[i] for i in order], [numbers[i] for i in order]
     ports = [end for end in ends if end.kind == "NET"]
     ordered = [*gpus, *ports]
-    words = [[_word(host, one, other) for other in ordered] for one in ordered]
+    words = [[_word(host, source, target) for target in ordered] for source in ordered]
     whole = any(dump.whole for dump in host.dumps)
     notes = []
     if host.dumps and not whole:
@@ -410,43 +408,43 @@ def _node(name: str, host: _Host, ends: Sequence[_End], products: dict[str, str]
     )
 
 
-def _word(host: _Host, one: _End, other: _End) -> str:
+def _word(host: _Host, source: _End, target: _End) -> str:
     """Return the link word of two ends: NVLink first, then the PCIe path in the tree, then NCCL's own path."""
-    if one is other:
+    if source is target:
         return "X"
-    kind, gbs = host.paths.get((one.key, other.key), (None, 0.0))
-    if kind is None and one.kind == other.kind == "GPU":  # only some GPUs have a line of paths
-        kind, gbs = host.paths.get((other.key, one.key), (None, 0.0))
-    gbs = _nvlink_gbs(one, other) or (gbs if kind == "NVL" else 0.0)
+    kind, gbs = host.paths.get((source.key, target.key), (None, 0.0))
+    if kind is None and source.kind == target.kind == "GPU":  # only some GPUs have a line of paths
+        kind, gbs = host.paths.get((target.key, source.key), (None, 0.0))
+    gbs = _nvlink_gbs(source, target) or (gbs if kind == "NVL" else 0.0)
     if gbs:
         return f"NV{_nvlink_count(gbs)[0]}"
     # A tree that was cut after a GPU may lack its NVLinks. So may a path over the NVLinks of another GPU (NVB).
-    is_pair = one.kind == other.kind == "GPU"
-    if is_pair and kind is None and not (one.nvlinks_known and other.nvlinks_known):
+    is_pair = source.kind == target.kind == "GPU"
+    if is_pair and kind is None and not (source.nvlinks_known and target.nvlinks_known):
         return UNKNOWN
-    if one.cpu is not None and other.cpu is not None and one.cpu != other.cpu:
+    if source.cpu is not None and target.cpu is not None and source.cpu != target.cpu:
         return "SYS"
-    if one.bridges is not None and other.bridges is not None and one.cpu is not None:
-        return _pcie_word(one, other)
-    back = host.paths.get((other.key, one.key), (None, 0.0))[0]
+    if source.bridges is not None and target.bridges is not None and source.cpu is not None:
+        return _pcie_word(source, target)
+    back = host.paths.get((target.key, source.key), (None, 0.0))[0]
     return next((_WORDS[word] for word in (kind, back) if word in _WORDS), UNKNOWN)
 
 
-def _pcie_word(one: _End, other: _End) -> str:
+def _pcie_word(source: _End, target: _End) -> str:
     """Return the link word of two ends below one CPU, as NCCL computes its path types."""
-    if one.kind == other.kind and one.bus is not None and one.bus == other.bus:
+    if source.kind == target.kind and source.bus is not None and source.bus == target.bus:
         return "PIX"
-    if one.bridges and other.bridges and one.bridges[0] == other.bridges[0]:
-        return "PIX" if one.bridges == other.bridges else "PXB"
+    if source.bridges and target.bridges and source.bridges[0] == target.bridges[0]:
+        return "PIX" if source.bridges == target.bridges else "PXB"
     return "PHB"
 
 
-def _nvlink_gbs(one: _End, other: _End) -> float:
+def _nvlink_gbs(source: _End, target: _End) -> float:
     """Return the GB/s of the NVLinks between two GPUs in the tree, through switches or direct; 0 without any."""
     direct = sum(
-        gbs for kind, system, bus, gbs in one.nvlinks if (kind, system, bus) == ("GPU", other.system, other.id)
+        gbs for kind, system, bus, gbs in source.nvlinks if (kind, system, bus) == ("GPU", target.system, target.id)
     )
-    through = [sum(gbs for kind, _, _, gbs in end.nvlinks if kind == "NVS") for end in (one, other)]
+    through = [sum(gbs for kind, _, _, gbs in end.nvlinks if kind == "NVS") for end in (source, target)]
     return direct or min(through)
 
 
@@ -466,6 +464,7 @@ def _nvlink_count(gbs: float) -> tuple[int, float]:
 
 
 def _device(number: int, end: _End, host: _Host, products: dict[str, str]) -> Device:
+    """Return a GPU. Its generation follows from the rate of its NVLinks, because NCCL does not print the product."""
     bus_id = _bus_id(end.id)
     name = products.get(bus_id[:10]) or products.get(bus_id[5:7]) or "GPU"
     total = sum(gbs for kind, _, _, gbs in end.nvlinks)
@@ -502,13 +501,10 @@ def _remotes(end: _End) -> tuple[tuple[str, str, int], ...]:
 
 
 def _capability_of(name: str) -> tuple[int, int] | None:
-    known = {
-        product.compute_capability
-        for model in models_in(name)
-        for product in PRODUCTS
-        if model in models_in(product.name)
-    }
-    return known.pop() if len(known) == 1 else None
+    """Return the compute capability of a model, or None if it is unknown or ambiguous."""
+    models = models_in(name)
+    capabilities = {product.compute_capability for product in PRODUCTS if models & models_in(product.name)}
+    return capabilities.pop() if len(capabilities) == 1 else None
 
 
 def _nic(end: _End, host: _Host) -> Nic:

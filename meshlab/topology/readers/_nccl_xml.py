@@ -116,6 +116,7 @@ def read_nccl_topology(xml: TextSource, *, machine: int | None = None) -> Cluste
 
 
 def _node(name: str, cpus: Sequence[Element], trouble: str | None) -> Node:
+    """Return a host from its <cpu> elements."""
     gpus: list[_End] = []
     ports: list[_End] = []
     unclassified = 0
@@ -148,11 +149,11 @@ def _node(name: str, cpus: Sequence[Element], trouble: str | None) -> Node:
         notes.append("NVLinks connect a GPU to itself, because the virtual machine hides their remote endpoints")
     ends = [*gpus, *ports]
     # The PCIe path of every pair first. NVLink then replaces it for GPUs.
-    words = [[_pci_word(one, other) for other in ends] for one in ends]
+    words = [[_pci_word(source, target) for target in ends] for source in ends]
     for i, j, count in _nvlinks(devices):
         words[i][j] = f"NV{count}"
-    known = any(device.nvlink_remotes for device in devices)
-    if devices and not known:
+    lists_nvlink = any(device.nvlink_remotes for device in devices)
+    if devices and not lists_nvlink:
         notes.append("the file does not list NVLink; NCCL queries the driver for it")
     masks = [cpus_of_mask(cpu.get("affinity")) for cpu in cpus]
     return Node(
@@ -163,7 +164,7 @@ def _node(name: str, cpus: Sequence[Element], trouble: str | None) -> Node:
         numa=tuple(Numa(_numa(cpu) or 0, mask) for cpu, mask in zip(cpus, masks, strict=True)),
         cpu_model=_cpu_model(cpus[0]),
         cpu_count=sum(count_cpus(mask) for mask in masks) or None,
-        nvlink_known=known,
+        nvlink_known=lists_nvlink,
         complete=trouble is None,
         notes=tuple(notes),
     )
@@ -179,8 +180,8 @@ def _walk(element: Element, cpu: int, bridges: tuple[int, ...], pci: Element | N
         elif child.tag == "pci":
             # Nested <pci> elements are bridges, and the innermost one is the device.
             below = (*bridges, id(pci)) if pci is not None else bridges
-            found = list(_walk(child, cpu, below, child))
-            yield from found or [_End(child, cpu, below, child)]
+            inner = list(_walk(child, cpu, below, child))
+            yield from inner or [_End(child, cpu, below, child)]
 
 
 def _ordered(ends: list[_End]) -> list[_End]:
@@ -192,6 +193,7 @@ def _ordered(ends: list[_End]) -> list[_End]:
 
 
 def _device(number: int, end: _End, cpu: Element) -> Device:
+    """Return a GPU. A file without dev, sm or link attributes leaves them to the product of its PCI ID."""
     pci = end.pci if end.pci is not None else end.element
     sm, dev, numa = end.element.integer("sm"), end.element.integer("dev"), _numa(cpu)
     links = [child for child in end.element.children if child.tag == "nvlink"]
@@ -251,15 +253,15 @@ def _cpu_model(cpu: Element) -> str | None:
     return {"AuthenticAMD": "AMD"}.get(vendor) or (f"{vendor} {cpu.get('arch')}".strip() or None)
 
 
-def _pci_word(one: _End, other: _End) -> str:
+def _pci_word(source: _End, target: _End) -> str:
     """Return the link word of two endpoints from the PCI bridges above them, as NCCL computes its path types."""
-    if one is other:
+    if source is target:
         return "X"
-    if one.pci is not None and one.pci is other.pci:
+    if source.pci is not None and source.pci is target.pci:
         return "PIX"
-    if one.bridges and other.bridges and one.bridges[0] == other.bridges[0]:
-        return "PIX" if one.bridges == other.bridges else "PXB"
-    return "PHB" if one.cpu == other.cpu else "SYS"
+    if source.bridges and target.bridges and source.bridges[0] == target.bridges[0]:
+        return "PIX" if source.bridges == target.bridges else "PXB"
+    return "PHB" if source.cpu == target.cpu else "SYS"
 
 
 def _switch_links(device: Device) -> int:

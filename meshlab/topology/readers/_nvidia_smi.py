@@ -131,45 +131,56 @@ def read_nvidia_smi(text: TextSource, *, machine: int | str | None = None, devic
     product = None if device is None else find_product(device)
     clean = _ANSI.sub("", text)
     matrices = list(islice(_matrices(clean.splitlines()), _COUNTED if machine is None else None))
-    machines = [matrix for matrix in matrices if not matrix.is_p2p]
-    peers = [matrix for matrix in matrices if matrix.is_p2p]
     if not matrices:
         first = next((line.strip() for line in clean.splitlines() if line.strip()), "")
+        start = f"begins with {first[:60]!r}" if first else "is empty"
         raise ParseError(
-            "no output of nvidia-smi topo -m found: the text "
-            + (f"begins with {first[:60]!r}" if first else "is empty"),
+            f"no output of nvidia-smi topo -m found: the text {start}",
             hint="paste rows such as 'GPU0  X  NV18  NV18  0-55  0'",
         )
+    peers = [matrix for matrix in matrices if matrix.is_p2p]
+    machines = [matrix for matrix in matrices if not matrix.is_p2p]
     if not machines:
         return _cluster([_p2p_node(peers[0], product)], clean)
+    machines = _chosen(machines, machine, is_counted=len(matrices) < _COUNTED)
+    if len(machines) > 1:
+        return _cluster(_nodes(machines, product), clean)
+    p2p = next((peer for peer in peers if _n_gpus(peer) == _n_gpus(machines[0])), None)
+    node = _node("node0", machines[0], p2p, _legend(clean), product)
+    if _legend_hides_nvlink(clean) and not node.nvlinks.any():
+        node = replace(node, nvlink_known=False, notes=(*node.notes, HIDES_NVLINK))
+    return _cluster([node], clean)
+
+
+def _chosen(machines: list[_Matrix], machine: int | str | None, *, is_counted: bool) -> list[_Matrix]:
+    """Return the matrices of the chosen machine, or of all of them."""
     if machine is None and len(machines) > 1:
-        shown = ", ".join(f"{index}: line {m.first + 1}, {_n_gpus(m)} GPUs" for index, m in enumerate(machines[:5]))
+        first = ", ".join(f"{index}: line {m.first + 1}, {_n_gpus(m)} GPUs" for index, m in enumerate(machines[:5]))
+        count = f"{'' if is_counted else 'at least '}{len(machines)}"
         raise TopologyError(
-            f"the text contains {'at least ' * (len(matrices) == _COUNTED)}{len(machines)} machines ({shown}"
-            f"{', …' * (len(machines) > 5)})",
+            f"the text contains {count} machines ({first}{', …' * (len(machines) > 5)})",
             hint="choose one with machine=0, or pass machine='all' for a cluster of all machines",
         )
-    if machine != "all":
-        index = machine if isinstance(machine, int) else 0
-        if not 0 <= index < len(machines):
-            raise TopologyError(f"unknown machine {index}", hint=f"choose a number from 0 to {len(machines) - 1}")
-        machines = machines[index : index + 1]
-    if len(machines) == 1:
-        p2p = next((peer for peer in peers if _n_gpus(peer) == _n_gpus(machines[0])), None)
-        node = _node("node0", machines[0], p2p, _legend(clean), product)
-        if _legend_hides_nvlink(clean) and not node.nvlinks.any():
-            node = replace(node, nvlink_known=False, notes=(*node.notes, HIDES_NVLINK))
-        return _cluster([node], clean)
+    if machine == "all":
+        return machines
+    index = machine if isinstance(machine, int) else 0
+    if not 0 <= index < len(machines):
+        raise TopologyError(f"unknown machine {index}", hint=f"choose a number from 0 to {len(machines) - 1}")
+    return machines[index : index + 1]
+
+
+def _nodes(machines: Sequence[_Matrix], product: Product | None) -> list[Node]:
+    """Return the hosts of several matrices."""
     # A paste of thousands of identical hosts: equal lines were parsed to the same row object, so hosts are compared by
     # the identity of their rows.
-    made: dict[tuple[object, ...], Node] = {}
+    node_of: dict[tuple[object, ...], Node] = {}
     nodes: list[Node] = []
     for matrix in machines:
         key = (matrix.header, *map(id, matrix.rows.values()))
-        if key not in made:
-            made[key] = _node(f"node{len(nodes)}", matrix, None, {}, product)
-        nodes.append(made[key])
-    return _cluster(nodes, clean)
+        if key not in node_of:
+            node_of[key] = _node(f"node{len(nodes)}", matrix, None, {}, product)
+        nodes.append(node_of[key])
+    return nodes
 
 
 def _legend_hides_nvlink(text: str) -> bool:
@@ -196,17 +207,18 @@ _MOST_ROWS = 50_000
 
 
 def _matrices(lines: Sequence[str]) -> Iterator[_Matrix]:
+    """Iterate over the matrices of a text: a header, which may be wrapped or missing, and rows up to the next one."""
     matrix: _Matrix | None = None
-    known: dict[tuple[str, str], _Row | None] = {}
+    rows: dict[tuple[str, str], _Row | None] = {}  # equal lines become one object
     n_rows = 0
     for number, line in enumerate(lines):
         if not line or line.isspace():
             continue
         line = line[:_LONGEST]
         header = "" if matrix is None else matrix.header
-        if (line, header) not in known:
-            known[line, header] = _row(line, header)
-        row = known[line, header]
+        if (line, header) not in rows:
+            rows[line, header] = _row(line, header)
+        row = rows[line, header]
         if row is not None:
             n_rows += 1
             if n_rows > _MOST_ROWS:
@@ -291,9 +303,8 @@ def _columns(matrix: _Matrix) -> tuple[list[str], list[str]]:
         gpus = [f"GPU{number}" for number in range(min(count, width) if width else count)]
     missing = width - len(gpus) - len(nics)
     if missing > 0:
-        nics = (
-            nic_rows if len(nic_rows) == len(nics) + missing else nics + [f"NIC{len(nics) + k}" for k in range(missing)]
-        )
+        numbered = nics + [f"NIC{len(nics) + k}" for k in range(missing)]
+        nics = nic_rows if len(nic_rows) == len(numbered) else numbered
     if len(gpus) + len(nics) > _LARGEST:
         raise ParseError(
             f"the matrix has {len(gpus) + len(nics):,} columns, but a host can have at most {_LARGEST:,}",
@@ -303,6 +314,7 @@ def _columns(matrix: _Matrix) -> tuple[list[str], list[str]]:
 
 
 def _node(name: str, matrix: _Matrix, p2p: _Matrix | None, legend: dict[str, str], product: Product | None) -> Node:
+    """Return the host of a matrix. Cells that the text does not have are unknown."""
     gpus, nics = _columns(matrix)
     ends = [*gpus, *nics]
     words: list[list[str]] = []
@@ -344,7 +356,8 @@ def _node(name: str, matrix: _Matrix, p2p: _Matrix | None, legend: dict[str, str
 def _shortened(state: str, names: list[str]) -> list[str]:
     if not names:
         return []
-    return [f"{state} {', '.join(names[:4])}{f' and {len(names) - 4} more' if len(names) > 4 else ''}"]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return [f"{state} {', '.join(names[:4])}{more}"]
 
 
 def _device(number: int, product: Product | None, numa: str | None, cpus: str | None) -> Device:
@@ -361,19 +374,19 @@ def _affinities(row: _Row, header: str) -> tuple[str | None, str | None]:
     if "\t" in row.rest:
         values = [cell.strip() for cell in row.rest.split("\t")[1:]]
     else:
-        found = list(re.finditer(r"[^\s|]+", _separated(row.rest, len(columns))))
-        if len(found) >= len(columns) or not header:
-            values = [match[0] for match in found]
+        matches = list(re.finditer(r"[^\s|]+", _separated(row.rest, len(columns))))
+        if len(matches) >= len(columns) or not header:
+            values = [match[0] for match in matches]
         else:
             values = [""] * len(columns)
             starts = [header.find(name) for name in columns]
-            for match in found:
+            for match in matches:
                 position = row.end + match.start()
                 nearest = min(range(len(columns)), key=lambda k: abs(starts[k] - position))
                 values[nearest] = match[0]
     by_name = dict(zip(columns, values, strict=False))
-    known = {name: value for name, value in by_name.items() if value and value != "N/A"}
-    return known.get("CPU Affinity"), known.get("NUMA Affinity")
+    cpus, numa = (by_name.get(name) for name in _AFFINITIES[:2])
+    return None if cpus in ("", "N/A") else cpus, None if numa in ("", "N/A") else numa
 
 
 def _separated(rest: str, n: int) -> str:
@@ -389,8 +402,8 @@ def _separated(rest: str, n: int) -> str:
     ranges = [tuple(map(whole, part.split("-"))) for part in match[1].split(",")]
     sizes = {last - first for first, last in ranges[:-1]}
     first, last = ranges[-1][0], str(ranges[-1][1])
-    # With two threads per core, all ranges of a NUMA node have one size, which tells its last number from the digits of
-    # the next column. A single range has no such evidence.
+    # With two threads per core, all ranges of a NUMA node have one size, which shows where the digits of the next
+    # column begin. A single range has no such evidence.
     if len(sizes) != 1 or whole(last) - first in sizes:
         return rest
     for digits in (1, 2):

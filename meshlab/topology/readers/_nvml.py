@@ -130,16 +130,9 @@ def read_host(root: str = "/") -> dict[str, Any]:
 
 
 def sample() -> list[dict[str, Any]]:
-    """Return the live readings, one dict per GPU. The list is empty without GPUs.
-
-    The readings are utilisation, memory, temperature, power and clocks, ``throttle`` (the reasons for reduced clocks),
-    and the counters ``ecc_corrected``, ``ecc_uncorrected`` and ``nvlink_errors`` since the driver was loaded.
-
-    Examples
-    --------
-    >>> isinstance(sample(), list)
-    True
-    """
+    """Return the live readings, one dict per GPU. The list is empty without GPUs."""
+    # Utilisation, memory, temperature, power, clocks, the reasons for reduced clocks as `throttle`, and counters of
+    # errors since the driver was loaded.
     nvml, _ = _start()
     if nvml is None:
         return []
@@ -158,29 +151,19 @@ def sample() -> list[dict[str, Any]]:
 
 
 class LiveReader:
-    """Reads all GPUs again and again, with their traffic since the last reading.
-
-    NVML stays open, because opening it takes longer than all readings. Without GPUs there are no readings.
-    """
+    """Repeated readings of all GPUs, with their traffic since the last one. Without GPUs there are none."""
 
     def __init__(self) -> None:
+        # NVML stays open, because opening it takes longer than all readings.
         self._nvml, _ = _start()
         self._counted: dict[int, tuple[float, int, int]] = {}
 
     def read(self) -> list[dict[str, Any]]:
-        """Return one dict per GPU.
-
-        Returns
-        -------
-        list of dict
-            The readings of `sample` without error counters, and ``name``, ``power_limit_w``, ``clock_sm_max_mhz``,
-            ``nvlink_tx_gbs``, ``nvlink_rx_gbs``, ``pcie_tx_gbs`` and ``pcie_rx_gbs``. A reading that the driver rejects
-            is missing.
-        """
+        """Return the readings of `sample` per GPU without error counters, but with names, limits and GB/s."""
         if self._nvml is None:
             return []
         nvml = self._nvml
-        found = []
+        readings = []
         for index in range(_Queries(nvml).query("count", "nvmlDeviceGetCount") or 0):
             queries = _Queries(nvml)
             handle = queries.query("handle", "nvmlDeviceGetHandleByIndex", index)
@@ -194,20 +177,20 @@ class LiveReader:
                     name = f"pcie_{direction}_gbs"
                     queries.set(name, "nvmlDeviceGetPcieThroughput", handle, counter, then=lambda kb_s: kb_s / 1e6)
                 self._read_nvlink(queries, handle, index)
-            found.append({"id": index, **queries.fields})
-        return found
+            readings.append({"id": index, **queries.fields})
+        return readings
 
     def _read_nvlink(self, queries: _Queries, handle: Any, index: int) -> None:
         """Compute the rates from counters, which never decrease."""
-        now = time.monotonic()
+        time_s = time.monotonic()
         counts = queries.query("nvlink", "nvmlDeviceGetFieldValues", handle, _NVLINK_FIELDS, then=_nvlink_counts)
         if counts is None:
             return
         before = self._counted.get(index)
-        self._counted[index] = (now, *counts)
-        if before is not None and now > before[0]:
+        self._counted[index] = (time_s, *counts)
+        if before is not None and time_s > before[0]:
             for name, count, earlier in zip(("tx", "rx"), counts, before[1:], strict=True):
-                queries.fields[f"nvlink_{name}_gbs"] = max(count - earlier, 0) * 1024 / (now - before[0]) / 1e9
+                queries.fields[f"nvlink_{name}_gbs"] = max(count - earlier, 0) * 1024 / (time_s - before[0]) / 1e9
 
 
 _ALL_LINKS = 0xFFFFFFFF
@@ -219,13 +202,11 @@ _NVLINK_FIELDS = [(field, link) for link in (_ALL_LINKS, *range(_MOST_LINKS)) fo
 def _nvlink_counts(values: Any) -> tuple[int, int] | None:
     """Return the sent and the received data of all links in KiB, or None if the GPU does not count them."""
     counted = [int(value.value.ullVal) if value.nvmlReturn == 0 else None for value in values]
-    # Not every driver has the sum over all links.
-    both = [counted[side] for side in (0, 1)]
-    if None in both:
-        both = [
-            sum(found) if (found := [c for c in counted[2 + side :: 2] if c is not None]) else None for side in (0, 1)
-        ]
-    return None if both[0] is None or both[1] is None else (both[0], both[1])
+    totals = counted[:2]
+    if None in totals:  # not every driver has the sum over all links
+        sides = [[count for count in counted[2 + side :: 2] if count is not None] for side in (0, 1)]
+        totals = [sum(counts) if counts else None for counts in sides]
+    return None if totals[0] is None or totals[1] is None else (totals[0], totals[1])
 
 
 def _start() -> tuple[ModuleType | None, str]:
@@ -245,9 +226,7 @@ def read_devices(nvml: ModuleType) -> tuple[list[dict[str, Any]], list[list[str]
     system = _Queries(nvml)
     count = system.query("count", "nvmlDeviceGetCount") or 0
     driver = system.query("driver_version", "nvmlSystemGetDriverVersion", then=_decode)
-    cuda = system.query(
-        "cuda_version", "nvmlSystemGetCudaDriverVersion", then=lambda v: f"{v // 1000}.{v % 1000 // 10}"
-    )
+    cuda = system.query("cuda_version", "nvmlSystemGetCudaDriverVersion", then=_cuda_text)
     devices: list[dict[str, Any]] = []
     handles: list[Any] = []
     for index in range(count):
@@ -268,6 +247,7 @@ def read_devices(nvml: ModuleType) -> tuple[list[dict[str, Any]], list[list[str]
 
 
 def _read_device(queries: _Queries, handle: Any) -> None:
+    """Query the constant facts of a GPU, then its live readings, partitions and links."""
     nvml = queries.nvml
     queries.set("name", "nvmlDeviceGetName", handle, then=_decode)
     queries.set("uuid", "nvmlDeviceGetUUID", handle, then=_decode)
@@ -305,6 +285,7 @@ def _read_live(queries: _Queries, handle: Any) -> None:
 
 
 def _read_counters(queries: _Queries, handle: Any) -> None:
+    """Query the reasons for reduced clocks, and the counters of errors."""
     queries.set("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons", handle, then=_throttle_text)
     queries.set("ecc_corrected", "nvmlDeviceGetTotalEccErrors", handle, 0, 0)
     queries.set("ecc_uncorrected", "nvmlDeviceGetTotalEccErrors", handle, 1, 0)
@@ -321,11 +302,16 @@ def _read_counters(queries: _Queries, handle: Any) -> None:
         queries.fields["nvlink_errors"] = sum(counts)
 
 
+def _cuda_text(version: int) -> str:
+    return f"{version // 1000}.{version % 1000 // 10}"
+
+
 def _throttle_text(bits: int) -> str:
     return ", ".join(word for bit, word in _THROTTLES.items() if bits & bit)
 
 
 def _read_mig(queries: _Queries, handle: Any) -> None:
+    """Query the MIG partitions of a GPU."""
     mode = queries.query("mig", "nvmlDeviceGetMigMode", handle)
     if mode is None:
         # A GPU without MIG reports "not supported". MIG is then off, not unknown.
@@ -347,6 +333,7 @@ def _read_mig(queries: _Queries, handle: Any) -> None:
 
 
 def _read_nvlinks(queries: _Queries, handle: Any) -> None:
+    """Query the state and the remote endpoint of every NVLink."""
     remotes: Counter[tuple[str, str]] = Counter()
     up = 0
     for link in range(getattr(queries.nvml, "NVML_NVLINK_MAX_LINKS", 18)):
@@ -366,6 +353,8 @@ def _read_nvlinks(queries: _Queries, handle: Any) -> None:
 
 
 def _read_fabric(queries: _Queries, handle: Any) -> None:
+    """Query the NVLink fabric that a GPU has joined."""
+
     # NVML fills a structure of the caller, whose class is an attribute of pynvml like the functions.
     def read(nvml_struct: Any) -> Any:
         queries.nvml.nvmlDeviceGetGpuFabricInfoV(handle, ctypes.byref(nvml_struct))

@@ -17,8 +17,9 @@ from meshlab.base._documents import LimitError
 from meshlab.base._errors import ParseError, TopologyError
 from meshlab.base._files import TextSource, text_of
 from meshlab.base._numerals import whole
-from meshlab.topology.model._cluster import Cluster, Ints, Level
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
+from meshlab.topology.model._levels import Ints, Level
 from meshlab.topology.model._presets import find_preset
 from meshlab.topology.readers._hostlists import MOST_HOSTS, expand_hosts
 
@@ -176,7 +177,8 @@ class _Parsed:
     def _count(self) -> None:
         self.n_definitions += 1
         if self.n_definitions > _MOST_SWITCHES:
-            raise _too_many("switches or blocks")
+            message = f"the Slurm topology defines more than {_MOST_SWITCHES:,} switches or blocks"
+            raise LimitError(message, hint="pass the file of one cluster")
 
     def note(self, text: str) -> None:
         """Add a note, up to a maximum number of notes."""
@@ -187,6 +189,7 @@ class _Parsed:
 
 
 def _read_conf(text: str) -> _Parsed:
+    """Return the contents of a topology.conf. As in Slurm, a backslash continues a line, and keys have any case."""
     parsed = _Parsed()
     joined = text.replace("\\\r\n", " ").replace("\\\n", " ") if "\\" in text else text
     for number, line in enumerate(joined.splitlines(), 1):
@@ -206,12 +209,6 @@ def _read_conf(text: str) -> _Parsed:
     return parsed
 
 
-def _too_many(what: str) -> LimitError:
-    return LimitError(
-        f"the Slurm topology defines more than {_MOST_SWITCHES:,} {what}", hint="pass the file of one cluster"
-    )
-
-
 def _sizes(values: Sequence[object]) -> list[int]:
     try:
         return sorted(whole(str(value)) for value in values)
@@ -221,25 +218,26 @@ def _sizes(values: Sequence[object]) -> list[int]:
         ) from None
 
 
-def _read_yaml(text: str, wanted: str | None) -> _Parsed:
+def _read_yaml(text: str, name: str | None) -> _Parsed:
+    """Return the contents of the topology with a name, or of the default one."""
     document = _load_yaml(text)
     entries = document if isinstance(document, list) else []
-    found = [item for item in entries if isinstance(item, dict) and "topology" in item]
-    if not found:
+    topologies = [item for item in entries if isinstance(item, dict) and "topology" in item]
+    if not topologies:
         raise ParseError("topology.yaml must be a list", hint="start each topology with '- topology: NAME'")
-    if wanted is not None:
-        named = [item for item in found if item["topology"] == wanted]
+    if name is not None:
+        named = [item for item in topologies if item["topology"] == name]
         if not named:
             raise TopologyError(
-                f"unknown topology {wanted!r}",
-                hint=f"choose one of {', '.join(str(item['topology']) for item in found)}",
+                f"unknown topology {name!r}",
+                hint=f"choose one of {', '.join(str(item['topology']) for item in topologies)}",
             )
         chosen = named[0]
     else:
-        chosen = next((item for item in found if _is_true(item.get("cluster_default"))), found[0])
+        chosen = next((item for item in topologies if _is_true(item.get("cluster_default"))), topologies[0])
     parsed = _Parsed()
-    if len(found) > 1:
-        others = ", ".join(str(item["topology"]) for item in found if item is not chosen)
+    if len(topologies) > 1:
+        others = ", ".join(str(item["topology"]) for item in topologies if item is not chosen)
         parsed.note(f"topology {chosen['topology']} was read; the file also has {others}")
     for switch in _items(chosen, "tree", "switches"):
         parsed.add_switch(str(switch.get("switch")), str(switch.get("nodes") or ""), str(switch.get("children") or ""))
@@ -268,12 +266,10 @@ def _items(chosen: Mapping[str, Any], kind: str, name: str) -> list[dict[str, An
 
 
 def _load_yaml(text: str) -> Any:
-    """Return one YAML document as lists, dicts and strings, from the events of PyYAML's safe parser.
-
-    `yaml.safe_load` is not used, for three reasons. It follows YAML 1.1, in which the names 007, 1e3 and no are numbers
-    and booleans. It expands aliases, so that a few lines can fill the memory. It silently keeps the last of two equal
-    keys. It also takes four times as long.
-    """
+    """Return one YAML document as lists, dicts and strings, from the events of PyYAML's safe parser."""
+    # `yaml.safe_load` is not used, for three reasons. It follows YAML 1.1, in which the names 007, 1e3 and no are
+    # numbers and booleans. It expands aliases, so that a few lines can fill the memory. It silently keeps the last of
+    # two equal keys. It also takes four times as long.
     document: list[Any] = []
     open_items: list[Any] = [document]  # the lists and dicts around the current event
     open_keys: list[str | None] = [None]  # for each of them, the key whose value comes next
@@ -353,6 +349,7 @@ def _yaml_error(message: str, hint: str, source: Any, text: str) -> ParseError:
 
 
 def _tree(parsed: _Parsed) -> tuple[list[str], list[Level]]:
+    """Return the hosts below all switches, and a level for each tier of switches."""
     parents: dict[str, str] = {}
     n_children = 0
     for name, (_, switches) in parsed.switches.items():
@@ -420,6 +417,7 @@ def _tier(tier: int) -> str:
 
 
 def _blocks(parsed: _Parsed) -> tuple[list[str], list[Level]]:
+    """Return the hosts of all blocks, and a level for blocks and for each larger block size."""
     block_of: dict[str, str] = {}
     of_host: list[int] = []
     empty = []
@@ -436,8 +434,8 @@ def _blocks(parsed: _Parsed) -> tuple[list[str], list[Level]]:
         if len(of_host) > MOST_HOSTS:
             raise ParseError(f"the topology names more than {MOST_HOSTS:,} hosts", hint="check its ranges")
     if empty:
-        shown = f"{', '.join(empty[:4])}{', …' * (len(empty) > 4)}"
-        parsed.note(f"{len(empty)} block{'s have' if len(empty) > 1 else ' has'} no hosts yet: {shown}")
+        names = f"{', '.join(empty[:4])}{', …' * (len(empty) > 4)}"
+        parsed.note(f"{len(empty)} block{'s have' if len(empty) > 1 else ' has'} no hosts yet: {names}")
     numbers = np.array(of_host, dtype=np.int32)
     levels = [Level("block", _compact(numbers))]
     base = parsed.sizes[0] if parsed.sizes else 0

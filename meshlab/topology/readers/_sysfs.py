@@ -19,13 +19,7 @@ _BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 
 
 def normal_bus_id(text: str) -> str:
-    """Return a PCI bus ID in the format of Linux: lower case, with a domain of four digits.
-
-    Examples
-    --------
-    >>> normal_bus_id("00000000:0F:00.0")
-    '0000:0f:00.0'
-    """
+    """Return a PCI bus ID in the format of Linux: lower case, with a domain of four digits."""
     # NVML pads the domain to eight digits, nvidia-smi prints upper case.
     domain, _, rest = text.strip().lower().partition(":")
     return f"{whole(domain, 16):04x}:{rest}" if _BUS_ID.fullmatch(text.strip().lower()) else text.strip().lower()
@@ -115,8 +109,8 @@ def _numa(device: Path) -> str | None:
 def _bus_id_of(device: Path) -> str | None:
     if not device.exists():
         return None
-    found = [part for part in Path(os.path.realpath(device)).parts if _BUS_ID.fullmatch(part)]
-    return found[-1] if found else None
+    bus_ids = [part for part in Path(os.path.realpath(device)).parts if _BUS_ID.fullmatch(part)]
+    return bus_ids[-1] if bus_ids else None
 
 
 def pci_path(bus_id: str | None, root: Path = Path("/")) -> tuple[str, ...]:
@@ -130,25 +124,17 @@ def pci_path(bus_id: str | None, root: Path = Path("/")) -> tuple[str, ...]:
     return parts[start:]
 
 
-def pci_word(one: Sequence[str], other: Sequence[str], numas: tuple[str | None, str | None]) -> str:
-    """Return the link word between two PCI devices, from their paths and NUMA nodes.
-
-    Examples
-    --------
-    >>> switch = ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
-    >>> gpu, nic = (*switch, "0000:02:00.0", "0000:03:00.0"), (*switch, "0000:02:01.0", "0000:04:00.0")
-    >>> pci_word(gpu, nic, ("0", "0")), pci_word(gpu, ("pci0000:80", "0000:81:00.0"), ("0", "1"))
-    ('PIX', 'SYS')
-    """
-    if not one or not other:
+def pci_word(source: Sequence[str], target: Sequence[str], numas: tuple[str | None, str | None]) -> str:
+    """Return the link word between two PCI devices, from their paths and NUMA nodes."""
+    if not source or not target:
         return UNKNOWN if None in numas or numas[0] == numas[1] else "SYS"
     common = 0
-    while common < min(len(one), len(other)) and one[common] == other[common]:
+    while common < min(len(source), len(target)) and source[common] == target[common]:
         common += 1
     if common >= 2:
         # A switch consists of an upstream port and one downstream port per device. So two devices of one switch share
         # all but the downstream port and the device itself.
-        return "PIX" if max(len(one), len(other)) - common <= 2 else "PXB"
+        return "PIX" if max(len(source), len(target)) - common <= 2 else "PXB"
     if common == 1:
         return "PHB"
     return "NODE" if numas[0] == numas[1] and numas[0] is not None else "SYS"

@@ -66,30 +66,7 @@ class _Builder:
 
 
 def read_document(text: str, roots: tuple[str, ...], machine: int | None = None) -> tuple[Element, str | None]:
-    """Parse one document of a text.
-
-    Parameters
-    ----------
-    text : str
-        The text. It may contain other lines before and after the document.
-    roots : tuple of str
-        Possible tags of the root element.
-    machine : int, optional
-        Index of the document, counted from 0, if the text contains several.
-
-    Returns
-    -------
-    tuple of Element and str
-        The root, and a description of the error that ended the document; None if it is complete.
-
-    Raises
-    ------
-    ParseError
-        If the text contains no document.
-        If it declares a document type or entities, or is too large.
-        If the root element cannot be read.
-    TopologyError
-        If the text contains several documents and `machine` is not given.
+    """Parse one document of a text that may contain other lines. Return its root, and the error that ended it or None.
 
     Examples
     --------
@@ -128,6 +105,7 @@ def read_document(text: str, roots: tuple[str, ...], machine: int | None = None)
 
 
 def _parse(text: str, lines_before: int) -> tuple[Element, str | None]:
+    """Parse one document, and keep the elements before an error."""
     from defusedxml import DefusedXmlException
     from defusedxml.expatreader import create_parser
 

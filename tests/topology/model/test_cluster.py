@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 from meshlab.base._errors import TopologyError
-from meshlab.topology.model._cluster import Cluster, Level
+from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Node
+from meshlab.topology.model._levels import Level
 from meshlab.topology.model._presets import PRESETS, preset
 from meshlab.topology.model._products import find_product, peak_tflops, product_of_pci
 
@@ -38,6 +39,7 @@ def test_large_cluster_has_no_object_per_gpu() -> None:
     assert len(cluster.templates) == 1
     assert len(cluster.devices) == 16384
     assert cluster.devices[-1].node == "node2047"
+    assert [device.id for device in cluster.devices[6:9]] == [6, 7, 0]
     assert sys.getsizeof(pickle.dumps(cluster)) < 100_000
 
 
@@ -205,7 +207,7 @@ def test_invalid_presets_are_explained(arguments: dict[str, object], message: st
         ("NVIDIA A100-SXM4-80GB", 312), ("NVIDIA RTX A1000", None), ("Tesla V100-PCIE-16GB", 112), ("V100 SXM2", 125),
         ("NVIDIA GB200", 2500), ("NVIDIA B200", 2250), ("NVIDIA L40S", 362), ("NVIDIA L4", 121), ("NVIDIA L40", None),
     ],
-)  # fmt: skip
+)  # fmt: skip  # a table
 def test_the_peak_follows_from_the_name_that_a_driver_prints(name: str, peak: float | None) -> None:
     found = peak_tflops(name)
     assert math.isnan(found) if peak is None else found == peak

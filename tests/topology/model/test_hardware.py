@@ -72,7 +72,7 @@ def test_bandwidths_are_those_of_nccl() -> None:
     assert h100.gbs[1, 2] == 48  # PCIe 5 x16
     assert h100.gbs[0, 2] == 22  # between two Sapphire Rapids sockets
     assert math.isnan(nvlink_gbs((3, 5)))
-    assert pcie_gbs(3) == 12
+    assert (pcie_gbs(3), pcie_gbs(4, 8), pcie_gbs(5)) == (12, 12, 48)
     assert math.isnan(pcie_gbs(None))
 
 

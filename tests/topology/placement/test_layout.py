@@ -17,7 +17,8 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._errors import TopologyError
-from meshlab.topology.model._cluster import Cluster, Level
+from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import Level
 from meshlab.topology.placement._layout import fit, layout, locate, look_at
 from meshlab.topology.placement._rank_map import Floats
 from meshlab.topology.placement._route import route
@@ -157,9 +158,8 @@ def test_python_and_javascript_place_everything_in_the_same_way(
                 assert their[2:6] == pytest.approx(box, abs=0.5)
             for group, their in zip(groups_of(scene), other["routes"], strict=True):
                 found = route(scene, mine, np.array(group, dtype=np.int32), climbs=True)
-                assert [found.nics.tolist(), found.leaves.tolist(), found.pods.tolist()] == [
-                    their["nics"], their["leaves"], their["pods"]
-                ]  # fmt: skip
+                for name in ("nics", "leaves", "pods"):
+                    assert getattr(found, name).tolist() == their[name]
                 assert canonical([(one.kind, one.points.tolist()) for one in found.stretches]) == canonical(
                     [(one["kind"], one["points"]) for one in their["stretches"]]
                 )

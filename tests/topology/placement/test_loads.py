@@ -31,7 +31,7 @@ MACHINES = {name: 18 if name == "gb200-nvl72" else 4 for name in ml.topology.PRE
 MESHES = [
     "dp=-1, tp=8", "dp=-1, tp=4", "dp=-1, tp=2", "pp=4, dp=-1, tp=2", "pp=2, dp=-1, tp=4", "dp=2, cp=2, tp=-1",
     "tp=8, dp=-1", "tp=4, dp=-1", "tp=-1", "pp=4, tp=-1", "dp=-1, ep=4", "ep=2, dp=-1",
-]  # fmt: skip
+]  # fmt: skip  # a line for each mesh would hide the kinds
 Sums = dict[tuple[str, int], float]
 Uses = dict[tuple[str, int], set[int]]
 
@@ -336,6 +336,12 @@ def test_every_algorithm_has_flows_for_its_collectives() -> None:
             assert bytes_of(algorithm, collective, "dp=4, tp=8", "tp" if algorithm == "nvls" else "dp", 4)
 
 
+def test_nvswitch_reduces_the_bytes_of_a_rank() -> None:
+    placement = place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
+    volumes = [link_loads(placement, "tp", algorithm=name).volume_bytes / 2**20 for name in ("ring", "nvls")]
+    assert volumes == [2 * 7 / 8 * 256, 9 / 8 * 256]
+
+
 def test_a_chunk_of_pat_goes_farther_than_in_a_ring() -> None:
     """Through the exit of two of four hosts: a ring sends 3 of 4 chunks, PAT 2 for one host and 1 for both."""
     cluster = ml.preset("tapered-h100", nodes=4, nodes_per_leaf=2, rails=8)
@@ -363,7 +369,7 @@ def test_groups_may_differ_in_their_algorithm() -> None:
 
 def findings_of(text: str, cluster: ml.Cluster) -> list[tuple[str, str, str]]:
     placement = place(text, cluster)
-    found = find_places(placement, [loads(placement, axis) for axis in placement.mesh.axis_names])
+    found = find_places([loads(placement, axis) for axis in placement.mesh.axis_names])
     scene = scene_of(cluster)
     for finding in found:
         assert finding.place == "all" or locate(scene, finding.place)
@@ -396,7 +402,7 @@ def test_a_group_that_changes_rails_climbs_above_the_leaf_switches() -> None:
     assert leaf is not None
     assert leaf.bytes.any()
     assert ("▲", "changes rails, so it climbs above the leaf switches") in [
-        (finding.mark, finding.text.removeprefix("tp: ")) for finding in find_places(placement, [found])
+        (finding.mark, finding.text.removeprefix("tp: ")) for finding in find_places([found])
     ]
     assert not loads(placement, "dp").climbs.any()
 
