@@ -82,7 +82,7 @@ def read_options(arguments: Sequence[str]) -> CommandOptions:
     >>> read_options(["-R"]).local_register is None
     True
     """
-    found: dict[str, int | None] = {}
+    options: dict[str, int | None] = {}
     rest = list(arguments)
     while rest:
         token = rest.pop(0)
@@ -90,10 +90,10 @@ def read_options(arguments: Sequence[str]) -> CommandOptions:
             break
         if token.startswith("--"):
             name, has_value, value = token[2:].partition("=")
-            known = [one for one in _LONG if one == name] or [one for one in _LONG if one.startswith(name)]
-            if len(known) != 1:
+            matches = [name] if name in _LONG else [option for option in _LONG if option.startswith(name)]
+            if len(matches) != 1:
                 continue
-            letter = _LONG[known[0]]
+            letter = _LONG[matches[0]]
         elif token.startswith("-") and len(token) > 1:
             letter, value = token[1], token[2:]
             has_value = value
@@ -104,8 +104,8 @@ def read_options(arguments: Sequence[str]) -> CommandOptions:
         if not has_value:
             value = rest.pop(0) if rest else ""
         if letter in _FIELDS:
-            found[_FIELDS[letter]] = _number(value)
-    return _DEFAULTS._replace(**found)
+            options[_FIELDS[letter]] = _number(value)
+    return _DEFAULTS._replace(**options)
 
 
 def options_in_line(line: str) -> CommandOptions:

@@ -101,8 +101,8 @@ def find_program(line: str) -> str | None:
     >>> find_program("$ srun -n 8 ./build/all_reduce_perf -b 8 -e 1G"), find_program("cc -c all_reduce_perf.o")
     ('all_reduce', None)
     """
-    found = set(_PROGRAM.findall(line)) | set(_WRAPPER.findall(line))
-    return found.pop() if len(found) == 1 else None
+    programs = set(_PROGRAM.findall(line)) | set(_WRAPPER.findall(line))
+    return programs.pop() if len(programs) == 1 else None
 
 
 def infer_collective(
@@ -178,18 +178,18 @@ class Evidence:
 def evidence_of(table: LogTable) -> Evidence:
     """Return the properties of a table that depend on the collective."""
     sizes, op, root = table.size_bytes.tolist(), table.op, table.root.tolist()
-    used = [index for index, size in enumerate(sizes) if size > 0]
+    rows = [index for index, size in enumerate(sizes) if size > 0]
     last = table.values[..., 3].tolist()
     checked = [any(half[placement] == half[placement] for half in last) for placement in (0, 1)]
     both = checked[0] and bool(table.present[:, 1].any())
     # The rows of a table are consistent with each other already, so a few of them are enough.
-    few = used[-_FEW:]
+    few = rows[-_FEW:]
     times = {ranks_in_size(sizes[index], int(table.count[index]), table.type[index]) for index in few} - {0}
     n = next(iter(times)) if len(times) == 1 else 0
     return Evidence(
-        bool(used),
-        any(op[index] for index in used),
-        any(root[index] >= 0 for index in used),
+        bool(rows),
+        any(op[index] for index in rows),
+        any(root[index] >= 0 for index in rows),
         checked[1] if both else None,
         None if table.counted else table.op_column,
         times.pop() if len(times) == 1 and -1 not in times else None,
@@ -203,8 +203,8 @@ def _share_of_rate(table: LogTable, rows: Sequence[int], share: float) -> bool:
     time, algbw = table.values[rows, :, 0], table.values[rows, :, 1]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = algbw * 1e3 * time / table.size_bytes[rows][:, None]
-    known = np.isfinite(ratio) & (algbw >= 1)
-    return bool(known.any() and (np.abs(ratio[known] / share - 1) < 0.02).all())
+    is_usable = np.isfinite(ratio) & (algbw >= 1)
+    return bool(is_usable.any() and (np.abs(ratio[is_usable] / share - 1) < 0.02).all())
 
 
 def _matches(evidence: Evidence, n_ranks: int | None, signature: _Signature) -> bool:
@@ -363,9 +363,9 @@ def make_section(
 
 
 def _copies_text(copies: int, n_ranks: int | None) -> str:
-    each = "" if n_ranks is None else f", each with {n_ranks} rank{'s' * (n_ranks != 1)} of its own"
+    ranks = "" if n_ranks is None else f", each with {n_ranks} rank{'s' * (n_ranks != 1)} of its own"
     return (
-        f"{copies} copies of the test ran beside each other{each}, instead of one run: nccl-tests was built without "
+        f"{copies} copies of the test ran beside each other{ranks}, instead of one run: nccl-tests was built without "
         "MPI, or was started by another MPI's launcher; build it with make clean && make MPI=1 MPI_HOME=…, and start "
         "it with that MPI's mpirun"
     )

@@ -132,16 +132,16 @@ def _complete_part(text: str, file: str | None) -> dict[str, Any] | None:
 
 def _entries(text: str, at: int) -> list[dict[str, Any]]:
     """Return all complete results from a position on."""
-    found = []
+    results = []
     while match := _ENTRY.search(text, at):
         at = match.end()
         try:
             result, at = decode_json(text, match.start())
         except ParseError:
             continue
-        found.append(result)
-        _check_results(len(found), text, None)
-    return found
+        results.append(result)
+        _check_results(len(results), text, None)
+    return results
 
 
 def _read_lines(text: str, file: str | None) -> Iterator[Section]:
@@ -253,7 +253,7 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
     table, dropped = _table(results)
     args = _list(document.get("args"))
     program = _PROGRAM.fullmatch(PurePosixPath(str(args[0])).name) if args else None
-    options = read_options([str(one) for one in args[1:]]) if args else CommandOptions()
+    options = read_options([str(argument) for argument in args[1:]]) if args else CommandOptions()
     preamble = Preamble(
         program=program[1] if program is not None else None,
         tool="nccl-tests",
@@ -313,8 +313,8 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
     n_read = len(results)
     timings = {key: [_timing(result.get(key)) for result in results] for key in _PLACEMENTS}
     good = [
-        whole_or_none(result.get("size")) is not None and (one, other) != (None, None)
-        for result, one, other in zip(results, *timings.values(), strict=True)
+        whole_or_none(result.get("size")) is not None and (out_of_place, in_place) != (None, None)
+        for result, out_of_place, in_place in zip(results, *timings.values(), strict=True)
     ]
     results[:] = [result for result, is_good in zip(results, good, strict=True) if is_good]
     n = len(results)

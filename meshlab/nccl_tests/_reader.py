@@ -104,11 +104,11 @@ def read(source: str | os.PathLike[str]) -> Log:
         return _read_text(name, blocks)
     path = path_of(source, hint="pass a log, or load the folder of a run with ml.Run.load()")
     if path is None:
-        shown = str(source)[:80]
+        excerpt = str(source)[:80]
         raise ParseError(
-            f"no nccl-tests output found: {shown!r} is neither a file nor text with a line break",
+            f"no nccl-tests output found: {excerpt!r} is neither a file nor text with a line break",
             hint="pass the path of a log, or its text",
-            text=shown,
+            text=excerpt,
         )
     with open_log(path) as file:
         start = file.read(_LONGEST_LINE)
@@ -158,8 +158,8 @@ def _lines(blocks: Iterator[str]) -> Iterator[list[str]]:
     tail, skipping = "", False
     for block in blocks:
         if skipping:
-            _, found, block = block.partition("\n")
-            if not found:
+            _, newline, block = block.partition("\n")
+            if not newline:
                 continue
             yield [_clean(tail)]
             tail, skipping = "", False
@@ -317,8 +317,8 @@ class LogReader:
                 ((program, options),) = self._programs.items()
             self._programs.clear()
             # A line that was printed twice, as by the shell and by the launcher, is one command.
-            known = options[0] if len(set(options)) == 1 else CommandOptions()
-            self._open = OpenSection(self.line, program, stage, known)
+            first = options[0] if len(set(options)) == 1 else CommandOptions()
+            self._open = OpenSection(self.line, program, stage, first)
             self._facts = self._open.facts
         self._open.stage = max(self._open.stage, stage)
         return self._open
@@ -407,16 +407,16 @@ class LogReader:
             texts = [likely]
         if section.fragment is not None and (
             self._continue_row(section, without_prefix(likely))
-            or self._extend_row(section, [one for text in texts for one in without_prefix(text)])
+            or self._extend_row(section, [rest for text in texts for rest in without_prefix(text)])
         ):
             self._n_pieces += 1
             return
-        found = beginnings_of_row(texts)
-        if all(len(text.split()) == 1 for text in found) and is_part_of_row(likely, likely.split()):
+        beginnings = beginnings_of_row(texts)
+        if all(len(text.split()) == 1 for text in beginnings) and is_part_of_row(likely, likely.split()):
             section.count_part(self.line)  # and not the beginning of a row
-        elif found and not section.rows.add_joined(beginnings_of_row([likely]), self.line, halves=False):
+        elif beginnings and not section.rows.add_joined(beginnings_of_row([likely]), self.line, halves=False):
             self._n_pieces += 1
-            self._keep_beginning(section, found)
+            self._keep_beginning(section, beginnings)
 
     def _read_after_message(self, section: OpenSection, raw: str, at: int) -> None:
         """Read a row, or a part of one, that follows a message without a line break."""
@@ -516,8 +516,8 @@ class LogReader:
         program, start = self._unfinished
         command = f"{start[:_LONGEST_COMMAND].rstrip(chr(92))} {raw.strip()}"
         self._unfinished = (program, command) if command.endswith("\\") else None
-        if known := self._programs.get(program):
-            known[-1] = options_in_line(command)
+        if command_options := self._programs.get(program):
+            command_options[-1] = options_in_line(command)
         return True
 
     def _read_detail(self, section: OpenSection, raw: str, tokens: list[str]) -> None:
@@ -570,16 +570,16 @@ class LogReader:
             section.printed["program"] = self.line
 
     def _read_settings(self, raw: str) -> None:
-        found = _SETTING.findall(raw)
+        settings = _SETTING.findall(raw)
         # A line that does not end with one of these was truncated, perhaps inside its last number.
-        if found and found[-1][0] not in _LAST_FIELDS:
-            found.pop()
-        is_same = self._open is not None and self._open.has_settings(found)
+        if settings and settings[-1][0] not in _LAST_FIELDS:
+            settings.pop()
+        is_same = self._open is not None and self._open.has_settings(settings)
         if is_same and self._is_copied("settings"):
             return
         section = self._enter(Stage.SET, new=self._open is None or self._open.stage >= Stage.SET)
         section.printed["settings"] = self.line
-        for name, value, kind in found:
+        for name, value, kind in settings:
             section.settings[_FIELDS[name]] = whole(value)
             if name == "step" and kind:
                 section.settings["step_kind"] = kind
@@ -675,18 +675,18 @@ class OpenSection:
         self.notes: list[Note] = []
         self.facts = FactCollector()
 
-    def has_settings(self, found: Sequence[tuple[str, str, str]]) -> bool:
+    def has_settings(self, settings: Sequence[tuple[str, str, str]]) -> bool:
         """Return whether all settings of a line are those of the run."""
-        return all(self.settings.get(_FIELDS[name]) == whole(value) for name, value, _ in found)
+        return all(self.settings.get(_FIELDS[name]) == whole(value) for name, value, _ in settings)
 
     @property
     def is_copied(self) -> bool:
         """Whether copies of the run print its preamble too."""
-        return bool(self.repeats) or any(len(found) > 1 for found in self.processes.values())
+        return bool(self.repeats) or any(len(ids) > 1 for ids in self.processes.values())
 
     def copies(self, table: LogTable | None = None) -> int:
         """Return the number of copies of the test that printed into the section, whose rows are in a table."""
-        listed = max((len(found) for found in self.processes.values()), default=1)
+        listed = max((len(ids) for ids in self.processes.values()), default=1)
         return max(listed, 1 + max(self.repeats.values(), default=0), repeated_rows(table or self.rows.table()[0]))
 
     def drop_fragment(self) -> None:

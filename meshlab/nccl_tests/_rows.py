@@ -352,20 +352,20 @@ def consistent_rows(table: LogTable, follows: Sequence[int] | None = None) -> li
     """
     sizes = table.size_bytes.tolist()
     times = list(map(ranks_in_size, sizes, table.count.tolist(), table.type))
-    known = [value for value in times if value]
-    usual, n_usual = (Counter(value for value in known if value > 0).most_common(1) or [(0, 0)])[0]
-    if len(set(known)) < 2 and -1 not in known:
+    factors = [value for value in times if value]
+    usual, n_usual = (Counter(value for value in factors if value > 0).most_common(1) or [(0, 0)])[0]
+    if len(set(factors)) < 2 and -1 not in factors:
         good = [True] * len(times)
-    elif 2 * n_usual >= len(known):
+    elif 2 * n_usual >= len(factors):
         good = [value in (0, usual) for value in times]
     else:  # the rule does not apply to this test, but two rows are too few to conclude that
-        good = [value >= 0 or (len(known) > 2 and bool(size)) for value, size in zip(times, sizes, strict=True)]
+        good = [value >= 0 or (len(factors) > 2 and bool(size)) for value, size in zip(times, sizes, strict=True)]
     if follows is None:
         follows = _follow_exactly(table)
     if not all(follows) and not table.cpu_time:
-        both = [is_good and bool(ok) for is_good, ok in zip(good, follows, strict=True)]
-        if sum(good) <= 2 or 2 * sum(both) >= sum(good):
-            good = both
+        consistent = [is_good and bool(ok) for is_good, ok in zip(good, follows, strict=True)]
+        if sum(good) <= 2 or 2 * sum(consistent) >= sum(good):
+            good = consistent
     return good
 
 
@@ -384,11 +384,11 @@ def _follow_exactly(table: LogTable) -> list[int]:
 def _same_factor(values: npt.NDArray[np.float64]) -> bool:
     """Return True if busbw / algbw is the same in all placements of all rows, within rounding, and some have both."""
     algbw, busbw = values[..., 1].ravel(), values[..., 2].ravel()
-    known = (algbw > 0) & (busbw > 0)
-    if known.sum() < 2:
+    is_rated = (algbw > 0) & (busbw > 0)
+    if is_rated.sum() < 2:
         return False
-    low = (busbw[known] - 0.0051) / (algbw[known] + 0.0051)
-    high = (busbw[known] + 0.0051) / np.maximum(algbw[known] - 0.0051, 1e-9)
+    low = (busbw[is_rated] - 0.0051) / (algbw[is_rated] + 0.0051)
+    high = (busbw[is_rated] + 0.0051) / np.maximum(algbw[is_rated] - 0.0051, 1e-9)
     return bool(low.max() <= high.min())
 
 

@@ -111,20 +111,20 @@ def describe(placement: Placement, *, size: int | str = "256M") -> str:
         f"machine: {cluster.title or cluster.names[0]}, {cluster.summary}"
         + (f", network {' < '.join(network)}" if scene.network == "known" else ""),
         f"mesh: {mesh}",
-        *(f"{MARKS[one.state][0]} {placement.explain(one.axis)}" for one in axes),
-        *(f"{found.mark} {found.text}" for found in find_places(placement, axes, scene)),
+        *(f"{MARKS[axis_loads.state][0]} {placement.explain(axis_loads.axis)}" for axis_loads in axes),
+        *(f"{place.mark} {place.text}" for place in find_places(placement, axes, scene)),
     ]
-    for one in axes:
-        used = [link for link in one.links if link.busiest is not None]
-        if used:
-            call = f"{one.collective} of {format_size(one.size_bytes)}"
-            lines.append(f"busiest links for {one.axis}, {call} ({one.algorithm_words}):")
-        width = max((len(link.label) for link in used), default=0)
-        for link in used:
+    for axis_loads in axes:
+        busy = [link for link in axis_loads.links if link.busiest is not None]
+        if busy:
+            call = f"{axis_loads.collective} of {format_size(axis_loads.size_bytes)}"
+            lines.append(f"busiest links for {axis_loads.axis}, {call} ({axis_loads.algorithm_words}):")
+        width = max((len(link.label) for link in busy), default=0)
+        for link in busy:
             k = link.busiest or 0
             count = int(link.groups[k])
             lines.append(
-                f"{'▸' if link.name == one.limit else ' '} {link.label.ljust(width)}  "
+                f"{'▸' if link.name == axis_loads.limit else ' '} {link.label.ljust(width)}  "
                 f"{count:,} group{'s' * (count != 1)}, {format_size(float(link.bytes[k]))}, "
                 + (format_time_us(float(link.seconds[k]) * 1e6) if np.isfinite(link.seconds[k]) else "time unknown")
             )

@@ -112,7 +112,7 @@ class Signature:
         """Return whether a fit of one signature holds for the other."""
         if self.domains is None or other.domains is None:
             return (self.n_ranks, self.groups) == (other.n_ranks, other.groups)
-        counts = [(one.n_ranks, one.domains, one.ranks_per_domain) for one in (self, other)]
+        counts = [(group.n_ranks, group.domains, group.ranks_per_domain) for group in (self, other)]
         return counts[0] == counts[1] and self._has_same_links(other)
 
     def is_smaller_kin(self, other: Signature) -> bool:
@@ -123,16 +123,16 @@ class Signature:
         if self.domains is None or other.domains is None or not self._has_same_links(other):
             return False
         kinds = [
-            (one.n_ranks == 2, one.domains == 1, one.ranks_per_domain if (one.domains or 1) > 1 else None)
-            for one in (self, other)
+            (group.n_ranks == 2, group.domains == 1, group.ranks_per_domain if (group.domains or 1) > 1 else None)
+            for group in (self, other)
         ]
         return kinds[0] == kinds[1] and self.n_ranks < other.n_ranks <= _FARTHEST * self.n_ranks
 
     def _has_same_links(self, other: Signature) -> bool:
         pairs = ((self.inner_gbs, other.inner_gbs), (self.network_gbs, other.network_gbs))
         return all(
-            one == another or (one is not None and another is not None and abs(one / another - 1) < _SAME_GBS)
-            for one, another in pairs
+            gbs == other_gbs or (gbs is not None and other_gbs is not None and abs(gbs / other_gbs - 1) < _SAME_GBS)
+            for gbs, other_gbs in pairs
         )
 
     def __str__(self) -> str:
@@ -226,12 +226,12 @@ class Calibration:
     @cached_property
     def lines(self) -> tuple[Calibrated, ...]:
         """The fits of measured collectives."""
-        return tuple(one for one in self.fits if one.collective)
+        return tuple(calibrated for calibrated in self.fits if calibrated.collective)
 
     @property
     def collectives(self) -> tuple[str, ...]:
         """The measured collectives."""
-        return tuple(dict.fromkeys(one.collective for one in self.lines))
+        return tuple(dict.fromkeys(calibrated.collective for calibrated in self.lines))
 
     def find(self, collective: str, axis: str, signature: Signature) -> tuple[Calibrated, str] | None:
         """Return the best fit for a collective on a signature, and its basis. None if no fit applies.
@@ -245,16 +245,16 @@ class Calibration:
         signature : Signature
             The signature.
         """
-        same = [one for one in self.fits if one.signature.matches(signature)]
-        same.sort(key=lambda one: one.axis != axis)
+        same = [calibrated for calibrated in self.fits if calibrated.signature.matches(signature)]
+        same.sort(key=lambda calibrated: calibrated.axis != axis)
         for name, basis in ((collective, "calibrated"), ("", "other collective")):
-            found = [one for one in same if one.collective == name]
-            if found:
-                return found[0], basis
-        smaller = [one for one in self.lines if one.collective == collective]
-        smaller = [one for one in smaller if one.signature.is_smaller_kin(signature)]
+            fits = [calibrated for calibrated in same if calibrated.collective == name]
+            if fits:
+                return fits[0], basis
+        smaller = [calibrated for calibrated in self.lines if calibrated.collective == collective]
+        smaller = [calibrated for calibrated in smaller if calibrated.signature.is_smaller_kin(signature)]
         if smaller:
-            return max(smaller, key=lambda one: one.signature.n_ranks), "extrapolated"
+            return max(smaller, key=lambda calibrated: calibrated.signature.n_ranks), "extrapolated"
         return None
 
     def frame(self) -> pd.DataFrame:
@@ -278,15 +278,15 @@ class Calibration:
         import pandas as pd
 
         rows = []
-        for one in self.lines:
-            names = (one.axis, one.signature.groups, one.signature.n_ranks, one.collective)
-            for size, time, error in zip(one.fit.size_bytes, one.time_us, one.fit.errors, strict=True):
+        for line in self.lines:
+            names = (line.axis, line.signature.groups, line.signature.n_ranks, line.collective)
+            for size, time, error in zip(line.fit.size_bytes, line.time_us, line.fit.errors, strict=True):
                 predicted = time * np.exp(-error)
-                rows.append((*names, size, time, predicted, predicted / time - 1, np.exp(one.fit.half_width), False))
+                rows.append((*names, size, time, predicted, predicted / time - 1, np.exp(line.fit.half_width), False))
             rows += [
                 (*names, size, time, np.nan, np.nan, np.nan, True)
                 for collective, axis, size, time in self.outliers
-                if (collective, axis) == (one.collective, one.axis)
+                if (collective, axis) == (line.collective, line.axis)
             ]
         columns = ["axis", "groups", "n_ranks", "collective", "size_bytes", "time_us", "left_out_us", "error", "band"]
         frame = pd.DataFrame(rows, columns=[*columns, "is_outlier"])
@@ -307,15 +307,15 @@ class Calibration:
             f"{self.where or self.source}: {shape}, scaled to the measured times"
             + "".join(f", {value}" for value in (self.mode, self.dtype) if value)
         ]
-        for one in self.lines:
-            sizes = one.fit.size_bytes
-            errors = np.abs(np.expm1(np.abs(one.fit.errors)))
-            few = "" if any(one.fit.residual) else ", scales only because there are fewer than 8 sizes"
+        for line in self.lines:
+            sizes = line.fit.size_bytes
+            errors = np.abs(np.expm1(np.abs(line.fit.errors)))
+            few = "" if any(line.fit.residual) else ", scales only because there are fewer than 8 sizes"
             lines.append(
-                f"{one.collective} along {one.axis or 'all ranks'}, {one.signature}: {len(sizes)} sizes from "
+                f"{line.collective} along {line.axis or 'all ranks'}, {line.signature}: {len(sizes)} sizes from "
                 f"{format_size(sizes[0])} to {format_size(sizes[-1])}{few}. A size that is left out is predicted with "
                 f"an error of {100 * np.median(errors):.1f} % (median), 9 of 10 within "
-                f"{100 * np.expm1(one.fit.half_width):.0f} %"
+                f"{100 * np.expm1(line.fit.half_width):.0f} %"
             )
         lines += [
             f"outlier: {collective} at {format_size(size)} takes {format_time_us(time)}, more than three times off its "
@@ -332,7 +332,7 @@ class Calibration:
         return implementation(Calibration.plot)(self, ax=ax)
 
     def __repr__(self) -> str:
-        n = sum(len(one.fit.size_bytes) for one in self.lines)
+        n = sum(len(line.fit.size_bytes) for line in self.lines)
         return f"<Calibration {self.where or self.source}: {', '.join(self.collectives)}, {n} rows>"
 
     def _figure_html(self) -> str:
@@ -382,7 +382,7 @@ def calibrate(
     settings: NcclSettings | None = None,
     keep_outliers: bool = False,
 ) -> Calibration:
-    """TimeFit a model to measured times, so that predictions hold for this system.
+    """Fit a model to measured times, so that predictions hold for this system.
 
     With a cluster, the model is NCCL's: latency and bandwidth of each algorithm and protocol get a scale, and the rest
     is a residual over the size. Without a cluster, which suits MPI and threads, the model is latency + size /
@@ -436,8 +436,8 @@ def calibrate(
     parts = [_select(part, mode, in_place, dtype) for part in _parts(results)]
     _check(parts)
     first = parts[0].results
-    known = first["mode"].dropna()
-    measured_mode = str(known.iloc[0]) if len(known) else ""
+    modes = first["mode"].dropna()
+    measured_mode = str(modes.iloc[0]) if len(modes) else ""
     places = first["in_place"].dropna()
     is_modelled = cluster is not None or isinstance(mesh, Placement)
     if is_modelled:
@@ -451,8 +451,8 @@ def calibrate(
     fits: list[Calibrated] = []
     for part in parts:
         for axis, rows in part.results.groupby(part.results["axis"].fillna(""), sort=False):
-            for signature, links, own in _by_signature(part, str(axis), rows):
-                fits += _fit_group(str(axis), signature, links, own, settings, keep_outliers, outliers, left_out)
+            for signature, links, group_rows in _by_signature(part, str(axis), rows):
+                fits += _fit_group(str(axis), signature, links, group_rows, settings, keep_outliers, outliers, left_out)
     if not fits:
         raise BenchError(
             f"cannot calibrate: {'; '.join(left_out)}",
@@ -500,10 +500,10 @@ def _read_log(path: Path) -> Any:
 
 def _parts(source: Any) -> Iterator[_Part]:
     """Yield the results of each source, with its mesh."""
-    for item in source if isinstance(source, list) else [source]:
-        one = load(Path(item)) if isinstance(item, (str, os.PathLike)) and is_folder(item) else item
-        for frames in frames_of(one, _read_log, needs_end=True):
-            yield _Part(frames.results, one.mesh if isinstance(one, RunData) else None, None)
+    for part in source if isinstance(source, list) else [source]:
+        loaded = load(Path(part)) if isinstance(part, (str, os.PathLike)) and is_folder(part) else part
+        for frames in frames_of(loaded, _read_log, needs_end=True):
+            yield _Part(frames.results, loaded.mesh if isinstance(loaded, RunData) else None, None)
 
 
 def _select(part: _Part, mode: str | None, in_place: bool | None, dtype: str | None) -> _Part:
@@ -543,8 +543,8 @@ def _check(parts: Sequence[_Part]) -> None:
     ):
         values = {value: None for part in parts for value in part.results[name].dropna().unique().tolist()}
         if len(values) > 1:
-            shown = {True: "in place", False: "out of place"} if name == "in_place" else {}
-            names = [str(shown.get(value, value)) for value in values]
+            words = {True: "in place", False: "out of place"} if name == "in_place" else {}
+            names = [str(words.get(value, value)) for value in values]
             fix = (
                 "pass the results of one of them"
                 if name == "source"
@@ -552,7 +552,7 @@ def _check(parts: Sequence[_Part]) -> None:
             )
             raise BenchError(f"cannot calibrate: the rows mix the {word} {', '.join(names)}", hint=fix)
     for option in dict.fromkeys(name for part in parts for name in differing_options(part.results)):
-        labels = {value_label(option, one): None for part in parts for one in part.results[option].unique()}
+        labels = {value_label(option, value): None for part in parts for value in part.results[option].unique()}
         raise BenchError(
             f"cannot calibrate: the rows mix {', '.join(labels)}",
             hint=f"pass the rows of one of them, such as results[results[{option!r}] == …]",
@@ -569,16 +569,16 @@ def _check(parts: Sequence[_Part]) -> None:
 
 def _settings(rows: pd.DataFrame, mode: str) -> NcclSettings:
     environment = rows.attrs.get("environment") or {}
-    known: Any = mode if mode in MODES else "pipelined"
-    return NcclSettings.of_environment(environment, mode=known)
+    timing: Any = mode if mode in MODES else "pipelined"
+    return NcclSettings.of_environment(environment, mode=timing)
 
 
 def _check_gpu(rows: pd.DataFrame, placement: Placement) -> None:
     """Raise if the results are of another GPU than that of the cluster."""
     gpu = str(rows.attrs.get("gpu") or "")
     names = {device.name for template in placement.cluster.templates for device in template.devices}
-    measured, given = models_in(gpu), {model for name in names for model in models_in(name)}
-    if measured and given and not measured & given:  # names without a model cannot be compared
+    measured, expected = models_in(gpu), {model for name in names for model in models_in(name)}
+    if measured and expected and not measured & expected:  # names without a model cannot be compared
         raise BenchError(
             f"cannot calibrate: the results are of {gpu}, but the cluster has {', '.join(sorted(names))}",
             hint="pass the cluster that was measured",
@@ -590,7 +590,7 @@ def _placed(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement
     if isinstance(mesh, Placement):
         return as_placement(mesh, cluster)
     if mesh is not None or part.mesh is not None:
-        own = part.mesh if mesh is None else as_mesh(mesh)
+        shape = part.mesh if mesh is None else as_mesh(mesh)
     else:
         rows = part.results
         axes, n_groups, sizes = (
@@ -603,9 +603,9 @@ def _placed(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement
                 "cannot calibrate with a cluster: the results do not show which ranks form a group",
                 hint=Hint("pass {}, or the run itself, or one log per number of ranks", Argument("mesh")),
             )
-        own = DeviceMesh([(str(axes[0]) if len(axes) else _ALL_RANKS, int(sizes[0]))])
-    assert own is not None
-    return as_placement(own, grown(cluster, own))
+        shape = DeviceMesh([(str(axes[0]) if len(axes) else _ALL_RANKS, int(sizes[0]))])
+    assert shape is not None
+    return as_placement(shape, grown(cluster, shape))
 
 
 def grown(cluster: ClusterLike | None, mesh: DeviceMesh) -> ClusterLike | None:
@@ -629,9 +629,9 @@ def _by_signature(
         links, of_group = GroupLinks.of(part.placement, name)
         groups = mesh[name]
         row_of = dict(zip(groups.names, of_group.tolist(), strict=True))
-        known = rows["group"].map(lambda group: row_of.get(group, 0), na_action=None)
-        for number in sorted(set(known)):
-            yield Signature.of(links, number, len(groups)), links.rows(np.array([number])), rows[known == number]
+        row_of_links = rows["group"].map(lambda group: row_of.get(group, 0), na_action=None)
+        for number in sorted(set(row_of_links)):
+            yield Signature.of(links, number, len(groups)), links.rows(np.array([number])), rows[row_of_links == number]
         return
     n_groups = max(rows["group"].nunique(), 1)
     for n in rows["n_ranks"].dropna().unique().tolist():
@@ -640,12 +640,12 @@ def _by_signature(
 
 def shape_of(links: GroupLinks, collective: str, size_bytes: Floats, dtype: str, settings: NcclSettings) -> ModelTimes:
     """Return NCCL's model of one signature."""
-    one = cost(links, collective, size_bytes.astype(np.int64), dtype=dtype, settings=settings)
+    costs = cost(links, collective, size_bytes.astype(np.int64), dtype=dtype, settings=settings)
     kinds = tuple(
         f"{ALGORITHMS[algorithm]} {PROTOCOLS[protocol]}"
-        for algorithm, protocol in zip(one.algorithm[0], one.protocol[0], strict=True)
+        for algorithm, protocol in zip(costs.algorithm[0], costs.protocol[0], strict=True)
     )
-    return ModelTimes(size_bytes, one.latency_us[0], one.transfer_us[0], kinds)
+    return ModelTimes(size_bytes, costs.latency_us[0], costs.transfer_us[0], kinds)
 
 
 def _fit_group(
@@ -658,10 +658,10 @@ def _fit_group(
     outliers: list[tuple[str, str, int, float]],
     left_out: list[str],
 ) -> list[Calibrated]:
-    """TimeFit each collective of one signature, and the scales that the others share."""
-    found: list[Calibrated] = []
+    """Fit each collective of one signature, and the scales that the others share."""
+    fits: list[Calibrated] = []
     shapes: list[ModelTimes] = []
-    for name, own in rows.groupby("collective", sort=False):
+    for name, measured in rows.groupby("collective", sort=False):
         what = f"{name} along {axis}" if axis else f"{name} on {signature}"
         if signature.n_ranks < 2:
             left_out.append(f"{what} has one rank, so nothing is sent")
@@ -669,12 +669,12 @@ def _fit_group(
         if links is not None and name not in COLLECTIVES:
             left_out.append(f"{what} has no model of NCCL; the models are {', '.join(COLLECTIVES)}")
             continue
-        sizes, times, spread = times_by_size(own)
+        sizes, times, spread = times_by_size(measured)
         latency, gbs = float(times.min()), float((sizes / times).max()) / 1e3
         if links is None or settings is None:
             shape = hockney(sizes, latency, gbs)
         else:
-            shape = shape_of(links, str(name), sizes, str(own["dtype"].iloc[0]), settings)
+            shape = shape_of(links, str(name), sizes, str(measured["dtype"].iloc[0]), settings)
         bad = find_outliers(shape, times) & (not keep_outliers)
         if bad.mean() > _MOST_OUTLIERS:
             left_out.append(
@@ -695,12 +695,12 @@ def _fit_group(
             continue
         fitted = fit(shape, times, spread=spread)
         own_shape = (latency, gbs) if links is None else (None, None)
-        found.append(Calibrated(str(name), axis, signature, fitted, tuple(times.tolist()), *own_shape))
+        fits.append(Calibrated(str(name), axis, signature, fitted, tuple(times.tolist()), *own_shape))
         shapes.append(shape)
-    if links is not None and found:
-        pooled = fit_scales(shapes, [np.array(one.time_us) for one in found], OTHER_COLLECTIVE)
-        found.append(Calibrated("", axis, signature, pooled))
-    return found
+    if links is not None and fits:
+        pooled = fit_scales(shapes, [np.array(calibrated.time_us) for calibrated in fits], OTHER_COLLECTIVE)
+        fits.append(Calibrated("", axis, signature, pooled))
+    return fits
 
 
 def times_by_size(rows: pd.DataFrame) -> tuple[Floats, Floats, float]:
@@ -712,4 +712,4 @@ def times_by_size(rows: pd.DataFrame) -> tuple[Floats, Floats, float]:
     slowest = rows.groupby(keys, dropna=False)["time_us"].max().reset_index()
     sizes = np.sort(slowest["size_bytes"].unique()).astype(np.float64)
     times = [slowest["time_us"][slowest["size_bytes"] == size].to_numpy(dtype=np.float64) for size in sizes]
-    return sizes, np.array([np.median(one) for one in times]), spread_of(times)
+    return sizes, np.array([np.median(repeats) for repeats in times]), spread_of(times)

@@ -190,5 +190,5 @@ _2_28_9 = replace(
     ),
 )
 
-VERSIONS: Mapping[str, TunerConstants] = MappingProxyType({one.version: one for one in (_2_30_7, _2_28_9)})
+VERSIONS: Mapping[str, TunerConstants] = MappingProxyType({table.version: table for table in (_2_30_7, _2_28_9)})
 """The tuner's constants by NCCL version, newest first. They differ only for Blackwell."""

@@ -418,14 +418,14 @@ def _switch_law(links: GroupLinks, constants: TunerConstants) -> Floats:
 def _on_pcie(links: GroupLinks, graphs: Graphs) -> Graphs:
     """Return the channels with the practical bandwidth of PCIe where a domain has no NVLink."""
     slow = np.where((links.ranks_per_domain > 1) & ~links.inner_is_nvlink, _PCIE_SHARE, 1.0)
-    one = links.domains == 1
+    is_single = links.domains == 1
     # Between domains, only a ring that is faster than PCIe is slower than believed.
     most = np.where(slow < 1, links.inner_gbs * slow / graphs.channels, np.inf)
     return replace(
         graphs,
-        ring=np.where(one, graphs.ring * slow, np.minimum(graphs.ring, most)),
+        ring=np.where(is_single, graphs.ring * slow, np.minimum(graphs.ring, most)),
         tree_inside=graphs.tree_inside * slow,
-        tree_between=graphs.tree_between * np.where(one, slow, 1.0),
+        tree_between=graphs.tree_between * np.where(is_single, slow, 1.0),
     )
 
 
@@ -461,8 +461,8 @@ def _channels_per_peer(links: GroupLinks, graphs: Graphs) -> Ints:
     most = _power_of_two(np.minimum(graphs.all_channels, 64))
     _, line = merged_nics(links)
     near = np.ceil(links.nics / np.maximum(links.ranks_per_domain, 1))
-    wanted = np.maximum(np.maximum(near, np.ceil(np.floor(line) / _CHANNEL_GBS)), 2)
-    per_peer = np.where(several, _power_of_two(wanted), most)
+    enough = np.maximum(np.maximum(near, np.ceil(np.floor(line) / _CHANNEL_GBS)), 2)
+    per_peer = np.where(several, _power_of_two(enough), most)
     # All peers of a rank must fit into one round.
     rounds = -(-links.n_ranks // _PEERS_PER_BATCH)
     fitting = np.exp2(np.floor(np.log2(np.maximum(most / rounds, 1))))

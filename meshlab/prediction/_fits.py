@@ -106,8 +106,8 @@ class TimeFit:
 
     def time_parts(self, shape: ModelTimes) -> tuple[Floats, Floats]:
         """Return latency and transfer time, in µs, with the scales and the residual."""
-        known = {kind: pair for kind, *pair in self.scales}
-        pairs = np.array([known.get(kind, self.scales[-1][1:]) for kind in shape.kind]).reshape(-1, 2)
+        scales = {kind: pair for kind, *pair in self.scales}
+        pairs = np.array([scales.get(kind, self.scales[-1][1:]) for kind in shape.kind]).reshape(-1, 2)
         factor = np.exp(_interpolate(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.residual)))
         return shape.latency_us * pairs[:, 0] * factor, shape.transfer_us * pairs[:, 1] * factor
 
@@ -121,9 +121,9 @@ class TimeFit:
         return shape.latency_us * factor, shape.transfer_us * factor
 
 
-def _interpolate(at: Floats, known: Floats, values: Floats) -> Floats:
+def _interpolate(at: Floats, points: Floats, values: Floats) -> Floats:
     """Interpolate linearly. Beyond the first and the last known point the value is constant."""
-    return np.asarray(np.interp(at, known, values))
+    return np.asarray(np.interp(at, points, values))
 
 
 def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:
@@ -239,16 +239,16 @@ def find_outliers(shape: ModelTimes, time_us: Floats) -> npt.NDArray[np.bool_]:
     [2]
     """
     x, ratio = np.log2(shape.size_bytes), np.log(time_us / shape.time_us)
-    kept = np.ones(x.size, dtype=bool)
+    is_usual = np.ones(x.size, dtype=bool)
     # The worst first: a row that is far off also makes its neighbours look bad.
-    while kept.sum() > 2:
-        rows = np.flatnonzero(kept)
+    while is_usual.sum() > 2:
+        rows = np.flatnonzero(is_usual)
         off = [_off(x[rows], ratio[rows], row) for row in range(rows.size)]
         worst = int(np.argmax(np.abs(off)))
         if abs(off[worst]) < np.log(_OFF):
             break
-        kept[rows[worst]] = False
-    return ~kept
+        is_usual[rows[worst]] = False
+    return ~is_usual
 
 
 def _off(x: Floats, ratio: Floats, row: int) -> float:

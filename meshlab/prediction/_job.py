@@ -104,10 +104,10 @@ class StepCall:
             flops = getattr(self, field)
             if isinstance(flops, bool) or not isinstance(flops, int | float) or not 0 <= flops < math.inf:
                 raise MeshError(f"{field} of a call must be a number of at least 0, not {flops!r}")
-        for field, known in (("phase", get_args(Phase)), ("overlaps", get_args(Overlap))):
-            if getattr(self, field) not in known:
+        for field, choices in (("phase", get_args(Phase)), ("overlaps", get_args(Overlap))):
+            if getattr(self, field) not in choices:
                 raise MeshError(
-                    f"unknown {field} {getattr(self, field)!r} of a call", hint=f"choose one of {', '.join(known)}"
+                    f"unknown {field} {getattr(self, field)!r} of a call", hint=f"choose one of {', '.join(choices)}"
                 )
 
     @property
@@ -118,8 +118,8 @@ class StepCall:
 
 def check_calls(calls: object) -> tuple[StepCall, ...]:
     """Return the calls of a step as a tuple, or raise a `MeshError` if they are none."""
-    found: tuple[Any, ...] = tuple(calls) if isinstance(calls, Iterable) else (calls,)
-    wrong = [call for call in found if not isinstance(call, StepCall)] or (
+    steps: tuple[Any, ...] = tuple(calls) if isinstance(calls, Iterable) else (calls,)
+    wrong = [call for call in steps if not isinstance(call, StepCall)] or (
         [] if isinstance(calls, Iterable) else [calls]
     )
     if wrong:
@@ -127,9 +127,9 @@ def check_calls(calls: object) -> tuple[StepCall, ...]:
             f"a step must be a sequence of StepCall, but contains {short(wrong[0])}",
             hint="pass the result of Job.step()",
         )
-    micro_batches = max((call.micro_batches for call in found), default=1)
-    blocks = {call.block: call for call in reversed(found)}
-    for call in found:
+    micro_batches = max((call.micro_batches for call in steps), default=1)
+    blocks = {call.block: call for call in reversed(steps)}
+    for call in steps:
         first = blocks[call.block]
         if (call.repeats, call.phase) != (first.repeats, first.phase):
             raise MeshError(
@@ -142,7 +142,7 @@ def check_calls(calls: object) -> tuple[StepCall, ...]:
                 f"micro_batches={call.micro_batches} of a call is neither 1 nor the {micro_batches} of the step",
                 hint=f"pass 1 or {micro_batches}",
             )
-    return found
+    return steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,11 +314,11 @@ class Job:
                 f"latent must be a LatentAttention or None, not {self.latent!r}",
                 hint="create one with ml.prediction.LatentAttention(…)",
             )
-        for field, known in _CHOICES.items():
+        for field, choices in _CHOICES.items():
             value = getattr(self, field)
-            if isinstance(value, bool) or value not in known:
+            if isinstance(value, bool) or value not in choices:
                 raise MeshError(
-                    f"unknown {field} {getattr(self, field)!r}", hint=f"choose one of {', '.join(map(str, known))}"
+                    f"unknown {field} {getattr(self, field)!r}", hint=f"choose one of {', '.join(map(str, choices))}"
                 )
         for field in ("dtype", "gradient_dtype", "dispatch_dtype"):
             name = self.dtype if field == "dispatch_dtype" and self.dispatch_dtype is None else getattr(self, field)
@@ -355,15 +355,15 @@ class Job:
     def _set_inner_sizes(self) -> None:
         """Derive the inner size of the feed-forward networks from the number of parameters, and count them."""
         set_field = object.__setattr__
-        wanted = None if self.parameters is None else _parse_count(self.parameters)
+        total = None if self.parameters is None else _parse_count(self.parameters)
         unknown = "expert_hidden" if self.experts else "ffn_hidden"
-        if wanted is not None and getattr(self, unknown) is None:
+        if total is not None and getattr(self, unknown) is None:
             set_field(self, unknown, 0)
             if self.ffn_hidden is None:
                 set_field(self, "ffn_hidden", 4 * self.hidden)
             rest = self._count()
             set_field(self, unknown, 1)
-            inner = round((wanted - rest) / (self._count() - rest) / 128) * 128  # aligned, as in real models
+            inner = round((total - rest) / (self._count() - rest) / 128) * 128  # aligned, as in real models
             if inner <= 0:
                 raise MeshError(
                     f"parameters={self.parameters} is less than the {rest / 1e9:.3g} B of attention and embedding",
@@ -375,7 +375,7 @@ class Job:
         if self.expert_hidden is None:
             set_field(self, "expert_hidden", self.ffn_hidden)
         counted = self._count()
-        if wanted is not None and abs(wanted / counted - 1) > 0.02:
+        if total is not None and abs(total / counted - 1) > 0.02:
             raise MeshError(
                 f"parameters={self.parameters} contradicts the architecture, which has {counted / 1e9:.4g} B",
                 hint=f"omit parameters, or omit {unknown} to derive it",
@@ -721,8 +721,8 @@ class Job:
         layout = _Layout.of(self, as_mesh(mesh), experts)
         for problem in problems(self, layout.degrees):
             if problem.bad[0]:
-                shown = str_axes(layout.mesh)
-                raise MeshError(f"{self.title} cannot run on {shown}: {problem.reason(0)}", hint=problem.fix(0))
+                axes = str_axes(layout.mesh)
+                raise MeshError(f"{self.title} cannot run on {axes}: {problem.reason(0)}", hint=problem.fix(0))
         return layout
 
     # -- display -------------------------------------------------------------------------------------------------------
@@ -741,8 +741,8 @@ class Job:
         return f"<Job {self.name + ': ' if self.name else ''}{', '.join(self._parts())}>"
 
     def _repr_html_(self) -> str:
-        shown = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("name", "latent")]
-        rows = [[name.replace("_", " "), _shown(value)] for name, value in shown]
+        fields = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("name", "latent")]
+        rows = [[name.replace("_", " "), _shown(value)] for name, value in fields]
         return markup.card(self.title, " · ".join(self._parts()), markup.table(["field", "value"], rows))
 
 
@@ -768,11 +768,11 @@ _LEAST = dict.fromkeys(_POSITIVE, 1) | dict.fromkeys(("experts", "shared_experts
 
 def _check_fields(changes: Iterable[str]) -> None:
     """Raise if a change of a job is not one of its arguments."""
-    known = [field.name for field in dataclasses.fields(Job)]
+    fields = [field.name for field in dataclasses.fields(Job)]
     for name in changes:
-        if name not in known:
+        if name not in fields:
             raise MeshError(
-                f"a Job has no argument {name!r}{did_you_mean(name, known)}", hint=f"choose one of {', '.join(known)}"
+                f"a Job has no argument {name!r}{did_you_mean(name, fields)}", hint=f"choose one of {', '.join(fields)}"
             )
 
 
@@ -800,10 +800,10 @@ class _Layout:
     @classmethod
     def of(cls, job: Job, mesh: DeviceMesh, experts: MeshLike | None) -> _Layout:
         view = None if experts is None else mesh.view(str_axes(experts))
-        known = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
-        _check_axes(mesh, known, "a training job")
+        names = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
+        _check_axes(mesh, names, "a training job")
         sizes = dict(zip(mesh.axis_names, mesh.shape, strict=True))
-        size = {name: sizes.get(name, 1) for name in known}
+        size = {name: sizes.get(name, 1) for name in names}
         if view is not None:
             _check_axes(view, ("pp", "edp", "ep", "etp"), "an expert layout")
             if size["ep"] > 1:
@@ -811,8 +811,8 @@ class _Layout:
             sizes |= dict(zip(view.axis_names, view.shape, strict=True))
         ep = sizes.get("ep", 1)
         data = ["dp_replicate", "dp_shard", "dp", "cp"]
-        own = ["ep"] if view is None else []  # ep divides the data-parallel ranks
-        in_mesh = [name for name in mesh.axis_names if name in [*data, *own]]
+        ep_axis = ["ep"] if view is None else []  # ep divides the data-parallel ranks
+        in_mesh = [name for name in mesh.axis_names if name in [*data, *ep_axis]]
         replicate = ("dp_replicate",) if size["dp_replicate"] > 1 else ()
         sharding = tuple(name for name in in_mesh if name not in replicate)
         if view is None:
@@ -841,9 +841,9 @@ def str_axes(mesh: MeshLike) -> str:
     return ", ".join(f"{name}={size}" for name, size in zip(mesh.axis_names, mesh.shape, strict=True))
 
 
-def _check_axes(mesh: DeviceMesh, known: Sequence[str], what: str) -> None:
+def _check_axes(mesh: DeviceMesh, names: Sequence[str], what: str) -> None:
     for name, size in zip(mesh.axis_names, mesh.shape, strict=True):
-        if name not in known and size > 1:
+        if name not in names and size > 1:
             raise MeshError(
-                f"{what} has no axis {name!r}{did_you_mean(name, known)}", hint=f"use the axes {', '.join(known)}"
+                f"{what} has no axis {name!r}{did_you_mean(name, names)}", hint=f"use the axes {', '.join(names)}"
             )

@@ -161,16 +161,16 @@ def search(
     table = GroupLinks.by_stride(machine, world_size)
     ranks = table.world_size
     hardware = WeakestDevice.of(machine, ranks, work, memory_gib, memory_share, peak, utilisation)
-    wanted = {"pp": pp, "dp": dp, "cp": cp, "tp": tp, "ep": ep if work.experts or ep is not None else 1}
-    degrees_of = {name: None if value is None else positive_integers(name, value) for name, value in wanted.items()}
+    choices = {"pp": pp, "dp": dp, "cp": cp, "tp": tp, "ep": ep if work.experts or ep is not None else 1}
+    degrees_of = {name: None if value is None else positive_integers(name, value) for name, value in choices.items()}
     allowed = {name: allowed_degrees(name, values, ranks) for name, values in degrees_of.items()}
-    wanted_chunks = positive_integers("interleave", work.interleave if interleave is None else interleave)
-    chunks = sorted({min(number, _MOST_CHUNKS) for number in wanted_chunks})  # more than the layers of any job
+    interleaves = positive_integers("interleave", work.interleave if interleave is None else interleave)
+    chunks = sorted({min(number, _MOST_CHUNKS) for number in interleaves})  # more than the layers of any job
     candidates = all_factorisations(ranks, allowed, chunks)
-    kept, dropped = drop_layouts(work, candidates, hardware)
-    if not kept.any():
+    can_run, dropped = drop_layouts(work, candidates, hardware)
+    if not can_run.any():
         raise nothing_fits(work, ranks, dropped, find_fewer_ranks(work, ranks, degrees_of, chunks, hardware))
-    degrees = degrees_at(candidates, np.flatnonzero(kept))
+    degrees = degrees_at(candidates, np.flatnonzero(can_run))
     placed = _Placed.of(table, work, degrees, parse_orders(order))
     times = _times(work, hardware, degrees, placed, settings or NcclSettings())
     return Layouts(machine, work, ranks, hardware, degrees, placed, times, dropped)
@@ -216,9 +216,9 @@ class _Placed:
                 inner = inner * getattr(d, name)
         stride = {name: np.concatenate(parts) for name, parts in strides.items()}
         size = {name: getattr(d, name)[which] for name in (*AXES, "ep", "edp")}
-        kept = np.ones(len(which), dtype=bool)
+        is_placed = np.ones(len(which), dtype=bool)
         if job.experts:
-            kept = _place_experts(size, stride)
+            is_placed = _place_experts(size, stride)
         axes: list[str] = [name for name in ("tp", "cp", "pp", "ep", "edp") if name in stride]
         rows: dict[str, Sizes] = {
             name: table.index(size[name], np.where(size[name] > 1, stride[name], 1)) for name in axes
@@ -228,8 +228,8 @@ class _Placed:
             rows["expert_data"] = rows.pop("edp")
         # Orders whose groups have the same links have the same times, so one of them represents all.
         links, number = _distinct(links)
-        rows = {role: number[row[kept]] for role, row in rows.items()}
-        which, order = which[kept], np.repeat(np.arange(len(orders)), count)[kept]
+        rows = {role: number[row[is_placed]] for role, row in rows.items()}
+        which, order = which[is_placed], np.repeat(np.arange(len(orders)), count)[is_placed]
         keys = np.stack([which, *rows.values()])
         _, first, times = np.unique(_mixed(keys), return_index=True, return_counts=True)
         return cls(
@@ -271,10 +271,10 @@ def _unions(table: LinkTable, size: dict[str, Sizes], stride: dict[str, Sizes]) 
     unique = pairs[:, first].T
     unions = table.union(unique[:, :2], unique[:, 2:])
     row[apart] = len(table.links) + number.ravel()
-    both = [
+    columns = [
         np.concatenate([getattr(table.links, field.name), getattr(unions, field.name)]) for field in fields(GroupLinks)
     ]
-    return GroupLinks(*both), row
+    return GroupLinks(*columns), row
 
 
 def _mixed(columns: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
@@ -515,8 +515,8 @@ class Layouts:
         import pandas as pd
 
         d = self._dropped
-        found = [(1, i) for i in np.flatnonzero(d.kind >= 0).tolist()] if every else list(d.groups())
-        rows = [(count, self._dropped_text(i), *map(str, d.reason(i))) for count, i in found]
+        examples = [(1, i) for i in np.flatnonzero(d.kind >= 0).tolist()] if every else list(d.groups())
+        rows = [(count, self._dropped_text(i), *map(str, d.reason(i))) for count, i in examples]
         frame = pd.DataFrame(rows, columns=["layouts", "example", "kind", "reason", "fix"])
         return frame[["kind", "layouts", "example", "reason", "fix"]]
 
@@ -617,7 +617,7 @@ class Layouts:
         others = list(self._contrasts(frame))
         if others:
             lines.append("Why other layouts are slower (means of both ends):")
-            lines += [f"  {one}" for one in others]
+            lines += [f"  {contrast}" for contrast in others]
         tied = frame[(frame["tie"] == 0)].iloc[1:]
         if len(tied):
             names = [self._label(row) for _, row in tied.head(4).iterrows()]
@@ -644,21 +644,21 @@ class Layouts:
 
     def _links(self, i: int, role: str) -> str:
         """Describe the links of the groups of a role."""
-        one, row = self._placed.links, self._row(i, role)
-        n, domains, each = int(one.n_ranks[row]), int(one.domains[row]), int(one.ranks_per_domain[row])
+        links, row = self._placed.links, self._row(i, role)
+        n, domains, per_domain = int(links.n_ranks[row]), int(links.domains[row]), int(links.ranks_per_domain[row])
         if domains == 1:
-            kind = "NVLink" if one.inner_is_nvlink[row] else "PCIe"
-            return f"{n} ranks inside {kind}, {format_bandwidth(float(one.inner_gbs[row]))}"
+            kind = "NVLink" if links.inner_is_nvlink[row] else "PCIe"
+            return f"{n} ranks inside {kind}, {format_bandwidth(float(links.inner_gbs[row]))}"
         where = "hosts" if self.cluster.nvlink_of_node is None else "NVLink domains"
-        nics = int(one.nics[row])
-        shared = float(one.groups_per_nic[row])
+        nics = int(links.nics[row])
+        shared = float(links.groups_per_nic[row])
         share = f", shared with {shared - 1:.0f} other group{'s' * (shared != 2)}" if shared > 1 else ""
         text = (
-            f"{n} ranks on {domains} {where}, {each} each: {nics} NIC{'s' * (nics != 1)}{share}, "
-            f"{format_bandwidth(float(one.network_gbs[row]))}"
+            f"{n} ranks on {domains} {where}, {per_domain} each: {nics} NIC{'s' * (nics != 1)}{share}, "
+            f"{format_bandwidth(float(links.network_gbs[row]))}"
         )
-        if one.taper[row] > 1:
-            text += f", oversubscribed 1:{one.taper[row]:g}, {format_bandwidth(float(one.uplink_gbs[row]))} per hop"
+        if links.taper[row] > 1:
+            text += f", oversubscribed 1:{links.taper[row]:g}, {format_bandwidth(float(links.uplink_gbs[row]))} per hop"
         return text
 
     def _contrasts(self, frame: pd.DataFrame) -> Iterator[str]:
@@ -732,5 +732,5 @@ def _percent_range(low: float, high: float) -> str:
 
 
 def _largest(row: pd.Series) -> str:
-    name = max(COMPONENTS, key=lambda one: row[f"{one}_s_hi"])
+    name = max(COMPONENTS, key=lambda component: row[f"{component}_s_hi"])
     return f", mostly {name}" if row[f"{name}_s_hi"] > 0 else ""

@@ -144,40 +144,39 @@ class NcclSettings:
         latency = self.plugin_latency_us
         if latency is not None and not (isinstance(latency, int | float) and 0 <= latency < float("inf")):
             raise MeshlabError(f"plugin_latency_us must be a number of microseconds, not {latency!r}")
-        for what, given, known in (
+        for what, names, choices in (
             ("algorithm", self.algorithms or (), ALGORITHMS[:P2P]),
             ("protocol", self.protocols or (), PROTOCOLS),
             ("timing mode", (self.mode,), get_args(TimingMode)),
         ):
-            for word in given:
-                if word not in known:
+            for word in names:
+                if word not in choices:
                     raise MeshlabError(
-                        f"unknown {what} {word!r}{did_you_mean(str(word), known)}",
-                        hint=f"choose one of {', '.join(known)}",
+                        f"unknown {what} {word!r}{did_you_mean(str(word), choices)}",
+                        hint=f"choose one of {', '.join(choices)}",
                     )
         constants_of(self.version)
 
 
-def _chosen(text: str | None, collective: str | None, known: tuple[str, ...]) -> tuple[str, ...] | None:
+def _chosen(text: str | None, collective: str | None, names: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return what NCCL_ALGO or NCCL_PROTO allows, such as ``ring,tree`` or ``^nvls;allreduce:tree``."""
     if not text:
         return None
     chosen: tuple[str, ...] | None = None
-    of_word = {word.replace("_", ""): word for word in known}
+    of_word = {word.replace("_", ""): word for word in names}
     for part in text.lower().split(";"):
-        prefix, _, names = part.rpartition(":")
+        prefix, _, listed = part.rpartition(":")
         if prefix and prefix.strip() != (collective or "").replace("_", ""):
             continue
-        words = [word.strip() for word in names.removeprefix("^").split(",")]
-        given = [of_word.get(word, word) for word in words]
-        unknown = next((word for word in given if word not in known), None)
+        words = [of_word.get(word.strip(), word.strip()) for word in listed.removeprefix("^").split(",")]
+        unknown = next((word for word in words if word not in names), None)
         if unknown is not None:
             raise MeshlabError(
-                f"unknown name {unknown!r} in the NCCL setting {text!r}{did_you_mean(unknown, known)}",
+                f"unknown name {unknown!r} in the NCCL setting {text!r}{did_you_mean(unknown, names)}",
                 hint=f"NCCL's names are {', '.join(of_word)}",
             )
-        excluded = names.startswith("^")
-        chosen = tuple(word for word in known if (word in given) != excluded)
+        excluded = listed.startswith("^")
+        chosen = tuple(word for word in names if (word in words) != excluded)
     return chosen
 
 
@@ -255,8 +254,8 @@ def search_graphs(links: GroupLinks, constants: TunerConstants, *, nvls: bool = 
     for gen in np.unique(gens).tolist():
         for between in np.unique(several[gens == gen]).tolist():
             rows = np.flatnonzero((gens == gen) & (several == between))
-            found = _search(links.rows(rows), link_speeds(constants, gen, between), between)
-            for name, values in found.items():
+            graph = _search(links.rows(rows), link_speeds(constants, gen, between), between)
+            for name, values in graph.items():
                 parts[name][rows] = values
     channels = parts["channels"].astype(np.int32)
     total = np.minimum(2 * channels, _MOST_CHANNELS)

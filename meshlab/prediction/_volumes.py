@@ -596,5 +596,5 @@ def nearest_divisor(number: int, near: int, least: int = 1) -> int:
     """
     # Up to the square root, each divisor has a partner beyond it. The limit is for numbers that no model has.
     small = [d for d in range(1, min(math.isqrt(number), 1_000_000) + 1) if number % d == 0]
-    divisors = [d for one in small for d in (one, number // one) if d >= least] or [number]
+    divisors = [d for divisor in small for d in (divisor, number // divisor) if d >= least] or [number]
     return min(divisors, key=lambda d: (abs(math.log(d / near)), -d))
