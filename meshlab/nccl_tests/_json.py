@@ -379,9 +379,8 @@ def _timing(part: Any) -> list[float] | None:
         return None
     wrong = part.get("nwrong")
     try:  # the usual case, because a file may have 100,000 results
-        numbers = [
-            float(part["time"]), float(part["alg_bw"]), float(part["bus_bw"]), _NAN if wrong is None else float(wrong)
-        ]  # fmt: skip
+        rates = float(part["alg_bw"]), float(part["bus_bw"])
+        numbers = [float(part["time"]), *rates, _NAN if wrong is None else float(wrong)]
     except (KeyError, TypeError, ValueError, OverflowError):
         time = _float(part.get("time", part.get("cpu_time")))
         numbers = [time, _float(part.get("alg_bw")), _float(part.get("bus_bw")), _float(wrong)]

@@ -195,9 +195,9 @@ _SHORTEST_WORD = 4  # that means something before a run begins
 _LONGEST_COMMAND = 1 << 14
 # One of them is in every line that means something before a run begins.
 _WORDS_OUTSIDE = (
-    "NCCL", "RCCL", " device ", "algbw", "minBytes", "Using devices", "bus bandwidth", "Out of bounds", "ccl-tests",
-    "Collective", "Test", "test", "in-place", "_perf", *TYPES,
-)  # fmt: skip
+    *("NCCL", "RCCL", " device ", "algbw", "minBytes", "Using devices", "bus bandwidth", "Out of bounds"),
+    *("ccl-tests", "Collective", "Test", "test", "in-place", "_perf", *TYPES),
+)
 _HASH = ["#"]
 _SIZE_AT_END = re.compile(r"(?<=[:>\])|])\d+$")
 
@@ -656,9 +656,7 @@ class OpenSection:
         self.settings: dict[str, Any] = {}
         self.printed: dict[str, int] = {}  # the last line of each part of the preamble
         self.repeats: Counter[str] = Counter()  # parts that copies of the run printed too
-        self.processes: defaultdict[int, set[tuple[str, str | None]]] = defaultdict(
-            set
-        )  # the processes that are each rank
+        self.processes: defaultdict[int, set[tuple[str, str | None]]] = defaultdict(set)  # by rank
         self.devices: dict[int, str] = {}
         self.groups: Counter[str | None] = Counter()
         self.device_lost = False

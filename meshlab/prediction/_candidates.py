@@ -195,11 +195,8 @@ class DroppedLayouts:
 
     def _memory_fix(self, i: int) -> str:
         layout = degrees_at(self.degrees, np.array([i]))
-        changes: list[dict[str, Any]] = [
-            {"micro_batch": 1}, {"recompute": "selective"}, {"recompute": "full"}, {"zero": 3},
-            {"recompute": "full", "zero": 3},
-        ]  # fmt: skip
-        for change in changes:
+        changes: list[dict[str, Any]] = [{"micro_batch": 1}, {"recompute": "selective"}, {"recompute": "full"}]
+        for change in (*changes, {"zero": 3}, {"recompute": "full", "zero": 3}):
             other = self.job.replace(**change)
             needed = float(np.sum(memory_of(other, layout)))
             if needed <= self.memory:

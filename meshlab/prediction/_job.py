@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
-
-import numpy as np
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import MeshError, did_you_mean
@@ -21,10 +19,10 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN
 from meshlab.comm._elements import find_dtype
 from meshlab.mesh._axes import as_integer, short
-from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.mesh._mesh import MeshLike, as_mesh
+from meshlab.prediction._job_layout import JobLayout, str_axes
 from meshlab.prediction._models import MODELS, LatentAttention
 from meshlab.prediction._volumes import (
-    Degrees,
     Exchange,
     Overlap,
     Phase,
@@ -117,19 +115,18 @@ class StepCall:
 
 
 def check_calls(calls: object) -> tuple[StepCall, ...]:
-    """Return the calls of a step as a tuple, or raise a `MeshError` if they are none."""
-    steps: tuple[Any, ...] = tuple(calls) if isinstance(calls, Iterable) else (calls,)
-    wrong = [call for call in steps if not isinstance(call, StepCall)] or (
-        [] if isinstance(calls, Iterable) else [calls]
-    )
-    if wrong:
-        raise MeshError(
-            f"a step must be a sequence of StepCall, but contains {short(wrong[0])}",
-            hint="pass the result of Job.step()",
-        )
-    micro_batches = max((call.micro_batches for call in steps), default=1)
-    blocks = {call.block: call for call in reversed(steps)}
-    for call in steps:
+    """Return the calls of a step as a tuple, or raise a `MeshError` if they are not calls of one step."""
+    is_sequence = isinstance(calls, Iterable)
+    step: tuple[Any, ...] = tuple(calls) if isinstance(calls, Iterable) else (calls,)
+    for call in step:
+        if not is_sequence or not isinstance(call, StepCall):
+            raise MeshError(
+                f"a step must be a sequence of StepCall, but contains {short(call)}",
+                hint="pass the result of Job.step()",
+            )
+    micro_batches = max((call.micro_batches for call in step), default=1)
+    blocks = {call.block: call for call in reversed(step)}
+    for call in step:
         first = blocks[call.block]
         if (call.repeats, call.phase) != (first.repeats, first.phase):
             raise MeshError(
@@ -142,7 +139,7 @@ def check_calls(calls: object) -> tuple[StepCall, ...]:
                 f"micro_batches={call.micro_batches} of a call is neither 1 nor the {micro_batches} of the step",
                 hint=f"pass 1 or {micro_batches}",
             )
-    return steps
+    return step
 
 
 @dataclass(frozen=True, slots=True)
@@ -600,29 +597,29 @@ class Job:
             if not repeats:
                 continue
             first, gap = len(calls), pending
-            for item in block.items:
-                if not isinstance(item, Exchange):
-                    gap += float(item[0])
+            for work in block.items:
+                if not isinstance(work, Exchange):
+                    gap += float(work[0])
                     continue
-                axis = layout.axes[item.role]
-                times = int(item.times[0])
+                axis = layout.axes[work.role]
+                times = int(work.times[0])
                 if math.prod(layout.sizes[name] for name in axis) == 1 or not times:
                     continue
                 every = StepCall(
                     axis=axis,
-                    collective=item.collective,
-                    size_bytes=max(round(float(item.size[0])), 1),
-                    dtype=item.dtype,
-                    what=item.what,
+                    collective=work.collective,
+                    size_bytes=max(round(float(work.size[0])), 1),
+                    dtype=work.dtype,
+                    what=work.what,
                     phase=block.phase,
                     block=number,
                     repeats=repeats,
-                    micro_batches=1 if item.once else m,
+                    micro_batches=1 if work.once else m,
                     gap_flops=gap,
-                    overlaps=item.overlaps if item.cover[0] else "nothing",
-                    overlap_flops=float(item.cover[0]),
+                    overlaps=work.overlaps if work.cover[0] else "nothing",
+                    overlap_flops=float(work.cover[0]),
                 )
-                calls += [every, *(dataclasses.replace(every, gap_flops=float(item.between[0])),) * (times - 1)]
+                calls += [every, *(dataclasses.replace(every, gap_flops=float(work.between[0])),) * (times - 1)]
                 gap = 0.0
             if len(calls) == first:
                 pending += repeats * (gap - pending)
@@ -717,8 +714,8 @@ class Job:
         """
         return float(self._layout(mesh, experts).degrees.bubble(self)[0])
 
-    def _layout(self, mesh: MeshLike, experts: MeshLike | None) -> _Layout:
-        layout = _Layout.of(self, as_mesh(mesh), experts)
+    def _layout(self, mesh: MeshLike, experts: MeshLike | None) -> JobLayout:
+        layout = JobLayout.of(self, as_mesh(mesh), experts)
         for problem in problems(self, layout.degrees):
             if problem.bad[0]:
                 axes = str_axes(layout.mesh)
@@ -758,9 +755,9 @@ _CHOICES = {
     "recompute": ("none", "selective", "full"),
 }
 _POSITIVE = (
-    "layers", "hidden", "heads", "sequence", "global_batch", "micro_batch", "kv_heads", "head_size", "ffn_hidden",
-    "vocabulary", "top_k", "expert_hidden", "interleave",
-)  # fmt: skip
+    *("layers", "hidden", "heads", "sequence", "global_batch", "micro_batch", "kv_heads", "head_size", "ffn_hidden"),
+    *("vocabulary", "top_k", "expert_hidden", "interleave"),
+)
 _OPTIONAL = ("kv_heads", "head_size", "ffn_hidden", "expert_hidden")
 _MOST = 1 << 40  # no array of sizes in bytes overflows
 _LEAST = dict.fromkeys(_POSITIVE, 1) | dict.fromkeys(("experts", "shared_experts", "dense_layers"), 0)
@@ -786,64 +783,3 @@ def _parse_count(value: float | str) -> float:
     if not 0 < number < math.inf:
         raise MeshError(f"parameters must be a positive number, not {value!r}", hint='write 70e9 or "70B"')
     return number
-
-
-@dataclass(frozen=True, eq=False)
-class _Layout:
-    """A mesh with its expert view, and the axes of every role of a call."""
-
-    mesh: DeviceMesh
-    degrees: Degrees
-    axes: dict[str, tuple[str, ...]]
-    sizes: dict[str, int]
-
-    @classmethod
-    def of(cls, job: Job, mesh: DeviceMesh, experts: MeshLike | None) -> _Layout:
-        view = None if experts is None else mesh.view(str_axes(experts))
-        names = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
-        _check_axes(mesh, names, "a training job")
-        sizes = dict(zip(mesh.axis_names, mesh.shape, strict=True))
-        size = {name: sizes.get(name, 1) for name in names}
-        if view is not None:
-            _check_axes(view, ("pp", "edp", "ep", "etp"), "an expert layout")
-            if size["ep"] > 1:
-                raise MeshError("both the mesh and its expert layout have the axis ep", hint="keep one of them")
-            sizes |= dict(zip(view.axis_names, view.shape, strict=True))
-        ep = sizes.get("ep", 1)
-        data = ["dp_replicate", "dp_shard", "dp", "cp"]
-        ep_axis = ["ep"] if view is None else []  # ep divides the data-parallel ranks
-        in_mesh = [name for name in mesh.axis_names if name in [*data, *ep_axis]]
-        replicate = ("dp_replicate",) if size["dp_replicate"] > 1 else ()
-        sharding = tuple(name for name in in_mesh if name not in replicate)
-        if view is None:
-            expert_data = tuple(name for name in sharding if name != "ep")
-        else:
-            expert_data = ("edp",) if "edp" in sizes else ()
-        axes = {
-            "tp": ("tp",), "cp": ("cp",), "pp": ("pp",), "ep": ("ep",), "etp": ("tp",) if view is None else ("etp",),
-            "data": sharding, "expert_data": expert_data, "replicas": replicate,
-        }  # fmt: skip
-        sizes = {name: sizes.get(name, 1) for names in axes.values() for name in names}
-        dp = size["dp"] * size["dp_replicate"] * size["dp_shard"] * (ep if view is None else 1)
-        values = {
-            "pp": size["pp"], "dp": dp, "cp": size["cp"], "tp": size["tp"], "ep": ep,
-            "etp": size["tp"] if view is None else sizes.get("etp", 1),
-            "edp": math.prod(sizes[name] for name in expert_data) * (size["dp_replicate"] if view is None else 1),
-            "replicas": size["dp_replicate"], "chunks": job.interleave if size["pp"] > 1 else 1,
-        }  # fmt: skip
-        degrees = Degrees(**{name: np.array([value], dtype=np.int64) for name, value in values.items()})
-        return cls(mesh, degrees, axes, sizes)
-
-
-def str_axes(mesh: MeshLike) -> str:
-    """Return the axes of a mesh as text."""
-    mesh = as_mesh(mesh)
-    return ", ".join(f"{name}={size}" for name, size in zip(mesh.axis_names, mesh.shape, strict=True))
-
-
-def _check_axes(mesh: DeviceMesh, names: Sequence[str], what: str) -> None:
-    for name, size in zip(mesh.axis_names, mesh.shape, strict=True):
-        if name not in names and size > 1:
-            raise MeshError(
-                f"{what} has no axis {name!r}{did_you_mean(name, names)}", hint=f"use the axes {', '.join(names)}"
-            )

@@ -56,9 +56,8 @@ arXiv 2407.21783, table 4) and up to 47 % (README of Megatron-LM).
 """
 
 _MOST_CHUNKS = 1 << 31
-_COMPONENT = {
-    "tp": "tp", "cp": "cp", "ep": "ep", "etp": "ep", "pp": "pp", "data": "dp", "expert_data": "dp", "replicas": "dp"
-}  # fmt: skip
+_COMPONENT = {name: name for name in ("tp", "cp", "ep", "pp")}
+_COMPONENT |= {"etp": "ep", "data": "dp", "expert_data": "dp", "replicas": "dp"}
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
 _MOST_TIES = 16
 _SHOWN = 10
@@ -317,21 +316,21 @@ def _times(job: Job, hardware: WeakestDevice, d: Degrees, placed: _Placed, setti
     lines: dict[tuple[str, str], Any] = {}
     seen: dict[tuple[str, str, str, bytes], Floats] = {}
     for block in program(job, d):
-        for item in block.items:
-            if not isinstance(item, Exchange) or item.role not in placed.rows:
+        for call in block.items:
+            if not isinstance(call, Exchange) or call.role not in placed.rows:
                 continue
-            key = (item.role, item.collective, item.dtype, item.size.tobytes())
+            key = (call.role, call.collective, call.dtype, call.size.tobytes())
             if key not in seen:
-                kind = (item.collective, item.dtype)
+                kind = (call.collective, call.dtype)
                 if kind not in lines:
-                    lines[kind] = prices(placed.links, item.collective, dtype=item.dtype, settings=settings)
-                seen[key] = lines[kind].time_us(placed.rows[item.role], item.size[which]) * 1e-6
+                    lines[kind] = prices(placed.links, call.collective, dtype=call.dtype, settings=settings)
+                seen[key] = lines[kind].time_us(placed.rows[call.role], call.size[which]) * 1e-6
             time = seen[key]
             # Stages also communicate while the pipeline fills and drains.
-            calls = block.repeats * item.times * (1.0 if item.once else m * (1 + idle))
-            part = exposed[:, COMPONENTS.index(_COMPONENT[item.role])]
+            calls = block.repeats * call.times * (1.0 if call.once else m * (1 + idle))
+            part = exposed[:, COMPONENTS.index(_COMPONENT[call.role])]
             part[1] += time * calls[which]
-            hidden = (item.cover / hardware.speed)[which] if item.overlaps != "nothing" else 0.0
+            hidden = (call.cover / hardware.speed)[which] if call.overlaps != "nothing" else 0.0
             part[0] += np.maximum(time - hidden, 0) * calls[which]
     return _Times(compute[which], (compute * idle)[which], exposed)
 
@@ -551,13 +550,9 @@ class Layouts:
         shows = [("experts", self.job.experts > 0), ("interleave", bool((frame["interleave"] > 1).any()))]
         more = [name for name, is_shown in shows if is_shown]
         rows = [
-            [
-                f"{row['tie'] + 1}", row["mesh"], *(str(row[name]) for name in more),
-                _range(row["step_s_lo"], row["step_s_hi"]), _seconds(row["compute_s"]), _seconds(row["bubble_s"]),
-                _range(row["exposed_s_lo"], row["exposed_s_hi"]), f"{row['memory_gib']:.0f}{THIN}GiB",
-            ]
+            [f"{row['tie'] + 1}", row["mesh"], *(str(row[name]) for name in more), *_cells(row)]
             for _, row in frame.iterrows()
-        ]  # fmt: skip
+        ]
         return ["place", "mesh", *more, "step", "compute", "bubble", "exposed communication", "memory"], rows
 
     def explain(self) -> str:
@@ -714,9 +709,14 @@ class Layouts:
 _NAMES = ("mesh", "experts")
 """Columns of a table that are left-aligned."""
 
-_ROLES = (
-    ("tp", "tp"), ("cp", "cp"), ("ep", "ep"), ("pp", "pp"), ("dp × cp", "data"), ("expert dp", "expert_data"),
-)  # fmt: skip
+_ROLES = (*((name, name) for name in ("tp", "cp", "ep", "pp")), ("dp × cp", "data"), ("expert dp", "expert_data"))
+"""Labels of the groups that an explanation describes, and their roles."""
+
+
+def _cells(row: pd.Series) -> tuple[str, ...]:
+    """Return the times and the memory of a row of the frame, as text."""
+    step, exposed = (_range(row[f"{name}_lo"], row[f"{name}_hi"]) for name in ("step_s", "exposed_s"))
+    return step, _seconds(row["compute_s"]), _seconds(row["bubble_s"]), exposed, f"{row['memory_gib']:.0f}{THIN}GiB"
 
 
 def _seconds(value: float) -> str:
