@@ -21,7 +21,7 @@ from meshlab.base._files import open_log, path_of, text_encoding
 from meshlab.base._garbage import collector_paused
 from meshlab.base._numerals import whole
 from meshlab.nccl_tests._command_line import CommandOptions, options_in_line
-from meshlab.nccl_tests._infer import MOST_SECTIONS, find_program, make_section, too_many_sections
+from meshlab.nccl_tests._infer import MOST_SECTIONS, SectionParts, find_program, make_section, too_many_sections
 from meshlab.nccl_tests._info import NO_FACTS, FactCollector, merge_facts, version_from_code
 from meshlab.nccl_tests._json import MOST_JSON, looks_like_json, read_json_sections
 from meshlab.nccl_tests._log import (
@@ -205,20 +205,10 @@ _SETTING = re.compile(
     r"(nThread|nGpus(?:\(perProc\))?|minBytes|maxBytes|step|warmup iters|agg iters|iters|validation|graph|unalign):? +"
     r"(-?\d+)(?:\((\w+)\))?"
 )
-_FIELDS = {
-    "nThread": "threads",
-    "nGpus": "gpus",
-    "nGpus(perProc)": "gpus",
-    "minBytes": "min_bytes",
-    "maxBytes": "max_bytes",
-    "step": "step",
-    "warmup iters": "warmup_iters",
-    "iters": "iters",
-    "agg iters": "agg_iters",
-    "validation": "validation",
-    "graph": "graph",
-    "unalign": "unalign",
-}
+_FIELDS = {name: name.replace(" ", "_") for name in ("step", "warmup iters", "iters", "agg iters")}
+_FIELDS |= {"nThread": "threads", "nGpus": "gpus", "nGpus(perProc)": "gpus"}
+_FIELDS |= {"minBytes": "min_bytes", "maxBytes": "max_bytes"}
+_FIELDS |= {name: name for name in ("validation", "graph", "unalign")}
 _LAST_FIELDS = frozenset(("validation", "graph", "unalign"))
 
 _FOOTER = re.compile(r"(Out of bounds values|Avg bus bandwidth) *: *(\S*)(?: +(OK|FAILED))?")
@@ -708,21 +698,23 @@ class OpenSection:
         if prelude is not None:
             facts = merge_facts([facts, prelude.facts()])
         return make_section(
-            number=number,
-            line=self.line,
-            preamble=Preamble(**self._with_options()),
-            command=self.program,
-            devices=DeviceLines(list(self.devices.values())),
-            listed_ranks=self._listed_ranks(),
-            copies=self.copies(table),
-            began_table=self.began_table,
-            table=table,
-            broken=sorted(self.broken + truncated),
-            footer=Footer(*self.bounds, *self.average),
-            failures=self.failures,
-            failure_lines=self.failure_lines,
-            notes=self.notes,
-            nccl=facts,
+            SectionParts(
+                number=number,
+                line=self.line,
+                preamble=Preamble(**self._with_options()),
+                command=self.program,
+                devices=DeviceLines(list(self.devices.values())),
+                listed_ranks=self._listed_ranks(),
+                copies=self.copies(table),
+                began_table=self.began_table,
+                table=table,
+                broken=sorted(self.broken + truncated),
+                footer=Footer(*self.bounds, *self.average),
+                failures=self.failures,
+                failure_lines=self.failure_lines,
+                notes=self.notes,
+                nccl=facts,
+            )
         )
 
     def _with_options(self) -> dict[str, Any]:

@@ -21,19 +21,7 @@ _MOST_LINES = 10
 def misfits(
     table: LogTable, collective: str | None, n_ranks: int | None, preamble: Preamble, *, is_complete: bool
 ) -> list[Note]:
-    """Return a note for each row that does not fit its table.
-
-    Parameters
-    ----------
-    table : LogTable
-        The rows of one run.
-    collective, n_ranks : str and int, or None
-        They determine busbw / algbw. If one is None, the rows are compared with each other.
-    preamble : Preamble
-        The settings, which determine the number of rows.
-    is_complete : bool
-        True if the run reached its end and no row is known to be missing.
-    """
+    """Return a note for each row that does not fit its table, and one if a complete run misses rows."""
     if len(table) < 2:
         return []
     notes = [
@@ -48,9 +36,9 @@ def misfits(
 
 
 def _limited(notes: Iterator[Note]) -> list[Note]:
-    found = list(notes)
-    rest = len(found) - _MOST_LINES
-    return found[:_MOST_LINES] + ([Note(None, f"{rest} more rows that do not fit the others")] if rest > 0 else [])
+    listed = list(notes)
+    rest = len(listed) - _MOST_LINES
+    return listed[:_MOST_LINES] + ([Note(None, f"{rest} more rows that do not fit the others")] if rest > 0 else [])
 
 
 def _other_factors(table: LogTable, collective: str | None, n_ranks: int | None) -> Iterator[Note]:

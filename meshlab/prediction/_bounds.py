@@ -133,20 +133,7 @@ def bounded_table(results: Any, cluster: ClusterLike) -> ResultsTable:
 
 
 def bound_note(rows: pd.DataFrame) -> list[str]:
-    """Describe the bounds of results in sentences, each once, and the reasons why busbw may exceed a wire.
-
-    Parameters
-    ----------
-    rows : pandas.DataFrame
-        The result of `with_bounds`. Rows without a bound have no sentence.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> rows = with_bounds(ml.example(), "dgx-h200", mesh="tp=2", settings=ml.prediction.NcclSettings(nvls=False))
-    >>> bound_note(rows)[0].replace(chr(0x2009), " ")
-    'The bound is 371 GB/s for all_reduce, all_gather, reduce_scatter, broadcast (NVLink).'
-    """
+    """Describe the bounds of results in sentences, each once, and the reasons why busbw may exceed a wire."""
     parts = [f"{format_bandwidth(gbs)} for {', '.join(what)} ({bound})" for (gbs, bound), what in _bounds(rows).items()]
     if not parts:
         return []
@@ -156,13 +143,7 @@ def bound_note(rows: pd.DataFrame) -> list[str]:
 
 
 def bound_lines(rows: pd.DataFrame) -> dict[str, float]:
-    """Return the bounds of results as reference lines: GB/s by label.
-
-    Parameters
-    ----------
-    rows : pandas.DataFrame
-        The result of `with_bounds`, or other results, which have no bounds.
-    """
+    """Return the bounds of results as reference lines: GB/s by label. Empty without bounds."""
     bounds = _bounds(rows)
     if len(bounds) == 1:
         return {f"bound ({bound})": gbs for gbs, bound in bounds}
@@ -184,17 +165,7 @@ def _bounds(rows: pd.DataFrame) -> dict[tuple[float, str], dict[str, None]]:
 
 
 def share_of_bound(rows: pd.DataFrame, size: float, busbw_gbs: float) -> str:
-    """Write a bandwidth as a share of the bound of its rows, such as "92 %". Empty for small sizes or without a bound.
-
-    Parameters
-    ----------
-    rows : pandas.DataFrame
-        The rows of one axis and collective, from `with_bounds` or without bounds.
-    size : float
-        The size, in bytes.
-    busbw_gbs : float
-        The bandwidth.
-    """
+    """Return a bandwidth as a share of the bound of its rows, such as "92 %", or "" for small sizes or no bound."""
     if "of_bound" not in rows or size < BOUND_FROM or rows["bound_gbs"].isna().all():
         return ""
     return f"{100 * busbw_gbs / rows['bound_gbs'].min():.0f}{THIN}%"

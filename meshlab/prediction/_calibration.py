@@ -57,7 +57,7 @@ _FARTHEST = 4
 """A calibration is extrapolated to this factor in the number of ranks."""
 
 _UNIFORM = {"mode": "modes", "in_place": "placements", "dtype": "element types", "source": "systems"}
-"""The columns in which all rows of a calibration agree."""
+"""The columns in which all rows of a calibration agree, and the plural of their values."""
 
 _ALL_RANKS = "ranks"
 """Name of the only axis of a mesh for results that have none."""
@@ -476,10 +476,7 @@ def calibrate(
 
 
 def as_calibration(value: Any, cluster: ClusterLike | None = None, mode: str | None = None) -> Calibration:
-    """Return a calibration unchanged, that of a run, or calibrate from results.
-
-    Logs of nccl-tests have rows in place and out of place, of which the latter are used.
-    """
+    """Return a calibration unchanged, that of a run, or calibrate from results."""
     if isinstance(value, Calibration):
         return value
     if isinstance(value, (str, os.PathLike)) and is_folder(value):
@@ -488,6 +485,7 @@ def as_calibration(value: Any, cluster: ClusterLike | None = None, mode: str | N
         return value.calibration
     results = [frames.results for frames in frames_of(value, _read_log)]
     is_gpu = any(frame["source"].isin(GPU_SOURCES).any() for frame in results)
+    # Logs of nccl-tests have rows in place and out of place, of which the latter are used.
     has_both = any(frame["in_place"].nunique() > 1 for frame in results)
     return calibrate(value, cluster if is_gpu else None, mode=mode, in_place=False if has_both else None)
 
@@ -535,12 +533,7 @@ def _check(parts: Sequence[_Part]) -> None:
                 f"{row['collective']} at {format_size(row['size_bytes'])}, so their times mean nothing",
                 hint="find the cause first, or drop them: results[results['status'] == 'ok']",
             )
-    for name, word in (
-        ("mode", "modes"),
-        ("in_place", "placements"),
-        ("dtype", "element types"),
-        ("source", "systems"),
-    ):
+    for name, word in _UNIFORM.items():
         values = {value: None for part in parts for value in part.results[name].dropna().unique().tolist()}
         if len(values) > 1:
             words = {True: "in place", False: "out of place"} if name == "in_place" else {}
@@ -593,11 +586,8 @@ def _placed(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement
         shape = part.mesh if mesh is None else as_mesh(mesh)
     else:
         rows = part.results
-        axes, n_groups, sizes = (
-            rows["axis"].dropna().unique(),
-            rows["group"].nunique(),
-            rows["n_ranks"].dropna().unique(),
-        )
+        axes, sizes = rows["axis"].dropna().unique(), rows["n_ranks"].dropna().unique()
+        n_groups = rows["group"].nunique()
         if len(sizes) != 1 or n_groups > 1 or len(axes) > 1:
             raise BenchError(
                 "cannot calibrate with a cluster: the results do not show which ranks form a group",
@@ -704,10 +694,8 @@ def _fit_group(
 
 
 def times_by_size(rows: pd.DataFrame) -> tuple[Floats, Floats, float]:
-    """Return sizes and times of one collective, and the spread of repeated measurements.
-
-    The slowest group of a launch counts, as in tables, and then the median of the launches.
-    """
+    """Return sizes and times of one collective, and the spread of repeated measurements."""
+    # The slowest group of a launch counts, as in tables, and then the median of the launches.
     keys = ["size_bytes", "run_id", "launch"]
     slowest = rows.groupby(keys, dropna=False)["time_us"].max().reset_index()
     sizes = np.sort(slowest["size_bytes"].unique()).astype(np.float64)

@@ -124,48 +124,23 @@ class Cost:
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Latency and bandwidth of every algorithm and protocol of a collective, to price any sizes.
+    """Latency and bandwidth of every algorithm and protocol of a collective on k signatures, to price any sizes."""
 
-    `time_us` takes matching arrays of rows and sizes, so that a search prices the exact size of every layout.
-
-    Parameters
-    ----------
-    algorithm, protocol : numpy.ndarray
-        int8 of shape (m,): m combinations of algorithm and protocol, in the order in which NCCL compares them.
-    believed_us, believed_ns : numpy.ndarray
-        Shape (m, k), for k signatures: latency in µs, and ns per byte, by NCCL's belief. The latter is infinite for
-        what NCCL may not use.
-    believed_factor : numpy.ndarray
-        Shape (m, k): factor of the believed time, by which NCCL avoids an algorithm.
-    latency_us, transfer_ns : numpy.ndarray
-        Shape (m, k): latency in µs, and ns per byte, of the price.
-    stretched : numpy.ndarray, optional
-        Shape (m, k, 25): factor of the time per byte by floor(log2(bytes / 64)).
-    plateau : numpy.ndarray, optional
-        Shape (m, k): factor of the latency for messages of `plateau_bytes` or more.
-    plateau_bytes : numpy.ndarray
-        Shape (k,): the size from which on `plateau` applies.
-    ll_bytes : numpy.ndarray
-        Shape (k,): for point-to-point messages the largest size with LL, else NaN.
-    offset_us : float
-        Latency that the timing mode adds.
-    """
-
-    algorithm: npt.NDArray[np.int8]
+    algorithm: npt.NDArray[np.int8]  # (m,) combinations of algorithm and protocol, in the order in which NCCL compares
     protocol: npt.NDArray[np.int8]
-    believed_us: Floats
-    believed_ns: Floats
-    believed_factor: Floats
-    latency_us: Floats
-    transfer_ns: Floats
-    stretched: Floats | None
-    plateau: Floats | None
-    plateau_bytes: Floats
-    ll_bytes: Floats
-    offset_us: float
+    believed_us: Floats  # (m, k): latency by NCCL's belief
+    believed_ns: Floats  # (m, k): ns per byte by NCCL's belief, infinite for what NCCL may not use
+    believed_factor: Floats  # (m, k): factor of the believed time, by which NCCL avoids an algorithm
+    latency_us: Floats  # (m, k): latency of the price
+    transfer_ns: Floats  # (m, k): ns per byte of the price
+    stretched: Floats | None  # (m, k, 25): factor of the time per byte by floor(log2(bytes / 64))
+    plateau: Floats | None  # (m, k): factor of the latency for messages of `plateau_bytes` or more
+    plateau_bytes: Floats  # (k,)
+    ll_bytes: Floats  # (k,): the largest point-to-point message with LL, NaN for other collectives
+    offset_us: float  # latency that the timing mode adds
 
     def time_us(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> Floats:
-        """Return the predicted time of a call of each size on the signature of each row, broadcast together."""
+        """Return the time of a call of each size on the signature of each row, broadcast together."""
         _, latency, transfer = self.price(rows, sizes)
         return latency + transfer
 
@@ -208,13 +183,7 @@ class Prices:
 
 
 def formula_band(sizes: npt.ArrayLike) -> Floats:
-    """Return the factor within which measured times lie around predictions without calibration, for each size.
-
-    Examples
-    --------
-    >>> formula_band([1 << 20, 256 << 20, 1 << 30]).tolist()
-    [2.0, 1.4, 1.25]
-    """
+    """Return the factor within which measured times lie around predictions without calibration, for each size."""
     band = np.full(np.shape(sizes), 2.0)
     for start, factor in _BAND:
         band[np.asarray(sizes) >= start] = factor
@@ -222,16 +191,7 @@ def formula_band(sizes: npt.ArrayLike) -> Floats:
 
 
 def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settings: NcclSettings = _DEFAULTS) -> Prices:
-    """Return latency and bandwidth of every algorithm and protocol of one collective, see `cost`.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> table = GroupLinks.by_stride(ml.preset("dgx-h100", nodes=4))
-    >>> of_axes = prices(table.links, "all_reduce")
-    >>> of_axes.time_us(table.index([8, 4], [1, 8]), [256 << 20, 256 << 20]).round().tolist()
-    [1006.0, 8518.0]
-    """
+    """Return latency and bandwidth of every algorithm and protocol of one collective, see `cost`."""
     _check_collective(collective)
     constants = constants_of(settings.version)
     graphs = search_graphs(links, constants, nvls=settings.nvls)

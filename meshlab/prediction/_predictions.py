@@ -394,13 +394,7 @@ def _text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def spelled(algorithm: str, protocol: str) -> str:
-    """Write an algorithm and a protocol in NCCL's spelling.
-
-    Examples
-    --------
-    >>> spelled("nvls", "simple"), spelled("ring", "ll128"), spelled("", "")
-    ('NVLS Simple', 'ring LL128', '')
-    """
+    """Write an algorithm and a protocol in NCCL's spelling."""
     return " ".join(_SPELLED.get(name, name) for name in (algorithm, protocol) if name)
 
 

@@ -180,27 +180,13 @@ def search(
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """Layouts with an order of their axes: arrays of shape (k,), and one table of links.
+    """Layouts with an order of their axes: arrays of shape (k,), and one table of links."""
 
-    Parameters
-    ----------
-    links : GroupLinks
-        Distinct signatures.
-    which : numpy.ndarray
-        Index of the degrees of every layout.
-    orders : list of tuple of str
-        The order of every layout.
-    merged : numpy.ndarray
-        Number of orders in which all groups have the same links.
-    rows : dict of str to numpy.ndarray
-        Signature of the groups of every role.
-    """
-
-    links: GroupLinks
-    which: Sizes
-    orders: list[tuple[str, ...]]
-    merged: Sizes
-    rows: dict[str, Sizes]
+    links: GroupLinks  # distinct signatures
+    which: Sizes  # index of the degrees of every layout
+    orders: list[tuple[str, ...]]  # the order of every layout
+    merged: Sizes  # number of orders in which all groups have the same links
+    rows: dict[str, Sizes]  # signature of the groups of every role
 
     @classmethod
     def of(cls, table: LinkTable, job: Job, d: Degrees, orders: list[tuple[str, ...]]) -> _Placed:

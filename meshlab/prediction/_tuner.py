@@ -182,36 +182,18 @@ def _chosen(text: str | None, collective: str | None, names: tuple[str, ...]) ->
 
 @dataclass(frozen=True, eq=False)
 class Graphs:
-    """Channels of a group as NCCL's graph search finds them. All fields have the shape (k,).
+    """Channels of a group as NCCL's graph search finds them. All fields have the shape (k,)."""
 
-    Parameters
-    ----------
-    channels : numpy.ndarray
-        Channels of rings and trees.
-    all_channels : numpy.ndarray
-        Channels of the communicator, after NCCL has duplicated those of the graph.
-    ring, tree_inside, tree_between : numpy.ndarray
-        GB/s of one channel.
-    heads : numpy.ndarray
-        Channels of the NVLS graph: the ranks of a domain that reduce a part through NVSwitch.
-    nvls_inside, nvls_between : numpy.ndarray
-        GB/s of one head.
-    is_plain_tree : numpy.ndarray
-        Whether the tree is a plain one, because the domain has a single rank.
-    same_channels : numpy.ndarray
-        Whether all rings visit the ranks in the same order.
-    """
-
-    channels: Ints
-    all_channels: Ints
-    ring: Floats
-    tree_inside: Floats
-    tree_between: Floats
-    heads: Ints
-    nvls_inside: Floats
-    nvls_between: Floats
-    is_plain_tree: Bools
-    same_channels: Bools
+    channels: Ints  # of rings and trees
+    all_channels: Ints  # of the communicator, after NCCL has duplicated those of the graph
+    ring: Floats  # GB/s of one channel
+    tree_inside: Floats  # GB/s of one channel
+    tree_between: Floats  # GB/s of one channel
+    heads: Ints  # channels of NVLS: the ranks of a domain that reduce a part through NVSwitch
+    nvls_inside: Floats  # GB/s of one head
+    nvls_between: Floats  # GB/s of one head
+    is_plain_tree: Bools  # not a double one, because the domain has a single rank
+    same_channels: Bools  # all rings visit the ranks in the same order
 
     def limited(self, network_gbs: Floats, several: Bools) -> Graphs:
         """Return the channels of groups of several domains if all of them together have `network_gbs`."""
@@ -232,16 +214,10 @@ class Graphs:
 
 @dataclass(frozen=True, eq=False)
 class TunerTable:
-    """Latency and bandwidth of every algorithm and protocol, as in the table that NCCL logs with TUNING.
+    """Latency and bandwidth of every algorithm and protocol, as in the table that NCCL logs with TUNING."""
 
-    Parameters
-    ----------
-    latency_us, gbs : numpy.ndarray
-        Shape (k, algorithms, protocols): latency in µs and algorithm bandwidth in GB/s, 0 for what NCCL cannot use.
-    """
-
-    latency_us: Floats
-    gbs: Floats
+    latency_us: Floats  # (k, algorithms, protocols)
+    gbs: Floats  # (k, algorithms, protocols): algorithm bandwidth, 0 for what NCCL cannot use
 
 
 @functools.lru_cache(maxsize=64)  # all collectives of an axis use the same graphs

@@ -34,29 +34,17 @@ _STATE_BYTES = 12  # of Adam per parameter in mixed precision: 32-bit weight and
 
 @dataclass(frozen=True, eq=False)
 class Degrees:
-    """Degrees of parallelism of k layouts: int64 of shape (k,) each.
-
-    Parameters
-    ----------
-    pp, dp, cp, tp : numpy.ndarray
-        The dense layout. `dp` is the number of ranks with different data, replicated or sharded.
-    ep, etp, edp : numpy.ndarray
-        The expert layout: ranks that share the experts of a layer, ranks that share an expert, and its replicas.
-    replicas : numpy.ndarray
-        Number of data-parallel replicas over which weights are not sharded (dp_replicate), a factor of `dp`.
-    chunks : numpy.ndarray
-        Model chunks per pipeline stage, more than 1 if stages are interleaved.
-    """
+    """Degrees of parallelism of k layouts: int64 of shape (k,) each."""
 
     pp: Sizes
-    dp: Sizes
+    dp: Sizes  # ranks with different data, replicated or sharded
     cp: Sizes
     tp: Sizes
-    ep: Sizes
-    etp: Sizes
-    edp: Sizes
-    replicas: Sizes
-    chunks: Sizes
+    ep: Sizes  # ranks that share the experts of a layer
+    etp: Sizes  # ranks that share an expert
+    edp: Sizes  # replicas of an expert
+    replicas: Sizes  # data-parallel replicas over which weights are not sharded (dp_replicate), a factor of dp
+    chunks: Sizes  # model chunks per pipeline stage, more than 1 if stages are interleaved
 
     def micro_batches(self, job: Job) -> Sizes:
         """Number of micro-batches per step, rounded down."""
@@ -82,22 +70,12 @@ class Degrees:
 
 
 class Problem(NamedTuple):
-    """A reason why a job cannot run on some layouts.
+    """A reason why a job cannot run on some layouts."""
 
-    Parameters
-    ----------
-    kind : str
-        The field of the job that rules them out, such as ``"layers"``.
-    bad : numpy.ndarray
-        bool of shape (k,): the layouts.
-    reason, fix : callable
-        Functions that return the reason, and the nearest number that works, for the index of such a layout.
-    """
-
-    kind: str
-    bad: npt.NDArray[np.bool_]
-    reason: Callable[[int], str]
-    fix: Callable[[int], str]
+    kind: str  # the field of the job that rules them out, such as "layers"
+    bad: npt.NDArray[np.bool_]  # (k,): the layouts
+    reason: Callable[[int], str]  # of the layout with an index
+    fix: Callable[[int], str]  # with the nearest number that works
 
 
 def problems(job: Job, d: Degrees) -> Iterator[Problem]:
@@ -606,13 +584,7 @@ def _saved_bytes(p: _Program, kind: str) -> Floats:
 
 
 def nearest_divisor(number: int, near: int, least: int = 1) -> int:
-    """Return the divisor of a number that is nearest to another number.
-
-    Examples
-    --------
-    >>> nearest_divisor(126, 16), nearest_divisor(96, 5)
-    (18, 6)
-    """
+    """Return the divisor of a number that is nearest to another number."""
     # Up to the square root, each divisor has a partner beyond it. The limit is for numbers that no model has.
     small = [d for d in range(1, min(math.isqrt(number), 1_000_000) + 1) if number % d == 0]
     divisors = [d for divisor in small for d in (divisor, number // divisor) if d >= least] or [number]
