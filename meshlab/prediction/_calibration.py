@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import BenchError
@@ -436,43 +437,42 @@ def calibrate(
     parts = [_select(part, mode, in_place, dtype) for part in _parts(results)]
     _check(parts)
     first = parts[0].results
-    modes = first["mode"].dropna()
-    measured_mode = str(modes.iloc[0]) if len(modes) else ""
-    places = first["in_place"].dropna()
+    measured_mode = _only(first, "mode", "")
     is_modelled = cluster is not None or isinstance(mesh, Placement)
     if is_modelled:
         parts = [replace(part, placement=_placed(part, cluster, mesh)) for part in parts]
-        for part in parts:
-            if part.placement is not None:
-                _check_gpu(part.results, part.placement)
         settings = settings or _settings(first, measured_mode)
-    outliers: list[tuple[str, str, int, float]] = []
-    left_out: list[str] = []
-    fits: list[Calibrated] = []
+    fitter = _Fitter(settings, keep_outliers)
     for part in parts:
         for axis, rows in part.results.groupby(part.results["axis"].fillna(""), sort=False):
             for signature, links, group_rows in _by_signature(part, str(axis), rows):
-                fits += _fit_group(str(axis), signature, links, group_rows, settings, keep_outliers, outliers, left_out)
-    if not fits:
+                fitter.add(str(axis), signature, links, group_rows)
+    if not fitter.fits:
         raise BenchError(
-            f"cannot calibrate: {'; '.join(left_out)}",
+            f"cannot calibrate: {'; '.join(fitter.left_out)}",
             hint=Hint("measure each collective at 8 sizes or more, such as {}", Argument("sizes", "1K:64M")),
         )
-    types = first["dtype"].dropna()
+    in_place = _only(first, "in_place", None)
     calibration = Calibration(
-        tuple(fits),
+        tuple(fitter.fits),
         where_text(first),
-        str(first["source"].dropna().iloc[0]) if first["source"].notna().any() else "",
-        measured_mode,
-        str(types.iloc[0]) if len(types) else "",
-        bool(places.iloc[0]) if len(places) else None,
+        str(_only(first, "source", "")),
+        str(measured_mode),
+        str(_only(first, "dtype", "")),
+        None if in_place is None else bool(in_place),
         settings if is_modelled else None,
-        tuple(outliers),
-        tuple(left_out),
+        tuple(fitter.outliers),
+        tuple(fitter.left_out),
     )
     if isinstance(results, RunData):
         results.calibration = calibration
     return calibration
+
+
+def _only(rows: pd.DataFrame, column: str, missing: Any) -> Any:
+    """Return the value of a column in which all rows agree, or `missing` if no row has one."""
+    values = rows[column].dropna()
+    return values.iloc[0] if len(values) else missing
 
 
 def as_calibration(value: Any, cluster: ClusterLike | None = None, mode: str | None = None) -> Calibration:
@@ -579,7 +579,13 @@ def _check_gpu(rows: pd.DataFrame, placement: Placement) -> None:
 
 
 def _placed(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement | None) -> Placement:
-    """Place the mesh of a source on the cluster."""
+    """Place the mesh of a source on the cluster, or raise if the source measured other GPUs."""
+    placement = _placed_mesh(part, cluster, mesh)
+    _check_gpu(part.results, placement)
+    return placement
+
+
+def _placed_mesh(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement | None) -> Placement:
     if isinstance(mesh, Placement):
         return as_placement(mesh, cluster)
     if mesh is not None or part.mesh is not None:
@@ -638,59 +644,69 @@ def shape_of(links: GroupLinks, collective: str, size_bytes: Floats, dtype: str,
     return ModelTimes(size_bytes, costs.latency_us[0], costs.transfer_us[0], kinds)
 
 
-def _fit_group(
-    axis: str,
-    signature: Signature,
-    links: GroupLinks | None,
-    rows: pd.DataFrame,
-    settings: NcclSettings | None,
-    keep_outliers: bool,
-    outliers: list[tuple[str, str, int, float]],
-    left_out: list[str],
-) -> list[Calibrated]:
-    """Fit each collective of one signature, and the scales that the others share."""
-    fits: list[Calibrated] = []
-    shapes: list[ModelTimes] = []
-    for name, measured in rows.groupby("collective", sort=False):
-        what = f"{name} along {axis}" if axis else f"{name} on {signature}"
-        if signature.n_ranks < 2:
-            left_out.append(f"{what} has one rank, so nothing is sent")
-            continue
-        if links is not None and name not in COLLECTIVES:
-            left_out.append(f"{what} has no model of NCCL; the models are {', '.join(COLLECTIVES)}")
-            continue
-        sizes, times, spread = times_by_size(measured)
-        latency, gbs = float(times.min()), float((sizes / times).max()) / 1e3
-        if links is None or settings is None:
-            shape = hockney(sizes, latency, gbs)
-        else:
-            shape = shape_of(links, str(name), sizes, str(measured["dtype"].iloc[0]), settings)
-        bad = find_outliers(shape, times) & (not keep_outliers)
+class _Fitter:
+    """Collects the fits of all groups, the outliers, and the reasons why rows are left out."""
+
+    def __init__(self, settings: NcclSettings | None, keep_outliers: bool) -> None:
+        self.settings, self.keep_outliers = settings, keep_outliers
+        self.fits: list[Calibrated] = []
+        self.outliers: list[tuple[str, str, int, float]] = []
+        self.left_out: list[str] = []
+
+    def add(self, axis: str, signature: Signature, links: GroupLinks | None, rows: pd.DataFrame) -> None:
+        """Fit each collective of one signature, and the scales that the others share."""
+        fits: list[Calibrated] = []
+        shapes: list[ModelTimes] = []
+        for name, measured in rows.groupby("collective", sort=False):
+            what = f"{name} along {axis}" if axis else f"{name} on {signature}"
+            if signature.n_ranks < 2:
+                self.left_out.append(f"{what} has one rank, so nothing is sent")
+                continue
+            if links is not None and name not in COLLECTIVES:
+                self.left_out.append(f"{what} has no model of NCCL; the models are {', '.join(COLLECTIVES)}")
+                continue
+            sizes, times, spread = times_by_size(measured)
+            latency, gbs = float(times.min()), float((sizes / times).max()) / 1e3
+            if links is None or self.settings is None:
+                shape = hockney(sizes, latency, gbs)
+            else:
+                shape = shape_of(links, str(name), sizes, str(measured["dtype"].iloc[0]), self.settings)
+            is_usual = self._without_outliers(shape, times, what, (str(name), axis))
+            if is_usual is None:
+                continue
+            shape, times = shape[is_usual], times[is_usual]
+            fitted = fit(shape, times, spread=spread)
+            own_shape = (latency, gbs) if links is None else (None, None)
+            fits.append(Calibrated(str(name), axis, signature, fitted, tuple(times.tolist()), *own_shape))
+            shapes.append(shape)
+        if links is not None and fits:
+            pooled = fit_scales(shapes, [np.array(calibrated.time_us) for calibrated in fits], OTHER_COLLECTIVE)
+            fits.append(Calibrated("", axis, signature, pooled))
+        self.fits += fits
+
+    def _without_outliers(
+        self, shape: ModelTimes, times: Floats, what: str, key: tuple[str, str]
+    ) -> npt.NDArray[np.bool_] | None:
+        """Return a mask of the rows to fit, or None, with a reason, if they do not suffice."""
+        bad = find_outliers(shape, times) & (not self.keep_outliers)
         if bad.mean() > _MOST_OUTLIERS:
-            left_out.append(
+            self.left_out.append(
                 f"{what} is too noisy: {bad.sum()} of {bad.size} sizes are three times off their neighbours. Measure "
                 "again on an idle machine, or pass keep_outliers=True"
             )
-            continue
-        outliers += [
-            (str(name), axis, int(size), float(time)) for size, time in zip(sizes[bad], times[bad], strict=True)
-        ]
-        shape, times, sizes = shape[~bad], times[~bad], sizes[~bad]
+            return None
+        sizes = shape.size_bytes
+        self.outliers += [(*key, int(size), float(time)) for size, time in zip(sizes[bad], times[bad], strict=True)]
+        sizes = sizes[~bad]
         if sizes.size < FEWEST_ROWS:
-            left_out.append(f"{what} has {sizes.size} sizes, but a fit needs {FEWEST_ROWS}")
-            continue
+            self.left_out.append(f"{what} has {sizes.size} sizes, but a fit needs {FEWEST_ROWS}")
+            return None
+        # Fewer decades do not separate the latency from the bandwidth.
         if np.log10(sizes[-1] / sizes[0]) < _FEWEST_DECADES:
             span = f"{format_size(sizes[0])} to {format_size(sizes[-1])}"
-            left_out.append(f"{what} covers {span}, but a fit needs two decades of size")
-            continue
-        fitted = fit(shape, times, spread=spread)
-        own_shape = (latency, gbs) if links is None else (None, None)
-        fits.append(Calibrated(str(name), axis, signature, fitted, tuple(times.tolist()), *own_shape))
-        shapes.append(shape)
-    if links is not None and fits:
-        pooled = fit_scales(shapes, [np.array(calibrated.time_us) for calibrated in fits], OTHER_COLLECTIVE)
-        fits.append(Calibrated("", axis, signature, pooled))
-    return fits
+            self.left_out.append(f"{what} covers {span}, but a fit needs two decades of size")
+            return None
+        return np.asarray(~bad)
 
 
 def times_by_size(rows: pd.DataFrame) -> tuple[Floats, Floats, float]:
