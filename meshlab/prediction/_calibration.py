@@ -533,6 +533,7 @@ def _check(parts: Sequence[_Part]) -> None:
                 f"{row['collective']} at {format_size(row['size_bytes'])}, so their times mean nothing",
                 hint="find the cause first, or drop them: results[results['status'] == 'ok']",
             )
+    # A fit of mixed rows would be a curve between two, on which no call lies.
     for name, word in _UNIFORM.items():
         values = {value: None for part in parts for value in part.results[name].dropna().unique().tolist()}
         if len(values) > 1:

@@ -197,28 +197,15 @@ def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settin
     graphs = search_graphs(links, constants, nvls=settings.nvls)
     if collective in ("all_to_all", "send_recv"):
         return _messages(links, graphs, collective, constants, settings)
+    # NCCL chooses as if the group was alone on its NICs, but the time depends on the share that the group has.
     reported = settings.plugin_latency_us
     plugin = None if reported is None else np.where(links.domains > 1, reported, 0.0)
     believed = tune(links, graphs, collective, constants, network_latency_us=plugin)
     allowed = enabled(links, collective, settings, dtype)
     several = links.domains > 1
     network = np.where(several, np.minimum(links.network_gbs, links.uplink_gbs), np.inf)
-    real = _on_pcie(links, graphs.limited(network, several))
-    true = tune(links, real, collective, constants)
-    gbs = true.gbs
-    if collective == "all_reduce":
-        gbs = gbs.copy()
-        law = _switch_law(links, constants)
-        gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
-        # A domain in the middle of both trees sends the data twice, which NCCL's figures do not contain.
-        sent = np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
-        most = np.where(several, np.minimum(law, network / sent), law)
-        gbs[:, NVLS_TREE, SIMPLE] = np.minimum(gbs[:, NVLS_TREE, SIMPLE], most)
-        on_trees = [TREE, NVLS_TREE]
-        gbs[:, on_trees] = np.minimum(gbs[:, on_trees], links.tree_uplink_gbs[:, None, None])
-    elif collective in ("all_gather", "reduce_scatter"):
-        gbs = gbs.copy()
-        gbs[:, PAT] = np.minimum(gbs[:, PAT], links.pat_uplink_gbs[:, None])
+    true = tune(links, _on_pcie(links, graphs.limited(network, several)), collective, constants)
+    gbs = _real_gbs(links, true.gbs, collective, constants, network)
     usable = allowed & (believed.gbs > 0)
     usable[links.n_ranks == 1] = False
     _check_choice(links, usable, settings)
@@ -341,6 +328,25 @@ def _check_choice(links: GroupLinks, usable: npt.NDArray[np.bool_], settings: Nc
             f"NCCL has no algorithm for groups of {n} ranks with {asked}",
             hint="allow ring and simple as well, which always work",
         )
+
+
+def _real_gbs(
+    links: GroupLinks, tuned_gbs: Floats, collective: str, constants: TunerConstants, network: Floats
+) -> Floats:
+    """Return the algorithm bandwidths, with the limits of the hardware that NCCL's figures do not contain."""
+    gbs, several = tuned_gbs.copy(), links.domains > 1
+    if collective == "all_reduce":
+        law = _switch_law(links, constants)
+        gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
+        # A domain in the middle of both trees sends the data twice, which NCCL's figures do not contain.
+        sent = np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
+        most = np.where(several, np.minimum(law, network / sent), law)
+        gbs[:, NVLS_TREE, SIMPLE] = np.minimum(gbs[:, NVLS_TREE, SIMPLE], most)
+        on_trees = [TREE, NVLS_TREE]
+        gbs[:, on_trees] = np.minimum(gbs[:, on_trees], links.tree_uplink_gbs[:, None, None])
+    elif collective in ("all_gather", "reduce_scatter"):
+        gbs[:, PAT] = np.minimum(gbs[:, PAT], links.pat_uplink_gbs[:, None])
+    return gbs
 
 
 def _octave(size: Floats) -> npt.NDArray[np.intp]:

@@ -348,9 +348,11 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
     _check_known(rank_map, groups, leaves & np.isnan(network + nic_gbs), f"{name}the bandwidth of the NICs of", "NICs")
     nics = np.where(leaves, crossings.nics * hosts_per_domain, 0)
     pcie_gbs = lowest("pcie_gbs")
+    # All ranks of a domain send through their own PCIe links, so the domain with the fewest ranks is the slowest.
     fewest = np.where(joined, n // domains, crossings.ranks_per_node[0])
     network = np.where(leaves, np.minimum(network, fewest * pcie_gbs), np.nan)
     uplink_ranks = np.ones(count, dtype=np.int32)
+    # Levels become wider, so the widest oversubscribed one that the group crosses counts.
     for level, tier in enumerate(cluster.levels, len(INNER_LEVELS)):
         below = crossings.domains[level - 1]
         if tier.taper > 1:
@@ -539,6 +541,8 @@ class _Nested:
     @classmethod
     def of(cls, cluster: Cluster, world_size: int) -> _Nested | None:
         """Return the closed form of a cluster, or None if it has none."""
+        # Each condition excludes machines on which groups of one size and stride may differ, so that no formula of the
+        # size and the stride alone describes them: unlike hosts, links, racks or NICs, and oversubscribed networks.
         latencies = {level.latency_us for level in cluster.levels}
         if len(cluster.templates) > 1 or any(level.taper != 1 for level in cluster.levels) or len(latencies) > 1:
             return None
@@ -588,6 +592,7 @@ class _Nested:
 
     def links(self, sizes: Longs, strides: Longs) -> GroupLinks:
         """Return the links of unions of axes of shape (u, axes)."""
+        # The facts of `_signatures`, from counts of ranks instead of crossings, which are arrays over all ranks.
         count = len(sizes)
         n = sizes.prod(axis=1)
         on_host = self._inside(sizes, strides, self.per_host)
