@@ -10,79 +10,34 @@ from meshlab.base._numerals import whole
 
 
 class CommandOptions(NamedTuple):
-    """Options that change what a test measures. None if the command line may have one that is not visible.
+    """Options that change what a test measures. None if the command line may have one that is not visible."""
 
-    Parameters
-    ----------
-    local_register : int or None
-        ``-R``: 0 for plain buffers, 1 for registered ones, 2 for symmetric windows.
-    cta_policy : int or None
-        ``-x``: NCCL's policy for thread blocks. -1 if it is not set.
-    agg_iters : int or None
-        ``-m``: the number of aggregated calls.
-    unalign : int or None
-        ``-u``: the index of the first element in the aligned buffer.
-    """
-
-    local_register: int | None = None
-    cta_policy: int | None = None
-    agg_iters: int | None = None
-    unalign: int | None = None
+    local_register: int | None = None  # -R: 0 for plain buffers, 1 for registered ones, 2 for symmetric windows
+    cta_policy: int | None = None  # -x: NCCL's policy for thread blocks, -1 if it is not set
+    agg_iters: int | None = None  # -m: the number of aggregated calls
+    unalign: int | None = None  # -u: the index of the first element in the aligned buffer
 
 
 # The defaults and the names of src/common.cu in NVIDIA/nccl-tests.
 _DEFAULTS = CommandOptions(local_register=0, cta_policy=-1, agg_iters=1, unalign=0)
 _FIELDS = {"R": "local_register", "x": "cta_policy", "m": "agg_iters", "u": "unalign"}
-_LONG = {
-    "nthreads": "t",
-    "ngpus": "g",
-    "minbytes": "b",
-    "maxbytes": "e",
-    "stepbytes": "i",
-    "stepfactor": "f",
-    "iters": "n",
-    "agg_iters": "m",
-    "warmup_iters": "w",
-    "run_cycles": "N",
-    "parallel_init": "p",
-    "check": "c",
-    "op": "o",
-    "datatype": "d",
-    "root": "r",
-    "blocking": "z",
-    "stream_null": "y",
-    "timeout": "T",
-    "cudagraph": "G",
-    "report_cputime": "C",
-    "report_timestamps": "S",
-    "output_file": "J",
-    "average": "a",
-    "local_register": "R",
-    "cta_policy": "x",
-    "device_implementation": "D",
-    "device_cta_count": "V",
-    "memory": "M",
-    "unalign": "u",
-    "per_iter_timing": "I",
-    "per_iter_skip": "K",
-    "help": "h",
-}
+_LONG = dict(
+    re.findall(
+        r"(\w+)=(\w)",
+        "nthreads=t ngpus=g minbytes=b maxbytes=e stepbytes=i stepfactor=f iters=n agg_iters=m warmup_iters=w "
+        "run_cycles=N parallel_init=p check=c op=o datatype=d root=r blocking=z stream_null=y timeout=T cudagraph=G "
+        "report_cputime=C report_timestamps=S output_file=J average=a local_register=R cta_policy=x "
+        "device_implementation=D device_cta_count=V memory=M unalign=u per_iter_timing=I per_iter_skip=K help=h",
+    )
+)
 
 _END = re.compile(r"\s(?:\|\|?|&&?|;|\d?>>?|<|#)|\s\d?>&|;(?:\s|$)")  # where the shell ends a command
 _VARIABLE = re.compile(r"[$`]")
 
 
 def read_options(arguments: Sequence[str]) -> CommandOptions:
-    """Return the options in the arguments of a program, without its name, as ``getopt_long`` reads them.
-
-    Examples
-    --------
-    >>> read_options("-b 8 -e 1G -f2 -R 2 --agg_iters=4".split())
-    CommandOptions(local_register=2, cta_policy=-1, agg_iters=4, unalign=0)
-    >>> read_options(["-R"]).local_register is None
-    True
-    """
-    found: dict[str, int | None] = {}
+    """Return the options in the arguments of a program, without its name, as ``getopt_long`` reads them."""
+    options: dict[str, int | None] = {}
     rest = list(arguments)
     while rest:
         token = rest.pop(0)
@@ -90,10 +45,10 @@ def read_options(arguments: Sequence[str]) -> CommandOptions:
             break
         if token.startswith("--"):
             name, has_value, value = token[2:].partition("=")
-            known = [one for one in _LONG if one == name] or [one for one in _LONG if one.startswith(name)]
-            if len(known) != 1:
+            matches = [name] if name in _LONG else [option for option in _LONG if option.startswith(name)]
+            if len(matches) != 1:
                 continue
-            letter = _LONG[known[0]]
+            letter = _LONG[matches[0]]
         elif token.startswith("-") and len(token) > 1:
             letter, value = token[1], token[2:]
             has_value = value
@@ -104,20 +59,12 @@ def read_options(arguments: Sequence[str]) -> CommandOptions:
         if not has_value:
             value = rest.pop(0) if rest else ""
         if letter in _FIELDS:
-            found[_FIELDS[letter]] = _number(value)
-    return _DEFAULTS._replace(**found)
+            options[_FIELDS[letter]] = _number(value)
+    return _DEFAULTS._replace(**options)
 
 
 def options_in_line(line: str) -> CommandOptions:
-    """Return the options of the test program in a line of a shell. All are None if the line has a part that is unknown.
-
-    Examples
-    --------
-    >>> options_in_line("$ mpirun -np 8 -x NCCL_DEBUG=INFO ./all_reduce_perf -b 8 -e 1G -R 2 | tee log").local_register
-    2
-    >>> options_in_line("./all_reduce_perf -b 8 -e 1G").local_register, options_in_line("./all_reduce_perf $ARGS")[0]
-    (0, None)
-    """
+    """Return the options of the test program in a line of a shell. All are None if a part is unknown."""
     command = re.split(r"(?<=[\w'\"])_perf(?:_\w{1,60})?(?=['\"\s]|$)", line, maxsplit=1)
     if len(command) != 2:
         return CommandOptions()

@@ -11,13 +11,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from meshlab.base._collectives import COLLECTIVES, NCCL_FUNCTIONS, NCCL_TESTS, CollectiveFacts, NcclTest
 from meshlab.base._documents import LimitError
-from meshlab.nccl_tests._info import NcclFacts
+from meshlab.nccl_tests._info import NO_FACTS, NcclFacts
 from meshlab.nccl_tests._log import (
     HYPERCUBE,
     DeviceLine,
@@ -94,43 +94,18 @@ _MANY = 1 << 30
 
 
 def find_program(line: str) -> str | None:
-    """Return the test program that a command line starts, without ``_perf``, or None if there is not exactly one.
-
-    Examples
-    --------
-    >>> find_program("$ srun -n 8 ./build/all_reduce_perf -b 8 -e 1G"), find_program("cc -c all_reduce_perf.o")
-    ('all_reduce', None)
-    """
-    found = set(_PROGRAM.findall(line)) | set(_WRAPPER.findall(line))
-    return found.pop() if len(found) == 1 else None
+    """Return the test program that a command line starts, without ``_perf``, or None if there is not exactly one."""
+    programs = set(_PROGRAM.findall(line)) | set(_WRAPPER.findall(line))
+    return programs.pop() if len(programs) == 1 else None
 
 
 def infer_collective(
     evidence: Evidence, program: str | None, command: str | None, operations: frozenset[str], n_ranks: int | None
 ) -> str | None:
-    """Return meshlab's name of the collective.
-
-    Parameters
-    ----------
-    evidence : Evidence
-        Properties of the rows.
-    program : str or None
-        The name of the test in the log itself, which is always trusted.
-    command : str or None
-        The name of the test in a command line, which may belong to a different run.
-    operations : frozenset of str
-        Calls that NCCL itself logged.
-    n_ranks : int or None
-        The number of ranks in the device list.
-
-    Returns
-    -------
-    str or None
-        None if several collectives remain, or if the sources contradict each other. An alltoallv with equal sizes and
-        without a name in the log counts as all_to_all.
-    """
-    if program in COLLECTIVE_OF_PROGRAM:
+    """Return meshlab's name of the collective, or None if several remain or the sources contradict each other."""
+    if program in COLLECTIVE_OF_PROGRAM:  # the name in the log itself is always trusted
         return COLLECTIVE_OF_PROGRAM[program]
+    # A command line may belong to a different run, so the rows have to match it, as well as NCCL's own calls.
     named = COLLECTIVE_OF_PROGRAM.get(command or "")
     if named is None and len(operations) == 1:
         named = _OPERATIONS.get(next(iter(operations)))
@@ -144,53 +119,36 @@ def infer_collective(
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Properties of a table that depend on the collective. None or (0, 0) if the rows do not determine them.
+    """Properties of a table that depend on the collective. None or (0, 0) if the rows do not determine them."""
 
-    Parameters
-    ----------
-    has_sizes : bool
-        True if a row has a positive size.
-    reduces, rooted : bool
-        True if such rows have a reduce operation, or a root.
-    checks_in_place : bool or None
-        True if in-place results were checked as well as out-of-place results.
-    old_op_column : bool or None
-        True if the table has a column for the operation, in the layout in which only some tests have it.
-    ranks_in_size : int or None
-        Size / (count × element size), which is 1 or the number of ranks.
-    factor : (float, float)
-        Bounds of busbw / algbw, after rounding.
-    is_old_rate : bool
-        True if algbw is (n - 1) / n of size over time, with n = `ranks_in_size`. all_gather and reduce_scatter printed
-        this, and busbw equal to it, until June 2020 (commit ec1b5e2 of nccl-tests).
-    """
-
-    has_sizes: bool
-    reduces: bool
-    rooted: bool
-    checks_in_place: bool | None
-    old_op_column: bool | None
-    ranks_in_size: int | None
-    factor: tuple[float, float]
+    has_sizes: bool  # a row has a positive size
+    reduces: bool  # such a row has a reduce operation
+    rooted: bool  # such a row has a root
+    checks_in_place: bool | None  # in-place results were checked as well as out-of-place results
+    old_op_column: bool | None  # for the operation, in the layout in which only some tests have it
+    ranks_in_size: int | None  # size / (count × element size), which is 1 or the number of ranks
+    factor: tuple[float, float]  # bounds of busbw / algbw, after rounding
+    # algbw is (n - 1) / n of size over time. all_gather and reduce_scatter printed this, and busbw equal to it, until
+    # June 2020 (commit ec1b5e2 of nccl-tests).
     is_old_rate: bool = False
 
 
 def evidence_of(table: LogTable) -> Evidence:
     """Return the properties of a table that depend on the collective."""
     sizes, op, root = table.size_bytes.tolist(), table.op, table.root.tolist()
-    used = [index for index, size in enumerate(sizes) if size > 0]
+    rows = [index for index, size in enumerate(sizes) if size > 0]
     last = table.values[..., 3].tolist()
     checked = [any(half[placement] == half[placement] for half in last) for placement in (0, 1)]
-    both = checked[0] and bool(table.present[:, 1].any())
+    is_comparable = checked[0] and bool(table.present[:, 1].any())
     # The rows of a table are consistent with each other already, so a few of them are enough.
-    few = used[-_FEW:]
+    few = rows[-_FEW:]
     times = {ranks_in_size(sizes[index], int(table.count[index]), table.type[index]) for index in few} - {0}
     n = next(iter(times)) if len(times) == 1 else 0
     return Evidence(
-        bool(used),
-        any(op[index] for index in used),
-        any(root[index] >= 0 for index in used),
-        checked[1] if both else None,
+        bool(rows),
+        any(op[index] for index in rows),
+        any(root[index] >= 0 for index in rows),
+        checked[1] if is_comparable else None,
         None if table.counted else table.op_column,
         times.pop() if len(times) == 1 and -1 not in times else None,
         _factor(table),
@@ -203,8 +161,8 @@ def _share_of_rate(table: LogTable, rows: Sequence[int], share: float) -> bool:
     time, algbw = table.values[rows, :, 0], table.values[rows, :, 1]
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = algbw * 1e3 * time / table.size_bytes[rows][:, None]
-    known = np.isfinite(ratio) & (algbw >= 1)
-    return bool(known.any() and (np.abs(ratio[known] / share - 1) < 0.02).all())
+    is_usable = np.isfinite(ratio) & (algbw >= 1)
+    return bool(is_usable.any() and (np.abs(ratio[is_usable] / share - 1) < 0.02).all())
 
 
 def _matches(evidence: Evidence, n_ranks: int | None, signature: _Signature) -> bool:
@@ -280,103 +238,101 @@ def too_many_sections(file: str | None) -> LimitError:
     return LimitError(f"the log has more than {MOST_SECTIONS:,} runs", hint="split the file", file=file)
 
 
-def make_section(
-    *,
-    number: int,
-    line: int,
-    preamble: Preamble,
-    command: str | None,
-    devices: Sequence[DeviceLine],
-    listed_ranks: int | None,
-    began_table: bool,
-    table: LogTable,
-    broken: Sequence[int],
-    footer: Footer,
-    failures: Sequence[Note],
-    failure_lines: int,
-    notes: Sequence[Note],
-    nccl: NcclFacts,
-    iterations: tuple[IterationTimes, ...] = (),
-    copies: int = 1,
-    ends_with_average: bool = True,
-) -> Section:
-    """Build a section from its parts. The parameters that are not listed are those of `Section`.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionParts:
+    """The parts of a section, as the readers of text and JSON collect them. The others are those of `Section`."""
 
-    Parameters
-    ----------
-    command : str or None
-        The name of the test in a command line.
-    listed_ranks : int or None
-        Number of ranks of one communicator in the device list.
-    began_table : bool
-        True if a header, a row or a part of a row was found.
-    broken : sequence of int
-        Line numbers of incomplete rows. 0 if unknown.
-    ends_with_average : bool, default True
-        False for a format without an average, so that its absence means nothing.
-    """
-    notes = list(notes)
+    number: int
+    line: int
+    preamble: Preamble
+    table: LogTable
+    command: str | None = None  # the test that a command line names
+    devices: Sequence[DeviceLine] = ()
+    listed_ranks: int | None = None  # of one communicator, in the device list
+    began_table: bool = True  # a header, a row or a part of a row was printed
+    broken: Sequence[int] = ()  # line numbers of incomplete rows, 0 if unknown
+    footer: Footer = field(default_factory=Footer)
+    failures: Sequence[Note] = ()
+    failure_lines: int = 0
+    notes: Sequence[Note] = ()
+    nccl: NcclFacts = NO_FACTS
+    iterations: tuple[IterationTimes, ...] = ()
+    copies: int = 1
+    ends_with_average: bool = True  # False for a format without an average, so that its absence means nothing
+
+
+def make_section(parts: SectionParts) -> Section:
+    """Build a section: infer what the log does not contain, and add the remarks that follow from its parts."""
+    notes, table, preamble, command = list(parts.notes), parts.table, parts.preamble, parts.command
     evidence = evidence_of(table)
-    collective = infer_collective(evidence, preamble.program, command, nccl.operations, listed_ranks)
+    collective = infer_collective(evidence, preamble.program, command, parts.nccl.operations, parts.listed_ranks)
     if collective is None and command in COLLECTIVE_OF_PROGRAM:
         notes.append(Note(None, f"the command line starts {command}, but the rows do not match {command}"))
         preamble = replace(preamble, local_register=None, cta_policy=None)
-    n_ranks = _n_ranks(listed_ranks, nccl.n_ranks, implied_ranks(evidence, collective), notes)
-    notes += _broken_rows(broken)
-    status = _status(len(table), began_table, footer, failure_lines)
-    if not ends_with_average and len(table) and status == "incomplete":
-        status = "complete"
-    if status == "failed" and failures:
-        notes.append(failures[0])
-    if status == "incomplete" and len(table):
-        notes.append(Note(None, "the average is missing: the run was stopped, or the end of the log is missing"))
-    if status == "incomplete" and not len(table) and not notes:  # other remarks say why
-        notes.append(Note(None, "no row of the table was found"))
-    if copies > 1:
-        notes.append(Note(None, _copies_text(copies, n_ranks)))
+    n_ranks = _n_ranks(parts.listed_ranks, parts.nccl.n_ranks, implied_ranks(evidence, collective), notes)
+    notes += _broken_rows(parts.broken)
+    status = _status(parts)
+    notes += _end_notes(parts, status, has_notes=bool(notes))
+    if parts.copies > 1:
+        notes.append(Note(None, _copies_text(parts.copies, n_ranks)))
     if n_ranks == 1:
         notes.append(Note(None, "the run has one rank, so bandwidths are meaningless"))
-    if copies == 1:
-        is_complete = status == "complete" and not broken and footer.average_busbw_gbs is not None
+    if parts.copies == 1:  # rows of several copies cannot be compared with each other
+        is_complete = status == "complete" and not parts.broken and parts.footer.average_busbw_gbs is not None
         is_complete &= not any(note.text.startswith(("lines are omitted", "Reducing")) for note in notes)
         notes += misfits(table, collective, n_ranks, preamble, is_complete=is_complete)
-        notes += _footer_notes(table, footer)
+        notes += _footer_notes(table, parts.footer)
     notes.sort(key=lambda note: note.line or 1 << 60)
     return Section(
-        number,
-        line,
+        parts.number,
+        parts.line,
         collective,
         n_ranks,
         status,
         preamble,
-        devices,
+        parts.devices,
         table,
-        footer,
-        len(broken),
-        failure_lines,
-        tuple(failures),
+        parts.footer,
+        len(parts.broken),
+        parts.failure_lines,
+        tuple(parts.failures),
         tuple(notes),
-        nccl,
-        iterations,
-        copies,
+        parts.nccl,
+        parts.iterations,
+        parts.copies,
     )
 
 
+def _end_notes(parts: SectionParts, status: Status, *, has_notes: bool) -> list[Note]:
+    """Return the remark on a run that failed or did not reach its end."""
+    if status == "failed":
+        return list(parts.failures[:1])
+    if status != "incomplete":
+        return []
+    if len(parts.table):
+        return [Note(None, "the average is missing: the run was stopped, or the end of the log is missing")]
+    # Other remarks already explain why a table has no rows.
+    return [] if has_notes else [Note(None, "no row of the table was found")]
+
+
 def _copies_text(copies: int, n_ranks: int | None) -> str:
-    each = "" if n_ranks is None else f", each with {n_ranks} rank{'s' * (n_ranks != 1)} of its own"
+    ranks = "" if n_ranks is None else f", each with {n_ranks} rank{'s' * (n_ranks != 1)} of its own"
     return (
-        f"{copies} copies of the test ran beside each other{each}, instead of one run: nccl-tests was built without "
+        f"{copies} copies of the test ran beside each other{ranks}, instead of one run: nccl-tests was built without "
         "MPI, or was started by another MPI's launcher; build it with make clean && make MPI=1 MPI_HOME=…, and start "
         "it with that MPI's mpirun"
     )
 
 
-def _status(n_rows: int, began_table: bool, footer: Footer, failure_lines: int) -> Status:
-    if n_rows and footer.average_busbw_gbs is not None:
+def _status(parts: SectionParts) -> Status:
+    n_rows, has_average = len(parts.table), parts.footer.average_busbw_gbs is not None
+    if n_rows and has_average:
         return "complete"
-    if failure_lines and footer.average_busbw_gbs is None:
+    if parts.failure_lines and not has_average:
         return "failed"
-    return "incomplete" if began_table or footer != Footer() else "no_table"
+    if not parts.began_table and parts.footer == Footer():
+        return "no_table"
+    return "complete" if n_rows and not parts.ends_with_average else "incomplete"
 
 
 def _n_ranks(

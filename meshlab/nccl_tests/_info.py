@@ -81,15 +81,7 @@ NO_FACTS = NcclFacts()
 
 
 def version_from_code(code: int) -> str | None:
-    """Return the version for NCCL's version number, or None for 0.
-
-    The macro NCCL_VERSION in nccl.h defines the number. Since 2.9 it has two digits for the minor version.
-
-    Examples
-    --------
-    >>> version_from_code(22902), version_from_code(2804), version_from_code(0)
-    ('2.29.2', '2.8.4', None)
-    """
+    """Return the version for NCCL's version number (NCCL_VERSION in nccl.h), or None for 0."""
     if code <= 0:
         return None
     major, rest = divmod(code, 10000 if code >= 10000 else 1000)
@@ -97,13 +89,7 @@ def version_from_code(code: int) -> str | None:
 
 
 def variable_value(text: str) -> str:
-    """Return the value of a variable without the full stop that NCCL prints after a number.
-
-    Examples
-    --------
-    >>> variable_value("1."), variable_value("/etc/nccl.d/a.")
-    ('1', '/etc/nccl.d/a.')
-    """
+    """Return the value of a variable without the full stop that NCCL prints after a number."""
     text = text.strip()
     return text[:-1] if text.endswith(".") and text[:-1].lstrip("-").isdecimal() else text
 

@@ -16,7 +16,7 @@ from meshlab.base._documents import LimitError, NestingError, decode_json, mappi
 from meshlab.base._errors import ParseError
 from meshlab.base._numerals import whole_or_none
 from meshlab.nccl_tests._command_line import CommandOptions, read_options
-from meshlab.nccl_tests._infer import MOST_SECTIONS, make_section, too_many_sections
+from meshlab.nccl_tests._infer import MOST_SECTIONS, SectionParts, make_section, too_many_sections
 from meshlab.nccl_tests._info import FactCollector, version_from_code
 from meshlab.nccl_tests._log import ITEMSIZE, OPS, DeviceLine, Footer, IterationTimes, LogTable, Note, Preamble, Section
 from meshlab.nccl_tests._rows import consistent_rows
@@ -26,6 +26,7 @@ MOST_JSON = 1 << 29
 
 _KEYS = ('"version"', '"nccl_version"', '"args"', '"start_time"', '"results"')
 _LINE_KEYS = ('"inPlace"', '"busBw"', '"gpus"')  # of rccl-tests, which writes one object per row
+_LINE_COLUMNS = {"time": "time", "alg_bw": "algBw", "bus_bw": "busBw", "nwrong": "#wrong"}
 _ENTRY = re.compile(r'\{\s*"size"\s*:')
 _PROGRAM = re.compile(r"(\w+?)_perf(?:_\w+)?")
 _RESULTS = re.compile(r'"results"\s*:\s*\[')
@@ -46,13 +47,7 @@ def looks_like_json(start: str) -> bool:
 
 
 def read_json_sections(text: str, *, file: str | None = None) -> Iterator[Section]:
-    """Read one or more concatenated documents.
-
-    Raises
-    ------
-    ParseError
-        If the text is not JSON of nccl-tests.
-    """
+    """Read one or more concatenated documents. Raise a `ParseError` if the text is not JSON of nccl-tests."""
     at, number = 0, 0
     text = text.lstrip("\ufeff")
     if all(key in text for key in _LINE_KEYS):
@@ -132,16 +127,16 @@ def _complete_part(text: str, file: str | None) -> dict[str, Any] | None:
 
 def _entries(text: str, at: int) -> list[dict[str, Any]]:
     """Return all complete results from a position on."""
-    found = []
+    results = []
     while match := _ENTRY.search(text, at):
         at = match.end()
         try:
             result, at = decode_json(text, match.start())
         except ParseError:
             continue
-        found.append(result)
-        _check_results(len(found), text, None)
-    return found
+        results.append(result)
+        _check_results(len(results), text, None)
+    return results
 
 
 def _read_lines(text: str, file: str | None) -> Iterator[Section]:
@@ -160,8 +155,7 @@ def _read_lines(text: str, file: str | None) -> Iterator[Section]:
         raise ParseError(
             "no nccl-tests output found: no line is a complete result", hint="copy the file again", file=file
         )
-    start = 0
-    number = 0
+    start = number = 0
     for end in range(1, len(rows) + 1):
         # A file that is appended to has several runs. The sizes of one run grow.
         if end < len(rows) and _run_of(rows[end]) == _run_of(rows[start]) and not _is_smaller(rows[end], rows[end - 1]):
@@ -192,40 +186,22 @@ def _lines_section(rows: list[dict[str, Any]], number: int, line: int, n_broken:
         place = "in_place" if whole_or_none(row.get("inPlace")) else "out_of_place"
         key = size, type_, str(row.get("redop"))
         per_rank = n_ranks if name in _SIZE_PER_RANK and n_ranks else 1
-        entry = merged.setdefault(
-            key,
-            {
-                "size": size,
-                "count": (size or 0) // (ITEMSIZE.get(type_, 1) * per_rank),
-                "type": type_,
-                "redop": row.get("redop"),
-            },
-        )
-        entry[place] = {
-            "time": row.get("time"),
-            "alg_bw": row.get("algBw"),
-            "bus_bw": row.get("busBw"),
-            "nwrong": row.get("#wrong"),
-        }
+        count = (size or 0) // (ITEMSIZE.get(type_, 1) * per_rank)
+        entry = merged.setdefault(key, {"size": size, "count": count, "type": type_, "redop": row.get("redop")})
+        entry[place] = {name: row.get(column) for name, column in _LINE_COLUMNS.items()}
     # Times and bandwidths are averages over the ranks, so one does not follow exactly from the other.
     table, dropped = _table(list(merged.values()), is_exact=False)
     n_broken += dropped
     return make_section(
-        number=number,
-        line=line,
-        preamble=Preamble(program=name or None, tool="rccl-tests"),
-        command=None,
-        devices=(),
-        began_table=True,
-        table=table,
-        broken=[0] * n_broken,
-        footer=Footer(),
-        failures=(),
-        failure_lines=0,
-        notes=(),
-        nccl=FactCollector().facts(),
-        listed_ranks=n_ranks,
-        ends_with_average=False,
+        SectionParts(
+            number=number,
+            line=line,
+            preamble=Preamble(program=name or None, tool="rccl-tests"),
+            table=table,
+            broken=[0] * n_broken,
+            listed_ranks=n_ranks,
+            ends_with_average=False,
+        )
     )
 
 
@@ -253,7 +229,7 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
     table, dropped = _table(results)
     args = _list(document.get("args"))
     program = _PROGRAM.fullmatch(PurePosixPath(str(args[0])).name) if args else None
-    options = read_options([str(one) for one in args[1:]]) if args else CommandOptions()
+    options = read_options([str(argument) for argument in args[1:]]) if args else CommandOptions()
     preamble = Preamble(
         program=program[1] if program is not None else None,
         tool="nccl-tests",
@@ -285,26 +261,27 @@ def _section(document: dict[str, Any], number: int, line: int, is_complete: bool
     processes = sum(device.group == first_group for device in devices)
     per_process = (preamble.threads or 0) * (preamble.gpus or 0)
     return make_section(
-        number=number,
-        line=line,
-        preamble=preamble,
-        command=None,
-        devices=devices,
-        began_table="results" in document,
-        table=table,
-        broken=[0] * dropped,
-        footer=Footer(
-            whole_or_none(bounds.get("count")),
-            _bool(bounds.get("okay")),
-            average,
-            _bool(mapping_or_empty(_average_part(document)).get("okay")),
-        ),
-        failures=errors,
-        failure_lines=len(errors) if average is None else 0,
-        notes=notes + (errors if average is not None else []),
-        nccl=facts.facts(),
-        listed_ranks=processes * per_process or None,
-        iterations=tuple(_iterations(results)),
+        SectionParts(
+            number=number,
+            line=line,
+            preamble=preamble,
+            devices=devices,
+            began_table="results" in document,
+            table=table,
+            broken=[0] * dropped,
+            footer=Footer(
+                whole_or_none(bounds.get("count")),
+                _bool(bounds.get("okay")),
+                average,
+                _bool(mapping_or_empty(_average_part(document)).get("okay")),
+            ),
+            failures=errors,
+            failure_lines=len(errors) if average is None else 0,
+            notes=notes + (errors if average is not None else []),
+            nccl=facts.facts(),
+            listed_ranks=processes * per_process or None,
+            iterations=tuple(_iterations(results)),
+        )
     )
 
 
@@ -313,8 +290,8 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
     n_read = len(results)
     timings = {key: [_timing(result.get(key)) for result in results] for key in _PLACEMENTS}
     good = [
-        whole_or_none(result.get("size")) is not None and (one, other) != (None, None)
-        for result, one, other in zip(results, *timings.values(), strict=True)
+        whole_or_none(result.get("size")) is not None and (out_of_place, in_place) != (None, None)
+        for result, out_of_place, in_place in zip(results, *timings.values(), strict=True)
     ]
     results[:] = [result for result, is_good in zip(results, good, strict=True) if is_good]
     n = len(results)
@@ -379,9 +356,8 @@ def _timing(part: Any) -> list[float] | None:
         return None
     wrong = part.get("nwrong")
     try:  # the usual case, because a file may have 100,000 results
-        numbers = [
-            float(part["time"]), float(part["alg_bw"]), float(part["bus_bw"]), _NAN if wrong is None else float(wrong)
-        ]  # fmt: skip
+        rates = float(part["alg_bw"]), float(part["bus_bw"])
+        numbers = [float(part["time"]), *rates, _NAN if wrong is None else float(wrong)]
     except (KeyError, TypeError, ValueError, OverflowError):
         time = _float(part.get("time", part.get("cpu_time")))
         numbers = [time, _float(part.get("alg_bw")), _float(part.get("bus_bw")), _float(wrong)]

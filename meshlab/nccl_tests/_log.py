@@ -259,7 +259,7 @@ class LogTable:
         if not self.present[row, placement]:
             return None
         time, algbw, busbw, last = self.values[row, placement].tolist()
-        known = last == last
+        is_checked = last == last
         extra: tuple[float | None, ...] = (None,) * 4
         if self.iteration is not None:
             extra = tuple(value if value == value else None for value in self.iteration[row, placement].tolist())
@@ -267,8 +267,8 @@ class LogTable:
             time,
             algbw,
             busbw,
-            round(last) if known and self.counted else None,
-            last if known and not self.counted else None,
+            round(last) if is_checked and self.counted else None,
+            last if is_checked and not self.counted else None,
             *extra,
         )
 
@@ -510,8 +510,8 @@ class Log:
     @property
     def status(self) -> Status:
         """The worst status of the sections, in the order failed, incomplete, no_table, complete."""
-        found = {section.status for section in self.sections}
-        return next((status for status in _WORST_FIRST if status in found), "no_table")
+        statuses = {section.status for section in self.sections}
+        return next((status for status in _WORST_FIRST if status in statuses), "no_table")
 
     @property
     def warnings(self) -> tuple[Note, ...]:
@@ -643,11 +643,11 @@ def _section_columns(name: str, section: Section) -> dict[str, npt.NDArray[Any]]
     position = np.cumsum(present) - 1  # of each placement among the printed ones
     for times in section.iterations:
         index = position[2 * times.row + times.in_place]
-        used = times.times_us[times.skipped :]
-        if used.size:
+        counted = times.times_us[times.skipped :]
+        if counted.size:
             for column, value in _summary(times).items():
                 statistics[column][index] = value
-            n_samples[index], calls[index] = used.size, _NAN if agg is None else agg
+            n_samples[index], calls[index] = counted.size, _NAN if agg is None else agg
     n_wrong = np.round(values[:, 3]) if table.counted else np.full(n, _NAN)
     types = {text: DTYPE_OF_TYPE.get(text, text) for text in set(table.type)}
     reduces = section.collective in _REDUCES
@@ -720,15 +720,15 @@ def _group(section: Section) -> str | None:
 
 def _summary(times: IterationTimes) -> dict[str, float]:
     """Return statistics of the iterations that the tool does not skip."""
-    found = summarise(times.times_us[times.skipped :])
+    statistics = summarise(times.times_us[times.skipped :])
     summary = {
-        "time_us": found.median,
-        "time_us_lo": found.lo,
-        "time_us_hi": found.hi,
-        "p95_us": found.p95,
-        "p99_us": found.p99,
-        "min_us": found.min,
-        "max_us": found.max,
+        "time_us": statistics.median,
+        "time_us_lo": statistics.lo,
+        "time_us_hi": statistics.hi,
+        "p95_us": statistics.p95,
+        "p99_us": statistics.p99,
+        "min_us": statistics.min,
+        "max_us": statistics.max,
     }
     if times.per_process_us is not None and len(times.per_process_us) > 1:
         ranks = times.per_process_us[:, times.skipped :]

@@ -40,15 +40,7 @@ _PREFIX = re.compile(r"\[[\w,]+\](?: |<std\w+>:)?|\S*[:>|\]] ?")
 
 
 class Fragment:
-    """The beginning of a row that continues in a later line.
-
-    Parameters
-    ----------
-    line : int
-        The line number of the beginning.
-    texts : sequence of str
-        The possible beginnings.
-    """
+    """The beginning of a row that continues in a later line: the line of the beginning, and the possible texts."""
 
     __slots__ = ("_row", "_texts", "line")
 
@@ -90,12 +82,7 @@ def without_prefix(raw: str) -> list[str]:
 def ends_before_message(raw: str, at: int) -> tuple[list[str], str]:
     """Return the possible texts before a message of NCCL, and the one that leaves a host that starts with a letter.
 
-    Parameters
-    ----------
-    raw : str
-        The line.
-    at : int
-        The index of ``NCCL`` in it. The host, the process and the thread are in front of it.
+    `at` is the index of ``NCCL`` in the line. The host, the process and the thread are in front of it.
 
     Examples
     --------
@@ -129,13 +116,7 @@ def _last_word(text: str) -> str:
 
 
 def beginnings_of_row(texts: Sequence[str]) -> list[str]:
-    """Return the parts of texts that may be the beginning of a row: its size, and everything behind it.
-
-    Examples
-    --------
-    >>> beginnings_of_row(["[1,0]<stdout>:    1024    25", "loading the model"])
-    ['1024    25']
-    """
+    """Return the parts of texts that may be the beginning of a row: its size, and everything behind it."""
     return [match[0] for text in texts if (match := _START_AT_END.search(text)) is not None]
 
 
@@ -168,16 +149,7 @@ def cells_only(texts: Sequence[str]) -> list[str]:
 
 
 def is_part_of_row(raw: str, tokens: Sequence[str]) -> bool:
-    """Return whether a line has numbers as only a row has them: behind a type, or at least two with decimals.
-
-    Examples
-    --------
-    >>> line = "4   float   sum   -1   20.1   0.00   0.01"
-    >>> is_part_of_row(line, line.split()), is_part_of_row("1.5   0.3   0.3   0", "1.5   0.3   0.3   0".split())
-    (True, True)
-    >>> is_part_of_row("step 3 of 4", "step 3 of 4".split())
-    False
-    """
+    """Return whether a line has numbers as only a row has them: behind a type, or at least two with decimals."""
     if has_type_and_cells(raw) or _PLACEMENT_AT_END.search(raw[-_LONGEST_ROW:]) is not None:
         return True
     cells = list(tokens[:_LONGEST_ROW])

@@ -21,7 +21,7 @@ from meshlab.base._files import open_log, path_of, text_encoding
 from meshlab.base._garbage import collector_paused
 from meshlab.base._numerals import whole
 from meshlab.nccl_tests._command_line import CommandOptions, options_in_line
-from meshlab.nccl_tests._infer import MOST_SECTIONS, find_program, make_section, too_many_sections
+from meshlab.nccl_tests._infer import MOST_SECTIONS, SectionParts, find_program, make_section, too_many_sections
 from meshlab.nccl_tests._info import NO_FACTS, FactCollector, merge_facts, version_from_code
 from meshlab.nccl_tests._json import MOST_JSON, looks_like_json, read_json_sections
 from meshlab.nccl_tests._log import (
@@ -104,11 +104,11 @@ def read(source: str | os.PathLike[str]) -> Log:
         return _read_text(name, blocks)
     path = path_of(source, hint="pass a log, or load the folder of a run with ml.Run.load()")
     if path is None:
-        shown = str(source)[:80]
+        excerpt = str(source)[:80]
         raise ParseError(
-            f"no nccl-tests output found: {shown!r} is neither a file nor text with a line break",
+            f"no nccl-tests output found: {excerpt!r} is neither a file nor text with a line break",
             hint="pass the path of a log, or its text",
-            text=shown,
+            text=excerpt,
         )
     with open_log(path) as file:
         start = file.read(_LONGEST_LINE)
@@ -158,8 +158,8 @@ def _lines(blocks: Iterator[str]) -> Iterator[list[str]]:
     tail, skipping = "", False
     for block in blocks:
         if skipping:
-            _, found, block = block.partition("\n")
-            if not found:
+            _, newline, block = block.partition("\n")
+            if not newline:
                 continue
             yield [_clean(tail)]
             tail, skipping = "", False
@@ -195,9 +195,9 @@ _SHORTEST_WORD = 4  # that means something before a run begins
 _LONGEST_COMMAND = 1 << 14
 # One of them is in every line that means something before a run begins.
 _WORDS_OUTSIDE = (
-    "NCCL", "RCCL", " device ", "algbw", "minBytes", "Using devices", "bus bandwidth", "Out of bounds", "ccl-tests",
-    "Collective", "Test", "test", "in-place", "_perf", *TYPES,
-)  # fmt: skip
+    *("NCCL", "RCCL", " device ", "algbw", "minBytes", "Using devices", "bus bandwidth", "Out of bounds"),
+    *("ccl-tests", "Collective", "Test", "test", "in-place", "_perf", *TYPES),
+)
 _HASH = ["#"]
 _SIZE_AT_END = re.compile(r"(?<=[:>\])|])\d+$")
 
@@ -205,20 +205,10 @@ _SETTING = re.compile(
     r"(nThread|nGpus(?:\(perProc\))?|minBytes|maxBytes|step|warmup iters|agg iters|iters|validation|graph|unalign):? +"
     r"(-?\d+)(?:\((\w+)\))?"
 )
-_FIELDS = {
-    "nThread": "threads",
-    "nGpus": "gpus",
-    "nGpus(perProc)": "gpus",
-    "minBytes": "min_bytes",
-    "maxBytes": "max_bytes",
-    "step": "step",
-    "warmup iters": "warmup_iters",
-    "iters": "iters",
-    "agg iters": "agg_iters",
-    "validation": "validation",
-    "graph": "graph",
-    "unalign": "unalign",
-}
+_FIELDS = {name: name.replace(" ", "_") for name in ("step", "warmup iters", "iters", "agg iters")}
+_FIELDS |= {"nThread": "threads", "nGpus": "gpus", "nGpus(perProc)": "gpus"}
+_FIELDS |= {"minBytes": "min_bytes", "maxBytes": "max_bytes"}
+_FIELDS |= {name: name for name in ("validation", "graph", "unalign")}
 _LAST_FIELDS = frozenset(("validation", "graph", "unalign"))
 
 _FOOTER = re.compile(r"(Out of bounds values|Avg bus bandwidth) *: *(\S*)(?: +(OK|FAILED))?")
@@ -317,8 +307,8 @@ class LogReader:
                 ((program, options),) = self._programs.items()
             self._programs.clear()
             # A line that was printed twice, as by the shell and by the launcher, is one command.
-            known = options[0] if len(set(options)) == 1 else CommandOptions()
-            self._open = OpenSection(self.line, program, stage, known)
+            first = options[0] if len(set(options)) == 1 else CommandOptions()
+            self._open = OpenSection(self.line, program, stage, first)
             self._facts = self._open.facts
         self._open.stage = max(self._open.stage, stage)
         return self._open
@@ -407,16 +397,16 @@ class LogReader:
             texts = [likely]
         if section.fragment is not None and (
             self._continue_row(section, without_prefix(likely))
-            or self._extend_row(section, [one for text in texts for one in without_prefix(text)])
+            or self._extend_row(section, [rest for text in texts for rest in without_prefix(text)])
         ):
             self._n_pieces += 1
             return
-        found = beginnings_of_row(texts)
-        if all(len(text.split()) == 1 for text in found) and is_part_of_row(likely, likely.split()):
+        beginnings = beginnings_of_row(texts)
+        if all(len(text.split()) == 1 for text in beginnings) and is_part_of_row(likely, likely.split()):
             section.count_part(self.line)  # and not the beginning of a row
-        elif found and not section.rows.add_joined(beginnings_of_row([likely]), self.line, halves=False):
+        elif beginnings and not section.rows.add_joined(beginnings_of_row([likely]), self.line, halves=False):
             self._n_pieces += 1
-            self._keep_beginning(section, found)
+            self._keep_beginning(section, beginnings)
 
     def _read_after_message(self, section: OpenSection, raw: str, at: int) -> None:
         """Read a row, or a part of one, that follows a message without a line break."""
@@ -516,8 +506,8 @@ class LogReader:
         program, start = self._unfinished
         command = f"{start[:_LONGEST_COMMAND].rstrip(chr(92))} {raw.strip()}"
         self._unfinished = (program, command) if command.endswith("\\") else None
-        if known := self._programs.get(program):
-            known[-1] = options_in_line(command)
+        if command_options := self._programs.get(program):
+            command_options[-1] = options_in_line(command)
         return True
 
     def _read_detail(self, section: OpenSection, raw: str, tokens: list[str]) -> None:
@@ -570,16 +560,16 @@ class LogReader:
             section.printed["program"] = self.line
 
     def _read_settings(self, raw: str) -> None:
-        found = _SETTING.findall(raw)
+        settings = _SETTING.findall(raw)
         # A line that does not end with one of these was truncated, perhaps inside its last number.
-        if found and found[-1][0] not in _LAST_FIELDS:
-            found.pop()
-        is_same = self._open is not None and self._open.has_settings(found)
+        if settings and settings[-1][0] not in _LAST_FIELDS:
+            settings.pop()
+        is_same = self._open is not None and self._open.has_settings(settings)
         if is_same and self._is_copied("settings"):
             return
         section = self._enter(Stage.SET, new=self._open is None or self._open.stage >= Stage.SET)
         section.printed["settings"] = self.line
-        for name, value, kind in found:
+        for name, value, kind in settings:
             section.settings[_FIELDS[name]] = whole(value)
             if name == "step" and kind:
                 section.settings["step_kind"] = kind
@@ -656,9 +646,7 @@ class OpenSection:
         self.settings: dict[str, Any] = {}
         self.printed: dict[str, int] = {}  # the last line of each part of the preamble
         self.repeats: Counter[str] = Counter()  # parts that copies of the run printed too
-        self.processes: defaultdict[int, set[tuple[str, str | None]]] = defaultdict(
-            set
-        )  # the processes that are each rank
+        self.processes: defaultdict[int, set[tuple[str, str | None]]] = defaultdict(set)  # by rank
         self.devices: dict[int, str] = {}
         self.groups: Counter[str | None] = Counter()
         self.device_lost = False
@@ -675,18 +663,18 @@ class OpenSection:
         self.notes: list[Note] = []
         self.facts = FactCollector()
 
-    def has_settings(self, found: Sequence[tuple[str, str, str]]) -> bool:
+    def has_settings(self, settings: Sequence[tuple[str, str, str]]) -> bool:
         """Return whether all settings of a line are those of the run."""
-        return all(self.settings.get(_FIELDS[name]) == whole(value) for name, value, _ in found)
+        return all(self.settings.get(_FIELDS[name]) == whole(value) for name, value, _ in settings)
 
     @property
     def is_copied(self) -> bool:
         """Whether copies of the run print its preamble too."""
-        return bool(self.repeats) or any(len(found) > 1 for found in self.processes.values())
+        return bool(self.repeats) or any(len(ids) > 1 for ids in self.processes.values())
 
     def copies(self, table: LogTable | None = None) -> int:
         """Return the number of copies of the test that printed into the section, whose rows are in a table."""
-        listed = max((len(found) for found in self.processes.values()), default=1)
+        listed = max((len(ids) for ids in self.processes.values()), default=1)
         return max(listed, 1 + max(self.repeats.values(), default=0), repeated_rows(table or self.rows.table()[0]))
 
     def drop_fragment(self) -> None:
@@ -710,21 +698,23 @@ class OpenSection:
         if prelude is not None:
             facts = merge_facts([facts, prelude.facts()])
         return make_section(
-            number=number,
-            line=self.line,
-            preamble=Preamble(**self._with_options()),
-            command=self.program,
-            devices=DeviceLines(list(self.devices.values())),
-            listed_ranks=self._listed_ranks(),
-            copies=self.copies(table),
-            began_table=self.began_table,
-            table=table,
-            broken=sorted(self.broken + truncated),
-            footer=Footer(*self.bounds, *self.average),
-            failures=self.failures,
-            failure_lines=self.failure_lines,
-            notes=self.notes,
-            nccl=facts,
+            SectionParts(
+                number=number,
+                line=self.line,
+                preamble=Preamble(**self._with_options()),
+                command=self.program,
+                devices=DeviceLines(list(self.devices.values())),
+                listed_ranks=self._listed_ranks(),
+                copies=self.copies(table),
+                began_table=self.began_table,
+                table=table,
+                broken=sorted(self.broken + truncated),
+                footer=Footer(*self.bounds, *self.average),
+                failures=self.failures,
+                failure_lines=self.failure_lines,
+                notes=self.notes,
+                nccl=facts,
+            )
         )
 
     def _with_options(self) -> dict[str, Any]:

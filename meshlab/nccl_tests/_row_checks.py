@@ -21,36 +21,24 @@ _MOST_LINES = 10
 def misfits(
     table: LogTable, collective: str | None, n_ranks: int | None, preamble: Preamble, *, is_complete: bool
 ) -> list[Note]:
-    """Return a note for each row that does not fit its table.
-
-    Parameters
-    ----------
-    table : LogTable
-        The rows of one run.
-    collective, n_ranks : str and int, or None
-        They determine busbw / algbw. If one is None, the rows are compared with each other.
-    preamble : Preamble
-        The settings, which determine the number of rows.
-    is_complete : bool
-        True if the run reached its end and no row is known to be missing.
-    """
+    """Return a note for each row that does not fit its table, and one if a complete run misses rows."""
     if len(table) < 2:
         return []
-    found = [
+    notes = [
         *_limited(_other_factors(table, collective, n_ranks)),
         *_limited(_repeated(table)),
         *_limited(_out_of_order(table)),
         *_limited(_blank_operations(table, collective)),
     ]
     if is_complete:
-        found += _number_of_rows(table, preamble)
-    return found
+        notes += _number_of_rows(table, preamble)
+    return notes
 
 
 def _limited(notes: Iterator[Note]) -> list[Note]:
-    found = list(notes)
-    rest = len(found) - _MOST_LINES
-    return found[:_MOST_LINES] + ([Note(None, f"{rest} more rows that do not fit the others")] if rest > 0 else [])
+    listed = list(notes)
+    rest = len(listed) - _MOST_LINES
+    return listed[:_MOST_LINES] + ([Note(None, f"{rest} more rows that do not fit the others")] if rest > 0 else [])
 
 
 def _other_factors(table: LogTable, collective: str | None, n_ranks: int | None) -> Iterator[Note]:
@@ -62,20 +50,20 @@ def _other_factors(table: LogTable, collective: str | None, n_ranks: int | None)
     low = (busbw - room_busbw) / (algbw + room_algbw)
     with np.errstate(divide="ignore", invalid="ignore"):
         high = np.where(algbw > room_algbw, (busbw + room_busbw) / (algbw - room_algbw), np.inf)
-    known = table.present & ~np.isnan(low)
-    if known.sum() < 2:
+    is_rated = table.present & ~np.isnan(low)
+    if is_rated.sum() < 2:
         return
-    factor = _factor(low[known], high[known], collective, n_ranks)
+    factor = _factor(low[is_rated], high[is_rated], collective, n_ranks)
     if factor is None:
         return
-    other = known & ((low > factor) | (high < factor))
+    other = is_rated & ((low > factor) | (high < factor))
     # Of small messages, the time has more digits than algbw.
     time = table.values[..., 0]
     room = room_busbw + factor * table.size_bytes[:, None] * 5.1e-6 / np.maximum(time, 1.0)
     with np.errstate(divide="ignore", invalid="ignore"):
         follows = np.abs(factor * table.size_bytes[:, None] / time / 1e3 - busbw) <= room
-    if not table.cpu_time and follows[known].mean() > 0.5:
-        other |= known & ~follows & (time > 1.0) & (busbw < 1.0)
+    if not table.cpu_time and follows[is_rated].mean() > 0.5:
+        other |= is_rated & ~follows & (time > 1.0) & (busbw < 1.0)
     for row, placement in np.argwhere(other).tolist():
         place = "in-place" if placement else "out-of-place"
         yield Note(
@@ -90,9 +78,9 @@ def _factor(low: Floats, high: Floats, collective: str | None, n_ranks: int | No
     narrowest = int(np.argmin(high - low))
     candidates = [(low[narrowest] + high[narrowest]) / 2]
     if collective is not None and n_ranks is not None:
-        one, bus = bandwidth([collective], np.ones(1), np.array([float(n_ranks)]), np.ones(1))
-        if bus[0] == bus[0]:
-            candidates.append(float(bus[0] / one[0]))
+        algbw, busbw = bandwidth([collective], np.ones(1), np.array([float(n_ranks)]), np.ones(1))
+        if busbw[0] == busbw[0]:
+            candidates.append(float(busbw[0] / algbw[0]))
     fits = [int(((low <= factor) & (factor <= high)).sum()) for factor in candidates]
     best = int(np.argmax(fits))
     return float(candidates[best]) if 2 * fits[best] > len(low) else None

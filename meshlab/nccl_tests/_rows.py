@@ -45,46 +45,21 @@ _NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The columns of a table.
-
-    Parameters
-    ----------
-    op, root : bool or None
-        True if the table has the column. None until a header or a row determines it.
-    columns : tuple of str
-        The columns of one placement.
-    placements : tuple of int
-        The placements in order: 0 out of place, 1 in place.
-    stamp : bool
-        True if a timestamp (two tokens) ends the row.
-    counted : bool
-        True if the fourth column is ``#wrong``, False if it is the old ``error``.
-    cpu_time : bool
-        True if the first column is the time on the host.
-    milliseconds : bool
-        True if times are printed in milliseconds with three decimals, as until March 2019.
-    """
+    """The columns of a table. `op` and `root` are None until a header or a row determines whether it has the column."""
 
     op: bool | None = None
     root: bool | None = None
-    columns: tuple[str, ...] = _PLAIN
-    placements: tuple[int, ...] = (0, 1)
-    stamp: bool = False
-    counted: bool = True
-    cpu_time: bool = False
-    milliseconds: bool = False
+    columns: tuple[str, ...] = _PLAIN  # of one placement
+    placements: tuple[int, ...] = (0, 1)  # in order: 0 out of place, 1 in place
+    stamp: bool = False  # a timestamp (two tokens) ends the row
+    counted: bool = True  # the fourth column is "#wrong", not the old "error"
+    cpu_time: bool = False  # the first column is the time on the host
+    milliseconds: bool = False  # times in milliseconds with three decimals, as until March 2019
 
 
 @lru_cache(maxsize=256)
 def read_header(tokens: tuple[str, ...], in_place_only: bool) -> Shape | None:
-    """Read a line of column names. Return None if it is truncated or not a header.
-
-    Examples
-    --------
-    >>> names = "size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
-    >>> read_header(tuple(names.split()), in_place_only=False).placements
-    (0, 1)
-    """
+    """Read a line of column names. Return None if it is truncated or not a header."""
     old = tokens[:2] == ("bytes", "N")
     if old:
         tokens = tuple(_OLD_NAMES.get(token, token) for token in tokens)
@@ -154,25 +129,10 @@ class RowBuffer:
         return len(fits) == 1
 
     def add(self, tokens: list[str], text: str, line: int, *, strict: bool = False, halves: bool = True) -> bool:
-        """Add one line.
+        """Add a line that starts with the size. Return False if it is not a complete row.
 
-        Parameters
-        ----------
-        tokens : list of str
-            The tokens of the line, starting with the size.
-        text : str
-            The line, starting with the size, without trailing white space.
-        line : int
-            The line number.
-        strict : bool, default False
-            If True, reject a line that is not exactly as the tool prints it, or whose numbers do not agree.
-        halves : bool, default True
-            If True, accept a line with only one of the two placements.
-
-        Returns
-        -------
-        bool
-            False if the tokens are not a complete row.
+        If `strict`, the line must be exactly as the tool prints it, and its numbers must agree. Unless `halves`, it
+        must have both placements.
         """
         shape = self.shape
         if shape.root is None:
@@ -301,18 +261,7 @@ class RowBuffer:
 
 
 def ranks_in_size(size: int, count: int, type_: str) -> int:
-    """Return size / (count × element size), which is 1 or the number of ranks.
-
-    Returns
-    -------
-    int
-        0 if it is unknown (an empty row, an unknown type), and -1 if it is not an integer.
-
-    Examples
-    --------
-    >>> ranks_in_size(1024, 256, "float"), ranks_in_size(1024, 32, "float"), ranks_in_size(1000, 256, "float")
-    (1, 8, -1)
-    """
+    """Return size / (count × element size), 1 or the number of ranks. 0 if unknown, -1 if not an integer."""
     unit = ITEMSIZE.get(type_, 0) * count
     if unit <= 0:
         return 0 if count > 0 or size == 0 else -1
@@ -336,36 +285,26 @@ def repeated_rows(table: LogTable) -> int:
 
 
 def consistent_rows(table: LogTable, follows: Sequence[int] | None = None) -> list[bool]:
-    """Return one value per row: True if its numbers are consistent.
-
-    The size must be count × element size × an integer (1 or the number of ranks) that is the same in every row, and
-    algbw must be size over time. A rule that most rows break does not apply to the test: sizes of alltoallv,
-    bandwidths of hypercube.
-
-    Parameters
-    ----------
-    table : LogTable
-        The rows.
-    follows : sequence of int, optional
-        For each row, nonzero if its bandwidths follow from its times. By default they are compared here, and six
-        decimals are expected, as in JSON.
-    """
+    """Return for each row whether its numbers are consistent. A rule that most rows break does not apply."""
+    # The size must be count × element size × an integer (1 or the number of ranks) that is the same in every row, and
+    # algbw must be size over time. Sizes of alltoallv and bandwidths of hypercube do not obey these rules. `follows` is
+    # nonzero for rows whose bandwidths follow from their times. By default six decimals are expected, as in JSON.
     sizes = table.size_bytes.tolist()
     times = list(map(ranks_in_size, sizes, table.count.tolist(), table.type))
-    known = [value for value in times if value]
-    usual, n_usual = (Counter(value for value in known if value > 0).most_common(1) or [(0, 0)])[0]
-    if len(set(known)) < 2 and -1 not in known:
+    factors = [value for value in times if value]
+    usual, n_usual = (Counter(value for value in factors if value > 0).most_common(1) or [(0, 0)])[0]
+    if len(set(factors)) < 2 and -1 not in factors:
         good = [True] * len(times)
-    elif 2 * n_usual >= len(known):
+    elif 2 * n_usual >= len(factors):
         good = [value in (0, usual) for value in times]
     else:  # the rule does not apply to this test, but two rows are too few to conclude that
-        good = [value >= 0 or (len(known) > 2 and bool(size)) for value, size in zip(times, sizes, strict=True)]
+        good = [value >= 0 or (len(factors) > 2 and bool(size)) for value, size in zip(times, sizes, strict=True)]
     if follows is None:
         follows = _follow_exactly(table)
     if not all(follows) and not table.cpu_time:
-        both = [is_good and bool(ok) for is_good, ok in zip(good, follows, strict=True)]
-        if sum(good) <= 2 or 2 * sum(both) >= sum(good):
-            good = both
+        consistent = [is_good and bool(ok) for is_good, ok in zip(good, follows, strict=True)]
+        if sum(good) <= 2 or 2 * sum(consistent) >= sum(good):
+            good = consistent
     return good
 
 
@@ -384,11 +323,11 @@ def _follow_exactly(table: LogTable) -> list[int]:
 def _same_factor(values: npt.NDArray[np.float64]) -> bool:
     """Return True if busbw / algbw is the same in all placements of all rows, within rounding, and some have both."""
     algbw, busbw = values[..., 1].ravel(), values[..., 2].ravel()
-    known = (algbw > 0) & (busbw > 0)
-    if known.sum() < 2:
+    is_rated = (algbw > 0) & (busbw > 0)
+    if is_rated.sum() < 2:
         return False
-    low = (busbw[known] - 0.0051) / (algbw[known] + 0.0051)
-    high = (busbw[known] + 0.0051) / np.maximum(algbw[known] - 0.0051, 1e-9)
+    low = (busbw[is_rated] - 0.0051) / (algbw[is_rated] + 0.0051)
+    high = (busbw[is_rated] + 0.0051) / np.maximum(algbw[is_rated] - 0.0051, 1e-9)
     return bool(low.max() <= high.min())
 
 
@@ -464,17 +403,10 @@ def _follows(size: int, numbers: list[float], width: int, *, milliseconds: bool 
     for start in (0, width):
         time, algbw = numbers[start], numbers[start + 1]
         # Until 2.16 a time above 100 had one decimal, and one above 10,000 had none.
-        digit = (
-            0.51
-            if milliseconds
-            else 0.0051
-            if time < 1e2
-            else 0.051
-            if time < 1e4
-            else 0.51
-            if time < 1e7
-            else time / 20
-        )
+        if milliseconds:
+            digit = 0.51
+        else:
+            digit = 0.0051 if time < 1e2 else 0.051 if time < 1e4 else 0.51 if time < 1e7 else time / 20
         # From 1e6 GB/s on, which is a copy that does nothing, one digit is left: 1e+06.
         room = 5.1 if algbw < 1e3 else 51.0 if algbw < 1e4 else 510.0 if algbw < 999_999.5 else 510.0 * algbw
         # A byte per µs is 1 MB/s. NaN compares false, so a missing placement passes.

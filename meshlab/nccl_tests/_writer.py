@@ -165,8 +165,8 @@ def _describe(first: dict[str, Any]) -> str:
 def _lines(rows: pd.DataFrame) -> Iterable[tuple[Any, pd.DataFrame]]:
     """Group the rows that share a line. A placement that was measured twice gets a second line."""
     repeat = rows.groupby([*_ONE_LINE, "in_place"], dropna=False).cumcount()
-    used = rows[[*_ONE_LINE, *_HALF]].assign(_repeat=repeat)  # each line copies all columns, and results have 50
-    groups: Iterable[tuple[Any, pd.DataFrame]] = used.groupby([*_ONE_LINE, "_repeat"], dropna=False, sort=False)
+    columns = rows[[*_ONE_LINE, *_HALF]].assign(_repeat=repeat)  # each line copies all columns, and results have 50
+    groups: Iterable[tuple[Any, pd.DataFrame]] = columns.groupby([*_ONE_LINE, "_repeat"], dropna=False, sort=False)
     return groups
 
 

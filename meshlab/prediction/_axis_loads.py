@@ -32,42 +32,7 @@ def loads(
     size: int | str = "256M",
     scene: Scene | None = None,
 ) -> Loads:
-    """Compute the load of every link while all groups of an axis run one collective, as `meshlab.predict` prices it.
-
-    Parameters
-    ----------
-    placement : Placement
-        A mesh on a cluster.
-    axis : str or sequence of str
-        An axis, several axes, or the name of a group.
-    collective : str, optional
-        all_reduce, all_gather, reduce_scatter, broadcast, reduce, all_to_all or send_recv. By default send_recv for pp,
-        all_to_all for ep, and all_reduce for all other axes.
-    size : int or str, default "256M"
-        Message size in bytes, as in nccl-tests.
-    scene : Scene, optional
-        The scene of the placement's cluster. By default it is computed.
-
-    Returns
-    -------
-    Loads
-        The bytes are those of the algorithm that NCCL would choose. Where that is unknown, a ring is assumed.
-
-    Raises
-    ------
-    TopologyError
-        If the collective is unknown.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> placement = ml.place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
-    >>> loads(placement, "dp").table()[["link", "groups", "gbs", "time_us"]].round(1).values.tolist()[1]
-    ['NIC', 1, 48.0, 5592.4]
-    >>> tp = loads(placement, "tp")
-    >>> tp.algorithm_words, tp.table()[["link", "bytes"]].values.tolist()[0]
-    ('NVLS: NVSwitch reduces', ['NVLink, per device', 301989888.0])
-    """
+    """Return the load of every link while all groups of an axis run one collective, see `Placement.loads`."""
     name = placement.mesh[axis].name
     collective = collective or usual_collective(name)
     check_collective(collective)
@@ -78,17 +43,7 @@ def loads(
 def algorithms_of(
     placement: Placement, axis: str | Sequence[str], collective: str, size: int
 ) -> str | Sequence[str] | None:
-    """Return the algorithm that NCCL would choose for the groups of an axis, or one for each group if they differ.
-
-    None if it is unknown, because the hosts have no GPUs or the bandwidth of their links is unknown.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> placement = ml.place("dp=2, tp=8", ml.preset("dgx-h100", nodes=2))
-    >>> algorithms_of(placement, "tp", "all_reduce", 8), algorithms_of(placement, "tp", "all_reduce", 1 << 30)
-    ('ring', 'nvls')
-    """
+    """Return NCCL's algorithm for the groups of an axis, one per group if they differ, or None if it is unknown."""
     if placement.mesh[axis].size == 1:
         return plain_algorithm(collective)
     try:
@@ -111,20 +66,20 @@ def describe(placement: Placement, *, size: int | str = "256M") -> str:
         f"machine: {cluster.title or cluster.names[0]}, {cluster.summary}"
         + (f", network {' < '.join(network)}" if scene.network == "known" else ""),
         f"mesh: {mesh}",
-        *(f"{MARKS[one.state][0]} {placement.explain(one.axis)}" for one in axes),
-        *(f"{found.mark} {found.text}" for found in find_places(axes)),
+        *(f"{MARKS[axis_loads.state][0]} {placement.explain(axis_loads.axis)}" for axis_loads in axes),
+        *(f"{place.mark} {place.text}" for place in find_places(axes)),
     ]
-    for one in axes:
-        used = [link for link in one.links if link.busiest is not None]
-        if used:
-            call = f"{one.collective} of {format_size(one.size_bytes)}"
-            lines.append(f"busiest links for {one.axis}, {call} ({one.algorithm_words}):")
-        width = max((len(link.label) for link in used), default=0)
-        for link in used:
+    for axis_loads in axes:
+        busy = [link for link in axis_loads.links if link.busiest is not None]
+        if busy:
+            call = f"{axis_loads.collective} of {format_size(axis_loads.size_bytes)}"
+            lines.append(f"busiest links for {axis_loads.axis}, {call} ({axis_loads.algorithm_words}):")
+        width = max((len(link.label) for link in busy), default=0)
+        for link in busy:
             k = link.busiest or 0
             count = int(link.groups[k])
             lines.append(
-                f"{'▸' if link.name == one.limit else ' '} {link.label.ljust(width)}  "
+                f"{'▸' if link.name == axis_loads.limit else ' '} {link.label.ljust(width)}  "
                 f"{count:,} group{'s' * (count != 1)}, {format_size(float(link.bytes[k]))}, "
                 + (format_time_us(float(link.seconds[k]) * 1e6) if np.isfinite(link.seconds[k]) else "time unknown")
             )

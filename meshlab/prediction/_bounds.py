@@ -71,7 +71,7 @@ def with_bounds(
     >>> row["bound"], round(row["bound_gbs"]), f"{100 * row['of_bound']:.0f} %"
     ('NVLink', 371, '97 %')
     """
-    own = results.mesh if mesh is None and isinstance(results, RunData) else mesh
+    target = results.mesh if mesh is None and isinstance(results, RunData) else mesh
     rows = as_results(results).copy()
     facts: dict[str, Any] = {
         "bound_gbs": np.full(len(rows), np.nan),
@@ -82,7 +82,7 @@ def with_bounds(
         rows["source"].isin(GPU_SOURCES) & is_plain(rows) & ~is_pair(rows) & rows["collective"].isin(COLLECTIVES)
     )
     if is_usable.any():
-        placement = _placement(rows, cluster, own)
+        placement = _placement(rows, cluster, target)
         settings = settings or NcclSettings.of_environment(rows.attrs.get("environment") or {})
         keys = [rows["axis"].fillna(WORLD), rows["collective"]]
         for (axis, collective), part in rows[is_usable].groupby([key[is_usable] for key in keys], sort=False):
@@ -97,8 +97,8 @@ def with_bounds(
 def _placement(rows: pd.DataFrame, cluster: ClusterLike | None, mesh: MeshLike | Placement | None) -> Placement:
     if isinstance(mesh, Placement):
         return as_placement(mesh, cluster)
-    own = as_mesh(mesh) if mesh is not None else DeviceMesh(ranks=int(rows["n_ranks"].max()))
-    return as_placement(own, grown(cluster, own))
+    target = as_mesh(mesh) if mesh is not None else DeviceMesh(ranks=int(rows["n_ranks"].max()))
+    return as_placement(target, grown(cluster, target))
 
 
 def _fill(
@@ -133,20 +133,7 @@ def bounded_table(results: Any, cluster: ClusterLike) -> ResultsTable:
 
 
 def bound_note(rows: pd.DataFrame) -> list[str]:
-    """Describe the bounds of results in sentences, each once, and the reasons why busbw may exceed a wire.
-
-    Parameters
-    ----------
-    rows : pandas.DataFrame
-        The result of `with_bounds`. Rows without a bound have no sentence.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> rows = with_bounds(ml.example(), "dgx-h200", mesh="tp=2", settings=ml.prediction.NcclSettings(nvls=False))
-    >>> bound_note(rows)[0].replace(chr(0x2009), " ")
-    'The bound is 371 GB/s for all_reduce, all_gather, reduce_scatter, broadcast (NVLink).'
-    """
+    """Describe the bounds of results in sentences, each once, and the reasons why busbw may exceed a wire."""
     parts = [f"{format_bandwidth(gbs)} for {', '.join(what)} ({bound})" for (gbs, bound), what in _bounds(rows).items()]
     if not parts:
         return []
@@ -156,13 +143,7 @@ def bound_note(rows: pd.DataFrame) -> list[str]:
 
 
 def bound_lines(rows: pd.DataFrame) -> dict[str, float]:
-    """Return the bounds of results as reference lines: GB/s by label.
-
-    Parameters
-    ----------
-    rows : pandas.DataFrame
-        The result of `with_bounds`, or other results, which have no bounds.
-    """
+    """Return the bounds of results as reference lines: GB/s by label. Empty without bounds."""
     bounds = _bounds(rows)
     if len(bounds) == 1:
         return {f"bound ({bound})": gbs for gbs, bound in bounds}
@@ -171,30 +152,20 @@ def bound_lines(rows: pd.DataFrame) -> dict[str, float]:
 
 def _bounds(rows: pd.DataFrame) -> dict[tuple[float, str], dict[str, None]]:
     """Return the collectives of each bound, with their axes if there are several."""
-    found: dict[tuple[float, str], dict[str, None]] = {}
+    axes_of_bound: dict[tuple[float, str], dict[str, None]] = {}
     if "of_bound" not in rows:
-        return found
-    known = rows[rows["of_bound"].notna()]
-    several = known["axis"].nunique() > 1
+        return axes_of_bound
+    bounded = rows[rows["of_bound"].notna()]
+    several = bounded["axis"].nunique() > 1
     for gbs, bound, collective, axis in zip(
-        known["bound_gbs"], known["bound"], known["collective"], known["axis"], strict=True
+        bounded["bound_gbs"], bounded["bound"], bounded["collective"], bounded["axis"], strict=True
     ):
-        found.setdefault((gbs, bound), {})[f"{collective} along {axis}" if several else collective] = None
-    return found
+        axes_of_bound.setdefault((gbs, bound), {})[f"{collective} along {axis}" if several else collective] = None
+    return axes_of_bound
 
 
 def share_of_bound(rows: pd.DataFrame, size: float, busbw_gbs: float) -> str:
-    """Write a bandwidth as a share of the bound of its rows, such as "92 %". Empty for small sizes or without a bound.
-
-    Parameters
-    ----------
-    rows : pandas.DataFrame
-        The rows of one axis and collective, from `with_bounds` or without bounds.
-    size : float
-        The size, in bytes.
-    busbw_gbs : float
-        The bandwidth.
-    """
+    """Return a bandwidth as a share of the bound of its rows, such as "92 %", or "" for small sizes or no bound."""
     if "of_bound" not in rows or size < BOUND_FROM or rows["bound_gbs"].isna().all():
         return ""
     return f"{100 * busbw_gbs / rows['bound_gbs'].min():.0f}{THIN}%"

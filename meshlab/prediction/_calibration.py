@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import numpy.typing as npt
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import BenchError
@@ -57,7 +58,7 @@ _FARTHEST = 4
 """A calibration is extrapolated to this factor in the number of ranks."""
 
 _UNIFORM = {"mode": "modes", "in_place": "placements", "dtype": "element types", "source": "systems"}
-"""The columns in which all rows of a calibration agree."""
+"""The columns in which all rows of a calibration agree, and the plural of their values."""
 
 _ALL_RANKS = "ranks"
 """Name of the only axis of a mesh for results that have none."""
@@ -112,7 +113,7 @@ class Signature:
         """Return whether a fit of one signature holds for the other."""
         if self.domains is None or other.domains is None:
             return (self.n_ranks, self.groups) == (other.n_ranks, other.groups)
-        counts = [(one.n_ranks, one.domains, one.ranks_per_domain) for one in (self, other)]
+        counts = [(group.n_ranks, group.domains, group.ranks_per_domain) for group in (self, other)]
         return counts[0] == counts[1] and self._has_same_links(other)
 
     def is_smaller_kin(self, other: Signature) -> bool:
@@ -123,16 +124,16 @@ class Signature:
         if self.domains is None or other.domains is None or not self._has_same_links(other):
             return False
         kinds = [
-            (one.n_ranks == 2, one.domains == 1, one.ranks_per_domain if (one.domains or 1) > 1 else None)
-            for one in (self, other)
+            (group.n_ranks == 2, group.domains == 1, group.ranks_per_domain if (group.domains or 1) > 1 else None)
+            for group in (self, other)
         ]
         return kinds[0] == kinds[1] and self.n_ranks < other.n_ranks <= _FARTHEST * self.n_ranks
 
     def _has_same_links(self, other: Signature) -> bool:
         pairs = ((self.inner_gbs, other.inner_gbs), (self.network_gbs, other.network_gbs))
         return all(
-            one == another or (one is not None and another is not None and abs(one / another - 1) < _SAME_GBS)
-            for one, another in pairs
+            gbs == other_gbs or (gbs is not None and other_gbs is not None and abs(gbs / other_gbs - 1) < _SAME_GBS)
+            for gbs, other_gbs in pairs
         )
 
     def __str__(self) -> str:
@@ -226,12 +227,12 @@ class Calibration:
     @cached_property
     def lines(self) -> tuple[Calibrated, ...]:
         """The fits of measured collectives."""
-        return tuple(one for one in self.fits if one.collective)
+        return tuple(calibrated for calibrated in self.fits if calibrated.collective)
 
     @property
     def collectives(self) -> tuple[str, ...]:
         """The measured collectives."""
-        return tuple(dict.fromkeys(one.collective for one in self.lines))
+        return tuple(dict.fromkeys(calibrated.collective for calibrated in self.lines))
 
     def find(self, collective: str, axis: str, signature: Signature) -> tuple[Calibrated, str] | None:
         """Return the best fit for a collective on a signature, and its basis. None if no fit applies.
@@ -245,16 +246,16 @@ class Calibration:
         signature : Signature
             The signature.
         """
-        same = [one for one in self.fits if one.signature.matches(signature)]
-        same.sort(key=lambda one: one.axis != axis)
+        same = [calibrated for calibrated in self.fits if calibrated.signature.matches(signature)]
+        same.sort(key=lambda calibrated: calibrated.axis != axis)
         for name, basis in ((collective, "calibrated"), ("", "other collective")):
-            found = [one for one in same if one.collective == name]
-            if found:
-                return found[0], basis
-        smaller = [one for one in self.lines if one.collective == collective]
-        smaller = [one for one in smaller if one.signature.is_smaller_kin(signature)]
+            fits = [calibrated for calibrated in same if calibrated.collective == name]
+            if fits:
+                return fits[0], basis
+        smaller = [calibrated for calibrated in self.lines if calibrated.collective == collective]
+        smaller = [calibrated for calibrated in smaller if calibrated.signature.is_smaller_kin(signature)]
         if smaller:
-            return max(smaller, key=lambda one: one.signature.n_ranks), "extrapolated"
+            return max(smaller, key=lambda calibrated: calibrated.signature.n_ranks), "extrapolated"
         return None
 
     def frame(self) -> pd.DataFrame:
@@ -278,15 +279,15 @@ class Calibration:
         import pandas as pd
 
         rows = []
-        for one in self.lines:
-            names = (one.axis, one.signature.groups, one.signature.n_ranks, one.collective)
-            for size, time, error in zip(one.fit.size_bytes, one.time_us, one.fit.errors, strict=True):
+        for line in self.lines:
+            names = (line.axis, line.signature.groups, line.signature.n_ranks, line.collective)
+            for size, time, error in zip(line.fit.size_bytes, line.time_us, line.fit.errors, strict=True):
                 predicted = time * np.exp(-error)
-                rows.append((*names, size, time, predicted, predicted / time - 1, np.exp(one.fit.half_width), False))
+                rows.append((*names, size, time, predicted, predicted / time - 1, np.exp(line.fit.half_width), False))
             rows += [
                 (*names, size, time, np.nan, np.nan, np.nan, True)
                 for collective, axis, size, time in self.outliers
-                if (collective, axis) == (one.collective, one.axis)
+                if (collective, axis) == (line.collective, line.axis)
             ]
         columns = ["axis", "groups", "n_ranks", "collective", "size_bytes", "time_us", "left_out_us", "error", "band"]
         frame = pd.DataFrame(rows, columns=[*columns, "is_outlier"])
@@ -307,15 +308,15 @@ class Calibration:
             f"{self.where or self.source}: {shape}, scaled to the measured times"
             + "".join(f", {value}" for value in (self.mode, self.dtype) if value)
         ]
-        for one in self.lines:
-            sizes = one.fit.size_bytes
-            errors = np.abs(np.expm1(np.abs(one.fit.errors)))
-            few = "" if any(one.fit.residual) else ", scales only because there are fewer than 8 sizes"
+        for line in self.lines:
+            sizes = line.fit.size_bytes
+            errors = np.abs(np.expm1(np.abs(line.fit.errors)))
+            few = "" if any(line.fit.residual) else ", scales only because there are fewer than 8 sizes"
             lines.append(
-                f"{one.collective} along {one.axis or 'all ranks'}, {one.signature}: {len(sizes)} sizes from "
+                f"{line.collective} along {line.axis or 'all ranks'}, {line.signature}: {len(sizes)} sizes from "
                 f"{format_size(sizes[0])} to {format_size(sizes[-1])}{few}. A size that is left out is predicted with "
                 f"an error of {100 * np.median(errors):.1f} % (median), 9 of 10 within "
-                f"{100 * np.expm1(one.fit.half_width):.0f} %"
+                f"{100 * np.expm1(line.fit.half_width):.0f} %"
             )
         lines += [
             f"outlier: {collective} at {format_size(size)} takes {format_time_us(time)}, more than three times off its "
@@ -332,7 +333,7 @@ class Calibration:
         return implementation(Calibration.plot)(self, ax=ax)
 
     def __repr__(self) -> str:
-        n = sum(len(one.fit.size_bytes) for one in self.lines)
+        n = sum(len(line.fit.size_bytes) for line in self.lines)
         return f"<Calibration {self.where or self.source}: {', '.join(self.collectives)}, {n} rows>"
 
     def _figure_html(self) -> str:
@@ -382,7 +383,7 @@ def calibrate(
     settings: NcclSettings | None = None,
     keep_outliers: bool = False,
 ) -> Calibration:
-    """TimeFit a model to measured times, so that predictions hold for this system.
+    """Fit a model to measured times, so that predictions hold for this system.
 
     With a cluster, the model is NCCL's: latency and bandwidth of each algorithm and protocol get a scale, and the rest
     is a residual over the size. Without a cluster, which suits MPI and threads, the model is latency + size /
@@ -436,50 +437,46 @@ def calibrate(
     parts = [_select(part, mode, in_place, dtype) for part in _parts(results)]
     _check(parts)
     first = parts[0].results
-    known = first["mode"].dropna()
-    measured_mode = str(known.iloc[0]) if len(known) else ""
-    places = first["in_place"].dropna()
+    measured_mode = _only(first, "mode", "")
     is_modelled = cluster is not None or isinstance(mesh, Placement)
     if is_modelled:
         parts = [replace(part, placement=_placed(part, cluster, mesh)) for part in parts]
-        for part in parts:
-            if part.placement is not None:
-                _check_gpu(part.results, part.placement)
         settings = settings or _settings(first, measured_mode)
-    outliers: list[tuple[str, str, int, float]] = []
-    left_out: list[str] = []
-    fits: list[Calibrated] = []
+    fitter = _Fitter(settings, keep_outliers)
     for part in parts:
         for axis, rows in part.results.groupby(part.results["axis"].fillna(""), sort=False):
-            for signature, links, own in _by_signature(part, str(axis), rows):
-                fits += _fit_group(str(axis), signature, links, own, settings, keep_outliers, outliers, left_out)
-    if not fits:
+            for signature, links, group_rows in _by_signature(part, str(axis), rows):
+                fitter.add(str(axis), signature, links, group_rows)
+    if not fitter.fits:
         raise BenchError(
-            f"cannot calibrate: {'; '.join(left_out)}",
+            f"cannot calibrate: {'; '.join(fitter.left_out)}",
             hint=Hint("measure each collective at 8 sizes or more, such as {}", Argument("sizes", "1K:64M")),
         )
-    types = first["dtype"].dropna()
+    in_place = _only(first, "in_place", None)
     calibration = Calibration(
-        tuple(fits),
+        tuple(fitter.fits),
         where_text(first),
-        str(first["source"].dropna().iloc[0]) if first["source"].notna().any() else "",
-        measured_mode,
-        str(types.iloc[0]) if len(types) else "",
-        bool(places.iloc[0]) if len(places) else None,
+        str(_only(first, "source", "")),
+        str(measured_mode),
+        str(_only(first, "dtype", "")),
+        None if in_place is None else bool(in_place),
         settings if is_modelled else None,
-        tuple(outliers),
-        tuple(left_out),
+        tuple(fitter.outliers),
+        tuple(fitter.left_out),
     )
     if isinstance(results, RunData):
         results.calibration = calibration
     return calibration
 
 
-def as_calibration(value: Any, cluster: ClusterLike | None = None, mode: str | None = None) -> Calibration:
-    """Return a calibration unchanged, that of a run, or calibrate from results.
+def _only(rows: pd.DataFrame, column: str, missing: Any) -> Any:
+    """Return the value of a column in which all rows agree, or `missing` if no row has one."""
+    values = rows[column].dropna()
+    return values.iloc[0] if len(values) else missing
 
-    Logs of nccl-tests have rows in place and out of place, of which the latter are used.
-    """
+
+def as_calibration(value: Any, cluster: ClusterLike | None = None, mode: str | None = None) -> Calibration:
+    """Return a calibration unchanged, that of a run, or calibrate from results."""
     if isinstance(value, Calibration):
         return value
     if isinstance(value, (str, os.PathLike)) and is_folder(value):
@@ -488,6 +485,7 @@ def as_calibration(value: Any, cluster: ClusterLike | None = None, mode: str | N
         return value.calibration
     results = [frames.results for frames in frames_of(value, _read_log)]
     is_gpu = any(frame["source"].isin(GPU_SOURCES).any() for frame in results)
+    # Logs of nccl-tests have rows in place and out of place, of which the latter are used.
     has_both = any(frame["in_place"].nunique() > 1 for frame in results)
     return calibrate(value, cluster if is_gpu else None, mode=mode, in_place=False if has_both else None)
 
@@ -500,10 +498,10 @@ def _read_log(path: Path) -> Any:
 
 def _parts(source: Any) -> Iterator[_Part]:
     """Yield the results of each source, with its mesh."""
-    for item in source if isinstance(source, list) else [source]:
-        one = load(Path(item)) if isinstance(item, (str, os.PathLike)) and is_folder(item) else item
-        for frames in frames_of(one, _read_log, needs_end=True):
-            yield _Part(frames.results, one.mesh if isinstance(one, RunData) else None, None)
+    for part in source if isinstance(source, list) else [source]:
+        loaded = load(Path(part)) if isinstance(part, (str, os.PathLike)) and is_folder(part) else part
+        for frames in frames_of(loaded, _read_log, needs_end=True):
+            yield _Part(frames.results, loaded.mesh if isinstance(loaded, RunData) else None, None)
 
 
 def _select(part: _Part, mode: str | None, in_place: bool | None, dtype: str | None) -> _Part:
@@ -535,16 +533,12 @@ def _check(parts: Sequence[_Part]) -> None:
                 f"{row['collective']} at {format_size(row['size_bytes'])}, so their times mean nothing",
                 hint="find the cause first, or drop them: results[results['status'] == 'ok']",
             )
-    for name, word in (
-        ("mode", "modes"),
-        ("in_place", "placements"),
-        ("dtype", "element types"),
-        ("source", "systems"),
-    ):
+    # A fit of mixed rows would be a curve between two, on which no call lies.
+    for name, word in _UNIFORM.items():
         values = {value: None for part in parts for value in part.results[name].dropna().unique().tolist()}
         if len(values) > 1:
-            shown = {True: "in place", False: "out of place"} if name == "in_place" else {}
-            names = [str(shown.get(value, value)) for value in values]
+            words = {True: "in place", False: "out of place"} if name == "in_place" else {}
+            names = [str(words.get(value, value)) for value in values]
             fix = (
                 "pass the results of one of them"
                 if name == "source"
@@ -552,7 +546,7 @@ def _check(parts: Sequence[_Part]) -> None:
             )
             raise BenchError(f"cannot calibrate: the rows mix the {word} {', '.join(names)}", hint=fix)
     for option in dict.fromkeys(name for part in parts for name in differing_options(part.results)):
-        labels = {value_label(option, one): None for part in parts for one in part.results[option].unique()}
+        labels = {value_label(option, value): None for part in parts for value in part.results[option].unique()}
         raise BenchError(
             f"cannot calibrate: the rows mix {', '.join(labels)}",
             hint=f"pass the rows of one of them, such as results[results[{option!r}] == …]",
@@ -569,16 +563,16 @@ def _check(parts: Sequence[_Part]) -> None:
 
 def _settings(rows: pd.DataFrame, mode: str) -> NcclSettings:
     environment = rows.attrs.get("environment") or {}
-    known: Any = mode if mode in MODES else "pipelined"
-    return NcclSettings.of_environment(environment, mode=known)
+    timing: Any = mode if mode in MODES else "pipelined"
+    return NcclSettings.of_environment(environment, mode=timing)
 
 
 def _check_gpu(rows: pd.DataFrame, placement: Placement) -> None:
     """Raise if the results are of another GPU than that of the cluster."""
     gpu = str(rows.attrs.get("gpu") or "")
     names = {device.name for template in placement.cluster.templates for device in template.devices}
-    measured, given = models_in(gpu), {model for name in names for model in models_in(name)}
-    if measured and given and not measured & given:  # names without a model cannot be compared
+    measured, expected = models_in(gpu), {model for name in names for model in models_in(name)}
+    if measured and expected and not measured & expected:  # names without a model cannot be compared
         raise BenchError(
             f"cannot calibrate: the results are of {gpu}, but the cluster has {', '.join(sorted(names))}",
             hint="pass the cluster that was measured",
@@ -586,26 +580,29 @@ def _check_gpu(rows: pd.DataFrame, placement: Placement) -> None:
 
 
 def _placed(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement | None) -> Placement:
-    """Place the mesh of a source on the cluster."""
+    """Place the mesh of a source on the cluster, or raise if the source measured other GPUs."""
+    placement = _placed_mesh(part, cluster, mesh)
+    _check_gpu(part.results, placement)
+    return placement
+
+
+def _placed_mesh(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement | None) -> Placement:
     if isinstance(mesh, Placement):
         return as_placement(mesh, cluster)
     if mesh is not None or part.mesh is not None:
-        own = part.mesh if mesh is None else as_mesh(mesh)
+        shape = part.mesh if mesh is None else as_mesh(mesh)
     else:
         rows = part.results
-        axes, n_groups, sizes = (
-            rows["axis"].dropna().unique(),
-            rows["group"].nunique(),
-            rows["n_ranks"].dropna().unique(),
-        )
+        axes, sizes = rows["axis"].dropna().unique(), rows["n_ranks"].dropna().unique()
+        n_groups = rows["group"].nunique()
         if len(sizes) != 1 or n_groups > 1 or len(axes) > 1:
             raise BenchError(
                 "cannot calibrate with a cluster: the results do not show which ranks form a group",
                 hint=Hint("pass {}, or the run itself, or one log per number of ranks", Argument("mesh")),
             )
-        own = DeviceMesh([(str(axes[0]) if len(axes) else _ALL_RANKS, int(sizes[0]))])
-    assert own is not None
-    return as_placement(own, grown(cluster, own))
+        shape = DeviceMesh([(str(axes[0]) if len(axes) else _ALL_RANKS, int(sizes[0]))])
+    assert shape is not None
+    return as_placement(shape, grown(cluster, shape))
 
 
 def grown(cluster: ClusterLike | None, mesh: DeviceMesh) -> ClusterLike | None:
@@ -629,9 +626,9 @@ def _by_signature(
         links, of_group = GroupLinks.of(part.placement, name)
         groups = mesh[name]
         row_of = dict(zip(groups.names, of_group.tolist(), strict=True))
-        known = rows["group"].map(lambda group: row_of.get(group, 0), na_action=None)
-        for number in sorted(set(known)):
-            yield Signature.of(links, number, len(groups)), links.rows(np.array([number])), rows[known == number]
+        row_of_links = rows["group"].map(lambda group: row_of.get(group, 0), na_action=None)
+        for number in sorted(set(row_of_links)):
+            yield Signature.of(links, number, len(groups)), links.rows(np.array([number])), rows[row_of_links == number]
         return
     n_groups = max(rows["group"].nunique(), 1)
     for n in rows["n_ranks"].dropna().unique().tolist():
@@ -640,76 +637,84 @@ def _by_signature(
 
 def shape_of(links: GroupLinks, collective: str, size_bytes: Floats, dtype: str, settings: NcclSettings) -> ModelTimes:
     """Return NCCL's model of one signature."""
-    one = cost(links, collective, size_bytes.astype(np.int64), dtype=dtype, settings=settings)
+    costs = cost(links, collective, size_bytes.astype(np.int64), dtype=dtype, settings=settings)
     kinds = tuple(
         f"{ALGORITHMS[algorithm]} {PROTOCOLS[protocol]}"
-        for algorithm, protocol in zip(one.algorithm[0], one.protocol[0], strict=True)
+        for algorithm, protocol in zip(costs.algorithm[0], costs.protocol[0], strict=True)
     )
-    return ModelTimes(size_bytes, one.latency_us[0], one.transfer_us[0], kinds)
+    return ModelTimes(size_bytes, costs.latency_us[0], costs.transfer_us[0], kinds)
 
 
-def _fit_group(
-    axis: str,
-    signature: Signature,
-    links: GroupLinks | None,
-    rows: pd.DataFrame,
-    settings: NcclSettings | None,
-    keep_outliers: bool,
-    outliers: list[tuple[str, str, int, float]],
-    left_out: list[str],
-) -> list[Calibrated]:
-    """TimeFit each collective of one signature, and the scales that the others share."""
-    found: list[Calibrated] = []
-    shapes: list[ModelTimes] = []
-    for name, own in rows.groupby("collective", sort=False):
-        what = f"{name} along {axis}" if axis else f"{name} on {signature}"
-        if signature.n_ranks < 2:
-            left_out.append(f"{what} has one rank, so nothing is sent")
-            continue
-        if links is not None and name not in COLLECTIVES:
-            left_out.append(f"{what} has no model of NCCL; the models are {', '.join(COLLECTIVES)}")
-            continue
-        sizes, times, spread = times_by_size(own)
-        latency, gbs = float(times.min()), float((sizes / times).max()) / 1e3
-        if links is None or settings is None:
-            shape = hockney(sizes, latency, gbs)
-        else:
-            shape = shape_of(links, str(name), sizes, str(own["dtype"].iloc[0]), settings)
-        bad = find_outliers(shape, times) & (not keep_outliers)
+class _Fitter:
+    """Collects the fits of all groups, the outliers, and the reasons why rows are left out."""
+
+    def __init__(self, settings: NcclSettings | None, keep_outliers: bool) -> None:
+        self.settings, self.keep_outliers = settings, keep_outliers
+        self.fits: list[Calibrated] = []
+        self.outliers: list[tuple[str, str, int, float]] = []
+        self.left_out: list[str] = []
+
+    def add(self, axis: str, signature: Signature, links: GroupLinks | None, rows: pd.DataFrame) -> None:
+        """Fit each collective of one signature, and the scales that the others share."""
+        fits: list[Calibrated] = []
+        shapes: list[ModelTimes] = []
+        for name, measured in rows.groupby("collective", sort=False):
+            what = f"{name} along {axis}" if axis else f"{name} on {signature}"
+            if signature.n_ranks < 2:
+                self.left_out.append(f"{what} has one rank, so nothing is sent")
+                continue
+            if links is not None and name not in COLLECTIVES:
+                self.left_out.append(f"{what} has no model of NCCL; the models are {', '.join(COLLECTIVES)}")
+                continue
+            sizes, times, spread = times_by_size(measured)
+            latency, gbs = float(times.min()), float((sizes / times).max()) / 1e3
+            if links is None or self.settings is None:
+                shape = hockney(sizes, latency, gbs)
+            else:
+                shape = shape_of(links, str(name), sizes, str(measured["dtype"].iloc[0]), self.settings)
+            is_usual = self._without_outliers(shape, times, what, (str(name), axis))
+            if is_usual is None:
+                continue
+            shape, times = shape[is_usual], times[is_usual]
+            fitted = fit(shape, times, spread=spread)
+            own_shape = (latency, gbs) if links is None else (None, None)
+            fits.append(Calibrated(str(name), axis, signature, fitted, tuple(times.tolist()), *own_shape))
+            shapes.append(shape)
+        if links is not None and fits:
+            pooled = fit_scales(shapes, [np.array(calibrated.time_us) for calibrated in fits], OTHER_COLLECTIVE)
+            fits.append(Calibrated("", axis, signature, pooled))
+        self.fits += fits
+
+    def _without_outliers(
+        self, shape: ModelTimes, times: Floats, what: str, key: tuple[str, str]
+    ) -> npt.NDArray[np.bool_] | None:
+        """Return a mask of the rows to fit, or None, with a reason, if they do not suffice."""
+        bad = find_outliers(shape, times) & (not self.keep_outliers)
         if bad.mean() > _MOST_OUTLIERS:
-            left_out.append(
+            self.left_out.append(
                 f"{what} is too noisy: {bad.sum()} of {bad.size} sizes are three times off their neighbours. Measure "
                 "again on an idle machine, or pass keep_outliers=True"
             )
-            continue
-        outliers += [
-            (str(name), axis, int(size), float(time)) for size, time in zip(sizes[bad], times[bad], strict=True)
-        ]
-        shape, times, sizes = shape[~bad], times[~bad], sizes[~bad]
+            return None
+        sizes = shape.size_bytes
+        self.outliers += [(*key, int(size), float(time)) for size, time in zip(sizes[bad], times[bad], strict=True)]
+        sizes = sizes[~bad]
         if sizes.size < FEWEST_ROWS:
-            left_out.append(f"{what} has {sizes.size} sizes, but a fit needs {FEWEST_ROWS}")
-            continue
+            self.left_out.append(f"{what} has {sizes.size} sizes, but a fit needs {FEWEST_ROWS}")
+            return None
+        # Fewer decades do not separate the latency from the bandwidth.
         if np.log10(sizes[-1] / sizes[0]) < _FEWEST_DECADES:
             span = f"{format_size(sizes[0])} to {format_size(sizes[-1])}"
-            left_out.append(f"{what} covers {span}, but a fit needs two decades of size")
-            continue
-        fitted = fit(shape, times, spread=spread)
-        own_shape = (latency, gbs) if links is None else (None, None)
-        found.append(Calibrated(str(name), axis, signature, fitted, tuple(times.tolist()), *own_shape))
-        shapes.append(shape)
-    if links is not None and found:
-        pooled = fit_scales(shapes, [np.array(one.time_us) for one in found], OTHER_COLLECTIVE)
-        found.append(Calibrated("", axis, signature, pooled))
-    return found
+            self.left_out.append(f"{what} covers {span}, but a fit needs two decades of size")
+            return None
+        return np.asarray(~bad)
 
 
 def times_by_size(rows: pd.DataFrame) -> tuple[Floats, Floats, float]:
-    """Return sizes and times of one collective, and the spread of repeated measurements.
-
-    The slowest group of a launch counts, as in tables, and then the median of the launches.
-    """
+    """Return sizes and times of one collective, and the spread of repeated measurements."""
+    # The slowest group of a launch counts, as in tables, and then the median of the launches.
     keys = ["size_bytes", "run_id", "launch"]
     slowest = rows.groupby(keys, dropna=False)["time_us"].max().reset_index()
     sizes = np.sort(slowest["size_bytes"].unique()).astype(np.float64)
     times = [slowest["time_us"][slowest["size_bytes"] == size].to_numpy(dtype=np.float64) for size in sizes]
-    return sizes, np.array([np.median(one) for one in times]), spread_of(times)
+    return sizes, np.array([np.median(repeats) for repeats in times]), spread_of(times)

@@ -68,13 +68,13 @@ def price(
     if experts is not None:
         layout = as_mesh(experts)
         meshes.append(mesh.view(dict(zip(layout.axis_names, layout.shape, strict=True))))
-    placements = [place(one, cluster) for one in meshes]
+    placements = [place(layout, cluster) for layout in meshes]
     groups: dict[tuple[tuple[str, ...], str, str], list[int]] = {}
     for number, call in enumerate(calls):
         groups.setdefault((call.axis, call.collective, call.dtype), []).append(number)
     time = np.zeros(len(calls))
     for (axis, collective, dtype), numbers in groups.items():
-        placement = next((one for one in placements if set(axis) <= set(one.mesh.axis_names)), None)
+        placement = next((candidate for candidate in placements if set(axis) <= set(candidate.mesh.axis_names)), None)
         if placement is None:
             raise MeshError(
                 f"no mesh has the axes {', '.join(axis)} of a call",

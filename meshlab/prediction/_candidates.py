@@ -60,9 +60,9 @@ class WeakestDevice:
             raise MeshError(f"utilisation must be two shares of the peak, not {utilisation!r}", hint="pass (0.45, 0.6)")
         if not _is_positive(memory_share) or memory_share > 1:
             raise MeshError(f"memory_share must be from 0 to 1, not {memory_share!r}", hint="pass 0.9")
-        for name, given, unit in (("memory_gib", memory_gib, "GiB"), ("peak", peak, "TFLOP/s")):
-            if given is not None and not _is_positive(given):
-                raise MeshError(f"{name} must be a positive number of {unit}, not {given!r}")
+        for name, limit, unit in (("memory_gib", memory_gib, "GiB"), ("peak", peak, "TFLOP/s")):
+            if limit is not None and not _is_positive(limit):
+                raise MeshError(f"{name} must be a positive number of {unit}, not {limit!r}")
         kinds = np.unique(cluster.kinds[cluster.node_of[:ranks]]).tolist()
         devices = [device for kind in kinds for device in cluster.templates[kind].devices]
         if memory_gib is None:
@@ -99,14 +99,14 @@ def allowed_degrees(name: str, values: list[int] | None, ranks: int) -> set[int]
     """Return those of the wanted degrees that divide the ranks, None for all. Raise if none does."""
     if values is None:
         return None
-    found = {one for one in values if ranks % one == 0}
-    if not found:
+    divisors = {value for value in values if ranks % value == 0}
+    if not divisors:
         nearest = sorted(sorted(_divisors(ranks), key=lambda d: abs(math.log(d) - math.log(values[0])))[:2])
         raise MeshError(
             f"{name}={', '.join(map(str, values))} does not divide {ranks:,} ranks",
             hint=Hint("use {}{}", Argument(name, nearest[0]), "".join(f" or {degree}" for degree in nearest[1:])),
         )
-    return found
+    return divisors
 
 
 def _divisors(number: int) -> list[int]:
@@ -116,11 +116,11 @@ def _divisors(number: int) -> list[int]:
 
 def positive_integers(name: str, value: int | Iterable[int]) -> list[int]:
     """Return a degree or several as a list."""
-    values = [as_integer(one) for one in (value if isinstance(value, Iterable) else [value])]
-    found = [one for one in values if one is not None and one >= 1]
-    if not found or len(found) < len(values):
+    values = [as_integer(degree) for degree in (value if isinstance(value, Iterable) else [value])]
+    degrees = [degree for degree in values if degree is not None and degree >= 1]
+    if not degrees or len(degrees) < len(values):
         raise MeshError(f"{name} must be a positive integer or several, not {value!r}")
-    return found
+    return degrees
 
 
 def all_factorisations(ranks: int, allowed: dict[str, set[int] | None], chunks: list[int]) -> Degrees:
@@ -141,13 +141,13 @@ def all_factorisations(ranks: int, allowed: dict[str, set[int] | None], chunks: 
         for v in (chunks if pp > 1 else [1])
     ]
     if not rows:
-        given = ", ".join(f"{name}={_listed(values)}" for name, values in allowed.items() if values and name != "ep")
+        wish = ", ".join(f"{name}={_listed(values)}" for name, values in allowed.items() if values and name != "ep")
         raise MeshError(
-            f"no layout of {ranks:,} ranks has {given}", hint="omit one of them, so that it takes the remaining factor"
+            f"no layout of {ranks:,} ranks has {wish}", hint="omit one of them, so that it takes the remaining factor"
         )
     pp, dp, cp, tp, ep, v = np.array(rows, dtype=np.int64).T
-    one = np.ones_like(pp)
-    return Degrees(pp=pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=one, edp=ranks // (pp * ep), replicas=one, chunks=v)
+    ones = np.ones_like(pp)
+    return Degrees(pp=pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=ones, edp=ranks // (pp * ep), replicas=ones, chunks=v)
 
 
 def _listed(values: Iterable[int]) -> str:
@@ -162,15 +162,15 @@ def degrees_at(d: Degrees, index: npt.NDArray[np.integer]) -> Degrees:
 def drop_layouts(job: Job, d: Degrees, hardware: WeakestDevice) -> tuple[npt.NDArray[np.bool_], DroppedLayouts]:
     """Return a mask of the layouts on which the job can run, and the others with their reasons."""
     count = len(d.pp)
-    found = list(problems(job, d))
+    reasons = list(problems(job, d))
     kind = np.full(count, -1)
-    for number, problem in enumerate(found):
+    for number, problem in enumerate(reasons):
         kind[(kind < 0) & problem.bad] = number
     valid = np.flatnonzero(kind < 0)
     needed = np.zeros(count)
     needed[valid] = np.sum(memory_of(job, degrees_at(d, valid)), axis=0)
-    kind[(kind < 0) & (needed > hardware.memory)] = len(found)
-    return kind < 0, DroppedLayouts(job, d, found, kind, needed, hardware.memory)
+    kind[(kind < 0) & (needed > hardware.memory)] = len(reasons)
+    return kind < 0, DroppedLayouts(job, d, reasons, kind, needed, hardware.memory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,14 +194,11 @@ class DroppedLayouts:
         return "memory", f"needs {needed} of the {limit} that a device may use", self._memory_fix(i)
 
     def _memory_fix(self, i: int) -> str:
-        one = degrees_at(self.degrees, np.array([i]))
-        changes: list[dict[str, Any]] = [
-            {"micro_batch": 1}, {"recompute": "selective"}, {"recompute": "full"}, {"zero": 3},
-            {"recompute": "full", "zero": 3},
-        ]  # fmt: skip
-        for change in changes:
+        layout = degrees_at(self.degrees, np.array([i]))
+        changes: list[dict[str, Any]] = [{"micro_batch": 1}, {"recompute": "selective"}, {"recompute": "full"}]
+        for change in (*changes, {"zero": 3}, {"recompute": "full", "zero": 3}):
             other = self.job.replace(**change)
-            needed = float(np.sum(memory_of(other, one)))
+            needed = float(np.sum(memory_of(other, layout)))
             if needed <= self.memory:
                 words = [Argument(name, value) for name, value in change.items()]
                 return Hint(f"pass {' and '.join(['{}'] * len(words))} ({_gib(needed)})", *words)

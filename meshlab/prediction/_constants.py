@@ -79,18 +79,7 @@ def generation(compute_capability: Ints) -> npt.NDArray[np.intp]:
 
 
 def constants_of(version: str) -> TunerConstants:
-    """Return the constants of a version.
-
-    Raises
-    ------
-    MeshlabError
-        If the version is unknown.
-
-    Examples
-    --------
-    >>> constants_of("2.30.7").base[1].tolist()
-    [6.6, 14.0, 8.4]
-    """
+    """Return the constants of a version, or raise a `MeshlabError` if it is unknown."""
     if version not in VERSIONS:
         raise MeshlabError(
             f"unknown NCCL version {version!r} of the constants{did_you_mean(str(version), VERSIONS)}",
@@ -190,5 +179,5 @@ _2_28_9 = replace(
     ),
 )
 
-VERSIONS: Mapping[str, TunerConstants] = MappingProxyType({one.version: one for one in (_2_30_7, _2_28_9)})
+VERSIONS: Mapping[str, TunerConstants] = MappingProxyType({table.version: table for table in (_2_30_7, _2_28_9)})
 """The tuner's constants by NCCL version, newest first. They differ only for Blackwell."""

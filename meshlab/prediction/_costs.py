@@ -124,48 +124,23 @@ class Cost:
 
 @dataclass(frozen=True, eq=False)
 class Prices:
-    """Latency and bandwidth of every algorithm and protocol of a collective, to price any sizes.
+    """Latency and bandwidth of every algorithm and protocol of a collective on k signatures, to price any sizes."""
 
-    `time_us` takes matching arrays of rows and sizes, so that a search prices the exact size of every layout.
-
-    Parameters
-    ----------
-    algorithm, protocol : numpy.ndarray
-        int8 of shape (m,): m combinations of algorithm and protocol, in the order in which NCCL compares them.
-    believed_us, believed_ns : numpy.ndarray
-        Shape (m, k), for k signatures: latency in µs, and ns per byte, by NCCL's belief. The latter is infinite for
-        what NCCL may not use.
-    believed_factor : numpy.ndarray
-        Shape (m, k): factor of the believed time, by which NCCL avoids an algorithm.
-    latency_us, transfer_ns : numpy.ndarray
-        Shape (m, k): latency in µs, and ns per byte, of the price.
-    stretched : numpy.ndarray, optional
-        Shape (m, k, 25): factor of the time per byte by floor(log2(bytes / 64)).
-    plateau : numpy.ndarray, optional
-        Shape (m, k): factor of the latency for messages of `plateau_bytes` or more.
-    plateau_bytes : numpy.ndarray
-        Shape (k,): the size from which on `plateau` applies.
-    ll_bytes : numpy.ndarray
-        Shape (k,): for point-to-point messages the largest size with LL, else NaN.
-    offset_us : float
-        Latency that the timing mode adds.
-    """
-
-    algorithm: npt.NDArray[np.int8]
+    algorithm: npt.NDArray[np.int8]  # (m,) combinations of algorithm and protocol, in the order in which NCCL compares
     protocol: npt.NDArray[np.int8]
-    believed_us: Floats
-    believed_ns: Floats
-    believed_factor: Floats
-    latency_us: Floats
-    transfer_ns: Floats
-    stretched: Floats | None
-    plateau: Floats | None
-    plateau_bytes: Floats
-    ll_bytes: Floats
-    offset_us: float
+    believed_us: Floats  # (m, k): latency by NCCL's belief
+    believed_ns: Floats  # (m, k): ns per byte by NCCL's belief, infinite for what NCCL may not use
+    believed_factor: Floats  # (m, k): factor of the believed time, by which NCCL avoids an algorithm
+    latency_us: Floats  # (m, k): latency of the price
+    transfer_ns: Floats  # (m, k): ns per byte of the price
+    stretched: Floats | None  # (m, k, 25): factor of the time per byte by floor(log2(bytes / 64))
+    plateau: Floats | None  # (m, k): factor of the latency for messages of `plateau_bytes` or more
+    plateau_bytes: Floats  # (k,)
+    ll_bytes: Floats  # (k,): the largest point-to-point message with LL, NaN for other collectives
+    offset_us: float  # latency that the timing mode adds
 
     def time_us(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> Floats:
-        """Return the predicted time of a call of each size on the signature of each row, broadcast together."""
+        """Return the time of a call of each size on the signature of each row, broadcast together."""
         _, latency, transfer = self.price(rows, sizes)
         return latency + transfer
 
@@ -208,13 +183,7 @@ class Prices:
 
 
 def formula_band(sizes: npt.ArrayLike) -> Floats:
-    """Return the factor within which measured times lie around predictions without calibration, for each size.
-
-    Examples
-    --------
-    >>> formula_band([1 << 20, 256 << 20, 1 << 30]).tolist()
-    [2.0, 1.4, 1.25]
-    """
+    """Return the factor within which measured times lie around predictions without calibration, for each size."""
     band = np.full(np.shape(sizes), 2.0)
     for start, factor in _BAND:
         band[np.asarray(sizes) >= start] = factor
@@ -222,43 +191,21 @@ def formula_band(sizes: npt.ArrayLike) -> Floats:
 
 
 def prices(links: GroupLinks, collective: str, *, dtype: str = "float32", settings: NcclSettings = _DEFAULTS) -> Prices:
-    """Return latency and bandwidth of every algorithm and protocol of one collective, see `cost`.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> table = GroupLinks.by_stride(ml.preset("dgx-h100", nodes=4))
-    >>> of_axes = prices(table.links, "all_reduce")
-    >>> of_axes.time_us(table.index([8, 4], [1, 8]), [256 << 20, 256 << 20]).round().tolist()
-    [1006.0, 8518.0]
-    """
+    """Return latency and bandwidth of every algorithm and protocol of one collective, see `cost`."""
     _check_collective(collective)
     constants = constants_of(settings.version)
     graphs = search_graphs(links, constants, nvls=settings.nvls)
     if collective in ("all_to_all", "send_recv"):
         return _messages(links, graphs, collective, constants, settings)
+    # NCCL chooses as if the group was alone on its NICs, but the time depends on the share that the group has.
     reported = settings.plugin_latency_us
     plugin = None if reported is None else np.where(links.domains > 1, reported, 0.0)
     believed = tune(links, graphs, collective, constants, network_latency_us=plugin)
     allowed = enabled(links, collective, settings, dtype)
     several = links.domains > 1
     network = np.where(several, np.minimum(links.network_gbs, links.uplink_gbs), np.inf)
-    real = _on_pcie(links, graphs.limited(network, several))
-    true = tune(links, real, collective, constants)
-    gbs = true.gbs
-    if collective == "all_reduce":
-        gbs = gbs.copy()
-        law = _switch_law(links, constants)
-        gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
-        # A domain in the middle of both trees sends the data twice, which NCCL's figures do not contain.
-        sent = np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
-        most = np.where(several, np.minimum(law, network / sent), law)
-        gbs[:, NVLS_TREE, SIMPLE] = np.minimum(gbs[:, NVLS_TREE, SIMPLE], most)
-        on_trees = [TREE, NVLS_TREE]
-        gbs[:, on_trees] = np.minimum(gbs[:, on_trees], links.tree_uplink_gbs[:, None, None])
-    elif collective in ("all_gather", "reduce_scatter"):
-        gbs = gbs.copy()
-        gbs[:, PAT] = np.minimum(gbs[:, PAT], links.pat_uplink_gbs[:, None])
+    true = tune(links, _on_pcie(links, graphs.limited(network, several)), collective, constants)
+    gbs = _real_gbs(links, true.gbs, collective, constants, network)
     usable = allowed & (believed.gbs > 0)
     usable[links.n_ranks == 1] = False
     _check_choice(links, usable, settings)
@@ -383,6 +330,25 @@ def _check_choice(links: GroupLinks, usable: npt.NDArray[np.bool_], settings: Nc
         )
 
 
+def _real_gbs(
+    links: GroupLinks, tuned_gbs: Floats, collective: str, constants: TunerConstants, network: Floats
+) -> Floats:
+    """Return the algorithm bandwidths, with the limits of the hardware that NCCL's figures do not contain."""
+    gbs, several = tuned_gbs.copy(), links.domains > 1
+    if collective == "all_reduce":
+        law = _switch_law(links, constants)
+        gbs[:, NVLS, SIMPLE] = np.where(several, np.minimum(gbs[:, NVLS, SIMPLE], law), law)
+        # A domain in the middle of both trees sends the data twice, which NCCL's figures do not contain.
+        sent = np.array([1.0, 1.0, 1.5, 2.0])[np.minimum(links.domains, 4) - 1]
+        most = np.where(several, np.minimum(law, network / sent), law)
+        gbs[:, NVLS_TREE, SIMPLE] = np.minimum(gbs[:, NVLS_TREE, SIMPLE], most)
+        on_trees = [TREE, NVLS_TREE]
+        gbs[:, on_trees] = np.minimum(gbs[:, on_trees], links.tree_uplink_gbs[:, None, None])
+    elif collective in ("all_gather", "reduce_scatter"):
+        gbs[:, PAT] = np.minimum(gbs[:, PAT], links.pat_uplink_gbs[:, None])
+    return gbs
+
+
 def _octave(size: Floats) -> npt.NDArray[np.intp]:
     """Return floor(log2(size / 64)), between 0 and the last column of `Prices.stretched`."""
     octave: npt.NDArray[np.intp] = np.clip(np.frexp(size / 64)[1] - 1, 0, 24).astype(np.intp)
@@ -418,14 +384,14 @@ def _switch_law(links: GroupLinks, constants: TunerConstants) -> Floats:
 def _on_pcie(links: GroupLinks, graphs: Graphs) -> Graphs:
     """Return the channels with the practical bandwidth of PCIe where a domain has no NVLink."""
     slow = np.where((links.ranks_per_domain > 1) & ~links.inner_is_nvlink, _PCIE_SHARE, 1.0)
-    one = links.domains == 1
+    is_single = links.domains == 1
     # Between domains, only a ring that is faster than PCIe is slower than believed.
     most = np.where(slow < 1, links.inner_gbs * slow / graphs.channels, np.inf)
     return replace(
         graphs,
-        ring=np.where(one, graphs.ring * slow, np.minimum(graphs.ring, most)),
+        ring=np.where(is_single, graphs.ring * slow, np.minimum(graphs.ring, most)),
         tree_inside=graphs.tree_inside * slow,
-        tree_between=graphs.tree_between * np.where(one, slow, 1.0),
+        tree_between=graphs.tree_between * np.where(is_single, slow, 1.0),
     )
 
 
@@ -461,8 +427,8 @@ def _channels_per_peer(links: GroupLinks, graphs: Graphs) -> Ints:
     most = _power_of_two(np.minimum(graphs.all_channels, 64))
     _, line = merged_nics(links)
     near = np.ceil(links.nics / np.maximum(links.ranks_per_domain, 1))
-    wanted = np.maximum(np.maximum(near, np.ceil(np.floor(line) / _CHANNEL_GBS)), 2)
-    per_peer = np.where(several, _power_of_two(wanted), most)
+    enough = np.maximum(np.maximum(near, np.ceil(np.floor(line) / _CHANNEL_GBS)), 2)
+    per_peer = np.where(several, _power_of_two(enough), most)
     # All peers of a rank must fit into one round.
     rounds = -(-links.n_ranks // _PEERS_PER_BATCH)
     fitting = np.exp2(np.floor(np.log2(np.maximum(most / rounds, 1))))

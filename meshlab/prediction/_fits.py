@@ -28,22 +28,12 @@ _NARROWEST, _NARROWEST_OF_FEW = 0.02, 0.15
 
 @dataclass(frozen=True, eq=False)
 class ModelTimes:
-    """The times of a model at some sizes, in two parts, with the algorithm and protocol of each.
-
-    Parameters
-    ----------
-    size_bytes : numpy.ndarray
-        The sizes, in increasing order.
-    latency_us, transfer_us : numpy.ndarray
-        The parts of the time that are scaled separately.
-    kind : tuple of str
-        Algorithm and protocol of each size. Every kind has scales of its own.
-    """
+    """The times of a model at increasing sizes, in two parts, with the algorithm and protocol of each."""
 
     size_bytes: Floats
     latency_us: Floats
     transfer_us: Floats
-    kind: tuple[str, ...]
+    kind: tuple[str, ...]  # each kind has separate scales
 
     @property
     def time_us(self) -> Floats:
@@ -56,13 +46,7 @@ class ModelTimes:
 
 
 def hockney(size_bytes: Floats, latency_us: float, gbs: float) -> ModelTimes:
-    """Return the shape latency + size / bandwidth, for libraries whose algorithms are not modelled.
-
-    Examples
-    --------
-    >>> hockney(np.array([8.0, 1e6]), 2.0, 10.0).time_us.round(2).tolist()
-    [2.0, 102.0]
-    """
+    """Return the shape latency + size / bandwidth, for libraries whose algorithms are not modelled."""
     return ModelTimes(
         size_bytes, np.full(size_bytes.shape, latency_us), size_bytes / gbs / 1e3, ("",) * size_bytes.size
     )
@@ -106,8 +90,8 @@ class TimeFit:
 
     def time_parts(self, shape: ModelTimes) -> tuple[Floats, Floats]:
         """Return latency and transfer time, in µs, with the scales and the residual."""
-        known = {kind: pair for kind, *pair in self.scales}
-        pairs = np.array([known.get(kind, self.scales[-1][1:]) for kind in shape.kind]).reshape(-1, 2)
+        scales = {kind: pair for kind, *pair in self.scales}
+        pairs = np.array([scales.get(kind, self.scales[-1][1:]) for kind in shape.kind]).reshape(-1, 2)
         factor = np.exp(_interpolate(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.residual)))
         return shape.latency_us * pairs[:, 0] * factor, shape.transfer_us * pairs[:, 1] * factor
 
@@ -121,9 +105,9 @@ class TimeFit:
         return shape.latency_us * factor, shape.transfer_us * factor
 
 
-def _interpolate(at: Floats, known: Floats, values: Floats) -> Floats:
+def _interpolate(at: Floats, points: Floats, values: Floats) -> Floats:
     """Interpolate linearly. Beyond the first and the last known point the value is constant."""
-    return np.asarray(np.interp(at, known, values))
+    return np.asarray(np.interp(at, points, values))
 
 
 def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:
@@ -131,24 +115,7 @@ def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:
 
     The scales minimise Huber's loss of the logarithms, with a ridge that keeps them at 1 where the rows do not
     determine them. The choice of algorithm and protocol is the model's: a fit that took its own minimum would move the
-    switches.
-
-    Parameters
-    ----------
-    shape : ModelTimes
-        The model at the measured sizes.
-    time_us : numpy.ndarray
-        The measured times.
-    spread : float, default 0
-        Spread of repeated measurements in units of log time. The band is at least this wide.
-
-    Examples
-    --------
-    >>> size = 2.0 ** np.arange(10, 30)
-    >>> fitted = fit(hockney(size, 10.0, 100.0), hockney(size, 20.0, 80.0).time_us)
-    >>> latency, transfer = fitted.time_parts(hockney(np.array([2.0**31]), 10.0, 100.0))
-    >>> round(float(transfer[0] / 1e3), 1)
-    26.8
+    switches. The band is at least as wide as `spread`, in units of log time.
     """
     kinds = tuple(dict.fromkeys(shape.kind))
     kind = np.array([kinds.index(name) for name in shape.kind])
@@ -222,33 +189,18 @@ def _scales(parts: Floats, kind: Ints, n_kinds: int, log_time: Floats, weights: 
 
 
 def find_outliers(shape: ModelTimes, time_us: Floats) -> npt.NDArray[np.bool_]:
-    """Select the rows that are three times off their neighbours, relative to a shape.
-
-    Parameters
-    ----------
-    shape : ModelTimes
-        The model at the measured sizes.
-    time_us : numpy.ndarray
-        The measured times.
-
-    Examples
-    --------
-    >>> size = 2.0 ** np.arange(10, 20)
-    >>> shape = hockney(size, 10.0, 100.0)
-    >>> find_outliers(shape, np.where(size == 4096, 5, 1) * shape.time_us).nonzero()[0].tolist()
-    [2]
-    """
+    """Select the rows that are three times off their neighbours, relative to a shape."""
     x, ratio = np.log2(shape.size_bytes), np.log(time_us / shape.time_us)
-    kept = np.ones(x.size, dtype=bool)
+    is_usual = np.ones(x.size, dtype=bool)
     # The worst first: a row that is far off also makes its neighbours look bad.
-    while kept.sum() > 2:
-        rows = np.flatnonzero(kept)
+    while is_usual.sum() > 2:
+        rows = np.flatnonzero(is_usual)
         off = [_off(x[rows], ratio[rows], row) for row in range(rows.size)]
         worst = int(np.argmax(np.abs(off)))
         if abs(off[worst]) < np.log(_OFF):
             break
-        kept[rows[worst]] = False
-    return ~kept
+        is_usual[rows[worst]] = False
+    return ~is_usual
 
 
 def _off(x: Floats, ratio: Floats, row: int) -> float:

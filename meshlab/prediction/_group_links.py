@@ -171,7 +171,7 @@ class GroupLinks:
 
     def rows(self, index: npt.NDArray[np.integer] | slice) -> GroupLinks:
         """Return the signatures of some rows."""
-        return GroupLinks(*(getattr(self, item.name)[index] for item in fields(self)))
+        return GroupLinks(*(getattr(self, fact.name)[index] for fact in fields(self)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,10 +212,10 @@ class LinkTable:
         """
         size, stride = np.broadcast_arrays(np.asarray(size, dtype=np.int64), np.asarray(stride, dtype=np.int64))
         # An axis of one rank is the same for every stride.
-        wanted = size * (self.world_size + 1) + np.where(size == 1, 1, stride)
+        pairs = size * (self.world_size + 1) + np.where(size == 1, 1, stride)
         keys = self.sizes * (self.world_size + 1) + self.strides
-        rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        wrong = np.flatnonzero(keys[rows] != wanted)
+        rows = np.minimum(np.searchsorted(keys, pairs), len(keys) - 1)
+        wrong = np.flatnonzero(keys[rows] != pairs)
         if wrong.size:
             n, s = size.ravel()[wrong[0]], stride.ravel()[wrong[0]]
             raise TopologyError(
@@ -293,8 +293,8 @@ class _Host:
             )
         lowest = min((version[0] * 10 + version[1] for version in versions if version), default=0)
         near = node.near_nics
-        used = np.flatnonzero(near.any(axis=0)).tolist()
-        nic = min((node.nics[k].gbs for k in used), default=float("nan"))
+        near_nics = np.flatnonzero(near.any(axis=0)).tolist()
+        nic = min((node.nics[k].gbs for k in near_nics), default=float("nan"))
         vendor = node.cpu_model or ""
         amd = "AMD" in vendor.upper()
         away = node.distance[:count, count:][near] if near.any() else np.array([NEAR])
@@ -316,8 +316,8 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
     """Return the links of every group, one row each."""
     count, n = groups.shape
     cluster = rank_map.cluster
-    used = np.unique(rank_map.kind) if len(cluster.templates) > 1 else np.zeros(1, dtype=np.int32)
-    hosts_of_kind = {int(kind): _Host.of(cluster.templates[kind]) for kind in used}
+    kinds = np.unique(rank_map.kind) if len(cluster.templates) > 1 else np.zeros(1, dtype=np.int32)
+    hosts_of_kind = {int(kind): _Host.of(cluster.templates[kind]) for kind in kinds}
     if not rank_map.one_rank_each and (crossings.domains[_DEVICE] < n).any():
         raise TopologyError(
             f"{name}several ranks of a group share a device, which NCCL does not support",
@@ -328,7 +328,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
         values = np.zeros(len(cluster.templates))
         for kind, host in hosts_of_kind.items():
             values[kind] = getattr(host, what)
-        return np.full(count, values[used[0]]) if len(used) == 1 else values[rank_map.kind[groups]].min(axis=1)
+        return np.full(count, values[kinds[0]]) if len(kinds) == 1 else values[rank_map.kind[groups]].min(axis=1)
 
     hosts, cliques = crossings.domains[_HOST], crossings.domains[_NVLINK]
     joined = cliques < hosts  # NVLink joins hosts, so NCCL's node is the NVLink domain
@@ -349,9 +349,11 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
     _check_known(rank_map, groups, leaves & np.isnan(network + nic_gbs), f"{name}the bandwidth of the NICs of", "NICs")
     nics = np.where(leaves, crossings.nics * hosts_per_domain, 0)
     pcie_gbs = lowest("pcie_gbs")
+    # All ranks of a domain send through their own PCIe links, so the domain with the fewest ranks is the slowest.
     fewest = np.where(joined, n // domains, crossings.ranks_per_node[0])
     network = np.where(leaves, np.minimum(network, fewest * pcie_gbs), np.nan)
     uplink_ranks = np.ones(count, dtype=np.int32)
+    # Levels become wider, so the widest oversubscribed one that the group crosses counts.
     for level, tier in enumerate(cluster.levels, len(INNER_LEVELS)):
         below = crossings.domains[level - 1]
         if tier.taper > 1:
@@ -446,8 +448,8 @@ def _check_known(rank_map: RankMap, groups: Ints, unknown: Bools, what: str, nee
 def _distinct(links: GroupLinks) -> tuple[GroupLinks, Ints]:
     """Return the distinct rows, and the index of every row among them."""
     # A NaN differs from itself, so groups inside a domain would never be equal. Infinity would hide the rest of a sum.
-    values = [getattr(links, item.name).astype(float) for item in fields(links)]
-    columns = np.stack([np.nan_to_num(one, nan=-1.0, posinf=-2.0) for one in values])
+    values = [getattr(links, fact.name).astype(float) for fact in fields(links)]
+    columns = np.stack([np.nan_to_num(column, nan=-1.0, posinf=-2.0) for column in values])
     if np.all(columns == columns[:, :1]):
         return links.rows(slice(0, 1)), np.zeros(len(links), dtype=np.int32)
     # One float per row is several times faster to sort than rows. Irrational weights keep different rows apart.
@@ -540,6 +542,8 @@ class _Nested:
     @classmethod
     def of(cls, cluster: Cluster, world_size: int) -> _Nested | None:
         """Return the closed form of a cluster, or None if it has none."""
+        # Each condition excludes machines on which groups of one size and stride may differ, so that no formula of the
+        # size and the stride alone describes them: unlike hosts, links, racks or NICs, and oversubscribed networks.
         latencies = {level.latency_us for level in cluster.levels}
         if len(cluster.templates) > 1 or any(level.taper != 1 for level in cluster.levels) or len(latencies) > 1:
             return None
@@ -573,7 +577,7 @@ class _Nested:
             latency_us=max(0.0, (latencies.pop() or 0.0) - _HOP_US) if latencies else 0.0,
             nic_set=number,
             set_nics=sets.sum(axis=1).astype(np.int32),
-            set_gbs=np.array([speeds[one].sum() for one in sets]),
+            set_gbs=np.array([speeds[nics].sum() for nics in sets]),
         )
 
     def covers(self, sizes: Longs, strides: Longs) -> Bools:
@@ -589,32 +593,33 @@ class _Nested:
 
     def links(self, sizes: Longs, strides: Longs) -> GroupLinks:
         """Return the links of unions of axes of shape (u, axes)."""
+        # The facts of `_signatures`, from counts of ranks instead of crossings, which are arrays over all ranks.
         count = len(sizes)
         n = sizes.prod(axis=1)
         on_host = self._inside(sizes, strides, self.per_host)
         per_host, per_domain = on_host.prod(axis=1), self._inside(sizes, strides, self.per_domain).prod(axis=1)
         hosts, domains = n // per_host, n // per_domain
         leaves, has_inner = domains > 1, per_domain > 1
-        one = self.host
-        direct = np.minimum(self.pair_gbs * np.maximum(per_domain - 1, 1), one.device_gbs)
+        host = self.host
+        direct = np.minimum(self.pair_gbs * np.maximum(per_domain - 1, 1), host.device_gbs)
         nics, node_gbs, sharing, rank_gbs = self._shares(on_host, strides)
         hosts_per_domain = hosts // domains
         nics = np.where(leaves, nics * hosts_per_domain, 0)
-        nic_gbs = np.where(leaves, one.nic_gbs, np.nan)
+        nic_gbs = np.where(leaves, host.nic_gbs, np.nan)
         return GroupLinks(
             n_ranks=n.astype(np.int32),
             domains=domains.astype(np.int32),
             ranks_per_domain=per_domain.astype(np.int32),
-            inner_gbs=np.where(has_inner, self.pair_gbs if one.is_switched else direct, np.inf),
+            inner_gbs=np.where(has_inner, self.pair_gbs if host.is_switched else direct, np.inf),
             inner_is_nvlink=has_inner,
-            is_switched=has_inner & one.is_switched,
-            compute_capability=np.full(count, one.compute_capability, dtype=np.int32),
+            is_switched=has_inner & host.is_switched,
+            compute_capability=np.full(count, host.compute_capability, dtype=np.int32),
             nics=nics.astype(np.int32),
             nic_gbs=nic_gbs,
-            pcie_gbs=np.full(count, one.pcie_gbs),
-            network_gbs=np.where(leaves, np.minimum(node_gbs * hosts_per_domain, per_domain * one.pcie_gbs), np.nan),
+            pcie_gbs=np.full(count, host.pcie_gbs),
+            network_gbs=np.where(leaves, np.minimum(node_gbs * hosts_per_domain, per_domain * host.pcie_gbs), np.nan),
             exchange_gbs=np.where(
-                leaves, np.minimum(rank_gbs, one.pcie_gbs) * n / np.maximum(n - per_domain, 1), np.nan
+                leaves, np.minimum(rank_gbs, host.pcie_gbs) * n / np.maximum(n - per_domain, 1), np.nan
             ),
             groups_per_nic=np.where(leaves, sharing, 1.0),
             taper=np.ones(count),
@@ -623,8 +628,8 @@ class _Nested:
             pat_uplink_gbs=np.full(count, np.inf),
             uplink_ranks=np.ones(count, dtype=np.int32),
             network_latency_us=np.where(leaves, self.latency_us, 0.0),
-            has_ll128=(one.compute_capability >= 70) & (~leaves | one.has_near_nics),
-            cpu=np.full(count, one.cpu, dtype=np.int8),
+            has_ll128=(host.compute_capability >= 70) & (~leaves | host.has_near_nics),
+            cpu=np.full(count, host.cpu, dtype=np.int8),
         )
 
     def _shares(self, on_host: Longs, strides: Longs) -> tuple[Longs, Floats, Floats, Floats]:

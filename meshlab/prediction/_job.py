@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, get_args
-
-import numpy as np
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import MeshError, did_you_mean
@@ -21,10 +19,10 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN
 from meshlab.comm._elements import find_dtype
 from meshlab.mesh._axes import as_integer, short
-from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.mesh._mesh import MeshLike, as_mesh
+from meshlab.prediction._job_layout import JobLayout, str_axes
 from meshlab.prediction._models import MODELS, LatentAttention
 from meshlab.prediction._volumes import (
-    Degrees,
     Exchange,
     Overlap,
     Phase,
@@ -104,10 +102,10 @@ class StepCall:
             flops = getattr(self, field)
             if isinstance(flops, bool) or not isinstance(flops, int | float) or not 0 <= flops < math.inf:
                 raise MeshError(f"{field} of a call must be a number of at least 0, not {flops!r}")
-        for field, known in (("phase", get_args(Phase)), ("overlaps", get_args(Overlap))):
-            if getattr(self, field) not in known:
+        for field, choices in (("phase", get_args(Phase)), ("overlaps", get_args(Overlap))):
+            if getattr(self, field) not in choices:
                 raise MeshError(
-                    f"unknown {field} {getattr(self, field)!r} of a call", hint=f"choose one of {', '.join(known)}"
+                    f"unknown {field} {getattr(self, field)!r} of a call", hint=f"choose one of {', '.join(choices)}"
                 )
 
     @property
@@ -117,19 +115,18 @@ class StepCall:
 
 
 def check_calls(calls: object) -> tuple[StepCall, ...]:
-    """Return the calls of a step as a tuple, or raise a `MeshError` if they are none."""
-    found: tuple[Any, ...] = tuple(calls) if isinstance(calls, Iterable) else (calls,)
-    wrong = [call for call in found if not isinstance(call, StepCall)] or (
-        [] if isinstance(calls, Iterable) else [calls]
-    )
-    if wrong:
-        raise MeshError(
-            f"a step must be a sequence of StepCall, but contains {short(wrong[0])}",
-            hint="pass the result of Job.step()",
-        )
-    micro_batches = max((call.micro_batches for call in found), default=1)
-    blocks = {call.block: call for call in reversed(found)}
-    for call in found:
+    """Return the calls of a step as a tuple, or raise a `MeshError` if they are not calls of one step."""
+    is_sequence = isinstance(calls, Iterable)
+    step: tuple[Any, ...] = tuple(calls) if isinstance(calls, Iterable) else (calls,)
+    for call in step:
+        if not is_sequence or not isinstance(call, StepCall):
+            raise MeshError(
+                f"a step must be a sequence of StepCall, but contains {short(call)}",
+                hint="pass the result of Job.step()",
+            )
+    micro_batches = max((call.micro_batches for call in step), default=1)
+    blocks = {call.block: call for call in reversed(step)}
+    for call in step:
         first = blocks[call.block]
         if (call.repeats, call.phase) != (first.repeats, first.phase):
             raise MeshError(
@@ -142,7 +139,7 @@ def check_calls(calls: object) -> tuple[StepCall, ...]:
                 f"micro_batches={call.micro_batches} of a call is neither 1 nor the {micro_batches} of the step",
                 hint=f"pass 1 or {micro_batches}",
             )
-    return found
+    return step
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,11 +311,11 @@ class Job:
                 f"latent must be a LatentAttention or None, not {self.latent!r}",
                 hint="create one with ml.prediction.LatentAttention(…)",
             )
-        for field, known in _CHOICES.items():
+        for field, choices in _CHOICES.items():
             value = getattr(self, field)
-            if isinstance(value, bool) or value not in known:
+            if isinstance(value, bool) or value not in choices:
                 raise MeshError(
-                    f"unknown {field} {getattr(self, field)!r}", hint=f"choose one of {', '.join(map(str, known))}"
+                    f"unknown {field} {getattr(self, field)!r}", hint=f"choose one of {', '.join(map(str, choices))}"
                 )
         for field in ("dtype", "gradient_dtype", "dispatch_dtype"):
             name = self.dtype if field == "dispatch_dtype" and self.dispatch_dtype is None else getattr(self, field)
@@ -355,15 +352,15 @@ class Job:
     def _set_inner_sizes(self) -> None:
         """Derive the inner size of the feed-forward networks from the number of parameters, and count them."""
         set_field = object.__setattr__
-        wanted = None if self.parameters is None else _parse_count(self.parameters)
+        total = None if self.parameters is None else _parse_count(self.parameters)
         unknown = "expert_hidden" if self.experts else "ffn_hidden"
-        if wanted is not None and getattr(self, unknown) is None:
+        if total is not None and getattr(self, unknown) is None:
             set_field(self, unknown, 0)
             if self.ffn_hidden is None:
                 set_field(self, "ffn_hidden", 4 * self.hidden)
             rest = self._count()
             set_field(self, unknown, 1)
-            inner = round((wanted - rest) / (self._count() - rest) / 128) * 128  # aligned, as in real models
+            inner = round((total - rest) / (self._count() - rest) / 128) * 128  # aligned, as in real models
             if inner <= 0:
                 raise MeshError(
                     f"parameters={self.parameters} is less than the {rest / 1e9:.3g} B of attention and embedding",
@@ -375,7 +372,7 @@ class Job:
         if self.expert_hidden is None:
             set_field(self, "expert_hidden", self.ffn_hidden)
         counted = self._count()
-        if wanted is not None and abs(wanted / counted - 1) > 0.02:
+        if total is not None and abs(total / counted - 1) > 0.02:
             raise MeshError(
                 f"parameters={self.parameters} contradicts the architecture, which has {counted / 1e9:.4g} B",
                 hint=f"omit parameters, or omit {unknown} to derive it",
@@ -600,29 +597,29 @@ class Job:
             if not repeats:
                 continue
             first, gap = len(calls), pending
-            for item in block.items:
-                if not isinstance(item, Exchange):
-                    gap += float(item[0])
+            for work in block.items:
+                if not isinstance(work, Exchange):
+                    gap += float(work[0])
                     continue
-                axis = layout.axes[item.role]
-                times = int(item.times[0])
+                axis = layout.axes[work.role]
+                times = int(work.times[0])
                 if math.prod(layout.sizes[name] for name in axis) == 1 or not times:
                     continue
                 every = StepCall(
                     axis=axis,
-                    collective=item.collective,
-                    size_bytes=max(round(float(item.size[0])), 1),
-                    dtype=item.dtype,
-                    what=item.what,
+                    collective=work.collective,
+                    size_bytes=max(round(float(work.size[0])), 1),
+                    dtype=work.dtype,
+                    what=work.what,
                     phase=block.phase,
                     block=number,
                     repeats=repeats,
-                    micro_batches=1 if item.once else m,
+                    micro_batches=1 if work.once else m,
                     gap_flops=gap,
-                    overlaps=item.overlaps if item.cover[0] else "nothing",
-                    overlap_flops=float(item.cover[0]),
+                    overlaps=work.overlaps if work.cover[0] else "nothing",
+                    overlap_flops=float(work.cover[0]),
                 )
-                calls += [every, *(dataclasses.replace(every, gap_flops=float(item.between[0])),) * (times - 1)]
+                calls += [every, *(dataclasses.replace(every, gap_flops=float(work.between[0])),) * (times - 1)]
                 gap = 0.0
             if len(calls) == first:
                 pending += repeats * (gap - pending)
@@ -717,12 +714,12 @@ class Job:
         """
         return float(self._layout(mesh, experts).degrees.bubble(self)[0])
 
-    def _layout(self, mesh: MeshLike, experts: MeshLike | None) -> _Layout:
-        layout = _Layout.of(self, as_mesh(mesh), experts)
+    def _layout(self, mesh: MeshLike, experts: MeshLike | None) -> JobLayout:
+        layout = JobLayout.of(self, as_mesh(mesh), experts)
         for problem in problems(self, layout.degrees):
             if problem.bad[0]:
-                shown = str_axes(layout.mesh)
-                raise MeshError(f"{self.title} cannot run on {shown}: {problem.reason(0)}", hint=problem.fix(0))
+                axes = str_axes(layout.mesh)
+                raise MeshError(f"{self.title} cannot run on {axes}: {problem.reason(0)}", hint=problem.fix(0))
         return layout
 
     # -- display -------------------------------------------------------------------------------------------------------
@@ -741,8 +738,8 @@ class Job:
         return f"<Job {self.name + ': ' if self.name else ''}{', '.join(self._parts())}>"
 
     def _repr_html_(self) -> str:
-        shown = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("name", "latent")]
-        rows = [[name.replace("_", " "), _shown(value)] for name, value in shown]
+        fields = [(f.name, getattr(self, f.name)) for f in dataclasses.fields(self) if f.name not in ("name", "latent")]
+        rows = [[name.replace("_", " "), _shown(value)] for name, value in fields]
         return markup.card(self.title, " · ".join(self._parts()), markup.table(["field", "value"], rows))
 
 
@@ -758,9 +755,9 @@ _CHOICES = {
     "recompute": ("none", "selective", "full"),
 }
 _POSITIVE = (
-    "layers", "hidden", "heads", "sequence", "global_batch", "micro_batch", "kv_heads", "head_size", "ffn_hidden",
-    "vocabulary", "top_k", "expert_hidden", "interleave",
-)  # fmt: skip
+    *("layers", "hidden", "heads", "sequence", "global_batch", "micro_batch", "kv_heads", "head_size", "ffn_hidden"),
+    *("vocabulary", "top_k", "expert_hidden", "interleave"),
+)
 _OPTIONAL = ("kv_heads", "head_size", "ffn_hidden", "expert_hidden")
 _MOST = 1 << 40  # no array of sizes in bytes overflows
 _LEAST = dict.fromkeys(_POSITIVE, 1) | dict.fromkeys(("experts", "shared_experts", "dense_layers"), 0)
@@ -768,11 +765,11 @@ _LEAST = dict.fromkeys(_POSITIVE, 1) | dict.fromkeys(("experts", "shared_experts
 
 def _check_fields(changes: Iterable[str]) -> None:
     """Raise if a change of a job is not one of its arguments."""
-    known = [field.name for field in dataclasses.fields(Job)]
+    fields = [field.name for field in dataclasses.fields(Job)]
     for name in changes:
-        if name not in known:
+        if name not in fields:
             raise MeshError(
-                f"a Job has no argument {name!r}{did_you_mean(name, known)}", hint=f"choose one of {', '.join(known)}"
+                f"a Job has no argument {name!r}{did_you_mean(name, fields)}", hint=f"choose one of {', '.join(fields)}"
             )
 
 
@@ -786,64 +783,3 @@ def _parse_count(value: float | str) -> float:
     if not 0 < number < math.inf:
         raise MeshError(f"parameters must be a positive number, not {value!r}", hint='write 70e9 or "70B"')
     return number
-
-
-@dataclass(frozen=True, eq=False)
-class _Layout:
-    """A mesh with its expert view, and the axes of every role of a call."""
-
-    mesh: DeviceMesh
-    degrees: Degrees
-    axes: dict[str, tuple[str, ...]]
-    sizes: dict[str, int]
-
-    @classmethod
-    def of(cls, job: Job, mesh: DeviceMesh, experts: MeshLike | None) -> _Layout:
-        view = None if experts is None else mesh.view(str_axes(experts))
-        known = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
-        _check_axes(mesh, known, "a training job")
-        sizes = dict(zip(mesh.axis_names, mesh.shape, strict=True))
-        size = {name: sizes.get(name, 1) for name in known}
-        if view is not None:
-            _check_axes(view, ("pp", "edp", "ep", "etp"), "an expert layout")
-            if size["ep"] > 1:
-                raise MeshError("both the mesh and its expert layout have the axis ep", hint="keep one of them")
-            sizes |= dict(zip(view.axis_names, view.shape, strict=True))
-        ep = sizes.get("ep", 1)
-        data = ["dp_replicate", "dp_shard", "dp", "cp"]
-        own = ["ep"] if view is None else []  # ep divides the data-parallel ranks
-        in_mesh = [name for name in mesh.axis_names if name in [*data, *own]]
-        replicate = ("dp_replicate",) if size["dp_replicate"] > 1 else ()
-        sharding = tuple(name for name in in_mesh if name not in replicate)
-        if view is None:
-            expert_data = tuple(name for name in sharding if name != "ep")
-        else:
-            expert_data = ("edp",) if "edp" in sizes else ()
-        axes = {
-            "tp": ("tp",), "cp": ("cp",), "pp": ("pp",), "ep": ("ep",), "etp": ("tp",) if view is None else ("etp",),
-            "data": sharding, "expert_data": expert_data, "replicas": replicate,
-        }  # fmt: skip
-        sizes = {name: sizes.get(name, 1) for names in axes.values() for name in names}
-        dp = size["dp"] * size["dp_replicate"] * size["dp_shard"] * (ep if view is None else 1)
-        values = {
-            "pp": size["pp"], "dp": dp, "cp": size["cp"], "tp": size["tp"], "ep": ep,
-            "etp": size["tp"] if view is None else sizes.get("etp", 1),
-            "edp": math.prod(sizes[name] for name in expert_data) * (size["dp_replicate"] if view is None else 1),
-            "replicas": size["dp_replicate"], "chunks": job.interleave if size["pp"] > 1 else 1,
-        }  # fmt: skip
-        degrees = Degrees(**{name: np.array([value], dtype=np.int64) for name, value in values.items()})
-        return cls(mesh, degrees, axes, sizes)
-
-
-def str_axes(mesh: MeshLike) -> str:
-    """Return the axes of a mesh as text."""
-    mesh = as_mesh(mesh)
-    return ", ".join(f"{name}={size}" for name, size in zip(mesh.axis_names, mesh.shape, strict=True))
-
-
-def _check_axes(mesh: DeviceMesh, known: Sequence[str], what: str) -> None:
-    for name, size in zip(mesh.axis_names, mesh.shape, strict=True):
-        if name not in known and size > 1:
-            raise MeshError(
-                f"{what} has no axis {name!r}{did_you_mean(name, known)}", hint=f"use the axes {', '.join(known)}"
-            )

@@ -61,6 +61,8 @@ _BATCH = ("global_batch",)
 
 # Models with uneven stages are split with --pipeline-model-parallel-layout of Megatron, or with
 # --account-for-embedding-in-pipeline-split and --account-for-loss-in-pipeline-split.
+#
+# Not formatted: with one field per line, a model would not fit on a screen, and the models could not be compared.
 _MODELS = {
     "llama3-8b": Model(
         "Llama 3 8B", 8.03, 8.03, "arXiv 2407.21783, table 3; huggingface.co/meta-llama/Meta-Llama-3-8B", _BATCH,

@@ -394,13 +394,7 @@ def _text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def spelled(algorithm: str, protocol: str) -> str:
-    """Write an algorithm and a protocol in NCCL's spelling.
-
-    Examples
-    --------
-    >>> spelled("nvls", "simple"), spelled("ring", "ll128"), spelled("", "")
-    ('NVLS Simple', 'ring LL128', '')
-    """
+    """Write an algorithm and a protocol in NCCL's spelling."""
     return " ".join(_SPELLED.get(name, name) for name in (algorithm, protocol) if name)
 
 
@@ -445,7 +439,7 @@ def _evidence(line: PredictedLine) -> str:
 
 
 def _range(line: PredictedLine, basis: str) -> str:
-    sizes = [size for size, one in zip(line.size_bytes, line.basis, strict=True) if one == basis]
+    sizes = [size for size, of_size in zip(line.size_bytes, line.basis, strict=True) if of_size == basis]
     return (
         f"from {format_size(sizes[0])} to {format_size(sizes[-1])}" if len(sizes) > 1 else f"at {format_size(sizes[0])}"
     )
@@ -519,23 +513,23 @@ def predict(
     >>> bool((frame["time_us_lo"] < frame["time_us_hi"]).all())
     True
     """
-    known = None if calibration is None else as_calibration(calibration, cluster)
+    calibrated = None if calibration is None else as_calibration(calibration, cluster)
     placement: Placement | None
     if isinstance(mesh, Placement) or cluster is not None:
-        own = mesh if isinstance(mesh, Placement) else as_mesh(mesh)
-        placement = as_placement(own, cluster if isinstance(own, Placement) else grown(cluster, own))
+        target = mesh if isinstance(mesh, Placement) else as_mesh(mesh)
+        placement = as_placement(target, cluster if isinstance(target, Placement) else grown(cluster, target))
         shape = placement.mesh
-    elif known is not None:
+    elif calibrated is not None:
         placement, shape = None, as_mesh(mesh)
     else:
         raise BenchError(
             "a prediction needs a cluster or a calibration",
             hint="pass the name of a preset, such as 'dgx-h100', or measured results to calibrate with",
         )
-    if known is not None and settings is None:
-        settings = known.settings
-    request = _Request(placement, shape, dtype, known, settings or NcclSettings())
-    source = "nccl" if placement is not None or known is None else known.source
+    if calibrated is not None and settings is None:
+        settings = calibrated.settings
+    request = _Request(placement, shape, dtype, calibrated, settings or NcclSettings())
+    source = "nccl" if placement is not None or calibrated is None else calibrated.source
     lines = [
         line
         for name, chosen in _by_axis(shape, axis, collectives, source)
@@ -549,11 +543,11 @@ def predict(
     if engines is not None:
         lines = [_with_estimates(line, engines, shape) for line in lines]
     notes = _notes(request, lines)
-    others = [one.name for one in shape.axes if one.size > 1 and not _is_measured_by(shape, one.name, source)]
+    others = [part.name for part in shape.axes if part.size > 1 and not _is_measured_by(shape, part.name, source)]
     if others and axis is None and not isinstance(collectives, Mapping):
         notes += (f"Without {', '.join(others)}, whose backend is not {source}.",)
     version = request.settings.version if placement is not None else ""
-    where = known.where if known is not None else ""
+    where = calibrated.where if calibrated is not None else ""
     return Prediction(shape, None if placement is None else placement.cluster, tuple(lines), version, where, notes)
 
 
@@ -571,7 +565,7 @@ def _by_axis(
     elif isinstance(collectives, Mapping):
         axes = list(collectives)
     else:
-        axes = [one.name for one in mesh.axes if one.size > 1]
+        axes = [part.name for part in mesh.axes if part.size > 1]
         if not axes:
             raise BenchError(f"the mesh {mesh} has one rank, so nothing is sent", hint="choose a larger mesh")
         axes = [name for name in axes if _is_measured_by(mesh, name, source)] or axes
@@ -582,7 +576,7 @@ def _by_axis(
                 hint="choose other axes, or create the mesh without backends=",
             )
         if mesh[name].size < 2:
-            others = ", ".join(one.name for one in mesh.axes if one.size > 1)
+            others = ", ".join(part.name for part in mesh.axes if part.size > 1)
             raise BenchError(
                 f"the groups of {name} have one rank, so nothing is sent",
                 hint=f"choose another axis: {others}" if others else "choose a larger mesh",
@@ -634,8 +628,8 @@ class _Request(NamedTuple):
             kinds = tuple(f"{a} {p}" for a, p in zip(algorithm, protocol, strict=True))
             shape = ModelTimes(size_bytes, all_costs.latency_us[row], all_costs.transfer_us[row], kinds)
             signature = Signature.of(links, row, len(groups))
-            found = self._find(collective, axis, signature)
-            latency, transfer, basis, half_width = _timed(shape, found)
+            match = self._find(collective, axis, signature)
+            latency, transfer, basis, half_width = _timed(shape, match)
             yield PredictedLine(
                 axis=axis,
                 collective=collective,
@@ -659,16 +653,16 @@ class _Request(NamedTuple):
 
     def _measured(self, axis: str, collective: str, size_bytes: Floats, signature: Signature) -> PredictedLine:
         """Return a line that a calibration alone determines."""
-        found = self._find(collective, axis, signature)
-        if found is None:
+        match = self._find(collective, axis, signature)
+        if match is None:
             assert self.calibration is not None
-            known = [f"{one.collective} on {one.signature}" for one in self.calibration.lines]
+            lines = [f"{line.collective} on {line.signature}" for line in self.calibration.lines]
             raise BenchError(
                 f"{collective} on {signature} was not measured, and without NCCL's model nothing can be inferred from "
-                f"other collectives or group sizes; the calibration has {', '.join(dict.fromkeys(known))}",
+                f"other collectives or group sizes; the calibration has {', '.join(dict.fromkeys(lines))}",
                 hint="measure it, or predict one of these",
             )
-        latency, transfer, basis, half_width = _timed(found[0].own_shape(size_bytes), found)
+        latency, transfer, basis, half_width = _timed(match[0].own_shape(size_bytes), match)
         groups, empty = self.mesh[axis], ("",) * size_bytes.size
         return PredictedLine(
             axis=axis,
@@ -695,13 +689,13 @@ class _Request(NamedTuple):
         return None if self.calibration is None else self.calibration.find(collective, axis, signature)
 
 
-def _timed(shape: ModelTimes, found: tuple[Calibrated, str] | None) -> tuple[Floats, Floats, tuple[str, ...], Floats]:
+def _timed(shape: ModelTimes, match: tuple[Calibrated, str] | None) -> tuple[Floats, Floats, tuple[str, ...], Floats]:
     """Return latency, transfer time, basis and half-width of the band at each size."""
     sizes = shape.size_bytes
-    if found is None:
+    if match is None:
         half_width = np.log(formula_band(sizes))
         return shape.latency_us, shape.transfer_us, ("formula only",) * sizes.size, half_width
-    fitted, basis = found
+    fitted, basis = match
     if fitted.gbs is not None:
         shape = fitted.own_shape(sizes)
     other_ranks = basis == "extrapolated"
@@ -722,8 +716,8 @@ def _notes(request: _Request, lines: Iterable[PredictedLine]) -> tuple[str, ...]
     notes = []
     calibration, settings = request.calibration, request.settings
     if calibration is not None:
-        known = [part for part in (calibration.where or calibration.source, calibration.mode) if part]
-        notes.append(f"Calibrated with {', '.join(known)}.")
+        origin = [part for part in (calibration.where or calibration.source, calibration.mode) if part]
+        notes.append(f"Calibrated with {', '.join(origin)}.")
         if calibration.dtype and calibration.dtype != request.dtype:
             notes.append(f"The calibration was measured with {calibration.dtype}, not {request.dtype}.")
         if request.placement is not None and calibration.settings is None:
@@ -741,9 +735,9 @@ def _with_estimates(line: PredictedLine, engines: Any, mesh: DeviceMesh) -> Pred
     sizes = [int(size) for size in line.size_bytes if size <= _MOST_ESTIMATED]
     frame = engines.run(estimates, mesh, axis=line.axis, arguments=(line.collective, line.dtype, sizes))
     values = frame["value"][frame["group"] == mesh[line.axis].names[line.members[0]]].iloc[0]
-    known = np.full(line.size_bytes.size, np.nan)
-    known[: len(values)] = [value if value > 0 else np.nan for value in values]  # 0 if NCCL's tuner has no plan
-    return replace(line, estimate_us=known)
+    padded = np.full(line.size_bytes.size, np.nan)
+    padded[: len(values)] = [value if value > 0 else np.nan for value in values]  # 0 if NCCL's tuner has no plan
+    return replace(line, estimate_us=padded)
 
 
 def estimates(comm: Communicator, collective: str, dtype: str, sizes: Sequence[int]) -> list[float]:
@@ -753,15 +747,15 @@ def estimates(comm: Communicator, collective: str, dtype: str, sizes: Sequence[i
     row, element = CATALOG[collective], find_dtype(dtype)
     dest, source = ((comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size) if row.peers else (None, None)
     is_root = comm.rank == 0
-    found = []
+    values = []
     for size in sizes:
         count = row.count_for(size, element.itemsize, comm.size)
         send, out = (
             comm.empty(row.elements(side, count, comm.size), carrier(element)) if row.has(side, is_root) else None
             for side in _SIDES
         )
-        found.append(comm.prepare(collective, send, out, dest=dest, source=source).estimate_us())
-    return found
+        values.append(comm.prepare(collective, send, out, dest=dest, source=source).estimate_us())
+    return values
 
 
 _SIDES: tuple[Direction, Direction] = ("sends", "receives")

@@ -56,9 +56,8 @@ arXiv 2407.21783, table 4) and up to 47 % (README of Megatron-LM).
 """
 
 _MOST_CHUNKS = 1 << 31
-_COMPONENT = {
-    "tp": "tp", "cp": "cp", "ep": "ep", "etp": "ep", "pp": "pp", "data": "dp", "expert_data": "dp", "replicas": "dp"
-}  # fmt: skip
+_COMPONENT = {name: name for name in ("tp", "cp", "ep", "pp")}
+_COMPONENT |= {"etp": "ep", "data": "dp", "expert_data": "dp", "replicas": "dp"}
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
 _MOST_TIES = 16
 _SHOWN = 10
@@ -161,16 +160,16 @@ def search(
     table = GroupLinks.by_stride(machine, world_size)
     ranks = table.world_size
     hardware = WeakestDevice.of(machine, ranks, work, memory_gib, memory_share, peak, utilisation)
-    wanted = {"pp": pp, "dp": dp, "cp": cp, "tp": tp, "ep": ep if work.experts or ep is not None else 1}
-    degrees_of = {name: None if value is None else positive_integers(name, value) for name, value in wanted.items()}
+    choices = {"pp": pp, "dp": dp, "cp": cp, "tp": tp, "ep": ep if work.experts or ep is not None else 1}
+    degrees_of = {name: None if value is None else positive_integers(name, value) for name, value in choices.items()}
     allowed = {name: allowed_degrees(name, values, ranks) for name, values in degrees_of.items()}
-    wanted_chunks = positive_integers("interleave", work.interleave if interleave is None else interleave)
-    chunks = sorted({min(number, _MOST_CHUNKS) for number in wanted_chunks})  # more than the layers of any job
+    interleaves = positive_integers("interleave", work.interleave if interleave is None else interleave)
+    chunks = sorted({min(number, _MOST_CHUNKS) for number in interleaves})  # more than the layers of any job
     candidates = all_factorisations(ranks, allowed, chunks)
-    kept, dropped = drop_layouts(work, candidates, hardware)
-    if not kept.any():
+    can_run, dropped = drop_layouts(work, candidates, hardware)
+    if not can_run.any():
         raise nothing_fits(work, ranks, dropped, find_fewer_ranks(work, ranks, degrees_of, chunks, hardware))
-    degrees = degrees_at(candidates, np.flatnonzero(kept))
+    degrees = degrees_at(candidates, np.flatnonzero(can_run))
     placed = _Placed.of(table, work, degrees, parse_orders(order))
     times = _times(work, hardware, degrees, placed, settings or NcclSettings())
     return Layouts(machine, work, ranks, hardware, degrees, placed, times, dropped)
@@ -181,27 +180,13 @@ def search(
 
 @dataclass(frozen=True, eq=False)
 class _Placed:
-    """Layouts with an order of their axes: arrays of shape (k,), and one table of links.
+    """Layouts with an order of their axes: arrays of shape (k,), and one table of links."""
 
-    Parameters
-    ----------
-    links : GroupLinks
-        Distinct signatures.
-    which : numpy.ndarray
-        Index of the degrees of every layout.
-    orders : list of tuple of str
-        The order of every layout.
-    merged : numpy.ndarray
-        Number of orders in which all groups have the same links.
-    rows : dict of str to numpy.ndarray
-        Signature of the groups of every role.
-    """
-
-    links: GroupLinks
-    which: Sizes
-    orders: list[tuple[str, ...]]
-    merged: Sizes
-    rows: dict[str, Sizes]
+    links: GroupLinks  # distinct signatures
+    which: Sizes  # index of the degrees of every layout
+    orders: list[tuple[str, ...]]  # the order of every layout
+    merged: Sizes  # number of orders in which all groups have the same links
+    rows: dict[str, Sizes]  # signature of the groups of every role
 
     @classmethod
     def of(cls, table: LinkTable, job: Job, d: Degrees, orders: list[tuple[str, ...]]) -> _Placed:
@@ -216,9 +201,9 @@ class _Placed:
                 inner = inner * getattr(d, name)
         stride = {name: np.concatenate(parts) for name, parts in strides.items()}
         size = {name: getattr(d, name)[which] for name in (*AXES, "ep", "edp")}
-        kept = np.ones(len(which), dtype=bool)
+        is_placed = np.ones(len(which), dtype=bool)
         if job.experts:
-            kept = _place_experts(size, stride)
+            is_placed = _place_experts(size, stride)
         axes: list[str] = [name for name in ("tp", "cp", "pp", "ep", "edp") if name in stride]
         rows: dict[str, Sizes] = {
             name: table.index(size[name], np.where(size[name] > 1, stride[name], 1)) for name in axes
@@ -228,8 +213,8 @@ class _Placed:
             rows["expert_data"] = rows.pop("edp")
         # Orders whose groups have the same links have the same times, so one of them represents all.
         links, number = _distinct(links)
-        rows = {role: number[row[kept]] for role, row in rows.items()}
-        which, order = which[kept], np.repeat(np.arange(len(orders)), count)[kept]
+        rows = {role: number[row[is_placed]] for role, row in rows.items()}
+        which, order = which[is_placed], np.repeat(np.arange(len(orders)), count)[is_placed]
         keys = np.stack([which, *rows.values()])
         _, first, times = np.unique(_mixed(keys), return_index=True, return_counts=True)
         return cls(
@@ -271,10 +256,10 @@ def _unions(table: LinkTable, size: dict[str, Sizes], stride: dict[str, Sizes]) 
     unique = pairs[:, first].T
     unions = table.union(unique[:, :2], unique[:, 2:])
     row[apart] = len(table.links) + number.ravel()
-    both = [
+    columns = [
         np.concatenate([getattr(table.links, field.name), getattr(unions, field.name)]) for field in fields(GroupLinks)
     ]
-    return GroupLinks(*both), row
+    return GroupLinks(*columns), row
 
 
 def _mixed(columns: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
@@ -317,21 +302,21 @@ def _times(job: Job, hardware: WeakestDevice, d: Degrees, placed: _Placed, setti
     lines: dict[tuple[str, str], Any] = {}
     seen: dict[tuple[str, str, str, bytes], Floats] = {}
     for block in program(job, d):
-        for item in block.items:
-            if not isinstance(item, Exchange) or item.role not in placed.rows:
+        for call in block.items:
+            if not isinstance(call, Exchange) or call.role not in placed.rows:
                 continue
-            key = (item.role, item.collective, item.dtype, item.size.tobytes())
+            key = (call.role, call.collective, call.dtype, call.size.tobytes())
             if key not in seen:
-                kind = (item.collective, item.dtype)
+                kind = (call.collective, call.dtype)
                 if kind not in lines:
-                    lines[kind] = prices(placed.links, item.collective, dtype=item.dtype, settings=settings)
-                seen[key] = lines[kind].time_us(placed.rows[item.role], item.size[which]) * 1e-6
+                    lines[kind] = prices(placed.links, call.collective, dtype=call.dtype, settings=settings)
+                seen[key] = lines[kind].time_us(placed.rows[call.role], call.size[which]) * 1e-6
             time = seen[key]
             # Stages also communicate while the pipeline fills and drains.
-            calls = block.repeats * item.times * (1.0 if item.once else m * (1 + idle))
-            part = exposed[:, COMPONENTS.index(_COMPONENT[item.role])]
+            calls = block.repeats * call.times * (1.0 if call.once else m * (1 + idle))
+            part = exposed[:, COMPONENTS.index(_COMPONENT[call.role])]
             part[1] += time * calls[which]
-            hidden = (item.cover / hardware.speed)[which] if item.overlaps != "nothing" else 0.0
+            hidden = (call.cover / hardware.speed)[which] if call.overlaps != "nothing" else 0.0
             part[0] += np.maximum(time - hidden, 0) * calls[which]
     return _Times(compute[which], (compute * idle)[which], exposed)
 
@@ -515,8 +500,8 @@ class Layouts:
         import pandas as pd
 
         d = self._dropped
-        found = [(1, i) for i in np.flatnonzero(d.kind >= 0).tolist()] if every else list(d.groups())
-        rows = [(count, self._dropped_text(i), *map(str, d.reason(i))) for count, i in found]
+        examples = [(1, i) for i in np.flatnonzero(d.kind >= 0).tolist()] if every else list(d.groups())
+        rows = [(count, self._dropped_text(i), *map(str, d.reason(i))) for count, i in examples]
         frame = pd.DataFrame(rows, columns=["layouts", "example", "kind", "reason", "fix"])
         return frame[["kind", "layouts", "example", "reason", "fix"]]
 
@@ -551,13 +536,9 @@ class Layouts:
         shows = [("experts", self.job.experts > 0), ("interleave", bool((frame["interleave"] > 1).any()))]
         more = [name for name, is_shown in shows if is_shown]
         rows = [
-            [
-                f"{row['tie'] + 1}", row["mesh"], *(str(row[name]) for name in more),
-                _range(row["step_s_lo"], row["step_s_hi"]), _seconds(row["compute_s"]), _seconds(row["bubble_s"]),
-                _range(row["exposed_s_lo"], row["exposed_s_hi"]), f"{row['memory_gib']:.0f}{THIN}GiB",
-            ]
+            [f"{row['tie'] + 1}", row["mesh"], *(str(row[name]) for name in more), *_cells(row)]
             for _, row in frame.iterrows()
-        ]  # fmt: skip
+        ]
         return ["place", "mesh", *more, "step", "compute", "bubble", "exposed communication", "memory"], rows
 
     def explain(self) -> str:
@@ -617,7 +598,7 @@ class Layouts:
         others = list(self._contrasts(frame))
         if others:
             lines.append("Why other layouts are slower (means of both ends):")
-            lines += [f"  {one}" for one in others]
+            lines += [f"  {contrast}" for contrast in others]
         tied = frame[(frame["tie"] == 0)].iloc[1:]
         if len(tied):
             names = [self._label(row) for _, row in tied.head(4).iterrows()]
@@ -644,21 +625,21 @@ class Layouts:
 
     def _links(self, i: int, role: str) -> str:
         """Describe the links of the groups of a role."""
-        one, row = self._placed.links, self._row(i, role)
-        n, domains, each = int(one.n_ranks[row]), int(one.domains[row]), int(one.ranks_per_domain[row])
+        links, row = self._placed.links, self._row(i, role)
+        n, domains, per_domain = int(links.n_ranks[row]), int(links.domains[row]), int(links.ranks_per_domain[row])
         if domains == 1:
-            kind = "NVLink" if one.inner_is_nvlink[row] else "PCIe"
-            return f"{n} ranks inside {kind}, {format_bandwidth(float(one.inner_gbs[row]))}"
+            kind = "NVLink" if links.inner_is_nvlink[row] else "PCIe"
+            return f"{n} ranks inside {kind}, {format_bandwidth(float(links.inner_gbs[row]))}"
         where = "hosts" if self.cluster.nvlink_of_node is None else "NVLink domains"
-        nics = int(one.nics[row])
-        shared = float(one.groups_per_nic[row])
+        nics = int(links.nics[row])
+        shared = float(links.groups_per_nic[row])
         share = f", shared with {shared - 1:.0f} other group{'s' * (shared != 2)}" if shared > 1 else ""
         text = (
-            f"{n} ranks on {domains} {where}, {each} each: {nics} NIC{'s' * (nics != 1)}{share}, "
-            f"{format_bandwidth(float(one.network_gbs[row]))}"
+            f"{n} ranks on {domains} {where}, {per_domain} each: {nics} NIC{'s' * (nics != 1)}{share}, "
+            f"{format_bandwidth(float(links.network_gbs[row]))}"
         )
-        if one.taper[row] > 1:
-            text += f", oversubscribed 1:{one.taper[row]:g}, {format_bandwidth(float(one.uplink_gbs[row]))} per hop"
+        if links.taper[row] > 1:
+            text += f", oversubscribed 1:{links.taper[row]:g}, {format_bandwidth(float(links.uplink_gbs[row]))} per hop"
         return text
 
     def _contrasts(self, frame: pd.DataFrame) -> Iterator[str]:
@@ -714,9 +695,14 @@ class Layouts:
 _NAMES = ("mesh", "experts")
 """Columns of a table that are left-aligned."""
 
-_ROLES = (
-    ("tp", "tp"), ("cp", "cp"), ("ep", "ep"), ("pp", "pp"), ("dp × cp", "data"), ("expert dp", "expert_data"),
-)  # fmt: skip
+_ROLES = (*((name, name) for name in ("tp", "cp", "ep", "pp")), ("dp × cp", "data"), ("expert dp", "expert_data"))
+"""Labels of the groups that an explanation describes, and their roles."""
+
+
+def _cells(row: pd.Series) -> tuple[str, ...]:
+    """Return the times and the memory of a row of the frame, as text."""
+    step, exposed = (_range(row[f"{name}_lo"], row[f"{name}_hi"]) for name in ("step_s", "exposed_s"))
+    return step, _seconds(row["compute_s"]), _seconds(row["bubble_s"]), exposed, f"{row['memory_gib']:.0f}{THIN}GiB"
 
 
 def _seconds(value: float) -> str:
@@ -732,5 +718,5 @@ def _percent_range(low: float, high: float) -> str:
 
 
 def _largest(row: pd.Series) -> str:
-    name = max(COMPONENTS, key=lambda one: row[f"{one}_s_hi"])
+    name = max(COMPONENTS, key=lambda component: row[f"{component}_s_hi"])
     return f", mostly {name}" if row[f"{name}_s_hi"] > 0 else ""

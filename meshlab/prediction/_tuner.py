@@ -144,75 +144,56 @@ class NcclSettings:
         latency = self.plugin_latency_us
         if latency is not None and not (isinstance(latency, int | float) and 0 <= latency < float("inf")):
             raise MeshlabError(f"plugin_latency_us must be a number of microseconds, not {latency!r}")
-        for what, given, known in (
+        for what, names, choices in (
             ("algorithm", self.algorithms or (), ALGORITHMS[:P2P]),
             ("protocol", self.protocols or (), PROTOCOLS),
             ("timing mode", (self.mode,), get_args(TimingMode)),
         ):
-            for word in given:
-                if word not in known:
+            for word in names:
+                if word not in choices:
                     raise MeshlabError(
-                        f"unknown {what} {word!r}{did_you_mean(str(word), known)}",
-                        hint=f"choose one of {', '.join(known)}",
+                        f"unknown {what} {word!r}{did_you_mean(str(word), choices)}",
+                        hint=f"choose one of {', '.join(choices)}",
                     )
         constants_of(self.version)
 
 
-def _chosen(text: str | None, collective: str | None, known: tuple[str, ...]) -> tuple[str, ...] | None:
+def _chosen(text: str | None, collective: str | None, names: tuple[str, ...]) -> tuple[str, ...] | None:
     """Return what NCCL_ALGO or NCCL_PROTO allows, such as ``ring,tree`` or ``^nvls;allreduce:tree``."""
     if not text:
         return None
     chosen: tuple[str, ...] | None = None
-    of_word = {word.replace("_", ""): word for word in known}
+    of_word = {word.replace("_", ""): word for word in names}
     for part in text.lower().split(";"):
-        prefix, _, names = part.rpartition(":")
+        prefix, _, listed = part.rpartition(":")
         if prefix and prefix.strip() != (collective or "").replace("_", ""):
             continue
-        words = [word.strip() for word in names.removeprefix("^").split(",")]
-        given = [of_word.get(word, word) for word in words]
-        unknown = next((word for word in given if word not in known), None)
+        words = [of_word.get(word.strip(), word.strip()) for word in listed.removeprefix("^").split(",")]
+        unknown = next((word for word in words if word not in names), None)
         if unknown is not None:
             raise MeshlabError(
-                f"unknown name {unknown!r} in the NCCL setting {text!r}{did_you_mean(unknown, known)}",
+                f"unknown name {unknown!r} in the NCCL setting {text!r}{did_you_mean(unknown, names)}",
                 hint=f"NCCL's names are {', '.join(of_word)}",
             )
-        excluded = names.startswith("^")
-        chosen = tuple(word for word in known if (word in given) != excluded)
+        excluded = listed.startswith("^")
+        chosen = tuple(word for word in names if (word in words) != excluded)
     return chosen
 
 
 @dataclass(frozen=True, eq=False)
 class Graphs:
-    """Channels of a group as NCCL's graph search finds them. All fields have the shape (k,).
+    """Channels of a group as NCCL's graph search finds them. All fields have the shape (k,)."""
 
-    Parameters
-    ----------
-    channels : numpy.ndarray
-        Channels of rings and trees.
-    all_channels : numpy.ndarray
-        Channels of the communicator, after NCCL has duplicated those of the graph.
-    ring, tree_inside, tree_between : numpy.ndarray
-        GB/s of one channel.
-    heads : numpy.ndarray
-        Channels of the NVLS graph: the ranks of a domain that reduce a part through NVSwitch.
-    nvls_inside, nvls_between : numpy.ndarray
-        GB/s of one head.
-    is_plain_tree : numpy.ndarray
-        Whether the tree is a plain one, because the domain has a single rank.
-    same_channels : numpy.ndarray
-        Whether all rings visit the ranks in the same order.
-    """
-
-    channels: Ints
-    all_channels: Ints
-    ring: Floats
-    tree_inside: Floats
-    tree_between: Floats
-    heads: Ints
-    nvls_inside: Floats
-    nvls_between: Floats
-    is_plain_tree: Bools
-    same_channels: Bools
+    channels: Ints  # of rings and trees
+    all_channels: Ints  # of the communicator, after NCCL has duplicated those of the graph
+    ring: Floats  # GB/s of one channel
+    tree_inside: Floats  # GB/s of one channel
+    tree_between: Floats  # GB/s of one channel
+    heads: Ints  # channels of NVLS: the ranks of a domain that reduce a part through NVSwitch
+    nvls_inside: Floats  # GB/s of one head
+    nvls_between: Floats  # GB/s of one head
+    is_plain_tree: Bools  # not a double one, because the domain has a single rank
+    same_channels: Bools  # all rings visit the ranks in the same order
 
     def limited(self, network_gbs: Floats, several: Bools) -> Graphs:
         """Return the channels of groups of several domains if all of them together have `network_gbs`."""
@@ -233,16 +214,10 @@ class Graphs:
 
 @dataclass(frozen=True, eq=False)
 class TunerTable:
-    """Latency and bandwidth of every algorithm and protocol, as in the table that NCCL logs with TUNING.
+    """Latency and bandwidth of every algorithm and protocol, as in the table that NCCL logs with TUNING."""
 
-    Parameters
-    ----------
-    latency_us, gbs : numpy.ndarray
-        Shape (k, algorithms, protocols): latency in µs and algorithm bandwidth in GB/s, 0 for what NCCL cannot use.
-    """
-
-    latency_us: Floats
-    gbs: Floats
+    latency_us: Floats  # (k, algorithms, protocols)
+    gbs: Floats  # (k, algorithms, protocols): algorithm bandwidth, 0 for what NCCL cannot use
 
 
 @functools.lru_cache(maxsize=64)  # all collectives of an axis use the same graphs
@@ -255,8 +230,8 @@ def search_graphs(links: GroupLinks, constants: TunerConstants, *, nvls: bool = 
     for gen in np.unique(gens).tolist():
         for between in np.unique(several[gens == gen]).tolist():
             rows = np.flatnonzero((gens == gen) & (several == between))
-            found = _search(links.rows(rows), link_speeds(constants, gen, between), between)
-            for name, values in found.items():
+            graph = _search(links.rows(rows), link_speeds(constants, gen, between), between)
+            for name, values in graph.items():
                 parts[name][rows] = values
     channels = parts["channels"].astype(np.int32)
     total = np.minimum(2 * channels, _MOST_CHANNELS)
@@ -375,123 +350,143 @@ def tune(
 
     What a setting or the hardware disables is removed by `enabled`, not here.
     """
-    k = len(links)
-    n, nodes = links.n_ranks.astype(float), links.domains.astype(float)
-    gen = generation(links.compute_capability)
-    column = np.minimum(links.domains, 3) - 1
-    reduces_all, half = collective == "all_reduce", collective in ("all_gather", "reduce_scatter")
-    steps = np.maximum(2 * (n - 1) if reduces_all else n - 1 if half else n, 1)
-    several = links.domains > 1
-    ppn, whole_ppn = n / nodes, links.n_ranks // links.domains
-    trees = np.floor(np.log2(nodes))
-    plugin = links.network_latency_us if network_latency_us is None else network_latency_us
-
-    row = np.where(several, links.cpu == CPUS.index("amd"), gen).astype(np.intp)
-    ll_most = constants.ll_most[row, column]
-    channels, heads = graphs.channels.astype(float), graphs.heads.astype(float)
-    inner = np.where(links.inner_is_nvlink & (links.ranks_per_domain > 1), 0, 1)
-    latency = np.zeros((k, len(ALGORITHMS) - 1, len(PROTOCOLS)))
-    gbs = np.zeros_like(latency)
-
-    def hops(algorithm: int, protocol: int) -> tuple[Floats, Floats]:
-        """Latency of a hop inside a domain, and of one between domains with the plugin's latency."""
-        flush = 2 if protocol == SIMPLE else 1
-        # With one rank per domain nothing hides the latency of the network, so NCCL takes the tree's.
-        between = np.where(ppn == 1, constants.hop[2, TREE, protocol], constants.hop[2, algorithm, protocol])
-        return constants.hop[inner, algorithm, protocol], between + flush * plugin
-
+    plugin_us = links.network_latency_us if network_latency_us is None else network_latency_us
+    tuner = _Tuner(links, graphs, collective, constants, plugin_us)
     for protocol in range(len(PROTOCOLS)):
-        # Ring
-        bus = channels * graphs.ring
-        if protocol == LL:
-            bus = np.minimum(ll_most, bus * 0.5)
-        elif protocol == LL128:
-            bus = np.minimum(bus * 0.92, channels * constants.ring_ll128_most[gen, column])
-        gbs[:, RING, protocol] = bus * n / steps
-        inside, between = hops(RING, protocol)
+        tuner.add_ring(protocol)
         if collective in ("broadcast", "reduce"):
-            hop = np.where(several, constants.hop[2, RING, protocol], inside)
-            chunk = np.where(several, constants.hop[2, TREE, protocol], constants.hop[inner, TREE, protocol])
-            rotated = steps * (chunk if protocol == SIMPLE else hop)
-            latency[:, RING, protocol] = constants.base[RING, protocol] + np.where(graphs.same_channels, hop, rotated)
             continue
-        posting = np.where(several, np.where(links.cpu == CPUS.index("amd"), 2.0, 1.0), 0.0)
+        if tuner.reduces_all:
+            tuner.add_tree(protocol)
+        tuner.add_collnet(protocol)
+    if tuner.reduces_all or tuner.is_half:
+        tuner.add_nvls()
+    if tuner.is_half:
+        tuner.add_pat()
+    return TunerTable(tuner.latency, tuner.gbs)
+
+
+class _Tuner:
+    """The table of one collective, and the quantities of shape (k,) that several algorithms use.
+
+    The formulas are those of ncclTopoTuneModel, in its order and with its numbers. They are kept apart by algorithm,
+    because NCCL's own terms for a hop, a step and a share of the bandwidth differ between them.
+    """
+
+    def __init__(
+        self, links: GroupLinks, graphs: Graphs, collective: str, constants: TunerConstants, plugin_us: Floats
+    ) -> None:
+        self.links, self.graphs, self.collective, self.constants = links, graphs, collective, constants
+        self.plugin_us = plugin_us
+        self.reduces_all, self.is_half = collective == "all_reduce", collective in ("all_gather", "reduce_scatter")
+        self.n, self.nodes = links.n_ranks.astype(float), links.domains.astype(float)
+        self.ppn = self.n / self.nodes
+        self.several = links.domains > 1
+        self.steps = np.maximum(2 * (self.n - 1) if self.reduces_all else self.n - 1 if self.is_half else self.n, 1)
+        self.depth = np.floor(np.log2(self.nodes))  # of a tree between nodes
+        self.channels = graphs.channels.astype(float)
+        self.tree_gbs = np.where(self.nodes <= 2, graphs.tree_inside, graphs.tree_between)
+        # NCCL's arrays have a row per generation of GPUs, and a column for one, two, or more nodes.
+        self.cell = generation(links.compute_capability), np.minimum(links.domains, 3) - 1
+        self.is_amd = links.cpu == CPUS.index("amd")
+        # Between nodes the limit of LL depends on the vendor of the CPU instead.
+        ll_row = np.where(self.several, self.is_amd, self.cell[0]).astype(np.intp)
+        self.ll_most = constants.ll_most[ll_row, self.cell[1]]
+        self.inner = np.where(links.inner_is_nvlink & (links.ranks_per_domain > 1), 0, 1)
+        self.latency = np.zeros((len(links), len(ALGORITHMS) - 1, len(PROTOCOLS)))
+        self.gbs = np.zeros_like(self.latency)
+
+    def hops(self, algorithm: int, protocol: int) -> tuple[Floats, Floats]:
+        """Return the latency of a hop inside a domain, and of one between domains with the plugin's latency."""
+        hop, flush = self.constants.hop, 2 if protocol == SIMPLE else 1
+        # With one rank per domain nothing hides the latency of the network, so NCCL takes the tree's.
+        between = np.where(self.ppn == 1, hop[2, TREE, protocol], hop[2, algorithm, protocol])
+        return hop[self.inner, algorithm, protocol], between + flush * self.plugin_us
+
+    def add_ring(self, protocol: int) -> None:
+        """Add the ring. A broadcast or reduce is a chain, whose chunks follow each other through all ranks."""
+        constants, several = self.constants, self.several
+        bus = self.channels * self.graphs.ring
+        if protocol == LL:
+            bus = np.minimum(self.ll_most, bus * 0.5)
+        elif protocol == LL128:
+            bus = np.minimum(bus * 0.92, self.channels * constants.ring_ll128_most[self.cell])
+        self.gbs[:, RING, protocol] = bus * self.n / self.steps
+        base, (inside, between) = constants.base[RING, protocol], self.hops(RING, protocol)
+        if self.collective in ("broadcast", "reduce"):
+            hop = np.where(several, constants.hop[2, RING, protocol], inside)
+            chunk = np.where(several, constants.hop[2, TREE, protocol], constants.hop[self.inner, TREE, protocol])
+            rotated = self.steps * (chunk if protocol == SIMPLE else hop)
+            self.latency[:, RING, protocol] = base + np.where(self.graphs.same_channels, hop, rotated)
+            return
+        # Between nodes, the CPU posts every step to the network, which also limits the steps inside a domain.
+        posting = np.where(several, np.where(self.is_amd, 2.0, 1.0), 0.0)
         inside = np.maximum(inside, posting * (3 if protocol == SIMPLE else 1))
-        crossings = np.where(several, (2 if reduces_all else 1) * (nodes - 1), 0)
-        latency[:, RING, protocol] = constants.base[RING, protocol] + (steps - crossings) * inside + crossings * between
-        # Tree
-        if reduces_all:
-            bus = channels * np.where(nodes <= 2, graphs.tree_inside, graphs.tree_between)
-            bus = np.minimum(bus * 0.92, channels * constants.tree_most[gen, column])
-            if protocol == LL:
-                bus = np.minimum(bus / 3.8, ll_most)
-            elif protocol == LL128:
-                share = np.where(several, 120 / 128, 7 / 9)
-                bus = np.minimum(bus * share, channels * constants.tree_ll128_most[gen, column])
-            bus = np.where(graphs.is_plain_tree, bus * 0.85, bus)
-            gbs[:, TREE, protocol] = bus / 2
-            inside, between = hops(TREE, protocol)
-            latency[:, TREE, protocol] = constants.base[TREE, protocol] + 2 * (
-                (whole_ppn - 1) * inside + trees * between
-            )
-        _add_collnet(latency, gbs, protocol, reduces_all, links, graphs, hops)
+        crossings = np.where(several, (2 if self.reduces_all else 1) * (self.nodes - 1), 0)
+        self.latency[:, RING, protocol] = base + (self.steps - crossings) * inside + crossings * between
 
-    if not (reduces_all or half):
-        return TunerTable(latency, gbs)
-    # NVLS and NVLSTree
-    head = graphs.nvls_inside * constants.nvls_efficiency[gen] * (heads - 1) / np.maximum(heads, 1)
-    head = head * 2 if reduces_all else head * (ppn - 1) / ppn
-    factor = n / steps if reduces_all else np.ones(k)
-    usable = heads >= 2
-    inside, between = hops(NVLS, SIMPLE)
-    bus = heads * np.where(several, np.minimum(head, graphs.nvls_between), head)
-    gbs[:, NVLS, SIMPLE] = np.where(usable, bus * factor, 0)
-    latency[:, NVLS, SIMPLE] = np.where(usable, inside + np.where(several, between, 0), 0)
-    if reduces_all:
-        inside, between = hops(NVLS_TREE, SIMPLE)
-        outside = graphs.nvls_between * np.where(nodes <= 2, 2, 1)
-        most = constants.nvls_tree_most[gen, column]
-        bus = heads * np.minimum(np.minimum(head, outside), most)
-        gbs[:, NVLS_TREE, SIMPLE] = np.where(usable & several, bus * factor, 0)
-        latency[:, NVLS_TREE, SIMPLE] = np.where(usable & several, inside + 2 * trees * between, 0)
-    else:
-        # PAT, which needs one rank per domain
-        _, between = hops(PAT, SIMPLE)
-        alone = several & (ppn == 1)
-        bus = channels * np.where(nodes <= 2, graphs.tree_inside, graphs.tree_between) * 0.75
-        gbs[:, PAT, SIMPLE] = np.where(alone, bus, 0)
-        rounds = constants.base[PAT, SIMPLE] + trees * between / 3.5 + 2.8 * n
-        latency[:, PAT, SIMPLE] = np.where(alone, rounds, 0)
-    return TunerTable(latency, gbs)
+    def add_tree(self, protocol: int) -> None:
+        """Add the tree of an all_reduce."""
+        constants = self.constants
+        bus = np.minimum(self.channels * self.tree_gbs * 0.92, self.channels * constants.tree_most[self.cell])
+        if protocol == LL:
+            bus = np.minimum(bus / 3.8, self.ll_most)
+        elif protocol == LL128:
+            share = np.where(self.several, 120 / 128, 7 / 9)
+            bus = np.minimum(bus * share, self.channels * constants.tree_ll128_most[self.cell])
+        bus = np.where(self.graphs.is_plain_tree, bus * 0.85, bus)
+        self.gbs[:, TREE, protocol] = bus / 2
+        inside, between = self.hops(TREE, protocol)
+        chain = self.links.n_ranks // self.links.domains - 1
+        self.latency[:, TREE, protocol] = constants.base[TREE, protocol] + 2 * (chain * inside + self.depth * between)
 
-
-def _add_collnet(
-    latency: Floats,
-    gbs: Floats,
-    protocol: int,
-    reduces_all: bool,
-    links: GroupLinks,
-    graphs: Graphs,
-    hops: Callable[[int, int], tuple[Floats, Floats]],
-) -> None:
-    """Add CollNet, on the channels of the tree."""
-    others = links.n_ranks // links.domains - 1
-    inside, between = hops(COLLNET_DIRECT, protocol)
-    latency[:, COLLNET_DIRECT, protocol] = 2 * (np.minimum(1, others) * inside + others * 0.4) + between
-    if protocol == SIMPLE:
-        if reduces_all:
+    def add_collnet(self, protocol: int) -> None:
+        """Add both kinds of CollNet, on the channels of the tree."""
+        graphs = self.graphs
+        others = self.links.n_ranks // self.links.domains - 1
+        inside, between = self.hops(COLLNET_DIRECT, protocol)
+        self.latency[:, COLLNET_DIRECT, protocol] = 2 * (np.minimum(1, others) * inside + others * 0.4) + between
+        if protocol == SIMPLE and self.reduces_all:
             # All ranks need a NIC nearby to work at full speed.
-            scarce = (links.n_ranks / links.domains) / graphs.channels
+            scarce = self.ppn / graphs.channels
             bus = graphs.channels * graphs.tree_inside / ((scarce + 1) / 2)
-            gbs[:, COLLNET_DIRECT, SIMPLE] = bus * np.where(links.compute_capability >= 90, 0.85, 1) / 2
-        else:
+            self.gbs[:, COLLNET_DIRECT, SIMPLE] = bus * np.where(self.links.compute_capability >= 90, 0.85, 1) / 2
+        elif protocol == SIMPLE:
             slower = np.minimum(graphs.tree_inside, 0.9 * graphs.tree_between)
-            gbs[:, COLLNET_DIRECT, SIMPLE] = links.n_ranks / links.domains * slower
-    if reduces_all:
-        inside, between = hops(COLLNET_CHAIN, protocol)
-        latency[:, COLLNET_CHAIN, protocol] = 2 * others * inside + between
-        if protocol == SIMPLE:
-            gbs[:, COLLNET_CHAIN, SIMPLE] = graphs.channels * graphs.tree_inside / 2
+            self.gbs[:, COLLNET_DIRECT, SIMPLE] = self.ppn * slower
+        if self.reduces_all:
+            inside, between = self.hops(COLLNET_CHAIN, protocol)
+            self.latency[:, COLLNET_CHAIN, protocol] = 2 * others * inside + between
+            if protocol == SIMPLE:
+                self.gbs[:, COLLNET_CHAIN, SIMPLE] = graphs.channels * graphs.tree_inside / 2
+
+    def add_nvls(self) -> None:
+        """Add the reductions inside NVSwitch, and for an all_reduce the tree of them."""
+        graphs, heads = self.graphs, self.graphs.heads.astype(float)
+        # One head holds a part of the data, and needs no link for its own part.
+        head = graphs.nvls_inside * self.constants.nvls_efficiency[self.cell[0]] * (heads - 1) / np.maximum(heads, 1)
+        head = head * 2 if self.reduces_all else head * (self.ppn - 1) / self.ppn
+        factor = self.n / self.steps if self.reduces_all else np.ones(len(self.links))
+        usable = heads >= 2
+        inside, between = self.hops(NVLS, SIMPLE)
+        bus = heads * np.where(self.several, np.minimum(head, graphs.nvls_between), head)
+        self.gbs[:, NVLS, SIMPLE] = np.where(usable, bus * factor, 0)
+        self.latency[:, NVLS, SIMPLE] = np.where(usable, inside + np.where(self.several, between, 0), 0)
+        if self.reduces_all:
+            inside, between = self.hops(NVLS_TREE, SIMPLE)
+            outside = graphs.nvls_between * np.where(self.nodes <= 2, 2, 1)
+            bus = heads * np.minimum(np.minimum(head, outside), self.constants.nvls_tree_most[self.cell])
+            usable = usable & self.several
+            self.gbs[:, NVLS_TREE, SIMPLE] = np.where(usable, bus * factor, 0)
+            self.latency[:, NVLS_TREE, SIMPLE] = np.where(usable, inside + 2 * self.depth * between, 0)
+
+    def add_pat(self) -> None:
+        """Add PAT, which needs one rank per domain."""
+        _, between = self.hops(PAT, SIMPLE)
+        alone = self.several & (self.ppn == 1)
+        self.gbs[:, PAT, SIMPLE] = np.where(alone, self.channels * self.tree_gbs * 0.75, 0)
+        rounds = self.constants.base[PAT, SIMPLE] + self.depth * between / 3.5 + 2.8 * self.n
+        self.latency[:, PAT, SIMPLE] = np.where(alone, rounds, 0)
 
 
 def enabled(links: GroupLinks, collective: str, settings: NcclSettings, dtype: str = "float32") -> Bools:

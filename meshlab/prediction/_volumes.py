@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,34 +26,25 @@ Phase = Literal["forward", "backward"]
 Floats = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int64]
 
+_Cover = tuple[Overlap, Any]
+"""The computation that may run during a call: its kind, and its floating-point operations."""
+
 _STATE_BYTES = 12  # of Adam per parameter in mixed precision: 32-bit weight and two moments
 
 
 @dataclass(frozen=True, eq=False)
 class Degrees:
-    """Degrees of parallelism of k layouts: int64 of shape (k,) each.
-
-    Parameters
-    ----------
-    pp, dp, cp, tp : numpy.ndarray
-        The dense layout. `dp` is the number of ranks with different data, replicated or sharded.
-    ep, etp, edp : numpy.ndarray
-        The expert layout: ranks that share the experts of a layer, ranks that share an expert, and its replicas.
-    replicas : numpy.ndarray
-        Number of data-parallel replicas over which weights are not sharded (dp_replicate), a factor of `dp`.
-    chunks : numpy.ndarray
-        Model chunks per pipeline stage, more than 1 if stages are interleaved.
-    """
+    """Degrees of parallelism of k layouts: int64 of shape (k,) each."""
 
     pp: Sizes
-    dp: Sizes
+    dp: Sizes  # ranks with different data, replicated or sharded
     cp: Sizes
     tp: Sizes
-    ep: Sizes
-    etp: Sizes
-    edp: Sizes
-    replicas: Sizes
-    chunks: Sizes
+    ep: Sizes  # ranks that share the experts of a layer
+    etp: Sizes  # ranks that share an expert
+    edp: Sizes  # replicas of an expert
+    replicas: Sizes  # data-parallel replicas over which weights are not sharded (dp_replicate), a factor of dp
+    chunks: Sizes  # model chunks per pipeline stage, more than 1 if stages are interleaved
 
     def micro_batches(self, job: Job) -> Sizes:
         """Number of micro-batches per step, rounded down."""
@@ -79,26 +70,24 @@ class Degrees:
 
 
 class Problem(NamedTuple):
-    """A reason why a job cannot run on some layouts.
+    """A reason why a job cannot run on some layouts."""
 
-    Parameters
-    ----------
-    kind : str
-        The field of the job that rules them out, such as ``"layers"``.
-    bad : numpy.ndarray
-        bool of shape (k,): the layouts.
-    reason, fix : callable
-        Functions that return the reason, and the nearest number that works, for the index of such a layout.
-    """
-
-    kind: str
-    bad: npt.NDArray[np.bool_]
-    reason: Callable[[int], str]
-    fix: Callable[[int], str]
+    kind: str  # the field of the job that rules them out, such as "layers"
+    bad: npt.NDArray[np.bool_]  # (k,): the layouts
+    reason: Callable[[int], str]  # of the layout with an index
+    fix: Callable[[int], str]  # with the nearest number that works
 
 
 def problems(job: Job, d: Degrees) -> Iterator[Problem]:
     """Yield the reasons why a job cannot run, each with the layouts that it rules out."""
+    yield _stage_problem(job, d)
+    yield from _tensor_problems(job, d)
+    yield from _batch_problems(job, d)
+    yield from _expert_problems(job, d)
+
+
+def _stage_problem(job: Job, d: Degrees) -> Problem:
+    """Return the layouts whose stages do not divide the layers."""
     stages = d.pp * d.chunks
     # Uneven stages may consist of the embedding or the output layer only.
     most = job.layers + (2 if job.uneven_stages else 0)
@@ -117,7 +106,7 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
             Argument("uneven_stages", True),
         )
 
-    yield Problem(
+    return Problem(
         "layers",
         (most < stages) | ((job.layers % stages != 0) & (not job.uneven_stages)),
         lambda i: (
@@ -125,6 +114,10 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
         ),
         layers_fix,
     )
+
+
+def _tensor_problems(job: Job, d: Degrees) -> Iterator[Problem]:
+    """Yield the layouts whose tensor parallelism does not divide the heads or the feed-forward network."""
     ulysses = job.context == "all_to_all"
     heads = d.tp * (d.cp if ulysses else 1)
     names = "tp × cp" if ulysses else "tp"
@@ -152,6 +145,10 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
         lambda i: f"ffn_hidden={inner:,} is not divisible by tp={d.tp[i]}",
         lambda i: _use("ffn_hidden", _multiple(inner, int(d.tp[i]))),
     )
+
+
+def _batch_problems(job: Job, d: Degrees) -> Iterator[Problem]:
+    """Yield the layouts that do not divide the sequences, the batch or its micro-batches."""
     # Each rank of cp has two parts, one from each half of the sequence, to balance causal attention.
     parts = np.where(d.cp > 1, 2 * d.cp, 1) * (d.tp if job.sequence_parallel else 1)
     yield Problem(
@@ -184,6 +181,10 @@ def problems(job: Job, d: Degrees) -> Iterator[Problem]:
             Argument("interleave", 1),
         ),
     )
+
+
+def _expert_problems(job: Job, d: Degrees) -> Iterator[Problem]:
+    """Yield the layouts that do not divide the experts."""
     if not job.experts:
         yield Problem(
             "experts", d.ep > 1, lambda i: f"ep={d.ep[i]}, but the job has no experts", lambda i: _use("ep", 1)
@@ -277,8 +278,8 @@ class _Program:
         moe = attention + job.shared_experts * job.expert_parameters + job.router_parameters
         self.moe_weights = moe / d.tp
         self.expert_weights = job.experts * job.expert_parameters / (d.ep * d.etp)
-        both = (d.pp == 1) & (not job.tied)
-        self.end_weights = job.embedding_parameters / d.tp * np.where(both, 2, 1)
+        has_both_ends = (d.pp == 1) & (not job.tied)
+        self.end_weights = job.embedding_parameters / d.tp * np.where(has_both_ends, 2, 1)
         self.first_part = (job.matrices - 1) / job.matrices  # of the feed-forward network, before its activation
 
     def layer_flops(self, kind: str) -> Floats:
@@ -315,7 +316,7 @@ class _Program:
         blocks += [Block(kind, "forward", counts[kind], [*self.fetch(kind), *self.forward(kind)]) for kind in counts]
         blocks.append(Block("boundary", "forward", self.one, [head, *self.boundary("activations")]))
         backward = [Block(kind, "backward", counts[kind], self._backward_block(kind)) for kind in reversed(counts)]
-        last = self._reduce("embedding gradients", self.end_weights, "data", self.zero, "nothing")
+        last = self._reduce("embedding gradients", self.end_weights, "data")
         sends = Block("boundary", "backward", self.one, self.boundary("gradients of activations"))
         again = self._gather("embedding weights", self.end_weights) if self.job.zero == 3 else []
         head_block = Block("output", "backward", self.one, [*again, 2 * head])
@@ -334,35 +335,34 @@ class _Program:
         collective: str,
         size: Any,
         what: str,
+        cover: _Cover | None = None,
         *,
         dtype: str | None = None,
-        times: Sizes | None = None,
-        between: Any = 0.0,
-        overlaps: Overlap = "nothing",
-        cover: Any = 0.0,
         once: bool = False,
     ) -> Exchange:
+        """Return a call that is issued once per repeat, and exposed unless it has a cover."""
+        overlaps, flops = cover or ("nothing", 0.0)
         return Exchange(
             role=role,
             collective=collective,
             size=size + self.zero,
             dtype=dtype or self.job.dtype,
             what=what,
-            times=self.one if times is None else times,
-            between=between + self.zero,
+            times=self.one,
+            between=self.zero,
             overlaps=overlaps,
-            cover=cover + self.zero,
+            cover=flops + self.zero,
             once=once,
         )
 
-    def _tp(self, collective: str, what: str, **options: Any) -> list[Exchange]:
-        return [self._call("tp", collective, self.activation, what, **options)]
+    def _tp(self, collective: str, what: str, cover: _Cover | None = None) -> list[Exchange]:
+        return [self._call("tp", collective, self.activation, what, cover)]
 
     def _gather_input(self, what: str = "activations") -> list[Exchange]:
         return self._tp("all_gather", what) if self.job.sequence_parallel else []
 
-    def _reduce_output(self, what: str = "activations", **options: Any) -> list[Exchange]:
-        return self._tp("reduce_scatter" if self.job.sequence_parallel else "all_reduce", what, **options)
+    def _reduce_output(self, what: str = "activations", cover: _Cover | None = None) -> list[Exchange]:
+        return self._tp("reduce_scatter" if self.job.sequence_parallel else "all_reduce", what, cover)
 
     def forward(self, kind: str) -> Iterator[Exchange | Floats]:
         """Yield one layer of the forward pass."""
@@ -400,10 +400,11 @@ class _Program:
         The saved shards of the input are gathered again during the first product, and the gradient of the input is
         reduced during the second one.
         """
+        cover: _Cover = ("compute", product)
         if self.job.sequence_parallel:
-            yield from self._tp("all_gather", "saved activations", overlaps="compute", cover=product)
+            yield from self._tp("all_gather", "saved activations", cover)
         yield product
-        yield from self._reduce_output("gradients of activations", overlaps="compute", cover=product)
+        yield from self._reduce_output("gradients of activations", cover)
         yield product
 
     def attention(self, phase: Phase) -> Iterator[Exchange | Floats]:
@@ -417,8 +418,8 @@ class _Program:
             # Each rank computes one part of the scores per hop. The backward pass also passes on the gradients.
             what = "keys and values" if phase == "forward" else "keys, values and their gradients"
             part = core / d.cp
-            options: dict[str, Any] = {"times": d.cp - 1, "between": part, "overlaps": "compute", "cover": part}
-            yield self._call("cp", "send_recv", factor * kv / d.cp, what, **options)
+            hop = self._call("cp", "send_recv", factor * kv / d.cp, what, ("compute", part))
+            yield replace(hop, times=d.cp - 1, between=part)
             yield core - part * np.maximum(d.cp - 2, 0)
         elif job.context == "all_gather":
             if phase == "forward":
@@ -430,7 +431,8 @@ class _Program:
         else:
             shard = sequence / (d.cp * d.tp)
             queries = self._call("cp", "all_to_all", shard * job.heads * job.head_sizes[0], "queries")
-            values = self._call("cp", "all_to_all", shard * job.kv_size / 2, "keys and values", times=2 * self.one)
+            values = self._call("cp", "all_to_all", shard * job.kv_size / 2, "keys and values")
+            values = replace(values, times=2 * self.one)
             output = self._call("cp", "all_to_all", shard * job.heads * job.head_sizes[1], "attention output")
             yield from (queries, values) if phase == "forward" else (output,)
             yield core
@@ -445,24 +447,22 @@ class _Program:
         dispatch = str(job.dispatch_dtype)
         width = find_dtype(dispatch).itemsize
         scales = 4 / 128 if width == 1 else 0  # a float32 per 128 elements, as in DeepEP
+        cover: _Cover | None = None
         if job.overlap_experts:
             # Four exchanges per layer share the computation of a layer's forward and backward pass.
-            overlaps, cover = "layer", 3 * self.layer_flops("moe") / 4
+            cover = "layer", 3 * self.layer_flops("moe") / 4
         elif job.shared_experts:
-            overlaps, cover = "compute", shared / 2
-        else:
-            overlaps, cover = "nothing", self.zero
-        options: dict[str, Any] = {"overlaps": overlaps, "cover": cover}
+            cover = "compute", shared / 2
         what = "tokens" if phase == "forward" else "gradients of tokens"
         if job.shared_experts:
             yield from self._gather_input(f"{what} of shared experts")
-        yield self._call("ep", "all_to_all", elements * (width + scales), what, dtype=dispatch, **options)
+        yield self._call("ep", "all_to_all", elements * (width + scales), what, cover, dtype=dispatch)
         yield shared / 2
         size = elements * self.bytes * d.etp
         yield self._call("etp", "all_gather", size, what)
         yield routed
         yield self._call("etp", "reduce_scatter", size, what)
-        yield self._call("ep", "all_to_all", elements * self.bytes, f"{what}, back", **options)
+        yield self._call("ep", "all_to_all", elements * self.bytes, f"{what}, back", cover)
         yield shared / 2
         if job.shared_experts:
             yield from self._reduce_output(f"{what} of shared experts")
@@ -474,8 +474,8 @@ class _Program:
         v = d.chunks
         counts = self.layer_counts()
         stage = sum(counts[kind] * self.layer_flops(kind) for kind in counts) * (1 if what == "activations" else 2)
-        cover = np.where(v > 1, stage / v, 0.0)
-        return [self._call("pp", "send_recv", size, what, times=v, overlaps="compute", cover=cover)]
+        send = self._call("pp", "send_recv", size, what, ("compute", np.where(v > 1, stage / v, 0.0)))
+        return [replace(send, times=v)]
 
     # -- parameters ----------------------------------------------------------------------------------------------------
 
@@ -496,26 +496,23 @@ class _Program:
         if not zero:
             return []
         overlaps: Overlap = "nothing" if not np.any(cover) else "layer" if zero == 3 else "pass"
-        return [
-            self._call(role, "all_gather", weights * self.bytes, what, overlaps=overlaps, cover=cover, once=zero < 3)
-        ]
+        return [self._call(role, "all_gather", weights * self.bytes, what, (overlaps, cover), once=zero < 3)]
 
     def reduce(self, kind: str) -> Iterator[Exchange]:
         """Yield the reductions of a layer's gradients."""
         for role, prefix, weights in self.weights(kind):
             overlaps: Overlap = "layer" if self.job.zero >= 2 else "pass"
-            yield from self._reduce(f"{prefix}gradients", weights, role, 2 * self.layer_flops(kind), overlaps)
+            yield from self._reduce(f"{prefix}gradients", weights, role, (overlaps, 2 * self.layer_flops(kind)))
 
-    def _reduce(self, what: str, weights: Floats, role: str, cover: Floats, overlaps: Overlap) -> Iterator[Exchange]:
+    def _reduce(self, what: str, weights: Floats, role: str, cover: _Cover | None = None) -> Iterator[Exchange]:
         zero = self.job.zero
         # ZeRO-2 reduces the gradients of every micro-batch before they are accumulated, in the dtype of the model.
         dtype = self.job.dtype if zero == 2 else self.job.gradient_dtype
         size = weights * find_dtype(dtype).itemsize
-        options: dict[str, Any] = {"dtype": dtype, "overlaps": overlaps, "cover": cover}
         collective = "reduce_scatter" if zero else "all_reduce"
-        yield self._call(role, collective, size, what, once=zero < 2, **options)
+        yield self._call(role, collective, size, what, cover, dtype=dtype, once=zero < 2)
         shards = self.d.shards if role == "data" else self.d.expert_shards
-        yield self._call("replicas", "all_reduce", size / (shards if zero else 1), what, once=True, **options)
+        yield self._call("replicas", "all_reduce", size / (shards if zero else 1), what, cover, dtype=dtype, once=True)
 
 
 def stage_flops(job: Job, d: Degrees) -> Floats:
@@ -587,14 +584,8 @@ def _saved_bytes(p: _Program, kind: str) -> Floats:
 
 
 def nearest_divisor(number: int, near: int, least: int = 1) -> int:
-    """Return the divisor of a number that is nearest to another number.
-
-    Examples
-    --------
-    >>> nearest_divisor(126, 16), nearest_divisor(96, 5)
-    (18, 6)
-    """
+    """Return the divisor of a number that is nearest to another number."""
     # Up to the square root, each divisor has a partner beyond it. The limit is for numbers that no model has.
     small = [d for d in range(1, min(math.isqrt(number), 1_000_000) + 1) if number % d == 0]
-    divisors = [d for one in small for d in (one, number // one) if d >= least] or [number]
+    divisors = [d for divisor in small for d in (divisor, number // divisor) if d >= least] or [number]
     return min(divisors, key=lambda d: (abs(math.log(d / near)), -d))

@@ -12,6 +12,7 @@ import pytest
 from meshlab.base._errors import MeshError
 from meshlab.prediction._job import Job, StepCall
 from meshlab.prediction._models import MODELS
+from meshlab.prediction._volumes import nearest_divisor
 
 GPT: dict[str, Any] = {
     "layers": 24, "hidden": 2048, "heads": 16, "sequence": 1024, "global_batch": 64, "micro_batch": 2,
@@ -280,3 +281,7 @@ def test_the_card_of_a_job_has_words_and_separated_thousands() -> None:
     assert "<td>no</td>" in card
     assert "True" not in card
     assert "8,030,261,248" in card
+
+
+def test_hints_name_the_nearest_divisor() -> None:
+    assert (nearest_divisor(126, 16), nearest_divisor(96, 5)) == (18, 6)

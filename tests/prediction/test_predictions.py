@@ -9,6 +9,7 @@ import meshlab as ml
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
 from meshlab.prediction._costs import cost
 from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._predictions import spelled
 from meshlab.prediction._tuner import NcclSettings
 
 
@@ -150,3 +151,8 @@ def test_the_display_needs_no_javascript() -> None:
 def test_estimates_need_nccl() -> None:
     with ml.launch(2, backend="threads") as engines, pytest.raises(MeshlabError, match="estimate a call"):
         ml.predict("tp=2", "dgx-h100", sizes="1K", engines=engines)
+
+
+def test_algorithms_are_spelled_as_nccl_spells_them() -> None:
+    names = [("nvls", "simple"), ("ring", "ll128"), ("", "")]
+    assert [spelled(*name) for name in names] == ["NVLS Simple", "ring LL128", ""]
