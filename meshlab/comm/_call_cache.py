@@ -85,16 +85,7 @@ class CallCache:
         self._device = backend.device
 
     def find(
-        self,
-        row: Collective,
-        send: Any,
-        out: Any,
-        dtype: Any,
-        op: Any,
-        root: Any,
-        dest: Any,
-        source: Any,
-        tag: Any,
+        self, collective: Collective, send: Any, out: Any, options: tuple[Any, ...]
     ) -> tuple[tuple[Any, ...] | None, KnownCall | None]:
         """Return the key of a call and the known call. The key is None if the call always has to be checked."""
         send_shape = out_shape = element = overlap = None
@@ -127,14 +118,11 @@ class CallCache:
                 # Two arrays that are not views have separate memory. Reading addresses in numpy takes longer.
                 if send.base is not None or out.base is not None or device is not None:
                     overlap = self._overlap(send, out)
-        key: tuple[Any, ...]
-        if root is None and dest is None and source is None:
-            key = row.name, send_shape, out_shape, element, overlap, dtype, op
-        else:
-            for rank in (root, dest, source, tag):
-                if rank is not None and type(rank) is not int:  # 1.0 equals 1, but is not a rank
+        if len(options) > 2:  # after dtype and op: ranks, a tag, and counts, which always have to be checked
+            for number in options[2:]:
+                if number is not None and type(number) is not int:  # 1.0 equals 1, but is not a rank
                     return None, None
-            key = row.name, send_shape, out_shape, element, overlap, dtype, op, root, dest, source, tag
+        key = collective, send_shape, out_shape, element, overlap, options
         try:
             return key, self._calls.get(key)
         except TypeError:  # an argument is not hashable, and so invalid

@@ -24,7 +24,7 @@ from meshlab.comm._collectives import CollectiveMethods
 from meshlab.comm._compositions import call_runner, prepare_batch, prepare_call, with_compositions
 from meshlab.comm._elements import ReduceOp
 from meshlab.comm._streams import HOST_STREAM, Event, HostStream
-from meshlab.comm._validate import CallValidator, check_config
+from meshlab.comm._validate import CallArguments, CallValidator, check_config
 from meshlab.comm._windows import empty_symmetric, registered_symmetric
 
 MESSAGES = "messages"
@@ -64,11 +64,12 @@ class PreparedCall:
         self._communicator = communicator
         self._prepared = prepared
         self._enqueue: Callable[[], object] = getattr(prepared, "enqueue", prepared)
-        self._is_collective = any(not call.collective.peers for call in calls)
+        first = calls[0].collective
+        self._is_collective = not first.peers or any(not call.collective.peers for call in calls)
         # Preparing is not collective, so a call is compared with those of other ranks when it runs for the first time.
         self._is_agreed = not self._is_collective or communicator._agreement is None
         self._checksum = checksum(calls) if self._is_collective else 0
-        name = calls[0].collective.name if len(calls) == 1 else "batch" if self._is_collective else MESSAGES
+        name = first.name if len(calls) == 1 else "batch" if self._is_collective else MESSAGES
         monitor = communicator._monitor
         self._code = 0 if monitor is None else monitor.code(name)
         self._monitor_enter = None if monitor is None else monitor.enter
@@ -613,19 +614,9 @@ class Communicator(CollectiveMethods):
         [8.0, 8.0]
         """
         self._check_open()
-        call = self._validator.check(
-            find_collective(collective),
-            send,
-            out,
-            op=op,
-            root=root,
-            dest=dest,
-            source=source,
-            send_counts=send_counts,
-            recv_counts=recv_counts,
-            tag=tag,
-            dtype=dtype,
-        )
+        row = find_collective(collective)
+        arguments = CallArguments(row, send, out, dtype, op, root, dest, source, tag, send_counts, recv_counts)
+        call = self._validator.check(arguments)
         self._check_own_messages(call)
         return PreparedCall(self, (call,), prepare_call(self.backend, call))
 
@@ -790,44 +781,17 @@ class Communicator(CollectiveMethods):
             )
         return method
 
-    def _call(
-        self,
-        row: Collective,
-        send: Any,
-        out: Any,
-        dtype: Any = None,
-        op: str | ReduceOp | None = None,
-        root: int | None = None,
-        dest: int | None = None,
-        source: int | None = None,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        tag: int = 0,
-    ) -> Any:
+    def _call(self, collective: Collective, send: Any = None, out: Any = None, *options: Any) -> Any:
         if self._is_closed or self._owner is not None:
             self._check_open()
-        key = None
-        if send_counts is None and recv_counts is None:
-            key, known = self._known.find(row, send, out, dtype, op, root, dest, source, tag)
-            if known is not None:
-                return known(send, out, self._on_enter)
-        if row.counted and recv_counts is None:
-            counts = self._validator.check_send_counts(row, send, send_counts)
-            recv_counts = self._share("all_to_all", counts)
-        call = self._validator.check(
-            row,
-            send,
-            out,
-            op=op,
-            root=root,
-            dest=dest,
-            source=source,
-            send_counts=send_counts,
-            recv_counts=recv_counts,
-            tag=tag,
-            dtype=dtype,
-            makes_output=True,
-        )
+        key, repeat = self._known.find(collective, send, out, options)
+        if repeat is not None:
+            return repeat(send, out, self._on_enter)
+        arguments = CallArguments(collective, send, out, *options)
+        if collective.counted and arguments.recv_counts is None:
+            counts = self._validator.check_send_counts(arguments)
+            arguments = arguments._replace(recv_counts=self._share("all_to_all", counts))
+        call = self._validator.check(arguments, makes_output=True)
         self._check_own_messages(call)
         prepared = PreparedCall(self, (call,), prepare_call(self.backend, call))
         prepared()
@@ -849,13 +813,13 @@ class Communicator(CollectiveMethods):
             key, known_call(call, call_runner(self.backend, call), new_output, codes, enter, prepared._leave, compare)
         )
 
-    def _share(self, collective: str, numbers: Sequence[int], **arguments: Any) -> list[int]:
+    def _share(self, collective: str, numbers: Sequence[int], *, op: str | None = None) -> list[int]:
         """Run a small collective on integers in host memory."""
         with self.backend.local():
             send = self.xp.asarray(numbers, dtype=np.int64)
             # Not on a view, whose configuration may be impossible for this collective.
-            got = self._root._call(CATALOG[collective], send, None, **arguments)
-            return [int(number) for number in self.to_host(got)]
+            output = self._root._call(CATALOG[collective], send, None, None, op)
+            return [int(number) for number in self.to_host(output)]
 
     def _exchange(self, number: int) -> list[int]:
         """Return the numbers of all ranks, without recording a call. Within a call that is recorded already."""
@@ -1022,11 +986,11 @@ class _ChosenBySize(Communicator):
     def prepare(self, collective: str, send: Any = None, out: Any = None, **arguments: Any) -> PreparedCall:
         return self._at(find_collective(collective), send, out).prepare(collective, send, out, **arguments)
 
-    def _call(self, row: Collective, send: Any, out: Any, *arguments: Any, **options: Any) -> Any:
+    def _call(self, collective: Collective, send: Any = None, out: Any = None, *options: Any) -> Any:
         if self._is_closed:
             self._check_open()
-        return self._at(row, send, out)._call(row, send, out, *arguments, **options)
+        return self._at(collective, send, out)._call(collective, send, out, *options)
 
-    def _at(self, row: Collective, send: Any, out: Any) -> Communicator:
-        config = self._choices.find(row, send, out, self.size)
+    def _at(self, collective: Collective, send: Any, out: Any) -> Communicator:
+        config = self._choices.find(collective, send, out, self.size)
         return self._owner if config is None else self._views[config]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,40 @@ from meshlab.comm._backend import CTA_POLICIES, PROTOCOLS, Backend, Call, CallCo
 from meshlab.comm._catalog import Collective
 from meshlab.comm._compositions import with_compositions
 from meshlab.comm._elements import OPS, ReduceOp, find_dtype, find_op, scalar_in
+
+
+class CallArguments(NamedTuple):
+    """The arguments of a call before they are checked. None if the caller omits one.
+
+    Parameters
+    ----------
+    collective : Collective
+        The collective, from the catalog.
+    send, out : array, optional
+        The input, and the array that receives the output.
+    dtype : str, optional
+        The element type. By default that of the arrays.
+    op : str or ReduceOp, optional
+        The reduce operation. By default ``"sum"`` for reductions.
+    root, dest, source : int, optional
+        Ranks of the group: the root, by default 0, and the receiving and the sending rank of a message.
+    tag : int, default 0
+        The tag of a message.
+    send_counts, recv_counts : sequence of int, optional
+        The numbers of elements sent to and received from each rank, for ``all_to_all_v``.
+    """
+
+    collective: Collective
+    send: Any = None
+    out: Any = None
+    dtype: Any = None
+    op: str | ReduceOp | None = None
+    root: int | None = None
+    dest: int | None = None
+    source: int | None = None
+    tag: int = 0
+    send_counts: Sequence[int] | None = None
+    recv_counts: Sequence[int] | None = None
 
 
 class CallValidator:
@@ -46,47 +80,9 @@ class CallValidator:
         self._reducible = {find_dtype(name) for name in reducible}
         self._plain_ops = {name: OPS[name] for name in can.ops if name != "pre_mul_sum"}
 
-    def check(
-        self,
-        row: Collective,
-        send: Any,
-        out: Any,
-        *,
-        op: str | ReduceOp | None = None,
-        root: int | None = None,
-        dest: int | None = None,
-        source: int | None = None,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        tag: int = 0,
-        dtype: Any = None,
-        makes_output: bool = False,
-    ) -> Call:
-        """Check a call.
-
-        Parameters
-        ----------
-        row : Collective
-            The collective.
-        send, out : array or None
-            The input and the output.
-        op, root, dest, source, send_counts, recv_counts, dtype : optional
-            The other arguments of the call. None if not given.
-        tag : int, default 0
-            The tag of a message.
-        makes_output : bool, default False
-            If True, create the output if none is given.
-
-        Returns
-        -------
-        Call
-            The checked call, with all defaults filled in.
-
-        Raises
-        ------
-        CommunicatorError
-            If an argument is invalid, or the backend does not support the call.
-        """
+    def check(self, arguments: CallArguments, *, makes_output: bool = False) -> Call:
+        """Return the checked call, with all defaults. With `makes_output`, it has a new output if `out` is None."""
+        row, send, out, dtype, op, root, dest, source, tag, send_counts, recv_counts = arguments
         if row.name not in self._collectives:
             fact = self._can.facts.get(row.name, "")
             why = fact.removeprefix("no") if fact.startswith("no: ") else ""
@@ -126,7 +122,7 @@ class CallValidator:
         elif has_recv and not (makes_output and send is not None):
             self._reject_no_output(row, makes_output)
         element = self._dtype(row, send, out, dtype)
-        counts = self._counts(row, send, send_counts, recv_counts) if row.counted else (None, None)
+        counts = self._counts(arguments) if row.counted else (None, None)
         if out is None and has_recv:
             out = self._new_output(row, send, counts[1])
         count = self._count(row, send, out, counts)
@@ -139,10 +135,11 @@ class CallValidator:
             row, send, recv, count, element, op_name, root, in_place, scalar, dest, source, counts[0], counts[1], tag
         )
 
-    def check_send_counts(self, row: Collective, send: Any, send_counts: Any) -> tuple[int, ...]:
-        """Check the send counts of an input, before they are sent to other ranks."""
+    def check_send_counts(self, arguments: CallArguments) -> tuple[int, ...]:
+        """Return the checked send counts, before they are sent to other ranks."""
+        row, send = arguments.collective, arguments.send
         self._array(row, "the input", send)
-        counts = self._integers(row, "send_counts", send_counts)
+        counts = self._integers(row, "send_counts", arguments.send_counts)
         self._sum_of_counts(row, "send_counts", counts, "the input", send)
         return counts
 
@@ -236,7 +233,7 @@ class CallValidator:
 
     def _dtype(self, row: Collective, send: Any, out: Any, asked: Any) -> np.dtype[Any]:
         of_arrays: np.dtype[Any] = out.dtype if send is None else send.dtype
-        if out is not None and out.dtype != of_arrays:
+        if out is not None and out.dtype is not of_arrays and out.dtype != of_arrays:
             self.reject(row, f"out is {out.dtype}, but the input is {of_arrays}; pass arrays of the same dtype")
         element = find_dtype(of_arrays if asked is None else asked)
         if element != of_arrays and of_arrays != np.dtype(f"u{element.itemsize}"):
@@ -271,7 +268,8 @@ class CallValidator:
         """Return True for a valid in-place layout and False for disjoint arrays; reject everything else."""
         if self._xp is np and not np.may_share_memory(send, recv):
             return False
-        send_start, recv_start = pointer(send), pointer(recv)
+        send_start = pointer(send)
+        recv_start = send_start if recv is send else pointer(recv)
         if recv_start + recv.nbytes <= send_start or send_start + send.nbytes <= recv_start:
             return False
         if not row.in_place:
@@ -300,41 +298,38 @@ class CallValidator:
             return sum(counts[0])
         n = self._size
         # The count comes from the buffer that has exactly `count` elements, so that the other one can be checked.
+        source, size = "the input", 0 if send is None else send.size
         if row.sends == "count" and send is not None:
-            count: int = send.size
-            given = f"the input has {count}"
+            count: int = size
         elif row.receives == "count" and out is not None:
-            count = out.size
-            given = f"out has {count}"
+            source, size = "out", out.size
+            count = size
         else:
-            count, rest = divmod(send.size, n)
-            given = f"the input has {send.size}"
+            count, rest = divmod(size, n)
             if rest:
                 self.reject(
-                    row, f"{given} elements, which is not divisible by the {n} ranks of {self._group}; pad the input"
+                    row,
+                    f"{source} has {size} elements, which is not divisible by the {n} ranks of {self._group}; pad the "
+                    "input",
                 )
         arrays: tuple[tuple[str, Any, Direction], ...] = ("the input", send, "sends"), ("out", out, "receives")
         for name, array, side in arrays:
             if array is not None and array.size != (expected := row.elements(side, count, n)):
                 self.reject(
                     row,
-                    f"{name} has {array.size} elements, but must have {expected}: {given}, and {self._group} has {n} "
-                    f"rank{'s' * (n != 1)}",
+                    f"{name} has {array.size} elements, but must have {expected}: {source} has {size}, and "
+                    f"{self._group} has {n} rank{'s' * (n != 1)}",
                 )
         return count
 
-    def _counts(
-        self, row: Collective, send: Any, send_counts: Any, recv_counts: Any
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        if recv_counts is None:
+    def _counts(self, arguments: CallArguments) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        row = arguments.collective
+        if arguments.recv_counts is None:
             self.reject(
                 row,
                 f"recv_counts= is required; pass the number of elements to receive from each of the {self._size} ranks",
             )
-        return (
-            self.check_send_counts(row, send, send_counts),
-            self._integers(row, "recv_counts", recv_counts),
-        )
+        return self.check_send_counts(arguments), self._integers(row, "recv_counts", arguments.recv_counts)
 
     def _integers(self, row: Collective, name: str, counts: Any) -> tuple[int, ...]:
         given: npt.NDArray[Any] = np.asarray(counts.get() if hasattr(counts, "get") else counts)  # CuPy has get()
