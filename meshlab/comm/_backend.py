@@ -431,22 +431,7 @@ class BlockingBackend:
 def measure_blocking(
     call: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
 ) -> Timings:
-    """Time calls that block until they are done, on the host's clock.
-
-    Parameters
-    ----------
-    call, barrier : callable
-        The call to time, and a function that synchronises the ranks. The barrier runs before every batch.
-    mode : {"isolated", "pipelined"}
-        The timing mode. In isolated mode a batch should have a single call.
-    calls, batches : int
-        The number of calls per batch, and the number of batches.
-
-    Raises
-    ------
-    CommunicatorError
-        If the mode requires a GPU.
-    """
+    """Time calls that block, on the host's clock. The barrier runs before every batch."""
     if mode not in ("isolated", "pipelined"):
         raise CommunicatorError(f"mode {mode!r} requires a GPU; on a CPU choose isolated or pipelined")
     clock = time.perf_counter_ns

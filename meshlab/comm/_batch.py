@@ -12,7 +12,8 @@ from meshlab.comm._collectives import CollectiveMethods
 from meshlab.comm._validate import CallArguments
 
 if TYPE_CHECKING:
-    from meshlab.comm._communicator import Communicator, PreparedCall
+    from meshlab.comm._communicator import Communicator
+    from meshlab.comm._prepared_call import PreparedCall
 
 
 class Batch(CollectiveMethods):

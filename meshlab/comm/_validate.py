@@ -52,17 +52,7 @@ class CallArguments(NamedTuple):
 
 
 class CallValidator:
-    """Turns the arguments of a call into a checked `Call`.
-
-    Parameters
-    ----------
-    backend : Backend
-        The backend, which determines what is supported.
-    group : str
-        The name of the group.
-    world_rank : int
-        The global rank of the caller.
-    """
+    """Turns the arguments of a call into a checked `Call`. Errors name the `group` and the `world_rank`."""
 
     def __init__(self, backend: Backend, group: str, world_rank: int) -> None:
         can = with_compositions(backend.capabilities())
@@ -144,14 +134,7 @@ class CallValidator:
         return counts
 
     def check_batch(self, calls: Sequence[Call]) -> None:
-        """Check the calls of a batch against each other.
-
-        Raises
-        ------
-        CommunicatorError
-            If an output overlaps the buffer of another call.
-            If the messages that this rank sends to itself do not match those that it receives from itself.
-        """
+        """Raise if an output overlaps a buffer of another call, or the messages of this rank to itself do not match."""
         buffers = []
         for number, call in enumerate(calls):
             if call.in_place:  # the smaller array is part of the larger one
@@ -175,8 +158,8 @@ class CallValidator:
             furthest = max(furthest, (end, number))
             furthest_written = max(furthest_written, (end, number)) if is_written else furthest_written
         # Libraries match messages with the same tag between two ranks in order, also if both are the same rank.
-        own_sends = sorted((call for call in calls if call.dest == self._rank), key=_tag_of)
-        own_recvs = sorted((call for call in calls if call.source == self._rank), key=_tag_of)
+        own_sends = sorted((call for call in calls if call.dest == self._rank), key=operator.attrgetter("tag"))
+        own_recvs = sorted((call for call in calls if call.source == self._rank), key=operator.attrgetter("tag"))
         for sent, received in zip(own_sends, own_recvs, strict=False):
             if (sent.count, sent.dtype, sent.tag) != (received.count, received.dtype, received.tag):
                 tags = [f" with tag {call.tag}" if sent.tag != received.tag else "" for call in (sent, received)]
@@ -277,8 +260,8 @@ class CallValidator:
         # NCCL's in-place layout: the buffer with one block must be this rank's block of the buffer with n blocks.
         # all_gather: send == recv + rank * count. reduce_scatter: recv == send + rank * count. all_reduce: send ==
         # recv.
-        own = self._rank * count * send.dtype.itemsize
-        expected = own * (row.sends == "count x n") - own * (row.receives == "count x n")
+        start = self._rank * count * send.dtype.itemsize
+        expected = start * (row.sends == "count x n") - start * (row.receives == "count x n")
         offset = recv_start - send_start
         if offset != expected:
             self.reject(
@@ -332,14 +315,14 @@ class CallValidator:
         return self.check_send_counts(arguments), self._integers(row, "recv_counts", arguments.recv_counts)
 
     def _integers(self, row: Collective, name: str, counts: Any) -> tuple[int, ...]:
-        given: npt.NDArray[Any] = np.asarray(counts.get() if hasattr(counts, "get") else counts)  # CuPy has get()
-        if given.shape != (self._size,) or given.dtype.kind not in "iu" or (given < 0).any():
+        numbers: npt.NDArray[Any] = np.asarray(counts.get() if hasattr(counts, "get") else counts)  # CuPy has get()
+        if numbers.shape != (self._size,) or numbers.dtype.kind not in "iu" or (numbers < 0).any():
             self.reject(
                 row,
                 f"{name} must be {self._size} non-negative integer{'s' * (self._size != 1)}, one per rank of "
                 f"{self._group}, not {counts!r}",
             )
-        return tuple(given.tolist())
+        return tuple(numbers.tolist())
 
     def _sum_of_counts(self, row: Collective, name: str, counts: tuple[int, ...], array_name: str, array: Any) -> None:
         if sum(counts) != array.size:
@@ -357,12 +340,12 @@ class CallValidator:
             op = "sum"
         if isinstance(op, str) and op in self._plain_ops:
             return op, None
-        known = find_op(op)
-        if known.name not in self._can.ops:
+        op = find_op(op)
+        if op.name not in self._can.ops:
             self.reject(
-                row, f"{self._can.backend} does not support op={known.name!r}; choose one of {', '.join(self._can.ops)}"
+                row, f"{self._can.backend} does not support op={op.name!r}; choose one of {', '.join(self._can.ops)}"
             )
-        return known.name, scalar_in(known, dtype)
+        return op.name, scalar_in(op, dtype)
 
     def _peers(self, row: Collective, dest: int | None, source: int | None) -> tuple[int | None, int | None]:
         peers: list[int | None] = []
@@ -407,10 +390,6 @@ class CallValidator:
         return number
 
 
-def _tag_of(call: Call) -> int:
-    return call.tag
-
-
 def _byte_range(array: Any) -> tuple[int, int]:
     start = pointer(array)
     return start, start + int(array.nbytes)
@@ -422,27 +401,14 @@ def pointer(array: Any) -> int:
 
 
 def check_config(config: CallConfig) -> None:
-    """Raise unless a configuration of calls is possible.
-
-    Raises
-    ------
-    CommunicatorError
-        If the protocol or the CTA policy is unknown.
-        If a number of CTAs is not positive, or the minimum is larger than the maximum.
-
-    Examples
-    --------
-    >>> check_config(CallConfig(protocol="fast"))
-    Traceback (most recent call last):
-    meshlab.errors.CommunicatorError: unknown protocol 'fast'; choose one of ll, ll128, simple
-    """
-    for what, name, known in (
+    """Raise a `CommunicatorError` unless a configuration of calls is possible."""
+    for what, name, choices in (
         ("protocol", config.protocol, PROTOCOLS),
         ("cta_policy", config.cta_policy, CTA_POLICIES),
     ):
-        if name is not None and name not in known:
+        if name is not None and name not in choices:
             raise CommunicatorError(
-                f"unknown {what} {name!r}{did_you_mean(name, known)}; choose one of {', '.join(known)}"
+                f"unknown {what} {name!r}{did_you_mean(name, choices)}; choose one of {', '.join(choices)}"
             )
     if config.algorithm is not None and not (isinstance(config.algorithm, str) and config.algorithm.strip()):
         raise CommunicatorError(
