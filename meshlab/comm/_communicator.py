@@ -407,7 +407,7 @@ class Communicator(CollectiveMethods):
         row = find_collective(collective)
         arguments = CallArguments(row, send, out, dtype, op, root, dest, source, tag, send_counts, recv_counts)
         call = self._validator.check(arguments)
-        self._check_own_messages(call)
+        self._check_self_messages(call)
         return PreparedCall(self, (call,), prepare_call(self.backend, call))
 
     def configured(
@@ -582,7 +582,7 @@ class Communicator(CollectiveMethods):
             counts = self._validator.check_send_counts(arguments)
             arguments = arguments._replace(recv_counts=self._share("all_to_all", counts))
         call = self._validator.check(arguments, makes_output=True)
-        self._check_own_messages(call)
+        self._check_self_messages(call)
         prepared = PreparedCall(self, (call,), prepare_call(self.backend, call))
         prepared()
         if key is not None and call.scalar is None:
@@ -626,7 +626,7 @@ class Communicator(CollectiveMethods):
         self._validator.check_batch(calls)
         return PreparedCall(self, calls, prepare_batch(self.backend, calls))
 
-    def _check_own_messages(self, call: Call) -> None:
+    def _check_self_messages(self, call: Call) -> None:
         # A message from a rank to itself needs its counterpart in the same batch. Without it, the call would block
         # forever.
         if call.dest == self.rank or call.source == self.rank:

@@ -31,40 +31,17 @@ Value = Callable[[int, Index], Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """A collective call with the inputs of all members of the group. The output of one member is checked.
-
-    Parameters
-    ----------
-    value : callable
-        ``value(member, index)`` returns the input of a member at the positions `index`.
-    n : int
-        The size of the group.
-    member : int
-        The rank of the group whose output is computed.
-    count : int
-        The count of the call, in elements.
-    dtype : numpy.dtype
-        The element type.
-    op : ReduceOp, optional
-        The reduce operation. All ranks must use the same scalar.
-    root : int, default 0
-        The root, as a rank of the group.
-    source : int, default 0
-        The rank of the group from which `member` receives.
-    counts : numpy.ndarray, optional
-        Array of shape (n, n): ``counts[i, j]`` is the number of elements that member i sends to member j. Only for
-        ``all_to_all_v``.
-    """
+    """A collective call with the inputs of all members of the group. The output of one member is checked."""
 
     value: Value
-    n: int
-    member: int
-    count: int
+    n: int  # the size of the group
+    member: int  # the rank of the group whose output is computed
+    count: int  # of the call, in elements
     dtype: np.dtype[Any]
-    op: ReduceOp | None = None
+    op: ReduceOp | None = None  # with the same scalar on all ranks
     root: int = 0
-    source: int = 0
-    counts: npt.NDArray[np.int64] | None = None
+    source: int = 0  # the rank of the group from which `member` receives
+    counts: npt.NDArray[np.int64] | None = None  # for all_to_all_v: (n, n), from member i (rows) to member j
 
 
 class Expected(NamedTuple):

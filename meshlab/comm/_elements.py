@@ -16,7 +16,7 @@ each input by 1/n before it adds, `threads` and `mpi` divide the sum, and the la
 The minimum and the maximum ignore NaN, like ``numpy.fmin`` and ``numpy.fmax``: the result is NaN only if the inputs of
 all ranks are. This is the rule of NCCL, which uses ``fminf``, ``fmaxf``, ``__hmin`` and ``__hmax``
 (src/device/reduce_kernel.h; measured with NCCL 2.32.3 on an H200, for float16, bfloat16, float32 and float64). The
-result of MPI_MIN and MPI_MAX in MPICH depends on the rank that has the NaN, so `mpi` uses operations of its own for
+result of MPI_MIN and MPI_MAX in MPICH depends on the rank that has the NaN, so `mpi` uses user-defined operations for
 floating point. They take longer than the library's: 9.4 instead of 3.9 µs for 8 bytes, and 390 to 630 instead of 330 µs
 for 1 MiB (two ranks, MPICH 5.0.2). Benchmarks measure the library, so `PreparedCall.measure` times MPI_MIN and MPI_MAX:
 the inputs of benchmarks contain no NaN, and without NaN the results are the same.

@@ -158,9 +158,9 @@ class CallValidator:
             furthest = max(furthest, (end, number))
             furthest_written = max(furthest_written, (end, number)) if is_written else furthest_written
         # Libraries match messages with the same tag between two ranks in order, also if both are the same rank.
-        own_sends = sorted((call for call in calls if call.dest == self._rank), key=operator.attrgetter("tag"))
-        own_recvs = sorted((call for call in calls if call.source == self._rank), key=operator.attrgetter("tag"))
-        for sent, received in zip(own_sends, own_recvs, strict=False):
+        self_sends = sorted((call for call in calls if call.dest == self._rank), key=operator.attrgetter("tag"))
+        self_recvs = sorted((call for call in calls if call.source == self._rank), key=operator.attrgetter("tag"))
+        for sent, received in zip(self_sends, self_recvs, strict=False):
             if (sent.count, sent.dtype, sent.tag) != (received.count, received.dtype, received.tag):
                 tags = [f" with tag {call.tag}" if sent.tag != received.tag else "" for call in (sent, received)]
                 self.reject(
@@ -168,10 +168,10 @@ class CallValidator:
                     f"this rank sends {sent.count} elements of {sent.dtype}{tags[0]} to itself, but receives "
                     f"{received.count} of {received.dtype}{tags[1]}; use the same count, dtype and tag",
                 )
-        if len(own_sends) != len(own_recvs):
+        if len(self_sends) != len(self_recvs):
             self.reject(
-                (own_sends or own_recvs)[-1].collective,
-                f"this rank sends {len(own_sends)} message(s) to itself, but posts {len(own_recvs)} receive(s) from "
+                (self_sends or self_recvs)[-1].collective,
+                f"this rank sends {len(self_sends)} message(s) to itself, but posts {len(self_recvs)} receive(s) from "
                 "itself, which would deadlock; put each send and its receive in one batch",
             )
 

@@ -171,7 +171,7 @@ class GlooBackend(BlockingBackend):
         befores = [call.before for call in bound if call.before is not None]
         afters = [call.after for call in bound if call.after is not None]
         receives = [call.receive for call in bound if call.receive is not None]
-        copies = _own_copies(calls, self.rank) if any(call.collective.peers for call in calls) else []
+        copies = _local_copies(calls, self.rank) if any(call.collective.peers for call in calls) else []
         if len(bound) == 1 and len(starts) == 1 and starts[0][1]:
             return self._single(bound[0], calls)
 
@@ -324,7 +324,7 @@ class _Messages:
 
     def __init__(self, group: Any) -> None:
         self._group = group
-        self._kept: dict[int, list[tuple[tuple[int, ...], Array]]] = {}
+        self._queues: dict[int, list[tuple[tuple[int, ...], Array]]] = {}
 
     def sends(self, call: Call) -> tuple[Callable[[], Any], ...]:
         """Return functions that start to send a header and the data."""
@@ -338,10 +338,10 @@ class _Messages:
     def receive(self, call: Call, data: Any) -> CommunicatorError | None:
         """Receive a message into the tensor `data` of a call. Return an error if the message does not match."""
         source, expected = call.source or 0, (call.count, _DTYPE_NUMBERS[call.dtype])  # type: ignore[index]
-        early = self._kept.setdefault(source, [])
-        for number, (header, payload) in enumerate(early):
+        queue = self._queues.setdefault(source, [])
+        for number, (header, payload) in enumerate(queue):
             if header[0] == call.tag:
-                del early[number]
+                del queue[number]
                 if header[1:] != expected:
                     return _mismatch(call, header)
                 target = flat_elements(call.recv, call.dtype)
@@ -361,7 +361,7 @@ class _Messages:
                 self._group.recv([_tensor(payload, payload.dtype)], source, _PAYLOADS).wait()
             if is_wanted:
                 return _mismatch(call, header)
-            early.append((header, payload))
+            queue.append((header, payload))
 
 
 def _mismatch(call: Call, header: tuple[int, ...]) -> CommunicatorError:
@@ -501,7 +501,7 @@ def _bind_message(call: Call, backend: GlooBackend, *, is_timed: bool) -> _Bound
     return _Bound(tuple(starts), has_timeout=False)
 
 
-def _own_copies(calls: Sequence[Call], rank: int) -> list[tuple[Array, Array]]:
+def _local_copies(calls: Sequence[Call], rank: int) -> list[tuple[Array, Array]]:
     """Return output and input of each message that the rank sends to itself. The caller has checked that they match."""
     sends = sorted((call for call in calls if call.dest == rank), key=attrgetter("tag"))
     recvs = sorted((call for call in calls if call.source == rank), key=attrgetter("tag"))

@@ -63,7 +63,7 @@ def _serve_store(address: str) -> tuple[Any, int]:
     return store, port
 
 
-def _own_address() -> str:
+def _reachable_address() -> str:
     """Return the IPv4 address of the interface in GLOO_SOCKET_IFNAME, or else of the route to other networks."""
     import psutil
 
@@ -94,7 +94,7 @@ def shared_store(beside: Backend) -> tuple[Any, bool]:
     is_local = len(set(gather([_host_number()]).ravel().tolist())) == 1
     address, port, store = 0, 0, None
     if beside.rank == 0:
-        text = "127.0.0.1" if is_local else _own_address()
+        text = "127.0.0.1" if is_local else _reachable_address()
         store, port = _serve_store(text)
         address = int(ipaddress.IPv4Address(text))
     first = gather([address, port])[0]

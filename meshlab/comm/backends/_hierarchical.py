@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 Scope = Literal["inner", "outer"]
 
-_EVEN_ONLY = ("reduce_scatter", "all_gather")  # every rank has a chunk of its own, so every rank must own one across
+_EVEN_ONLY = ("reduce_scatter", "all_gather")  # every rank has its chunk, so every rank must own one across nodes
 
 _STAGED = ("all_reduce", "reduce", "broadcast", "barrier", *_EVEN_ONLY)
 

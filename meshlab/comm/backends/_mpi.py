@@ -180,7 +180,7 @@ class MpiBinder:
         def work() -> None:
             for before in befores:
                 before()
-            arriving = [receive for receive in untagged if not (messages.kept and receive.take_kept())]
+            arriving = [receive for receive in untagged if not (messages.queues and receive.take_queued())]
             requests = [comm.Irecv(*receive.arguments) for receive in arriving]
             requests += [start() for start in starts]
             if tagged:
@@ -219,7 +219,7 @@ class MpiBinder:
                 code=code,
             ) from error
 
-    def has_own_op(self, call: Call) -> bool:
+    def has_user_op(self, call: Call) -> bool:
         """Return True if the call reduces with an operation that replaces one of the library."""
         key = call.op, call.dtype
         return call.op is not None and self._ops[key] is not self._library_ops[key]  # type: ignore[index]
@@ -478,7 +478,7 @@ class _MpiCalls:
         self._backend = backend
         self._calls = calls
         self._work = self._timed_work = bind()
-        if any(backend.binder.has_own_op(call) for call in calls):
+        if any(backend.binder.has_user_op(call) for call in calls):
             self._timed_work = bind(is_timed=True)
         self._error = backend.mpi_error
 

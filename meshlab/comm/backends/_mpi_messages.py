@@ -34,7 +34,7 @@ class MpiMessages:
         self.mpi = mpi
         self.comm = comm
         self.separate = comm.Dup()
-        self.kept: dict[tuple[int, int], deque[tuple[Any, Array]]] = {}  # by source and tag: dtype and data
+        self.queues: dict[tuple[int, int], deque[tuple[Any, Array]]] = {}  # by source and tag: dtype and data
 
     @staticmethod
     def largest_tag(mpi: Any) -> int:
@@ -56,7 +56,7 @@ class MpiMessages:
 
     def receive_tagged(self, receives: Sequence[Receive]) -> None:
         """Wait until all messages have arrived. Wrong ones are found by `Receive.check`."""
-        pending = [receive for receive in receives if not receive.take_kept()]
+        pending = [receive for receive in receives if not receive.take_queued()]
         sources = {receive.call.source for receive in pending}
         polls = 0
         while pending:
@@ -82,9 +82,9 @@ class MpiMessages:
             return
         data = np.empty(n_bytes, np.uint8)
         message.Recv([data, self.mpi.BYTE])
-        self.kept.setdefault((source or 0, tag), deque()).append((dtype, data))
+        self.queues.setdefault((source or 0, tag), deque()).append((dtype, data))
         if receive is not None:
-            receive.take_kept()
+            receive.take_queued()
             pending.remove(receive)
 
 
@@ -101,10 +101,10 @@ class Receive:
 
     def waiting(self, receive: Callable[[], object], instead: Callable[[], object]) -> Callable[[], None]:
         """Return a callable that receives a message without a tag, or calls `instead` if one has been kept."""
-        early, check = self.messages.kept, self.check_status
+        queues, check = self.messages.queues, self.check_status
 
         def run() -> None:
-            if early and (self.call.source, 0) in early:
+            if queues and (self.call.source, 0) in queues:
                 instead()
                 return
             receive()
@@ -121,15 +121,15 @@ class Receive:
         """Return True if a message has the expected count and dtype."""
         return bool(dtype == self.call.dtype and n_bytes == self.call.count * dtype.itemsize)
 
-    def take_kept(self) -> bool:
+    def take_queued(self) -> bool:
         """Take the oldest message that has been kept for this receive. Return False if there is none."""
         key = self.call.source or 0, self.call.tag
-        queue = self.messages.kept.get(key)
+        queue = self.messages.queues.get(key)
         if queue is None:
             return False
         dtype, data = queue.popleft()
         if not queue:
-            del self.messages.kept[key]
+            del self.messages.queues[key]
         if self.fits(dtype, data.size):
             self.call.recv.reshape(-1).view(np.uint8)[...] = data
         else:

@@ -386,8 +386,8 @@ class NcclBackend:
         groups = self._share(np.array([-1 if color is None else color, key], np.int64))
         members = [int(rank) for rank in np.lexsort((groups[:, 1], groups[:, 0])) if groups[rank, 0] == color]
         is_first = bool(members) and members[0] == self.rank
-        own_id = unique_id() if is_first else bytes(len(bytes(nccl.UniqueId())))
-        ids = self._share(np.frombuffer(own_id, np.uint8))
+        new_id = unique_id() if is_first else bytes(len(bytes(nccl.UniqueId())))
+        ids = self._share(np.frombuffer(new_id, np.uint8))
         if color is None:
             return None
         try:

@@ -326,7 +326,7 @@ def _library_variable(name: str) -> str | None:
 
 
 def _debug_log() -> str:
-    """Return the log of NCCL in this process, or an empty string if it is not in a file of its own."""
+    """Return the log of NCCL in this process, or an empty string if it is not in a separate file."""
     pattern = _library_variable("NCCL_DEBUG_FILE") or ""
     if "%p" not in pattern:
         return ""

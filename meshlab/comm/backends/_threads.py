@@ -129,7 +129,7 @@ class _PendingMessage(_PendingOp):
         super().__init__()
         self.rank, self.peer, self.call, self.sends = rank, peer, call, sends
         self.endpoints = (rank, peer) if sends else (peer, rank)
-        self.kept: Array | None = None  # the data of a send that has returned before it was received
+        self.copy: Array | None = None  # the data of a send that has returned before it was received
 
     def __str__(self) -> str:
         action = f"sends to rank {self.peer}" if self.sends else f"receives from rank {self.peer}"
@@ -139,7 +139,7 @@ class _PendingMessage(_PendingOp):
     def keep(self) -> None:
         """Copy the data of a send, and let its rank continue."""
         if not self.is_done:
-            self.kept = flat_elements(self.call.send, self.call.dtype).copy()
+            self.copy = flat_elements(self.call.send, self.call.dtype).copy()
             self.finish()
 
 
@@ -289,7 +289,7 @@ class ThreadWorld:
                 side.finish(f"ranks disagree: {sent}, but {received}; pass the same count and dtype on both")
         else:
             target = flat_elements(received.call.recv, received.call.dtype)
-            target[...] = flat_elements(sent.call.send, sent.call.dtype) if sent.kept is None else sent.kept
+            target[...] = flat_elements(sent.call.send, sent.call.dtype) if sent.copy is None else sent.copy
             for side in (sent, received):
                 side.finish()
         self._changed.notify_all()
