@@ -120,7 +120,7 @@ ONLY_IN = {
     "cupy": {"meshlab/comm/backends/_nccl.py", "meshlab/comm/backends/_nccl_binding.py"},
     "cuda": {"meshlab/comm/backends/_cuda_parts.py"},
     "nccl": {"meshlab/comm/backends/_nccl.py", "meshlab/comm/backends/_nccl_binding.py"},
-    "torch": {"meshlab/comm/backends/_gloo.py"},
+    "torch": {"meshlab/comm/backends/_gloo_world.py"},
     "pynvml": {"meshlab/topology/readers/_nvml.py"},
     "yaml": {"meshlab/topology/readers/_slurm.py", "meshlab/base/_documents.py"},
     "ipyparallel": {"meshlab/engines/_processes.py"},

@@ -14,10 +14,10 @@ from ._batch import Batch as Batch
 from ._catalog import CATALOG as CATALOG
 from ._catalog import Collective as Collective
 from ._communicator import Communicator as Communicator
-from ._communicator import PreparedCall as PreparedCall
 from ._elements import DTYPES as DTYPES
 from ._elements import OPS as OPS
 from ._elements import ReduceOp as ReduceOp
 from ._elements import pre_mul_sum as pre_mul_sum
+from ._prepared_call import PreparedCall as PreparedCall
 from ._streams import Event as Event
 from .backends._hierarchical import Hierarchical as Hierarchical

@@ -53,17 +53,10 @@ WINDOW = Call(
 
 
 def signature(calls: Sequence[Call]) -> str:
-    """Return the properties that all ranks must agree on, as a string: collective, count, dtype, op and root.
+    """Return the properties that all ranks must agree on, such as "all_reduce count=8 dtype=float32 op=sum".
 
-    Messages involve only two ranks and are not included. The scalar of ``pre_mul_sum`` may differ between ranks. An
+    Messages are left out, because they involve two ranks. The scalar of ``pre_mul_sum`` may differ between ranks. An
     empty sequence means a split.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from meshlab.comm._catalog import CATALOG
-    >>> signature([Call(CATALOG["all_reduce"], None, None, 8, np.dtype("float32"), "sum", None, False)])
-    'all_reduce count=8 dtype=float32 op=sum'
     """
     if not calls:
         return "split"
@@ -103,6 +96,16 @@ class MismatchError(CommunicatorError):
 def mismatch_error(rank: int, signature: str, other: int, other_signature: str) -> MismatchError:
     """Return the error for two ranks of a group that issue different calls."""
     return _mismatch({rank: signature, other: other_signature}, "")
+
+
+def message_mismatch(call: Call, message: str) -> CommunicatorError:
+    """Return the error for a receive whose message, such as "3 elements of int8", has another count or dtype."""
+    tag = f" with tag {call.tag}" if call.tag else ""
+    return CommunicatorError(
+        f"ranks disagree: rank {call.source} of the group sends {message}{tag}, but this rank receives {call.count} of "
+        f"{call.dtype}; pass the same count and dtype on both",
+        collective=call.collective.name,
+    )
 
 
 def _mismatch(calls: Mapping[int, str], group: str) -> MismatchError:
@@ -145,21 +148,7 @@ def _named_checksum(text: str) -> int:
 
 
 class Agreement:
-    """Decides which calls of a communicator are compared between its ranks.
-
-    Parameters
-    ----------
-    comparer : Comparer
-        Compares one call.
-    checks : {"first", "all"}
-        The choice of the user.
-    blocks : bool
-        True if calls block. The ranks then wait for each other anyway.
-    group : str, default ""
-        The name of the group, for errors.
-    ranks : sequence of int, default ()
-        Its global ranks, for errors. By default errors have the ranks of the group.
-    """
+    """Decides which calls of a communicator are compared between its ranks. Errors name `group` and global `ranks`."""
 
     def __init__(
         self, comparer: Comparer, checks: Checks, blocks: bool, group: str = "", ranks: Sequence[int] = ()

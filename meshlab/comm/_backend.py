@@ -342,34 +342,16 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rendezvous:
-    """How a rank finds the others when it opens the world of a backend.
+    """How a rank finds the others when it opens the world of a backend."""
 
-    Parameters
-    ----------
-    size, rank : int, default -1
-        The number of ranks, and this rank. -1 if the library determines them.
-    device : int, default -1
-        CUDA device index of this rank.
-    unique_id : bytes, default b""
-        What `ProcessModule.unique_id` returned on one rank.
-    store_file : str, optional
-        A file that does not exist yet, through which the ranks of one host find each other.
-    beside : Backend, optional
-        The world of another backend that the same ranks have opened.
-    should_abort : callable, optional
-        Polled while the rank waits. If it returns True, the wait ends with an error.
-    while_waiting : callable, optional
-        Called now and then while the rank waits. An exception that it raises ends the wait.
-    """
-
-    size: int = -1
+    size: int = -1  # -1 if the library determines it, and so for the rank
     rank: int = -1
-    device: int = -1
-    unique_id: bytes = b""
-    store_file: str | None = None
-    beside: Backend | None = None
-    should_abort: Callable[[], bool] | None = None
-    while_waiting: Callable[[], object] | None = None
+    device: int = -1  # CUDA device index of this rank
+    unique_id: bytes = b""  # from `ProcessModule.unique_id` on one rank
+    store_file: str | None = None  # does not exist yet; through it the ranks of one host find each other
+    beside: Backend | None = None  # the world of another backend that the same ranks have opened
+    should_abort: Callable[[], bool] | None = None  # polled while the rank waits; True ends the wait with an error
+    while_waiting: Callable[[], object] | None = None  # called repeatedly while the rank waits; may raise to end it
 
 
 class ProcessModule(Protocol):
@@ -431,22 +413,7 @@ class BlockingBackend:
 def measure_blocking(
     call: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
 ) -> Timings:
-    """Time calls that block until they are done, on the host's clock.
-
-    Parameters
-    ----------
-    call, barrier : callable
-        The call to time, and a function that synchronises the ranks. The barrier runs before every batch.
-    mode : {"isolated", "pipelined"}
-        The timing mode. In isolated mode a batch should have a single call.
-    calls, batches : int
-        The number of calls per batch, and the number of batches.
-
-    Raises
-    ------
-    CommunicatorError
-        If the mode requires a GPU.
-    """
+    """Time calls that block, on the host's clock. The barrier runs before every batch."""
     if mode not in ("isolated", "pipelined"):
         raise CommunicatorError(f"mode {mode!r} requires a GPU; on a CPU choose isolated or pipelined")
     clock = time.perf_counter_ns

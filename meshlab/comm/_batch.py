@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +9,11 @@ from meshlab.base._errors import CommunicatorError
 from meshlab.comm._backend import Call
 from meshlab.comm._catalog import Collective
 from meshlab.comm._collectives import CollectiveMethods
-from meshlab.comm._elements import ReduceOp
+from meshlab.comm._validate import CallArguments
 
 if TYPE_CHECKING:
-    from meshlab.comm._communicator import Communicator, PreparedCall
+    from meshlab.comm._communicator import Communicator
+    from meshlab.comm._prepared_call import PreparedCall
 
 
 class Batch(CollectiveMethods):
@@ -45,36 +45,13 @@ class Batch(CollectiveMethods):
         self._calls: list[Call] = []
         self._is_done = False
 
-    def _call(
-        self,
-        row: Collective,
-        send: Any,
-        out: Any,
-        dtype: Any = None,
-        op: str | ReduceOp | None = None,
-        root: int | None = None,
-        dest: int | None = None,
-        source: int | None = None,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        tag: int = 0,
-    ) -> Any:
+    def _call(self, collective: Collective, send: Any = None, out: Any = None, *options: Any) -> Any:
         if self._is_done:
-            raise CommunicatorError("this batch has already run; start a new one with batch()", collective=row.name)
-        call = self._communicator._validator.check(
-            row,
-            send,
-            out,
-            op=op,
-            root=root,
-            dest=dest,
-            source=source,
-            send_counts=send_counts,
-            recv_counts=recv_counts,
-            tag=tag,
-            dtype=dtype,
-            makes_output=True,
-        )
+            raise CommunicatorError(
+                "this batch has already run; start a new one with batch()", collective=collective.name
+            )
+        arguments = CallArguments(collective, send, out, *options)
+        call = self._communicator._validator.check(arguments, makes_output=True)
         self._calls.append(call)
         return call.recv
 

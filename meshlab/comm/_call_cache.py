@@ -14,11 +14,11 @@ from meshlab.comm._validate import pointer
 _MOST_CALLS = 256
 
 
-KnownCall = Callable[[Any, Any, Callable[[], object] | None], Any]
+CheckedCall = Callable[[Any, Any, Callable[[], object] | None], Any]
 """A call that has been checked. Called with input, output and the hook `on_enter`, it returns this rank's output."""
 
 
-def known_call(
+def checked_call(
     call: Call,
     run: Callable[[Any, Any], object],
     new_output: Callable[[], Any] | None,
@@ -26,24 +26,8 @@ def known_call(
     enter: Callable[[int, int], object] | None,
     leave: Callable[[int], object],
     compare: Callable[[], object] | None,
-) -> KnownCall:
-    """Return a function that repeats a call on different arrays, without checks.
-
-    Parameters
-    ----------
-    call : Call
-        The checked call.
-    run : callable
-        The backend's function of input and output.
-    new_output : callable or None
-        Creates the output. None if the caller passes it, or this rank has none.
-    codes : tuple of int
-        The code and the checksum of the call, for the monitor.
-    enter, leave : callable or None
-        Methods of the monitor, to run before and after the call.
-    compare : callable or None
-        Compares the call with those of other ranks.
-    """
+) -> CheckedCall:
+    """Return a function that repeats a checked call on different arrays, between `enter` and `leave` of the monitor."""
     code, checksum = codes
     has_send, has_recv, is_collective = call.send is not None, call.recv is not None, not call.collective.peers
 
@@ -67,35 +51,20 @@ def known_call(
 
 
 class CallCache:
-    """Checked calls by all properties of their arguments that the checks depend on.
+    """Checked calls by all properties of their arguments that the checks depend on."""
 
-    Everything is read from the arrays at every call: shape, dtype, layout, device, and how input and output overlap.
-    The cache holds neither arrays nor addresses, so it is correct for arrays that were resized or replaced, or whose
-    memory is used again, and keeps no memory alive.
-
-    Parameters
-    ----------
-    backend : Backend
-        The backend of the communicator.
-    """
+    # Everything is read from the arrays at every call: shape, dtype, layout, device, and how input and output overlap.
+    # The cache holds neither arrays nor addresses, so it is correct for arrays that were resized or replaced, or whose
+    # memory is used again, and keeps no memory alive.
 
     def __init__(self, backend: Backend) -> None:
-        self._calls: dict[tuple[Any, ...], KnownCall] = {}
+        self._calls: dict[tuple[Any, ...], CheckedCall] = {}
         self._array_type = backend.xp.ndarray
         self._device = backend.device
 
     def find(
-        self,
-        row: Collective,
-        send: Any,
-        out: Any,
-        dtype: Any,
-        op: Any,
-        root: Any,
-        dest: Any,
-        source: Any,
-        tag: Any,
-    ) -> tuple[tuple[Any, ...] | None, KnownCall | None]:
+        self, collective: Collective, send: Any, out: Any, options: tuple[Any, ...]
+    ) -> tuple[tuple[Any, ...] | None, CheckedCall | None]:
         """Return the key of a call and the known call. The key is None if the call always has to be checked."""
         send_shape = out_shape = element = overlap = None
         kind, device = self._array_type, self._device
@@ -127,24 +96,21 @@ class CallCache:
                 # Two arrays that are not views have separate memory. Reading addresses in numpy takes longer.
                 if send.base is not None or out.base is not None or device is not None:
                     overlap = self._overlap(send, out)
-        key: tuple[Any, ...]
-        if root is None and dest is None and source is None:
-            key = row.name, send_shape, out_shape, element, overlap, dtype, op
-        else:
-            for rank in (root, dest, source, tag):
-                if rank is not None and type(rank) is not int:  # 1.0 equals 1, but is not a rank
+        if len(options) > 2:  # after dtype and op: ranks, a tag, and counts, which always have to be checked
+            for number in options[2:]:
+                if number is not None and type(number) is not int:  # 1.0 equals 1, but is not a rank
                     return None, None
-            key = row.name, send_shape, out_shape, element, overlap, dtype, op, root, dest, source, tag
+        key = collective, send_shape, out_shape, element, overlap, options
         try:
             return key, self._calls.get(key)
         except TypeError:  # an argument is not hashable, and so invalid
             return None, None
 
-    def add(self, key: tuple[Any, ...], known: KnownCall) -> None:
+    def add(self, key: tuple[Any, ...], call: CheckedCall) -> None:
         """Remember a call."""
         if len(self._calls) >= _MOST_CALLS:
             del self._calls[next(iter(self._calls))]
-        self._calls[key] = known
+        self._calls[key] = call
 
     def __len__(self) -> int:
         return len(self._calls)

@@ -44,13 +44,7 @@ NATIVE = tuple(name for name, row in CATALOG.items() if not row.is_composed)
 
 
 def find_collective(name: str) -> Collective:
-    """Return the collective with a name.
-
-    Raises
-    ------
-    CommunicatorError
-        If the name is unknown. The message lists the known ones.
-    """
+    """Return the collective with a name. Raise a `CommunicatorError` that lists the names if it is unknown."""
     try:
         return CATALOG[name]
     except (KeyError, TypeError):

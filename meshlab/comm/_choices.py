@@ -15,27 +15,7 @@ from meshlab.comm._validate import check_config
 
 
 class SizeChoices:
-    """Finds the configuration of a call.
-
-    Parameters
-    ----------
-    choices : sequence of CallChoice
-        The choices, in any order.
-
-    Raises
-    ------
-    CommunicatorError
-        If a choice is invalid, or two of them are for the same collective and size.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from meshlab.comm._catalog import CATALOG
-    >>> ring, tree = CallConfig(algorithm="ring"), CallConfig(algorithm="tree")
-    >>> found = SizeChoices([CallChoice("all_gather", None, ring), CallChoice("all_gather", 64, tree)])
-    >>> [found.find(CATALOG["all_gather"], np.zeros(n), None, 2).algorithm for n in (4, 5)]
-    ['tree', 'ring']
-    """
+    """Finds the configuration of a call among choices in any order, two of which must not be for the same calls."""
 
     def __init__(self, choices: Sequence[CallChoice]) -> None:
         ordered: dict[str, dict[float, CallChoice]] = {}
@@ -49,8 +29,8 @@ class SizeChoices:
             of_collective[limit] = choice
         self.has_windows = any(choice.buffers == "symmetric" for choice in choices)
         self._by_collective = {
-            name: (sorted(found), [self._config(found[limit]) for limit in sorted(found)])
-            for name, found in ordered.items()
+            name: (sorted(by_limit), [self._config(by_limit[limit]) for limit in sorted(by_limit)])
+            for name, by_limit in ordered.items()
         }
         self.configs = {config for _, configs in self._by_collective.values() for config in configs}
 
@@ -63,11 +43,10 @@ class SizeChoices:
 
     def find(self, row: Collective, send: Any, out: Any, n_ranks: int) -> CallConfig | None:
         """Return the configuration of a call, or None without a choice for it."""
-        known = self._by_collective.get(row.name)
-        n_bytes = None if known is None else message_bytes(row, send, out, n_ranks)
-        if known is None or n_bytes is None:
+        limits, configs = self._by_collective.get(row.name, ((), ()))
+        n_bytes = message_bytes(row, send, out, n_ranks) if limits else None
+        if n_bytes is None:
             return None
-        limits, configs = known
         place = bisect_left(limits, n_bytes)
         return configs[place] if place < len(configs) else None
 
@@ -76,13 +55,6 @@ def message_bytes(row: Collective, send: Any, out: Any, n_ranks: int) -> int | N
     """Return the message size of a call in bytes, as in ``size_bytes``. None if it depends on the rank.
 
     All ranks of a collective compute the same size, whether they have its input, its output or both.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from meshlab.comm._catalog import CATALOG
-    >>> message_bytes(CATALOG["all_gather"], np.zeros(2), None, 4), message_bytes(CATALOG["send"], np.zeros(2), None, 4)
-    (64, None)
     """
     if not row.is_configurable:
         return None

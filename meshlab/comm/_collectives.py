@@ -35,21 +35,9 @@ class CollectiveMethods(ABC):
     """
 
     @abstractmethod
-    def _call(
-        self,
-        row: Collective,
-        send: Any,
-        out: Any,
-        dtype: Any = None,
-        op: str | ReduceOp | None = None,
-        root: int | None = None,
-        dest: int | None = None,
-        source: int | None = None,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        tag: int = 0,
-    ) -> Any:
-        """Run or record the call and return this rank's output."""
+    def _call(self, collective: Collective, send: Any = None, out: Any = None, *options: Any) -> Any:
+        """Run or record a call and return this rank's output. `options` are further `CallArguments`, in their order."""
+        # Positional options are in a tuple already. A value or keywords would add a fifth to the cost of a small call.
 
     def all_reduce(self, send: Any, out: Any = None, *, op: str | ReduceOp = "sum", dtype: Any = None) -> Any:
         """Reduce over all ranks. Every rank receives the result.
@@ -164,7 +152,7 @@ class CollectiveMethods(ABC):
         array
             `out`. A new array has one dimension.
         """
-        return self._call(_ALL_TO_ALL_V, send, out, send_counts=send_counts, recv_counts=recv_counts, dtype=dtype)
+        return self._call(_ALL_TO_ALL_V, send, out, dtype, None, None, None, None, 0, send_counts, recv_counts)
 
     def broadcast(self, send: Any, out: Any = None, *, root: int = 0, dtype: Any = None) -> Any:
         """Copy the root's input to every rank.
@@ -278,7 +266,7 @@ class CollectiveMethods(ABC):
         dtype : str, optional
             The element type. By default that of `send`.
         """
-        self._call(_SEND, send, None, dest=dest, dtype=dtype, tag=tag)
+        self._call(_SEND, send, None, dtype, None, None, dest, None, tag)
 
     def recv(self, out: Any, source: int, *, tag: int = 0, dtype: Any = None) -> Any:
         """Receive the input of one rank, which must send it.
@@ -299,7 +287,7 @@ class CollectiveMethods(ABC):
         array
             `out`.
         """
-        return self._call(_RECV, None, out, source=source, dtype=dtype, tag=tag)
+        return self._call(_RECV, None, out, dtype, None, None, None, source, tag)
 
     def send_recv(self, send: Any, out: Any = None, *, dest: int, source: int, tag: int = 0, dtype: Any = None) -> Any:
         """Send the input to one rank and receive the input of another rank simultaneously.
@@ -322,8 +310,8 @@ class CollectiveMethods(ABC):
         array
             `out`, with the shape of `send`.
         """
-        return self._call(_SEND_RECV, send, out, dest=dest, source=source, dtype=dtype, tag=tag)
+        return self._call(_SEND_RECV, send, out, dtype, None, None, dest, source, tag)
 
     def barrier(self) -> None:
         """Wait until all ranks of the group have entered."""
-        self._call(_BARRIER, None, None)
+        self._call(_BARRIER)

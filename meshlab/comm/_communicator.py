@@ -2,240 +2,31 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._agreement import CHECKS, Agreement, Checks, checksum
-from meshlab.comm._backend import Backend, Call, CallChoice, CallConfig, Capabilities, Comparer, Mode, Prepared, Timings
+from meshlab.comm._backend import Backend, Call, CallChoice, CallConfig, Capabilities, Comparer
 from meshlab.comm._batch import Batch
-from meshlab.comm._call_cache import CallCache, known_call
+from meshlab.comm._call_cache import CallCache, checked_call
 from meshlab.comm._catalog import CATALOG, Collective, find_collective
 from meshlab.comm._choices import SizeChoices
 from meshlab.comm._collectives import CollectiveMethods
 from meshlab.comm._compositions import call_runner, prepare_batch, prepare_call, with_compositions
 from meshlab.comm._elements import ReduceOp
+from meshlab.comm._monitor import Monitor
+from meshlab.comm._prepared_call import PreparedCall
 from meshlab.comm._streams import HOST_STREAM, Event, HostStream
-from meshlab.comm._validate import CallValidator, check_config
+from meshlab.comm._validate import CallArguments, CallValidator, check_config
 from meshlab.comm._windows import empty_symmetric, registered_symmetric
-
-MESSAGES = "messages"
-"""Name of a batch that contains only messages, for a `Monitor`."""
-
-
-class Monitor(Protocol):
-    """An observer of the calls of a communicator. Its methods run for every call, so they must be fast."""
-
-    def code(self, call: str) -> int:
-        """Return the number of a kind of call: a collective, ``"batch"``, ``"split"`` or `MESSAGES`."""
-
-    def enter(self, code: int, checksum: int) -> None:
-        """Record a call of the complete group that starts, and the checksum of its signature."""
-
-    def enter_message(self, code: int, checksum: int) -> None:
-        """Record a message that starts. The checksum is not used, so that both methods have the same arguments."""
-
-    def leave(self, code: int) -> None:
-        """Record that a call has returned. If calls are asynchronous, it may still be running."""
-
-    def child(self, group: str, color: int) -> Monitor:
-        """Return the monitor of a communicator that is split from this one."""
-
-    def comparer(self, ranks: Sequence[int]) -> Comparer | None:
-        """Return the object that compares the calls of the communicator between its ranks, or None."""
-
-
-class PreparedCall:
-    """A call, or a batch of calls, that is checked once and can run repeatedly.
-
-    It always uses the arrays that it was prepared with. All ranks of the group must prepare it and run it the same
-    number of times.
-    """
-
-    def __init__(self, communicator: Communicator, calls: Sequence[Call], prepared: Prepared) -> None:
-        self._communicator = communicator
-        self._prepared = prepared
-        self._enqueue: Callable[[], object] = getattr(prepared, "enqueue", prepared)
-        self._is_collective = any(not call.collective.peers for call in calls)
-        # Preparing is not collective, so a call is compared with those of other ranks when it runs for the first time.
-        self._is_agreed = not self._is_collective or communicator._agreement is None
-        self._checksum = checksum(calls) if self._is_collective else 0
-        name = calls[0].collective.name if len(calls) == 1 else "batch" if self._is_collective else MESSAGES
-        monitor = communicator._monitor
-        self._code = 0 if monitor is None else monitor.code(name)
-        self._monitor_enter = None if monitor is None else monitor.enter
-        self._leave: Callable[[int], object] = int if monitor is None else monitor.leave
-        self.calls = tuple(calls)
-
-    def __call__(self) -> None:
-        """Run the call."""
-        communicator = self._communicator
-        if self._is_collective and communicator._owner is None and not communicator._is_closed:
-            # `_enter`, without the calls of its functions: this runs in loops of small calls.
-            if self._monitor_enter is not None:
-                self._monitor_enter(self._code, self._checksum)
-            if communicator._on_enter is not None:
-                communicator._on_enter()
-        else:
-            self._enter()
-        try:
-            if not self._is_agreed:
-                self._agree()
-            self._prepared()
-        finally:
-            self._leave(self._code)
-
-    def enqueue(self) -> None:
-        """Enqueue the call without ordering it with other streams.
-
-        On a GPU, it runs on `Communicator.stream` after earlier work of that stream. Use events to order it, with
-        `Communicator.record` and `Communicator.wait`, for overlap or graphs. Before closing the communicator, delete
-        all graphs that have captured the call, because NCCL waits for that. If calls block, this is the same as calling
-        the object.
-        """
-        self._enter()
-        try:
-            if not self._is_agreed:
-                self._agree()
-            self._enqueue()
-        finally:
-            self._leave(self._code)
-
-    @property
-    def timed(self) -> Callable[[], object]:
-        """The function that `measure` times, to time it together with other work. It is `enqueue`, or a variant of it.
-
-        All ranks that take part must use it, because a library may need more than its own operation for other calls.
-        """
-        variant: Callable[[], object] | None = getattr(self._prepared, "timed", None)
-        return self.enqueue if variant is None else variant
-
-    def measure(self, mode: Mode, calls: int, batches: int, load: Any = None) -> Timings:
-        """Time batches of calls. All ranks must pass the same arguments.
-
-        With MPI, the minimum and the maximum of floating point are timed with MPI_MIN and MPI_MAX, whose result for NaN
-        is not defined. Other calls replace them with operations that ignore NaN, and take longer.
-
-        Parameters
-        ----------
-        mode : {"isolated", "pipelined", "graph"}
-            The timing mode, described in `meshlab.comm.MODES`.
-        calls, batches : int
-            The number of calls per batch, and the number of batches.
-        load : object, optional
-            The result of `load` of a call on a separate communicator, which runs during each batch. Only on GPUs, and
-            not in isolated mode.
-
-        Returns
-        -------
-        Timings
-            One value per batch.
-        """
-        self._enter()
-        try:
-            if not self._is_agreed:
-                self._agree()
-            if load is None:
-                return self._prepared.measure(mode, calls, batches)
-            timings: Timings = self._prepared.measure_under_load(mode, calls, batches, load)  # type: ignore[attr-defined]
-            return timings
-        finally:
-            self._leave(self._code)
-
-    @contextmanager
-    def held(self, mode: Mode, calls: int) -> Iterator[Callable[[int], Timings]]:
-        """Prepare batches of calls once within a ``with`` block, so that batches of several calls can take turns.
-
-        Parameters
-        ----------
-        mode : {"isolated", "pipelined", "graph"}
-            The timing mode. In graph mode the calls are captured once.
-        calls : int
-            The number of calls per batch.
-
-        Yields
-        ------
-        callable
-            Times as many batches as its argument, like `measure`. All ranks must call it with the same number.
-
-        Examples
-        --------
-        >>> import meshlab as ml
-        >>> def alternate(comm):
-        ...     x = comm.xp.zeros(4, "float32")
-        ...     call = comm.prepare("all_reduce", x, x)
-        ...     with call.held("pipelined", 10) as measure:
-        ...         return len(measure(3).time_us)
-        >>> with ml.launch(2, backend="threads") as engines:
-        ...     engines.run(alternate)["value"].tolist()
-        [3, 3]
-        """
-        hold = getattr(self._prepared, "held", None)
-        if hold is None:
-            yield partial(self.measure, mode, calls)
-            return
-        self._enter()
-        try:
-            if not self._is_agreed:
-                self._agree()
-            holder = contextlib.ExitStack()
-            with_batches = holder.enter_context(hold(mode, calls))
-        finally:
-            self._leave(self._code)
-
-        def measure(batches: int) -> Timings:
-            self._enter()
-            try:
-                timings: Timings = with_batches(batches)
-                return timings
-            finally:
-                self._leave(self._code)
-
-        with holder:
-            yield measure
-
-    def load(self, calls: int) -> Any:
-        """Return repetitions of the call as the load of a call on another communicator, for `measure`. Only on GPUs."""
-        return self._prepared.load(calls)  # type: ignore[attr-defined]
-
-    def _enter(self) -> None:
-        communicator = self._communicator
-        if communicator._is_closed or communicator._owner is not None:
-            communicator._check_open()
-        # Messages involve only two ranks, so they are not counted: the deadline compares the call counts of a group.
-        if self._is_collective:
-            communicator._enter(self._code, self._checksum)
-        elif communicator._monitor is not None:
-            communicator._monitor.enter_message(self._code, 0)
-
-    def _agree(self) -> None:
-        agreement = self._communicator._agreement
-        if agreement is not None:
-            self._is_agreed = agreement.check(self.calls, self._checksum)
-
-    def estimate_us(self) -> float:
-        """Return the duration that NCCL's own model predicts for the call, in µs, without running it.
-
-        Raises
-        ------
-        CommunicatorError
-            If the backend is not NCCL, or this is a batch.
-        """
-        if len(self.calls) != 1:
-            raise CommunicatorError("cannot estimate a batch; estimate its calls separately")
-        simulate = self._communicator._optional("simulate_us", "estimate a call")
-        return float(simulate(self.calls[0]))
-
-    def __repr__(self) -> str:
-        return f"<{', '.join(str(call) for call in self.calls)} on {self._communicator.name}>"
 
 
 class Communicator(CollectiveMethods):
@@ -294,7 +85,7 @@ class Communicator(CollectiveMethods):
         self.rank = backend.rank
         self.size = backend.size
         self.ranks: tuple[int, ...] = tuple(ranks) if ranks is not None else tuple(range(backend.size))
-        self._known = CallCache(backend)
+        self._cache = CallCache(backend)
         if len(self.ranks) != self.size:
             raise CommunicatorError(
                 f"group {name!r} was given {len(self.ranks)} ranks, but its communicator has {self.size}; pass one "
@@ -613,20 +404,10 @@ class Communicator(CollectiveMethods):
         [8.0, 8.0]
         """
         self._check_open()
-        call = self._validator.check(
-            find_collective(collective),
-            send,
-            out,
-            op=op,
-            root=root,
-            dest=dest,
-            source=source,
-            send_counts=send_counts,
-            recv_counts=recv_counts,
-            tag=tag,
-            dtype=dtype,
-        )
-        self._check_own_messages(call)
+        row = find_collective(collective)
+        arguments = CallArguments(row, send, out, dtype, op, root, dest, source, tag, send_counts, recv_counts)
+        call = self._validator.check(arguments)
+        self._check_self_messages(call)
         return PreparedCall(self, (call,), prepare_call(self.backend, call))
 
     def configured(
@@ -790,45 +571,18 @@ class Communicator(CollectiveMethods):
             )
         return method
 
-    def _call(
-        self,
-        row: Collective,
-        send: Any,
-        out: Any,
-        dtype: Any = None,
-        op: str | ReduceOp | None = None,
-        root: int | None = None,
-        dest: int | None = None,
-        source: int | None = None,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        tag: int = 0,
-    ) -> Any:
+    def _call(self, collective: Collective, send: Any = None, out: Any = None, *options: Any) -> Any:
         if self._is_closed or self._owner is not None:
             self._check_open()
-        key = None
-        if send_counts is None and recv_counts is None:
-            key, known = self._known.find(row, send, out, dtype, op, root, dest, source, tag)
-            if known is not None:
-                return known(send, out, self._on_enter)
-        if row.counted and recv_counts is None:
-            counts = self._validator.check_send_counts(row, send, send_counts)
-            recv_counts = self._share("all_to_all", counts)
-        call = self._validator.check(
-            row,
-            send,
-            out,
-            op=op,
-            root=root,
-            dest=dest,
-            source=source,
-            send_counts=send_counts,
-            recv_counts=recv_counts,
-            tag=tag,
-            dtype=dtype,
-            makes_output=True,
-        )
-        self._check_own_messages(call)
+        key, repeat = self._cache.find(collective, send, out, options)
+        if repeat is not None:
+            return repeat(send, out, self._on_enter)
+        arguments = CallArguments(collective, send, out, *options)
+        if collective.counted and arguments.recv_counts is None:
+            counts = self._validator.check_send_counts(arguments)
+            arguments = arguments._replace(recv_counts=self._share("all_to_all", counts))
+        call = self._validator.check(arguments, makes_output=True)
+        self._check_self_messages(call)
         prepared = PreparedCall(self, (call,), prepare_call(self.backend, call))
         prepared()
         if key is not None and call.scalar is None:
@@ -845,17 +599,17 @@ class Communicator(CollectiveMethods):
         if makes_output and recv is not None:
             new_output = partial(self.xp.empty, recv.shape, recv.dtype)
         codes = prepared._code, prepared._checksum
-        self._known.add(
-            key, known_call(call, call_runner(self.backend, call), new_output, codes, enter, prepared._leave, compare)
+        self._cache.add(
+            key, checked_call(call, call_runner(self.backend, call), new_output, codes, enter, prepared._leave, compare)
         )
 
-    def _share(self, collective: str, numbers: Sequence[int], **arguments: Any) -> list[int]:
+    def _share(self, collective: str, numbers: Sequence[int], *, op: str | None = None) -> list[int]:
         """Run a small collective on integers in host memory."""
         with self.backend.local():
             send = self.xp.asarray(numbers, dtype=np.int64)
             # Not on a view, whose configuration may be impossible for this collective.
-            got = self._root._call(CATALOG[collective], send, None, **arguments)
-            return [int(number) for number in self.to_host(got)]
+            output = self._root._call(CATALOG[collective], send, None, None, op)
+            return [int(number) for number in self.to_host(output)]
 
     def _exchange(self, number: int) -> list[int]:
         """Return the numbers of all ranks, without recording a call. Within a call that is recorded already."""
@@ -872,7 +626,7 @@ class Communicator(CollectiveMethods):
         self._validator.check_batch(calls)
         return PreparedCall(self, calls, prepare_batch(self.backend, calls))
 
-    def _check_own_messages(self, call: Call) -> None:
+    def _check_self_messages(self, call: Call) -> None:
         # A message from a rank to itself needs its counterpart in the same batch. Without it, the call would block
         # forever.
         if call.dest == self.rank or call.source == self.rank:
@@ -1022,11 +776,11 @@ class _ChosenBySize(Communicator):
     def prepare(self, collective: str, send: Any = None, out: Any = None, **arguments: Any) -> PreparedCall:
         return self._at(find_collective(collective), send, out).prepare(collective, send, out, **arguments)
 
-    def _call(self, row: Collective, send: Any, out: Any, *arguments: Any, **options: Any) -> Any:
+    def _call(self, collective: Collective, send: Any = None, out: Any = None, *options: Any) -> Any:
         if self._is_closed:
             self._check_open()
-        return self._at(row, send, out)._call(row, send, out, *arguments, **options)
+        return self._at(collective, send, out)._call(collective, send, out, *options)
 
-    def _at(self, row: Collective, send: Any, out: Any) -> Communicator:
-        config = self._choices.find(row, send, out, self.size)
+    def _at(self, collective: Collective, send: Any, out: Any) -> Communicator:
+        config = self._choices.find(collective, send, out, self.size)
         return self._owner if config is None else self._views[config]

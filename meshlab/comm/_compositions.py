@@ -19,15 +19,10 @@ from meshlab.comm._catalog import CATALOG, Collective
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """A collective as a sequence of stages.
+    """A collective as a sequence of stages: ``stages(call, backend)`` returns the calls of this rank, stage by stage.
 
-    Parameters
-    ----------
-    parts : tuple of str
-        The collectives that the stages call. A backend without one of them does not support the composition.
-    stages : callable
-        ``stages(call, backend)`` returns the calls of this rank. Those of one stage are issued together, and start when
-        the stage before is done. All ranks have the same collectives in each stage, and any messages.
+    The calls of a stage are issued together, and start when the stage before is done. All ranks have the same
+    collectives in each stage, and any messages. A backend without one of the `parts` does not support the composition.
     """
 
     parts: tuple[str, ...]
@@ -53,13 +48,7 @@ def prepare_call(backend: Backend, call: Call) -> Prepared:
 
 
 def prepare_batch(backend: Backend, calls: Sequence[Call]) -> Prepared:
-    """Bind several checked calls that are issued together.
-
-    Raises
-    ------
-    CommunicatorError
-        If one of them has several stages, because its second stage waits for the first.
-    """
+    """Bind several checked calls that are issued together. Raise if one of them has several stages."""
     issued: list[Call] = []
     for call in calls:
         if not _is_composed(backend, call.collective):

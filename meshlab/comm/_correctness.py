@@ -31,51 +31,23 @@ Value = Callable[[int, Index], Array]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """A collective call with the inputs of all members of the group. The output of one member is checked.
-
-    Parameters
-    ----------
-    value : callable
-        ``value(member, index)`` returns the input of a member at the positions `index`.
-    n : int
-        The size of the group.
-    member : int
-        The rank of the group whose output is computed.
-    count : int
-        The count of the call, in elements.
-    dtype : numpy.dtype
-        The element type.
-    op : ReduceOp, optional
-        The reduce operation. All ranks must use the same scalar.
-    root : int, default 0
-        The root, as a rank of the group.
-    source : int, default 0
-        The rank of the group from which `member` receives.
-    counts : numpy.ndarray, optional
-        Array of shape (n, n): ``counts[i, j]`` is the number of elements that member i sends to member j. Only for
-        ``all_to_all_v``.
-    """
+    """A collective call with the inputs of all members of the group. The output of one member is checked."""
 
     value: Value
-    n: int
-    member: int
-    count: int
+    n: int  # the size of the group
+    member: int  # the rank of the group whose output is computed
+    count: int  # of the call, in elements
     dtype: np.dtype[Any]
-    op: ReduceOp | None = None
+    op: ReduceOp | None = None  # with the same scalar on all ranks
     root: int = 0
-    source: int = 0
-    counts: npt.NDArray[np.int64] | None = None
+    source: int = 0  # the rank of the group from which `member` receives
+    counts: npt.NDArray[np.int64] | None = None  # for all_to_all_v: (n, n), from member i (rows) to member j
 
 
 class Expected(NamedTuple):
-    """The expected output of a member at some positions.
+    """The expected values of a member at some positions, and the largest absolute error of a correct result.
 
-    Parameters
-    ----------
-    values : numpy.ndarray
-        The values, as float64 for floating-point dtypes, else in the dtype of the call.
-    tolerance : numpy.ndarray or float
-        The maximum absolute error of a correct result.
+    The values are float64 for floating-point dtypes, else in the dtype of the call.
     """
 
     values: Array
@@ -83,13 +55,7 @@ class Expected(NamedTuple):
 
 
 def count_wrong(output: Array, expected: Expected) -> int:
-    """Return the number of elements that differ from the expected values by more than the tolerance.
-
-    Examples
-    --------
-    >>> count_wrong(np.array([1.0, np.nan, 3.0]), Expected(np.array([1.0, 2.0, 3.5]), 0.5))
-    1
-    """
+    """Return the number of elements that differ from the expected values by more than the tolerance."""
     if is_integer(output.dtype):
         return int((output != expected.values).sum())
     with np.errstate(invalid="ignore"):
@@ -98,23 +64,9 @@ def count_wrong(output: Array, expected: Expected) -> int:
 
 
 def encode(member: int, index: Index, dtype: np.dtype[Any], op: ReduceOp | None = None) -> Array:
-    """Return rank-coded input values: small numbers that depend on rank and position and are exact in every dtype.
+    """Return input values of a global rank at the positions `index`: small numbers that are exact in every dtype.
 
-    Parameters
-    ----------
-    member : int
-        The global rank.
-    index : numpy.ndarray
-        Positions in the input.
-    dtype : numpy.dtype
-        The element type.
-    op : ReduceOp, optional
-        The reduce operation. For products, the values are powers of two, or 1, 2 and 3 for integers.
-
-    Examples
-    --------
-    >>> encode(3, np.arange(4), np.dtype("float32"))
-    array([51., 52., 53., 54.], dtype=float32)
+    For products, the values are powers of two, or 1, 2 and 3 for integers.
     """
     code = (index + 17 * member) % PERIOD
     if op is not None and op.name == "prod":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import numpy.typing as npt
@@ -17,18 +17,42 @@ from meshlab.comm._compositions import with_compositions
 from meshlab.comm._elements import OPS, ReduceOp, find_dtype, find_op, scalar_in
 
 
-class CallValidator:
-    """Turns the arguments of a call into a checked `Call`.
+class CallArguments(NamedTuple):
+    """The arguments of a call before they are checked. None if the caller omits one.
 
     Parameters
     ----------
-    backend : Backend
-        The backend, which determines what is supported.
-    group : str
-        The name of the group.
-    world_rank : int
-        The global rank of the caller.
+    collective : Collective
+        The collective, from the catalog.
+    send, out : array, optional
+        The input, and the array that receives the output.
+    dtype : str, optional
+        The element type. By default that of the arrays.
+    op : str or ReduceOp, optional
+        The reduce operation. By default ``"sum"`` for reductions.
+    root, dest, source : int, optional
+        Ranks of the group: the root, by default 0, and the receiving and the sending rank of a message.
+    tag : int, default 0
+        The tag of a message.
+    send_counts, recv_counts : sequence of int, optional
+        The numbers of elements sent to and received from each rank, for ``all_to_all_v``.
     """
+
+    collective: Collective
+    send: Any = None
+    out: Any = None
+    dtype: Any = None
+    op: str | ReduceOp | None = None
+    root: int | None = None
+    dest: int | None = None
+    source: int | None = None
+    tag: int = 0
+    send_counts: Sequence[int] | None = None
+    recv_counts: Sequence[int] | None = None
+
+
+class CallValidator:
+    """Turns the arguments of a call into a checked `Call`. Errors name the `group` and the `world_rank`."""
 
     def __init__(self, backend: Backend, group: str, world_rank: int) -> None:
         can = with_compositions(backend.capabilities())
@@ -46,47 +70,9 @@ class CallValidator:
         self._reducible = {find_dtype(name) for name in reducible}
         self._plain_ops = {name: OPS[name] for name in can.ops if name != "pre_mul_sum"}
 
-    def check(
-        self,
-        row: Collective,
-        send: Any,
-        out: Any,
-        *,
-        op: str | ReduceOp | None = None,
-        root: int | None = None,
-        dest: int | None = None,
-        source: int | None = None,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        tag: int = 0,
-        dtype: Any = None,
-        makes_output: bool = False,
-    ) -> Call:
-        """Check a call.
-
-        Parameters
-        ----------
-        row : Collective
-            The collective.
-        send, out : array or None
-            The input and the output.
-        op, root, dest, source, send_counts, recv_counts, dtype : optional
-            The other arguments of the call. None if not given.
-        tag : int, default 0
-            The tag of a message.
-        makes_output : bool, default False
-            If True, create the output if none is given.
-
-        Returns
-        -------
-        Call
-            The checked call, with all defaults filled in.
-
-        Raises
-        ------
-        CommunicatorError
-            If an argument is invalid, or the backend does not support the call.
-        """
+    def check(self, arguments: CallArguments, *, makes_output: bool = False) -> Call:
+        """Return the checked call, with all defaults. With `makes_output`, it has a new output if `out` is None."""
+        row, send, out, dtype, op, root, dest, source, tag, send_counts, recv_counts = arguments
         if row.name not in self._collectives:
             fact = self._can.facts.get(row.name, "")
             why = fact.removeprefix("no") if fact.startswith("no: ") else ""
@@ -126,7 +112,7 @@ class CallValidator:
         elif has_recv and not (makes_output and send is not None):
             self._reject_no_output(row, makes_output)
         element = self._dtype(row, send, out, dtype)
-        counts = self._counts(row, send, send_counts, recv_counts) if row.counted else (None, None)
+        counts = self._counts(arguments) if row.counted else (None, None)
         if out is None and has_recv:
             out = self._new_output(row, send, counts[1])
         count = self._count(row, send, out, counts)
@@ -139,22 +125,16 @@ class CallValidator:
             row, send, recv, count, element, op_name, root, in_place, scalar, dest, source, counts[0], counts[1], tag
         )
 
-    def check_send_counts(self, row: Collective, send: Any, send_counts: Any) -> tuple[int, ...]:
-        """Check the send counts of an input, before they are sent to other ranks."""
+    def check_send_counts(self, arguments: CallArguments) -> tuple[int, ...]:
+        """Return the checked send counts, before they are sent to other ranks."""
+        row, send = arguments.collective, arguments.send
         self._array(row, "the input", send)
-        counts = self._integers(row, "send_counts", send_counts)
+        counts = self._integers(row, "send_counts", arguments.send_counts)
         self._sum_of_counts(row, "send_counts", counts, "the input", send)
         return counts
 
     def check_batch(self, calls: Sequence[Call]) -> None:
-        """Check the calls of a batch against each other.
-
-        Raises
-        ------
-        CommunicatorError
-            If an output overlaps the buffer of another call.
-            If the messages that this rank sends to itself do not match those that it receives from itself.
-        """
+        """Raise if an output overlaps a buffer of another call, or the messages of this rank to itself do not match."""
         buffers = []
         for number, call in enumerate(calls):
             if call.in_place:  # the smaller array is part of the larger one
@@ -178,9 +158,9 @@ class CallValidator:
             furthest = max(furthest, (end, number))
             furthest_written = max(furthest_written, (end, number)) if is_written else furthest_written
         # Libraries match messages with the same tag between two ranks in order, also if both are the same rank.
-        own_sends = sorted((call for call in calls if call.dest == self._rank), key=_tag_of)
-        own_recvs = sorted((call for call in calls if call.source == self._rank), key=_tag_of)
-        for sent, received in zip(own_sends, own_recvs, strict=False):
+        self_sends = sorted((call for call in calls if call.dest == self._rank), key=operator.attrgetter("tag"))
+        self_recvs = sorted((call for call in calls if call.source == self._rank), key=operator.attrgetter("tag"))
+        for sent, received in zip(self_sends, self_recvs, strict=False):
             if (sent.count, sent.dtype, sent.tag) != (received.count, received.dtype, received.tag):
                 tags = [f" with tag {call.tag}" if sent.tag != received.tag else "" for call in (sent, received)]
                 self.reject(
@@ -188,10 +168,10 @@ class CallValidator:
                     f"this rank sends {sent.count} elements of {sent.dtype}{tags[0]} to itself, but receives "
                     f"{received.count} of {received.dtype}{tags[1]}; use the same count, dtype and tag",
                 )
-        if len(own_sends) != len(own_recvs):
+        if len(self_sends) != len(self_recvs):
             self.reject(
-                (own_sends or own_recvs)[-1].collective,
-                f"this rank sends {len(own_sends)} message(s) to itself, but posts {len(own_recvs)} receive(s) from "
+                (self_sends or self_recvs)[-1].collective,
+                f"this rank sends {len(self_sends)} message(s) to itself, but posts {len(self_recvs)} receive(s) from "
                 "itself, which would deadlock; put each send and its receive in one batch",
             )
 
@@ -236,7 +216,7 @@ class CallValidator:
 
     def _dtype(self, row: Collective, send: Any, out: Any, asked: Any) -> np.dtype[Any]:
         of_arrays: np.dtype[Any] = out.dtype if send is None else send.dtype
-        if out is not None and out.dtype != of_arrays:
+        if out is not None and out.dtype is not of_arrays and out.dtype != of_arrays:
             self.reject(row, f"out is {out.dtype}, but the input is {of_arrays}; pass arrays of the same dtype")
         element = find_dtype(of_arrays if asked is None else asked)
         if element != of_arrays and of_arrays != np.dtype(f"u{element.itemsize}"):
@@ -271,7 +251,8 @@ class CallValidator:
         """Return True for a valid in-place layout and False for disjoint arrays; reject everything else."""
         if self._xp is np and not np.may_share_memory(send, recv):
             return False
-        send_start, recv_start = pointer(send), pointer(recv)
+        send_start = pointer(send)
+        recv_start = send_start if recv is send else pointer(recv)
         if recv_start + recv.nbytes <= send_start or send_start + send.nbytes <= recv_start:
             return False
         if not row.in_place:
@@ -279,8 +260,8 @@ class CallValidator:
         # NCCL's in-place layout: the buffer with one block must be this rank's block of the buffer with n blocks.
         # all_gather: send == recv + rank * count. reduce_scatter: recv == send + rank * count. all_reduce: send ==
         # recv.
-        own = self._rank * count * send.dtype.itemsize
-        expected = own * (row.sends == "count x n") - own * (row.receives == "count x n")
+        start = self._rank * count * send.dtype.itemsize
+        expected = start * (row.sends == "count x n") - start * (row.receives == "count x n")
         offset = recv_start - send_start
         if offset != expected:
             self.reject(
@@ -300,51 +281,48 @@ class CallValidator:
             return sum(counts[0])
         n = self._size
         # The count comes from the buffer that has exactly `count` elements, so that the other one can be checked.
+        source, size = "the input", 0 if send is None else send.size
         if row.sends == "count" and send is not None:
-            count: int = send.size
-            given = f"the input has {count}"
+            count: int = size
         elif row.receives == "count" and out is not None:
-            count = out.size
-            given = f"out has {count}"
+            source, size = "out", out.size
+            count = size
         else:
-            count, rest = divmod(send.size, n)
-            given = f"the input has {send.size}"
+            count, rest = divmod(size, n)
             if rest:
                 self.reject(
-                    row, f"{given} elements, which is not divisible by the {n} ranks of {self._group}; pad the input"
+                    row,
+                    f"{source} has {size} elements, which is not divisible by the {n} ranks of {self._group}; pad the "
+                    "input",
                 )
         arrays: tuple[tuple[str, Any, Direction], ...] = ("the input", send, "sends"), ("out", out, "receives")
         for name, array, side in arrays:
             if array is not None and array.size != (expected := row.elements(side, count, n)):
                 self.reject(
                     row,
-                    f"{name} has {array.size} elements, but must have {expected}: {given}, and {self._group} has {n} "
-                    f"rank{'s' * (n != 1)}",
+                    f"{name} has {array.size} elements, but must have {expected}: {source} has {size}, and "
+                    f"{self._group} has {n} rank{'s' * (n != 1)}",
                 )
         return count
 
-    def _counts(
-        self, row: Collective, send: Any, send_counts: Any, recv_counts: Any
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        if recv_counts is None:
+    def _counts(self, arguments: CallArguments) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        row = arguments.collective
+        if arguments.recv_counts is None:
             self.reject(
                 row,
                 f"recv_counts= is required; pass the number of elements to receive from each of the {self._size} ranks",
             )
-        return (
-            self.check_send_counts(row, send, send_counts),
-            self._integers(row, "recv_counts", recv_counts),
-        )
+        return self.check_send_counts(arguments), self._integers(row, "recv_counts", arguments.recv_counts)
 
     def _integers(self, row: Collective, name: str, counts: Any) -> tuple[int, ...]:
-        given: npt.NDArray[Any] = np.asarray(counts.get() if hasattr(counts, "get") else counts)  # CuPy has get()
-        if given.shape != (self._size,) or given.dtype.kind not in "iu" or (given < 0).any():
+        numbers: npt.NDArray[Any] = np.asarray(counts.get() if hasattr(counts, "get") else counts)  # CuPy has get()
+        if numbers.shape != (self._size,) or numbers.dtype.kind not in "iu" or (numbers < 0).any():
             self.reject(
                 row,
                 f"{name} must be {self._size} non-negative integer{'s' * (self._size != 1)}, one per rank of "
                 f"{self._group}, not {counts!r}",
             )
-        return tuple(given.tolist())
+        return tuple(numbers.tolist())
 
     def _sum_of_counts(self, row: Collective, name: str, counts: tuple[int, ...], array_name: str, array: Any) -> None:
         if sum(counts) != array.size:
@@ -362,12 +340,12 @@ class CallValidator:
             op = "sum"
         if isinstance(op, str) and op in self._plain_ops:
             return op, None
-        known = find_op(op)
-        if known.name not in self._can.ops:
+        op = find_op(op)
+        if op.name not in self._can.ops:
             self.reject(
-                row, f"{self._can.backend} does not support op={known.name!r}; choose one of {', '.join(self._can.ops)}"
+                row, f"{self._can.backend} does not support op={op.name!r}; choose one of {', '.join(self._can.ops)}"
             )
-        return known.name, scalar_in(known, dtype)
+        return op.name, scalar_in(op, dtype)
 
     def _peers(self, row: Collective, dest: int | None, source: int | None) -> tuple[int | None, int | None]:
         peers: list[int | None] = []
@@ -412,10 +390,6 @@ class CallValidator:
         return number
 
 
-def _tag_of(call: Call) -> int:
-    return call.tag
-
-
 def _byte_range(array: Any) -> tuple[int, int]:
     start = pointer(array)
     return start, start + int(array.nbytes)
@@ -427,27 +401,14 @@ def pointer(array: Any) -> int:
 
 
 def check_config(config: CallConfig) -> None:
-    """Raise unless a configuration of calls is possible.
-
-    Raises
-    ------
-    CommunicatorError
-        If the protocol or the CTA policy is unknown.
-        If a number of CTAs is not positive, or the minimum is larger than the maximum.
-
-    Examples
-    --------
-    >>> check_config(CallConfig(protocol="fast"))
-    Traceback (most recent call last):
-    meshlab.errors.CommunicatorError: unknown protocol 'fast'; choose one of ll, ll128, simple
-    """
-    for what, name, known in (
+    """Raise a `CommunicatorError` unless a configuration of calls is possible."""
+    for what, name, choices in (
         ("protocol", config.protocol, PROTOCOLS),
         ("cta_policy", config.cta_policy, CTA_POLICIES),
     ):
-        if name is not None and name not in known:
+        if name is not None and name not in choices:
             raise CommunicatorError(
-                f"unknown {what} {name!r}{did_you_mean(name, known)}; choose one of {', '.join(known)}"
+                f"unknown {what} {name!r}{did_you_mean(name, choices)}; choose one of {', '.join(choices)}"
             )
     if config.algorithm is not None and not (isinstance(config.algorithm, str) and config.algorithm.strip()):
         raise CommunicatorError(

@@ -54,14 +54,7 @@ class Symmetric(Protocol):
 
 
 def why_not_symmetric(capabilities: Capabilities) -> str:
-    """Return the reason why a backend cannot register windows, or an empty string if it can, or may be able to.
-
-    Examples
-    --------
-    >>> from meshlab.comm.backends._threads import ThreadWorld
-    >>> why_not_symmetric(ThreadWorld(1).backend(0).capabilities())
-    'only NCCL has it, on GPUs'
-    """
+    """Return the reason why a backend cannot register windows, or an empty string if it can, or may be able to."""
     fact = capabilities.facts.get(SYMMETRIC, "no: only NCCL has it, on GPUs")
     return fact.removeprefix("no: ") if fact.startswith("no") else ""
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from meshlab.comm._agreement import CHECKSUM_BITS, WINDOW, find_signature
 from meshlab.comm._catalog import CATALOG
-from meshlab.comm._communicator import MESSAGES
+from meshlab.comm._monitor import MESSAGES
 from meshlab.engines._call_board import BoardComparer, CallBoard
 
 _NAMES = ("", *CATALOG, "batch", "split", WINDOW.collective.name, MESSAGES)
@@ -149,7 +149,7 @@ class PositionWriter:
 
 
 class CommunicatorMonitor:
-    """Records the calls of one communicator. Implements `meshlab.comm._communicator.Monitor`."""
+    """Records the calls of one communicator. Implements `meshlab.comm._monitor.Monitor`."""
 
     # It runs for every call of a function, so it stores only a few words, and its attributes are the objects that it
     # needs for that.

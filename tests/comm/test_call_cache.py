@@ -137,7 +137,7 @@ def test_the_hook_and_the_monitor_see_known_calls() -> None:
 def test_the_number_of_known_calls_is_bounded(alone: Communicator) -> None:
     for size in range(1, 600):
         alone.all_reduce(np.ones(size))
-    assert len(alone._known) <= 256
+    assert len(alone._cache) <= 256
 
 
 CALLS = st.lists(

@@ -23,7 +23,8 @@ from meshlab.comm._catalog import CATALOG
 from meshlab.plans._steps import CONFIGURED, pairs_of_round
 
 if TYPE_CHECKING:
-    from meshlab.comm._communicator import Communicator, PreparedCall
+    from meshlab.comm._communicator import Communicator
+    from meshlab.comm._prepared_call import PreparedCall
     from meshlab.plans._sampling import Sampling
     from meshlab.plans._steps import Step
 

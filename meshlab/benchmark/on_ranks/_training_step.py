@@ -25,7 +25,8 @@ from meshlab.comm.backends._cuda_parts import find_cublas
 from meshlab.engines._memory import free_bytes
 
 if TYPE_CHECKING:
-    from meshlab.comm._communicator import Communicator, PreparedCall
+    from meshlab.comm._communicator import Communicator
+    from meshlab.comm._prepared_call import PreparedCall
     from meshlab.plans._steps import Step
 
 

@@ -21,20 +21,9 @@ _OLDEST_DRIVER = {12: 525, 13: 580}  # by the major version of CUDA
 
 
 class CudaPart(NamedTuple):
-    """A part that collectives on GPUs need.
+    """A part that collectives on GPUs need: its version and path in `text`, or a problem and its fix.
 
-    Parameters
-    ----------
-    name : str
-        The part.
-    text : str
-        Its version and path. Empty if there is a problem.
-    problem : str, default ""
-        The problem. Empty if there is none.
-    fix : str, default ""
-        The fix, as a command or an imperative.
-    conflicts : bool, default False
-        True if the part is installed but cannot work, and not only missing.
+    `conflicts` is True if the part is installed but cannot work.
     """
 
     name: str
@@ -45,18 +34,7 @@ class CudaPart(NamedTuple):
 
 
 def find_parts() -> list[CudaPart]:
-    """Find all parts. Without CuPy and nccl4py, only those two are listed, because their dependencies are missing too.
-
-    Returns
-    -------
-    list of CudaPart
-        The driver, Python packages, libraries and headers, in the order in which they are needed.
-
-    Examples
-    --------
-    >>> [part.name for part in find_parts()][:3]
-    ['CUDA driver', 'cupy', 'nccl4py']
-    """
+    """Find all parts, in the order in which they are needed. Without CuPy and nccl4py, later ones are left out."""
     packages = [_driver(), _package("cupy", _CUPY), _package("nccl4py", ("nccl4py",))]
     try:
         import cuda.pathfinder  # noqa: F401
@@ -84,14 +62,7 @@ def install_command() -> str:
 
 
 def explain_failure(action: str, error: Exception, *, rank: int | None = None) -> CommunicatorError:
-    """Return an error that names the parts with problems, and repeats the error of the library.
-
-    Examples
-    --------
-    >>> error = explain_failure("initialise CUDA", RuntimeError("no device is detected"))
-    >>> error.message.startswith("cannot initialise CUDA: ")
-    True
-    """
+    """Return an error that names the parts with problems, and repeats the error of the library."""
     reported = (str(error).strip().splitlines() or [type(error).__name__])[0]
     problems = [part for part in find_parts() if part.problem]
     if not problems:
@@ -104,22 +75,22 @@ def explain_failure(action: str, error: Exception, *, rank: int | None = None) -
 def _cuda_major() -> int | None:
     """Return the major version of CUDA that the installed CuPy, or else the driver, is made for."""
     for name in _installed(_CUPY):
-        found = re.match(r"cupy-cuda(\d+)x", name)
-        if found is not None and found[1] in ("12", "13"):
-            return int(found[1])
+        match = re.match(r"cupy-cuda(\d+)x", name)
+        if match is not None and match[1] in ("12", "13"):
+            return int(match[1])
     driver = _driver_version()
     return None if driver is None else min(max(driver[0], 12), 13)
 
 
 def _installed(names: tuple[str, ...]) -> list[str]:
     """Return the installed packages of `names`, with their versions."""
-    found = []
+    packages = []
     for name in names:
         try:
-            found.append(f"{name} {distribution(name).version}")
+            packages.append(f"{name} {distribution(name).version}")
         except PackageNotFoundError:
             continue
-    return found
+    return packages
 
 
 def _driver_version() -> tuple[int, int] | None:
@@ -135,26 +106,26 @@ def _driver_version() -> tuple[int, int] | None:
 
 
 def _driver() -> CudaPart:
-    name, found, major = "CUDA driver", _driver_version(), _cuda_major()
-    if found is None:
+    name, version, major = "CUDA driver", _driver_version(), _cuda_major()
+    if version is None:
         return CudaPart(name, "", "not found (libcuda.so.1)", "install the NVIDIA driver")
-    text = f"supports CUDA {_dotted(found)}"
-    if major is not None and found[0] < major:
+    text = f"supports CUDA {_dotted(version)}"
+    if major is not None and version[0] < major:
         fix = f"upgrade the NVIDIA driver to {_OLDEST_DRIVER[major]} or newer"
-        if found[0] == 12:
+        if version[0] == 12:
             fix += f", or pip uninstall cupy-cuda{major}x and pip install '.[cuda12]' in meshlab's folder"
         return CudaPart(name, "", f"{text}, but CuPy is made for CUDA {major}", fix, conflicts=True)
     return CudaPart(name, text)
 
 
 def _package(name: str, choices: tuple[str, ...]) -> CudaPart:
-    found = _installed(choices)
-    if len(found) > 1:
-        problem = f"{' and '.join(found)} are both installed, and one hides the other"
+    packages = _installed(choices)
+    if len(packages) > 1:
+        problem = f"{' and '.join(packages)} are both installed, and one hides the other"
         return CudaPart(name, "", problem, f"pip uninstall one of {', '.join(choices)}", conflicts=True)
-    if not found:
+    if not packages:
         return CudaPart(name, "", "not installed", install_command())
-    return CudaPart(name, found[0])
+    return CudaPart(name, packages[0])
 
 
 def _library(name: str, library: str) -> CudaPart:
@@ -196,11 +167,11 @@ def _nvrtc() -> CudaPart:
     part = _library("NVRTC", "nvrtc")
     if part.problem:
         return part
-    found, driver = _nvrtc_version(part.text), _driver_version()
-    text = f"{_dotted(found)} at {part.text}"
+    version, driver = _nvrtc_version(part.text), _driver_version()
+    text = f"{_dotted(version)} at {part.text}"
     # A driver runs machine code of newer minor versions, but not of newer major versions. If CuPy has the same major
     # version, the problem is the driver, which is reported once.
-    if driver is not None and driver[0] < found[0] != _cuda_major():
+    if driver is not None and driver[0] < version[0] != _cuda_major():
         problem = f"{text} is newer than the driver, which supports CUDA {_dotted(driver)}"
         return CudaPart(part.name, "", problem, install_command(), conflicts=True)
     return part._replace(text=text)
@@ -214,15 +185,15 @@ def _headers() -> CudaPart:
     if folder is None:
         return CudaPart(name, "", "not found", install_command())
     text = (Path(folder) / "cuda_runtime_api.h").read_text(errors="replace")
-    version = re.search(r"^#define CUDART_VERSION\s+(\d+)", text, flags=re.MULTILINE)
-    if version is None:
+    match = re.search(r"^#define CUDART_VERSION\s+(\d+)", text, flags=re.MULTILINE)
+    if match is None:
         return CudaPart(name, str(folder))
-    found = int(version[1]) // 1000, int(version[1]) % 1000 // 10
+    version = int(match[1]) // 1000, int(match[1]) % 1000 // 10
     compiler = _library("NVRTC", "nvrtc")
-    if not compiler.problem and (expected := _nvrtc_version(compiler.text))[0] != found[0]:
-        problem = f"{_dotted(found)} at {folder} do not match NVRTC {_dotted(expected)}"
+    if not compiler.problem and (expected := _nvrtc_version(compiler.text))[0] != version[0]:
+        problem = f"{_dotted(version)} at {folder} do not match NVRTC {_dotted(expected)}"
         return CudaPart(name, "", problem, install_command(), conflicts=True)
-    return CudaPart(name, f"{_dotted(found)} at {folder}")
+    return CudaPart(name, f"{_dotted(version)} at {folder}")
 
 
 def _dotted(version: tuple[int, int]) -> str:

@@ -1,4 +1,4 @@
-"""The `gloo` backend: binds checked calls to Gloo's process groups in torch. Only this module imports torch.
+"""The `gloo` backend: binds checked calls to Gloo's process groups in torch.
 
 It uses the process groups themselves, without torch's default group and without `torch.distributed.init_process_group`.
 So it works beside another backend in the same process, beside torch code of the user, and with several ranks in one
@@ -8,24 +8,19 @@ process.
 from __future__ import annotations
 
 import ctypes
-import ipaddress
-import os
 import pickle
-import socket
-import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache, cached_property, partial
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import numpy.typing as npt
 
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._agreement import checksum, mismatch_error, signature
+from meshlab.comm._agreement import checksum, message_mismatch, mismatch_error, signature
 from meshlab.comm._backend import (
     Backend,
     BlockingBackend,
@@ -38,13 +33,8 @@ from meshlab.comm._backend import (
     measure_blocking,
 )
 from meshlab.comm._catalog import CATALOG, NATIVE
-from meshlab.comm._communicator import Communicator
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
-
-_INSTALL = "run pip install '.[gloo]' in meshlab's folder (the CPU build of torch is enough), or use another backend"
-
-# Gloo gives up a call after this time, and closes its connections. It is longer than any deadline of the client.
-_TIMEOUT = timedelta(days=1)
+from meshlab.comm.backends._gloo_world import INSTALL, GlooWorld, first_line, load_torch, shared_store
 
 # A rank that waits for a collective returns to Python this often, for interrupts, aborts and other libraries.
 _SLICE = timedelta(milliseconds=50)
@@ -77,7 +67,7 @@ _DTYPES = list(DTYPES.values())
 
 def check_installed() -> None:
     """Raise a `CommunicatorError` unless torch is installed. Does not import it."""
-    check_packages("gloo", _INSTALL)
+    check_packages("gloo", INSTALL)
 
 
 def unique_id() -> bytes:
@@ -86,157 +76,26 @@ def unique_id() -> bytes:
 
 
 def load() -> None:
-    """Import torch, which takes seconds.
-
-    Raises
-    ------
-    CommunicatorError
-        If torch is missing, cannot be imported, or has no Gloo.
-    """
-    _torch()
-
-
-class _Torch(NamedTuple):
-    torch: Any
-    distributed: Any
-    c10d: Any
-
-
-@cache
-def _torch() -> _Torch:
+    """Import torch, which takes seconds. Raise a `CommunicatorError` if it is missing, broken, or has no Gloo."""
     check_installed()
-    try:
-        import torch
-        from torch import distributed
-    except Exception as error:
-        raise CommunicatorError(f"cannot import torch for Gloo: {error}", hint=_INSTALL) from error
-    if not distributed.is_available() or not distributed.is_gloo_available():
-        raise CommunicatorError(f"torch {torch.__version__} was built without Gloo", hint=_INSTALL)
-    from torch.distributed import distributed_c10d
-
-    return _Torch(torch, distributed, distributed_c10d)
-
-
-def _serve_store(address: str) -> tuple[Any, int]:
-    """Serve a store on an IPv4 address of this host, and return it and its port."""
-    # torch's own server listens on all addresses.
-    with socket.socket() as listener:
-        listener.bind((address, 0))
-        listener.listen()
-        port = int(listener.getsockname()[1])
-        file = listener.detach()
-    store = _torch().distributed.TCPStore(address, port, is_master=True, wait_for_workers=False, master_listen_fd=file)
-    return store, port
-
-
-def _own_address() -> str:
-    """Return the IPv4 address of the interface in GLOO_SOCKET_IFNAME, or else of the route to other networks."""
-    import psutil
-
-    chosen = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
-    for address in psutil.net_if_addrs().get(chosen, ()):
-        if address.family == socket.AF_INET:
-            return str(address.address)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))  # of a network for documentation; a datagram socket sends nothing here
-            return str(probe.getsockname()[0])
-        except OSError as error:
-            raise CommunicatorError(
-                f"this host has no address that other hosts can reach: {error}",
-                hint="set GLOO_SOCKET_IFNAME to its network interface",
-            ) from error
+    load_torch()
 
 
 def open_world(rendezvous: Rendezvous) -> GlooBackend:
     """Open the communicator of all ranks. All ranks must call it, and it blocks until they do.
 
-    If all ranks are on this host, Gloo uses only the loopback device. Otherwise it uses the network interface in the
-    environment variable GLOO_SOCKET_IFNAME, or else that of the host name.
-
-    Parameters
-    ----------
-    rendezvous : Rendezvous
-        The ranks find each other in its file, or else over the other world that they have opened.
-        `Rendezvous.while_waiting` is called every 50 ms.
-
-    Raises
-    ------
-    CommunicatorError
-        If torch is missing, or the ranks cannot connect.
+    The ranks find each other in the file of the rendezvous, or else over the other world that they have opened.
     """
+    check_installed()
     store: Any
     if rendezvous.store_file is not None:
-        store, is_local = _torch().distributed.FileStore(rendezvous.store_file, rendezvous.size), True
+        store, is_local = load_torch().distributed.FileStore(rendezvous.store_file, rendezvous.size), True
     elif rendezvous.beside is not None:
-        store, is_local = _shared_store(rendezvous.beside)
+        store, is_local = shared_store(rendezvous.beside)
     else:
         raise CommunicatorError("the ranks of Gloo need a file or another world to find each other")
-    world = _World(store, is_local, rendezvous.while_waiting or (lambda: None))
+    world = GlooWorld(store, is_local, rendezvous.while_waiting or (lambda: None))
     return GlooBackend(world, "world/", rendezvous.rank, rendezvous.size)
-
-
-def _shared_store(beside: Backend) -> tuple[Any, bool]:
-    """Return a store that rank 0 serves, and whether all ranks are on this host. They exchange its address."""
-    comm = Communicator(beside, checks="off")
-
-    def gather(numbers: Sequence[int]) -> npt.NDArray[np.int64]:
-        with beside.local():
-            gathered = comm.all_gather(comm.xp.asarray(numbers, dtype=np.int64))
-            return comm.to_host(gathered).reshape(beside.size, -1)
-
-    is_local = len(set(gather([_host_number()]).ravel().tolist())) == 1
-    address, port, store = 0, 0, None
-    if beside.rank == 0:
-        text = "127.0.0.1" if is_local else _own_address()
-        store, port = _serve_store(text)
-        address = int(ipaddress.IPv4Address(text))
-    first = gather([address, port])[0]
-    if store is None:
-        store = _torch().distributed.TCPStore(
-            str(ipaddress.IPv4Address(int(first[0]))), int(first[1]), is_master=False, wait_for_workers=False
-        )
-    return store, is_local
-
-
-def _host_number() -> int:
-    """Return a number that differs between hosts. Containers of different hosts may have the same name."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text()
-    except OSError:
-        boot = ""
-    return zlib.crc32(f"{socket.gethostname()} {boot}".encode())
-
-
-@dataclass(frozen=True)
-class _World:
-    """What all communicators of one rank share."""
-
-    store: Any
-    is_local: bool
-    while_waiting: Callable[[], object]
-
-    def connect(self, prefix: str, rank: int, size: int) -> Any:
-        """Return a new process group. All its ranks must call this with the same prefix."""
-        _, distributed, c10d = _torch()
-        groups = c10d.ProcessGroupGloo
-        options = groups._Options()
-        options._timeout = _TIMEOUT
-        interface = os.environ.get("GLOO_SOCKET_IFNAME", "").split(",")[0]
-        try:
-            if self.is_local:
-                device = groups.create_device(hostname="127.0.0.1")
-            elif interface:
-                device = groups.create_device(interface=interface)
-            else:
-                device = groups.create_default_device()
-            options._devices = [device]
-            return groups(distributed.PrefixStore(prefix, self.store), rank, size, options)
-        except RuntimeError as error:
-            raise CommunicatorError(
-                f"Gloo cannot connect the {size} ranks: {_first_line(error)}",
-                hint="" if self.is_local else "set GLOO_SOCKET_IFNAME to the network interface of the hosts",
-            ) from error
 
 
 class _Bound(NamedTuple):
@@ -266,19 +125,10 @@ class GlooBackend(BlockingBackend):
     """One rank's endpoint of a process group of Gloo. Implements `meshlab.comm._backend.Backend`.
 
     Calls block until they are done. A rank that waits for a collective can be interrupted, but one that waits for a
-    message cannot.
-
-    Parameters
-    ----------
-    world : _World
-        The store and the device.
-    prefix : str
-        A name that no other communicator of the store has. The same on all ranks.
-    rank, size : int
-        The rank in the group, and the number of ranks.
+    message cannot. No other communicator of the store has the same `prefix`, which is equal on all ranks.
     """
 
-    def __init__(self, world: _World, prefix: str, rank: int, size: int) -> None:
+    def __init__(self, world: GlooWorld, prefix: str, rank: int, size: int) -> None:
         self.rank = rank
         self.size = size
         self.group = world.connect(prefix, rank, size)
@@ -317,11 +167,11 @@ class GlooBackend(BlockingBackend):
         of NaN are not defined.
         """
         bound = [_bind(call, self, is_timed=is_timed) for call in calls]
-        starts = [(start, one.has_timeout) for one in bound for start in one.starts]
-        befores = [one.before for one in bound if one.before is not None]
-        afters = [one.after for one in bound if one.after is not None]
-        receives = [one.receive for one in bound if one.receive is not None]
-        copies = _own_copies(calls, self.rank) if any(call.collective.peers for call in calls) else []
+        starts = [(start, call.has_timeout) for call in bound for start in call.starts]
+        befores = [call.before for call in bound if call.before is not None]
+        afters = [call.after for call in bound if call.after is not None]
+        receives = [call.receive for call in bound if call.receive is not None]
+        copies = _local_copies(calls, self.rank) if any(call.collective.peers for call in calls) else []
         if len(bound) == 1 and len(starts) == 1 and starts[0][1]:
             return self._single(bound[0], calls)
 
@@ -385,7 +235,7 @@ class GlooBackend(BlockingBackend):
 
     def _explain(self, error: RuntimeError, calls: Sequence[Call]) -> NoReturn:
         name = calls[0].collective.name if len(calls) == 1 else "a batch"
-        text = _first_line(error)
+        text = first_line(error)
         # After an error, Gloo closes the connections, so the other ranks fail with the first text below.
         is_gone = "onnection closed by peer" in text or "onnection reset by peer" in text or "roken pipe" in text
         hint = "another rank has ended, or failed before; see the error of that rank" if is_gone else ""
@@ -428,8 +278,8 @@ class GlooBackend(BlockingBackend):
         # Freeing a group waits for its operations, and one that was interrupted never ends. Such a group, with its
         # threads and connections, remains until the process ends.
         if not all(work.is_completed() for work in self._works):
-            for kept in (self.group, *self._works):
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+            for leaked in (self.group, *self._works):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(leaked))
         self._works = ()
         self.group = None
 
@@ -474,7 +324,7 @@ class _Messages:
 
     def __init__(self, group: Any) -> None:
         self._group = group
-        self._kept: dict[int, list[tuple[tuple[int, ...], Array]]] = {}
+        self._queues: dict[int, list[tuple[tuple[int, ...], Array]]] = {}
 
     def sends(self, call: Call) -> tuple[Callable[[], Any], ...]:
         """Return functions that start to send a header and the data."""
@@ -488,10 +338,10 @@ class _Messages:
     def receive(self, call: Call, data: Any) -> CommunicatorError | None:
         """Receive a message into the tensor `data` of a call. Return an error if the message does not match."""
         source, expected = call.source or 0, (call.count, _DTYPE_NUMBERS[call.dtype])  # type: ignore[index]
-        kept = self._kept.setdefault(source, [])
-        for number, (header, payload) in enumerate(kept):
+        queue = self._queues.setdefault(source, [])
+        for number, (header, payload) in enumerate(queue):
             if header[0] == call.tag:
-                del kept[number]
+                del queue[number]
                 if header[1:] != expected:
                     return _mismatch(call, header)
                 target = flat_elements(call.recv, call.dtype)
@@ -511,16 +361,11 @@ class _Messages:
                 self._group.recv([_tensor(payload, payload.dtype)], source, _PAYLOADS).wait()
             if is_wanted:
                 return _mismatch(call, header)
-            kept.append((header, payload))
+            queue.append((header, payload))
 
 
 def _mismatch(call: Call, header: tuple[int, ...]) -> CommunicatorError:
-    tag = f" with tag {call.tag}" if call.tag else ""
-    return CommunicatorError(
-        f"ranks disagree: rank {call.source} of the group sends {header[1]} elements of {_DTYPES[header[2]]}{tag}, but "
-        f"this rank receives {call.count} of {call.dtype}; pass the same count and dtype on both",
-        collective=call.collective.name,
-    )
+    return message_mismatch(call, f"{header[1]} elements of {_DTYPES[header[2]]}")
 
 
 # -- binding -----------------------------------------------------------------------------------------------------------
@@ -528,7 +373,7 @@ def _mismatch(call: Call, header: tuple[int, ...]) -> CommunicatorError:
 
 def _bind(call: Call, backend: GlooBackend, *, is_timed: bool) -> _Bound:
     """Translate a call to Gloo. The result holds the tensors, which share the memory of the arrays."""
-    c10d, group, name = _torch().c10d, backend.group, call.collective.name
+    c10d, group, name = load_torch().c10d, backend.group, call.collective.name
     if call.dtype is None:
         return _Bound((partial(group.barrier, c10d.BarrierOptions()),))
     if call.collective.peers:
@@ -566,7 +411,7 @@ def _bind(call: Call, backend: GlooBackend, *, is_timed: bool) -> _Bound:
 def _bind_reduction(call: Call, send: Any, recv: Any, backend: GlooBackend, *, is_timed: bool) -> _Bound:
     if _ignores_nan(call) and not is_timed:
         return _bind_with_keys(call, backend)
-    c10d, group, name = _torch().c10d, backend.group, call.collective.name
+    c10d, group, name = load_torch().c10d, backend.group, call.collective.name
     op = getattr(c10d.ReduceOp, _UNDERLYING[call.op or "sum"])
     source = flat_elements(call.send, call.dtype)
     after = None
@@ -606,24 +451,22 @@ def _bind_with_keys(call: Call, backend: GlooBackend) -> _Bound:
     source = flat_elements(call.send, call.dtype)
     kind = np.dtype(np.int64 if source.itemsize == 8 else np.int32)  # Gloo has no integers of 16 bits
     keys = np.empty(source.size, kind)
-    found = keys if call.collective.name != "reduce_scatter" else np.empty(call.count, kind)
+    result = keys if call.collective.name != "reduce_scatter" else np.empty(call.count, kind)
     has_output = call.recv is not None
     # In place, so that all_reduce and reduce need no copy. reduce_scatter has two arrays.
     integers = call._replace(
-        send=keys, recv=found if has_output else None, dtype=kind, in_place=found is keys and has_output
+        send=keys, recv=result if has_output else None, dtype=kind, in_place=result is keys and has_output
     )
-    bound = _bind_reduction(integers, _tensor(keys, kind), _tensor(found, kind), backend, is_timed=True)
-    fill, result = (
-        partial(_fill_keys, source, call.op or "", keys),
-        flat_elements(call.recv, call.dtype) if has_output else None,
-    )
+    bound = _bind_reduction(integers, _tensor(keys, kind), _tensor(result, kind), backend, is_timed=True)
+    fill = partial(_fill_keys, source, call.op or "", keys)
+    after = partial(_read_keys, result, flat_elements(call.recv, call.dtype)) if has_output else None
 
     def before() -> None:
         fill()
         if bound.before is not None:
             bound.before()
 
-    return bound._replace(before=before, after=None if result is None else partial(_read_keys, found, result))
+    return bound._replace(before=before, after=after)
 
 
 def _fill_keys(source: Array, op: str, keys: Array) -> None:
@@ -658,18 +501,14 @@ def _bind_message(call: Call, backend: GlooBackend, *, is_timed: bool) -> _Bound
     return _Bound(tuple(starts), has_timeout=False)
 
 
-def _own_copies(calls: Sequence[Call], rank: int) -> list[tuple[Array, Array]]:
+def _local_copies(calls: Sequence[Call], rank: int) -> list[tuple[Array, Array]]:
     """Return output and input of each message that the rank sends to itself. The caller has checked that they match."""
-    sends = sorted((call for call in calls if call.dest == rank), key=_tag_of)
-    recvs = sorted((call for call in calls if call.source == rank), key=_tag_of)
+    sends = sorted((call for call in calls if call.dest == rank), key=attrgetter("tag"))
+    recvs = sorted((call for call in calls if call.source == rank), key=attrgetter("tag"))
     return [
         (flat_elements(received.recv, received.dtype), flat_elements(sent.send, sent.dtype))
         for received, sent in zip(recvs, sends, strict=True)
     ]
-
-
-def _tag_of(call: Call) -> int:
-    return call.tag
 
 
 def _rows(tensor: Any, n: int) -> list[list[Any]]:
@@ -681,7 +520,7 @@ def _tensor(array: Any, dtype: Any) -> Any:
     """Return a one-dimensional tensor that shares the memory of an array."""
     if array is None:
         return None
-    torch = _torch().torch
+    torch = load_torch().torch
     flat = array.reshape(-1)
     if not flat.flags.writeable:
         # torch warns about every read-only array. Gloo only reads it.
@@ -695,10 +534,6 @@ def _tensor(array: Any, dtype: Any) -> Any:
 def _multiply(source: Array, scalar: Any, target: Array) -> None:
     with np.errstate(all="ignore"):
         np.multiply(source, scalar, out=target)
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 # -- comparison and capabilities ---------------------------------------------------------------------------------------

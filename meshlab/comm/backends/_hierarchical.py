@@ -12,7 +12,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
@@ -22,9 +21,11 @@ import numpy.typing as npt
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._backend import Call, Capabilities, Mode, Timings
 from meshlab.comm._catalog import CATALOG, find_collective
-from meshlab.comm._communicator import Communicator, PreparedCall
+from meshlab.comm._communicator import Communicator
 from meshlab.comm._elements import ReduceOp, divide, find_dtype, find_op, flat_elements, is_integer, pre_mul_sum
+from meshlab.comm._prepared_call import PreparedCall
 from meshlab.comm._streams import Event
+from meshlab.comm.backends._two_levels import TwoLevels, nodes_of
 from meshlab.mesh._groups import Hierarchy
 
 if TYPE_CHECKING:
@@ -35,44 +36,9 @@ _T = TypeVar("_T")
 
 Scope = Literal["inner", "outer"]
 
-_EVEN_ONLY = ("reduce_scatter", "all_gather")  # every rank has a chunk of its own, so every rank must own one across
+_EVEN_ONLY = ("reduce_scatter", "all_gather")  # every rank has its chunk, so every rank must own one across nodes
 
 _STAGED = ("all_reduce", "reduce", "broadcast", "barrier", *_EVEN_ONLY)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TwoLevels:
-    """The node of every rank, numbered in order of appearance, and its local rank on that node."""
-
-    node: npt.NDArray[np.int64]
-    local_rank: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, nodes: Sequence[Any]) -> TwoLevels:
-        """Return the layout, given the node of every rank. Any hashable values can identify nodes."""
-        numbers: dict[Any, int] = {}
-        node = np.array([numbers.setdefault(name, len(numbers)) for name in nodes])
-        return cls(node, np.array([int((node[:rank] == node[rank]).sum()) for rank in range(len(node))]))
-
-    @property
-    def sizes(self) -> npt.NDArray[np.int64]:
-        """The number of ranks of each node."""
-        return np.bincount(self.node)
-
-    @property
-    def n_owners(self) -> int:
-        """The number of ranks per node that own a chunk of the data across nodes: the size of the smallest node."""
-        return int(self.sizes.min())
-
-    @property
-    def is_even(self) -> bool:
-        """True if all nodes have the same number of ranks."""
-        return bool((self.sizes == self.sizes[0]).all())
-
-    @property
-    def by_local_rank(self) -> npt.NDArray[np.int64]:
-        """The ranks ordered by local rank, then node: the order of chunks after a split within nodes and one across."""
-        return np.lexsort((self.node, self.local_rank))
 
 
 def plan_stages(layout: TwoLevels, name: str, count: int, rank: int, root: int) -> list[tuple[Scope, str, int]]:
@@ -119,7 +85,7 @@ class HierarchicalBackend:
         layout: TwoLevels,
         rank: int,
         whole: Communicator | None,
-        owned: Sequence[Communicator],
+        owned: Sequence[Communicator | None],
     ) -> None:
         self._inner = inner
         self._outer = outer
@@ -233,7 +199,8 @@ class HierarchicalBackend:
     def close(self) -> None:
         """Close the communicators that were created for this one."""
         for comm in self._owned:
-            comm.close()
+            if comm is not None:
+                comm.close()
 
     # All stages of a call run in the stream of the inner communicator, or are ordered with it.
 
@@ -503,12 +470,10 @@ class Hierarchical(Communicator):
         Global ranks of the group, in order.
     rank : int
         This rank's number in the group.
-    owns_levels : bool
-        If True, closing this communicator also closes `inner` and `outer`.
     whole : Communicator, optional
         All ranks, in the same order, for messages and splits.
-    owns_whole : bool, default False
-        If True, closing this communicator also closes `whole`.
+    owned : sequence of Communicator, optional
+        The communicators among these that are closed with this one, in this order.
 
     Examples
     --------
@@ -531,12 +496,9 @@ class Hierarchical(Communicator):
         name: str,
         ranks: Sequence[int],
         rank: int,
-        owns_levels: bool,
         whole: Communicator | None = None,
-        owns_whole: bool = False,
+        owned: Sequence[Communicator | None] = (),
     ) -> None:
-        levels = (outer, inner) if owns_levels else ()
-        owned = [comm for comm in (*levels, whole if owns_whole else None) if comm is not None]
         super().__init__(HierarchicalBackend(inner, outer, layout, rank, whole, owned), name=name, ranks=ranks)
         self.inner = inner
         self.outer = outer
@@ -569,7 +531,7 @@ class Hierarchical(Communicator):
             If `nodes` does not match the group.
             If the ranks pass different nodes.
         """
-        names = _nodes_of(comm, nodes)
+        names = nodes_of(comm, nodes)
         layout = TwoLevels.of(names)
         # Ranks that disagree would enter different splits and deadlock. The maximum of a number and of its negative
         # shows in a single call whether all ranks have the same one.
@@ -591,17 +553,8 @@ class Hierarchical(Communicator):
         )
         if inner is None:
             raise CommunicatorError(f"the split of {comm.name} by node excludes rank {comm.rank}", group=comm.name)
-        return cls(
-            inner,
-            outer,
-            layout,
-            name=comm.name,
-            ranks=comm.ranks,
-            rank=comm.rank,
-            owns_levels=True,
-            whole=comm,
-            owns_whole=owns_whole,
-        )
+        owned = outer, inner, comm if owns_whole else None
+        return cls(inner, outer, layout, name=comm.name, ranks=comm.ranks, rank=comm.rank, whole=comm, owned=owned)
 
     @classmethod
     def join(cls, inner: Communicator, outer: Communicator, *, name: str = "hierarchical") -> Hierarchical:
@@ -651,7 +604,7 @@ class Hierarchical(Communicator):
             ranks = list(range(len(ranks)))
         layout = TwoLevels.of(np.repeat(np.arange(outer.size), inner.size).tolist())
         rank = outer.rank * inner.size + inner.rank
-        return cls(inner, outer, layout, name=name, ranks=ranks, rank=rank, owns_levels=False)
+        return cls(inner, outer, layout, name=name, ranks=ranks, rank=rank)
 
     def split(self, color: int | None, key: int | None = None, *, name: str = "") -> Hierarchical | None:
         """Create one hierarchical communicator per color. All ranks must call it.
@@ -724,7 +677,7 @@ class Hierarchical(Communicator):
         if inner is None:
             raise CommunicatorError(f"the split of {self.inner.name} excludes rank {self.rank}", group=self.name)
         ranks = [self.ranks[member] for member in members.tolist()]
-        return Hierarchical(inner, outer, layout, name=name, ranks=ranks, rank=rank, owns_levels=True)
+        return Hierarchical(inner, outer, layout, name=name, ranks=ranks, rank=rank, owned=(outer, inner))
 
     def _check_local_ranks(self, members: npt.NDArray[np.int64]) -> None:
         """Raise unless the outer communicator connects all ranks of a new group that will have equal local ranks."""
@@ -781,26 +734,3 @@ class Hierarchical(Communicator):
             factor = row.bus_factor(comm.size) if comm.size > 1 else 0.0
             rows.append((scope, name, comm.size, size, round(size * factor)))
         return pd.DataFrame(rows, columns=["level", "collective", "n_ranks", "size_bytes", "bus_bytes"])
-
-
-def _nodes_of(comm: Communicator, nodes: int | Sequence[Any] | Hierarchy) -> list[Any]:
-    if isinstance(nodes, Hierarchy):
-        names: list[Any] = [int(nodes.inner.color[rank]) for rank in comm.ranks]
-        members = {rank for name in set(names) if name >= 0 for rank in nodes.inner[name].ranks}
-        if members != set(comm.ranks):
-            raise CommunicatorError(
-                f"the hierarchy {nodes.inner.name} does not cover the ranks of {comm.name}; pass the hierarchy of its "
-                "axis",
-                group=comm.name,
-            )
-        return names
-    if isinstance(nodes, (int, np.integer)):
-        if nodes < 1:
-            raise CommunicatorError(f"nodes must be a positive number of ranks per node, not {nodes}", group=comm.name)
-        return [rank // int(nodes) for rank in comm.ranks]
-    names = list(nodes)
-    if len(names) != comm.size:
-        raise CommunicatorError(
-            f"nodes has {len(names)} entries, but {comm.name} has {comm.size} ranks; pass one per rank", group=comm.name
-        )
-    return names

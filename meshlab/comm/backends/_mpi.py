@@ -97,13 +97,7 @@ class Binding(NamedTuple):
 
 
 class MpiBinder:
-    """Binds calls to MPI's handles for dtypes and operations. One per process.
-
-    Parameters
-    ----------
-    mpi : module
-        The module ``mpi4py.MPI``.
-    """
+    """Binds calls to MPI's handles for dtypes and operations. One per process."""
 
     def __init__(self, mpi: Any) -> None:
         self.mpi = mpi
@@ -132,14 +126,14 @@ class MpiBinder:
     def _add_half(self, name: str) -> None:
         """Use the library's half-precision type if the library can reduce it, else a user-defined operation."""
         mpi, dtype = self.mpi, DTYPES[name]
-        own = getattr(mpi, f"{name.upper()}_T", mpi.DATATYPE_NULL)
-        if own != mpi.DATATYPE_NULL and own.Get_size() == dtype.itemsize:
+        datatype = getattr(mpi, f"{name.upper()}_T", mpi.DATATYPE_NULL)
+        if datatype != mpi.DATATYPE_NULL and datatype.Get_size() == dtype.itemsize:
             try:  # a library may define the type and still have no operations for it
-                mpi.SUM.Reduce_local([np.zeros(1, np.uint16), own], [np.zeros(1, np.uint16), own])
+                mpi.SUM.Reduce_local([np.zeros(1, np.uint16), datatype], [np.zeros(1, np.uint16), datatype])
             except mpi.Exception:
                 pass
             else:
-                self._datatypes[dtype] = own
+                self._datatypes[dtype] = datatype
                 self.halves[name] = "native"
                 return
         self.halves[name] = "user-defined MPI operation in numpy"
@@ -186,7 +180,7 @@ class MpiBinder:
         def work() -> None:
             for before in befores:
                 before()
-            arriving = [receive for receive in untagged if not (messages.kept and receive.take_kept())]
+            arriving = [receive for receive in untagged if not (messages.queues and receive.take_queued())]
             requests = [comm.Irecv(*receive.arguments) for receive in arriving]
             requests += [start() for start in starts]
             if tagged:
@@ -225,7 +219,7 @@ class MpiBinder:
                 code=code,
             ) from error
 
-    def has_own_op(self, call: Call) -> bool:
+    def has_user_op(self, call: Call) -> bool:
         """Return True if the call reduces with an operation that replaces one of the library."""
         key = call.op, call.dtype
         return call.op is not None and self._ops[key] is not self._library_ops[key]  # type: ignore[index]
@@ -287,11 +281,11 @@ class MpiBinder:
 
         # In place, MPI leaves the result at the front of the buffer, but NCCL's convention puts it at this rank's
         # chunk.
-        own, front = flat_elements(call.recv, call.dtype), flat_elements(call.send, call.dtype)[: call.count]
+        chunk, front = flat_elements(call.recv, call.dtype), flat_elements(call.send, call.dtype)[: call.count]
 
         def move() -> None:
             if backend.rank:
-                own[:] = front
+                chunk[:] = front
             if after is not None:
                 after()
 
@@ -345,13 +339,7 @@ def open_world(rendezvous: Rendezvous) -> MpiBackend:
 
 
 def world() -> MpiBackend:
-    """Return the communicator of all processes that MPI started together.
-
-    Raises
-    ------
-    CommunicatorError
-        If mpi4py or an MPI library is missing, or the library does not start.
-    """
+    """Return the communicator of all processes that MPI started together."""
     try:
         from mpi4py import MPI
     except ImportError as error:
@@ -360,14 +348,9 @@ def world() -> MpiBackend:
 
 
 class MpiBackend(BlockingBackend):
-    """One rank's endpoint of an MPI communicator. Implements `meshlab.comm._backend.Backend`.
+    """One rank's endpoint of an MPI communicator, which it owns. Implements `meshlab.comm._backend.Backend`.
 
     Calls block until they are done. A rank that waits cannot be released, so after a fault all processes are replaced.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-        The communicator. The object takes ownership of it.
     """
 
     def __init__(self, comm: Any) -> None:
@@ -495,7 +478,7 @@ class _MpiCalls:
         self._backend = backend
         self._calls = calls
         self._work = self._timed_work = bind()
-        if any(backend.binder.has_own_op(call) for call in calls):
+        if any(backend.binder.has_user_op(call) for call in calls):
             self._timed_work = bind(is_timed=True)
         self._error = backend.mpi_error
 

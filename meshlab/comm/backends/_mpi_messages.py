@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from meshlab.base._errors import CommunicatorError
+from meshlab.comm._agreement import message_mismatch
 from meshlab.comm._backend import Call
 from meshlab.comm._elements import DTYPES, Array
 
@@ -28,20 +28,13 @@ class MpiMessages:
     come in the order in which MPI delivers them. Messages with a tag use a second communicator, from which a receive
     takes all messages of its source until it finds its own. It keeps the others, so their senders continue. It also
     keeps messages without a tag, because their sender may have to continue before it sends the one with the tag.
-
-    Parameters
-    ----------
-    comm : mpi4py.MPI.Comm
-        The communicator.
-    mpi : module
-        The module ``mpi4py.MPI``.
     """
 
     def __init__(self, comm: Any, mpi: Any) -> None:
         self.mpi = mpi
         self.comm = comm
         self.separate = comm.Dup()
-        self.kept: dict[tuple[int, int], deque[tuple[Any, Array]]] = {}  # by source and tag: dtype and data
+        self.queues: dict[tuple[int, int], deque[tuple[Any, Array]]] = {}  # by source and tag: dtype and data
 
     @staticmethod
     def largest_tag(mpi: Any) -> int:
@@ -63,7 +56,7 @@ class MpiMessages:
 
     def receive_tagged(self, receives: Sequence[Receive]) -> None:
         """Wait until all messages have arrived. Wrong ones are found by `Receive.check`."""
-        pending = [receive for receive in receives if not receive.take_kept()]
+        pending = [receive for receive in receives if not receive.take_queued()]
         sources = {receive.call.source for receive in pending}
         polls = 0
         while pending:
@@ -82,31 +75,21 @@ class MpiMessages:
             return
         code, n_bytes = status.Get_tag(), status.Get_count(self.mpi.BYTE)
         tag, dtype = code >> _DTYPE_BITS, _DTYPES[code & (1 << _DTYPE_BITS) - 1]
-        receive = next((one for one in pending if (one.call.source, one.call.tag) == (source, tag)), None)
+        receive = next((entry for entry in pending if (entry.call.source, entry.call.tag) == (source, tag)), None)
         if receive is not None and receive.fits(dtype, n_bytes):
             message.Recv(receive.buffer)
             pending.remove(receive)
             return
         data = np.empty(n_bytes, np.uint8)
         message.Recv([data, self.mpi.BYTE])
-        self.kept.setdefault((source or 0, tag), deque()).append((dtype, data))
+        self.queues.setdefault((source or 0, tag), deque()).append((dtype, data))
         if receive is not None:
-            receive.take_kept()
+            receive.take_queued()
             pending.remove(receive)
 
 
 class Receive:
-    """A receive of one rank.
-
-    Parameters
-    ----------
-    messages : MpiMessages
-        The messages of the communicator.
-    call : Call
-        The call, whose source, tag, count and dtype the message must have.
-    buffer : list
-        The array and its datatype.
-    """
+    """A receive of one rank, of a message with the source, tag, count and dtype of a call."""
 
     def __init__(self, messages: MpiMessages, call: Call, buffer: list[Any]) -> None:
         self.messages = messages
@@ -118,10 +101,10 @@ class Receive:
 
     def waiting(self, receive: Callable[[], object], instead: Callable[[], object]) -> Callable[[], None]:
         """Return a callable that receives a message without a tag, or calls `instead` if one has been kept."""
-        kept, check = self.messages.kept, self.check_status
+        queues, check = self.messages.queues, self.check_status
 
         def run() -> None:
-            if kept and (self.call.source, 0) in kept:
+            if queues and (self.call.source, 0) in queues:
                 instead()
                 return
             receive()
@@ -138,15 +121,15 @@ class Receive:
         """Return True if a message has the expected count and dtype."""
         return bool(dtype == self.call.dtype and n_bytes == self.call.count * dtype.itemsize)
 
-    def take_kept(self) -> bool:
+    def take_queued(self) -> bool:
         """Take the oldest message that has been kept for this receive. Return False if there is none."""
         key = self.call.source or 0, self.call.tag
-        queue = self.messages.kept.get(key)
+        queue = self.messages.queues.get(key)
         if queue is None:
             return False
         dtype, data = queue.popleft()
         if not queue:
-            del self.messages.kept[key]
+            del self.messages.queues[key]
         if self.fits(dtype, data.size):
             self.call.recv.reshape(-1).view(np.uint8)[...] = data
         else:
@@ -163,11 +146,6 @@ class Receive:
 
     def check(self) -> None:
         """Raise an error if the message had a different count or dtype."""
-        call, wrong, self._wrong = self.call, self._wrong, ""
+        wrong, self._wrong = self._wrong, ""
         if wrong:
-            tag = f" with tag {call.tag}" if call.tag else ""
-            raise CommunicatorError(
-                f"ranks disagree: rank {call.source} of the group sends {wrong}{tag}, but this rank "
-                f"receives {call.count} of {call.dtype}; pass the same count and dtype on both",
-                collective=call.collective.name,
-            )
+            raise message_mismatch(self.call, wrong)

@@ -51,32 +51,12 @@ def check_installed() -> None:
 
 
 def unique_id() -> bytes:
-    """Return a new unique id, which all ranks of a world must share.
-
-    Raises
-    ------
-    CommunicatorError
-        If CuPy, nccl4py or libnccl is missing.
-    """
+    """Return a new unique id, which all ranks of a world must share."""
     return bytes(load_libraries().nccl.get_unique_id())
 
 
 def open_world(rendezvous: Rendezvous) -> NcclBackend:
-    """Open the communicator of all ranks. All ranks must call it, and it blocks until they do.
-
-    GPUs are chosen by their index and not masked, because that can disable direct access between them.
-
-    Parameters
-    ----------
-    rendezvous : Rendezvous
-        Size, rank, device and unique id. If `Rendezvous.should_abort` returns True while the rank waits, the
-        communicator is aborted and the wait raises.
-
-    Raises
-    ------
-    CommunicatorError
-        If a library or the GPU is missing, or NCCL fails.
-    """
+    """Open the communicator of all ranks. All ranks must call it, and it blocks until they do."""
     cupy, nccl, *_ = load_libraries()
     size, rank, device = rendezvous.size, rendezvous.rank, rendezvous.device
     try:
@@ -137,38 +117,38 @@ class _Gpu:
         """Enqueue a call after earlier work in the user's current stream, and before later work in that stream."""
         # The call runs in the user's stream itself, which is ordered without events. Only the communication stream,
         # and with it all later calls in other streams, has to wait for it.
-        own, _, after = self._handles
+        comm_stream, _, after = self._handles
         user = self._current_stream(self.device)
         stream = user.ptr
-        if stream == own:
+        if stream == comm_stream:
             self.last_user = None
-            launch(own)
+            launch(comm_stream)
         elif stream and self._is_capturing(stream):
             # The communication stream takes part in the capture only if it starts and ends in the user's stream.
             self.wait_for_user()
-            launch(own)
+            launch(comm_stream)
             self.make_user_wait(user)
         else:
             if user is not self.last_user:
                 self.make_user_wait(user)
             launch(stream)
             self._record(after, stream)
-            self._wait(own, after)
+            self._wait(comm_stream, after)
             self.last_user = user
 
     def wait_for_user(self) -> Any:
         """Make the communication stream wait for the work in the user's current stream, and return that stream."""
         self.last_user = None
-        own, before, _ = self._handles
+        comm_stream, before, _ = self._handles
         user = self._current_stream(self.device)
         self._record(before, user.ptr)
-        self._wait(own, before)
+        self._wait(comm_stream, before)
         return user
 
     def make_user_wait(self, user: Any) -> None:
         """Make the user's stream wait for the work in the communication stream."""
-        own, _, after = self._handles
-        self._record(after, own)
+        comm_stream, _, after = self._handles
+        self._record(after, comm_stream)
         self._wait(user.ptr, after)
 
 
@@ -177,18 +157,7 @@ class NcclBackend:
 
     A call waits for earlier work in the user's current stream, and later work in that stream waits for the call, so
     plain CuPy code before and after a call needs no synchronisation. All calls of a process are ordered with each
-    other, also if they are issued in different streams.
-
-    Parameters
-    ----------
-    comm : nccl.core.Communicator
-        The communicator. The object takes ownership of it, unless `is_view` is True.
-    gpu : _Gpu
-        The state that the communicators of this process share.
-    config : CallConfig, optional
-        Configuration of every call. By default NCCL chooses.
-    owner : NcclBackend, optional
-        The endpoint that owns the communicator, if this one is a view.
+    other, also if they are issued in different streams. The object owns the communicator, or is a view of `owner`.
     """
 
     blocks = False
@@ -304,13 +273,7 @@ class NcclBackend:
         """None: NCCL does not compare the calls of the ranks. The engines do it through shared memory."""
 
     def configured(self, config: CallConfig) -> NcclBackend:
-        """Return a view of the communicator with a configuration for all calls.
-
-        Raises
-        ------
-        CommunicatorError
-            If the loaded NCCL is older than 2.31, which cannot configure calls.
-        """
+        """Return a view of the communicator with a configuration for all calls. Raise if NCCL is older than 2.31."""
         return NcclBackend(self.comm, self.gpu, config, owner=self)
 
     @contextmanager
@@ -358,13 +321,7 @@ class NcclBackend:
         return ""
 
     def register_window(self, array: Any, *, until_deleted: bool) -> BufferRegistration:
-        """Register an array as a window of all ranks. Collective.
-
-        Raises
-        ------
-        CommunicatorError
-            If NCCL rejects it, or the GPUs cannot map each other's memory.
-        """
+        """Register an array as a window of all ranks. Collective. Raise if NCCL rejects it or cannot map it."""
         self.check_alive()
         self.wait_idle()
         _, _, binding, errors = load_libraries()
@@ -429,8 +386,8 @@ class NcclBackend:
         groups = self._share(np.array([-1 if color is None else color, key], np.int64))
         members = [int(rank) for rank in np.lexsort((groups[:, 1], groups[:, 0])) if groups[rank, 0] == color]
         is_first = bool(members) and members[0] == self.rank
-        own_id = unique_id() if is_first else bytes(len(bytes(nccl.UniqueId())))
-        ids = self._share(np.frombuffer(own_id, np.uint8))
+        new_id = unique_id() if is_first else bytes(len(bytes(nccl.UniqueId())))
+        ids = self._share(np.frombuffer(new_id, np.uint8))
         if color is None:
             return None
         try:
@@ -514,21 +471,14 @@ class NcclBackend:
         free_deleted()
 
     def wait(self, event: Any) -> None:
-        """Wait for an event by polling, so that interrupts and errors can end the wait.
-
-        Raises
-        ------
-        CommunicatorError
-            If NCCL reports an error of this or another rank.
-            If the client has set the abort flag.
-        """
+        """Wait for an event by polling, so that interrupts, errors and the client's abort flag can end the wait."""
         begin = checked = time.perf_counter()
         while not event.done:
-            now = time.perf_counter()
-            if now - begin < _SPIN_S:
+            moment = time.perf_counter()
+            if moment - begin < _SPIN_S:
                 continue
-            if now - checked > _CHECK_S:
-                checked = now
+            if moment - checked > _CHECK_S:
+                checked = moment
                 self._check()
             time.sleep(_PAUSE_S)
 

@@ -56,13 +56,7 @@ class Libraries(NamedTuple):
 
 @cache
 def load_libraries() -> Libraries:
-    """Load the libraries.
-
-    Raises
-    ------
-    CommunicatorError
-        If a library is missing.
-    """
+    """Load the libraries. Raise a `CommunicatorError` if one is missing."""
     # nccl4py first: it finds libnccl in the environment, and CuPy then uses the one that is loaded. In the other order,
     # CuPy may load an older libnccl of the system.
     try:
@@ -83,24 +77,7 @@ def load_libraries() -> Libraries:
 
 
 class NcclBinder:
-    """Binds the calls of one communicator.
-
-    Parameters
-    ----------
-    comm : nccl.core.Communicator
-        The communicator.
-    scratch : int
-        A pointer to one int32, for barriers.
-    size : int
-        The number of ranks.
-    config : CallConfig, optional
-        Configuration of every call. By default NCCL chooses.
-
-    Raises
-    ------
-    CommunicatorError
-        If `config` is given and the loaded NCCL cannot configure calls.
-    """
+    """Binds the calls of one communicator. `scratch` is a pointer to one int32, for barriers."""
 
     def __init__(self, comm: Any, scratch: int, size: int, config: CallConfig | None) -> None:
         self._owner = comm
@@ -297,8 +274,9 @@ class NcclBinder:
     def _has_peer_access(self) -> bool:
         """Return True if the GPUs of this host access each other, and the group has no more ranks than that."""
         runtime = load_libraries().cupy.cuda.runtime
-        own, n = runtime.getDevice(), runtime.getDeviceCount()
-        return self._size <= n and all(runtime.deviceCanAccessPeer(own, other) for other in range(n) if other != own)
+        device, n = runtime.getDevice(), runtime.getDeviceCount()
+        peers = [peer for peer in range(n) if peer != device]
+        return self._size <= n and all(runtime.deviceCanAccessPeer(device, peer) for peer in peers)
 
     def explain(self, error: Exception, calls: Sequence[Call]) -> CommunicatorError:
         """Return an error that names the collective and the fix."""
@@ -322,24 +300,8 @@ class NcclBinder:
 def sharp_fact(enabled: str | None, n_lsa_teams: int | None, read_log: Callable[[], str]) -> str:
     """Return whether switches reduce between hosts (CollNet): "yes", "unknown", or "no: " and the reason.
 
-    NCCL does not report it, except in its log. The number of collnet channels in the log is not evidence: it is the
-    number of channels, also after CollNet has failed.
-
-    Parameters
-    ----------
-    enabled : str or None
-        The value of NCCL_COLLNET_ENABLE. CollNet is off by default.
-    n_lsa_teams : int or None
-        The number of teams of ranks that access each other's memory. One team is on one host, or in one NVLink domain.
-    read_log : callable
-        Returns the log of NCCL in this process, or an empty string.
-
-    Examples
-    --------
-    >>> sharp_fact(None, None, str)
-    'no: NCCL_COLLNET_ENABLE=1 turns it on'
-    >>> sharp_fact("1", 2, lambda: "NCCL INFO rank 0 Connected CollNet")
-    'yes'
+    NCCL does not report it, except in its log. `n_lsa_teams` is the number of teams of ranks that access each other's
+    memory, each on one host or in one NVLink domain.
     """
     if enabled is None or enabled.strip() != "1":
         return "no: NCCL_COLLNET_ENABLE=1 turns it on"
@@ -364,7 +326,7 @@ def _library_variable(name: str) -> str | None:
 
 
 def _debug_log() -> str:
-    """Return the log of NCCL in this process, or an empty string if it is not in a file of its own."""
+    """Return the log of NCCL in this process, or an empty string if it is not in a separate file."""
     pattern = _library_variable("NCCL_DEBUG_FILE") or ""
     if "%p" not in pattern:
         return ""
@@ -392,20 +354,7 @@ def _version_text(binding: ModuleType) -> str:
 
 
 def selection(algorithm: str | None, protocol: str | None) -> str | None:
-    """Return NCCL's selection string for an algorithm and a protocol. None lets NCCL choose.
-
-    Raises
-    ------
-    CommunicatorError
-        If an algorithm has no such protocol, or names one already.
-
-    Examples
-    --------
-    >>> selection("ring", "ll128"), selection("tree, ring", None), selection(None, "ll")
-    ('RING_LL128', 'tree,ring', 'RING_LL,TREE_LL')
-    >>> selection("^tree", "simple")
-    'RING_SIMPLE,COLLNET_DIRECT_SIMPLE,COLLNET_CHAIN_SIMPLE,NVLS_SIMPLE,NVLSTREE_SIMPLE,PAT_SIMPLE'
-    """
+    """Return NCCL's selection string for an algorithm and a protocol, such as RING_LL128. None lets NCCL choose."""
     if algorithm is None and protocol is None:
         return None
     names = [] if algorithm is None else [name.strip() for name in algorithm.removeprefix("^").split(",")]
@@ -413,7 +362,8 @@ def selection(algorithm: str | None, protocol: str | None) -> str | None:
     if protocol is None:
         return ("^" if excludes else "") + ",".join(names)
     if algorithm is None or excludes:
-        names = [name for name, known in _PROTOCOLS_OF.items() if protocol in known and name not in _lower(names)]
+        excluded = _lower(names)
+        names = [name for name, protocols in _PROTOCOLS_OF.items() if protocol in protocols and name not in excluded]
     for name in _lower(names):
         if name not in _PROTOCOLS_OF:
             raise CommunicatorError(

@@ -36,15 +36,7 @@ def free_deleted() -> None:
 
 
 class BufferRegistration:
-    """A registered buffer. `end` gives it back, at most once, and not after the communicator has ended.
-
-    Parameters
-    ----------
-    buffers : RegisteredBuffers
-        The registered buffers of the communicator.
-    deregister : callable
-        Calls the library.
-    """
+    """A registered buffer. `end` gives it back, at most once, and not after the communicator has ended."""
 
     def __init__(self, buffers: RegisteredBuffers, deregister: Callable[[], object]) -> None:
         self._buffers = buffers
@@ -67,19 +59,8 @@ class BufferRegistration:
 class RegisteredBuffers:
     """The registered buffers of one communicator. Its views share the object.
 
-    Parameters
-    ----------
-    is_alive : callable
-        Returns False after an abort, or after the communicator was destroyed: the library has then ended all
-        registrations, and must not be called.
-
-    Examples
-    --------
-    >>> buffers = RegisteredBuffers(lambda: True)
-    >>> first = buffers.add(lambda: print("given back"))
-    >>> first.end()
-    given back
-    >>> first.end()
+    `is_alive` returns False after an abort, or after the communicator was destroyed: the library has then ended all
+    registrations, and must not be called.
     """
 
     def __init__(self, is_alive: Callable[[], bool]) -> None:

@@ -24,17 +24,7 @@ _GRAPH_CALLS = 20  # maximum per graph, as for nccl-tests -G with its default of
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Load:
-    """The calls of one stream that run while a batch of another stream is timed.
-
-    Parameters
-    ----------
-    timer : StreamTimer
-        The timer of the stream.
-    work, barrier : callable
-        Functions that enqueue a call and a barrier on it.
-    calls : int
-        The number of calls beside one batch.
-    """
+    """The calls of one stream that run while a batch of another stream is timed: `calls` calls per batch."""
 
     timer: StreamTimer
     work: Work
@@ -43,15 +33,7 @@ class Load:
 
 
 class StreamTimer:
-    """Times work on one stream.
-
-    Parameters
-    ----------
-    stream : cupy.cuda.Stream
-        The stream on which the work is enqueued.
-    wait : callable
-        A function that waits for an event.
-    """
+    """Times work on one stream. `wait` waits for an event."""
 
     def __init__(self, stream: Any, wait: Callable[[Any], None]) -> None:
         self._stream = stream
@@ -60,17 +42,7 @@ class StreamTimer:
         self._cuda = load_libraries().cupy.cuda
 
     def measure(self, work: Work, barrier: Work, mode: Mode, calls: int, batches: int) -> Timings:
-        """Time `batches` batches of `calls` calls.
-
-        Parameters
-        ----------
-        work, barrier : callable
-            Functions that enqueue a call and a barrier.
-        mode : {"isolated", "pipelined", "graph"}
-            The timing mode, described in `meshlab.comm.MODES`.
-        calls, batches : int
-            The number of calls per batch, and the number of batches.
-        """
+        """Time `batches` batches of `calls` calls."""
         if mode == "isolated":
             return self._isolated(work, barrier, batches)
         with self.held(work, barrier, mode, calls) as measure:
@@ -78,10 +50,7 @@ class StreamTimer:
 
     @contextmanager
     def held(self, work: Work, barrier: Work, mode: Mode, calls: int) -> Iterator[Callable[[int], Timings]]:
-        """Prepare batches of `calls` calls once, and return a function that times any number of them.
-
-        The graphs of several calls may be held at the same time, so that their batches can take turns.
-        """
+        """Prepare batches of `calls` calls once, so that batches of several works can take turns. Yield their timer."""
         if mode == "isolated":
             yield partial(self._isolated, work, barrier)
         elif mode == "graph":
@@ -154,7 +123,7 @@ class StreamTimer:
             yield partial(self._replay, graphs)
         finally:
             graphs.clear()
-            self._captures = [one for one in self._captures if one is not graphs]
+            self._captures = [capture for capture in self._captures if capture is not graphs]
 
     def _capture(self, work: Work, calls: int, graphs: list[Any]) -> None:
         """Capture the calls of a batch into graphs of up to `_GRAPH_CALLS` calls, as nccl-tests does."""

@@ -24,21 +24,7 @@ from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_ele
 
 
 def execute(calls: Sequence[Call]) -> None:
-    """Execute one collective for all ranks. Their calls must match.
-
-    Examples
-    --------
-    >>> from meshlab.comm._catalog import CATALOG
-    >>> inputs, outputs = [np.array([1.0, 2.0]), np.array([3.0, 4.0])], [np.empty(2), np.empty(2)]
-    >>> execute(
-    ...     [
-    ...         Call(CATALOG["all_reduce"], send, recv, 2, send.dtype, "max", None, False)
-    ...         for send, recv in zip(inputs, outputs)
-    ...     ]
-    ... )
-    >>> outputs
-    [array([3., 4.]), array([3., 4.])]
-    """
+    """Execute one collective for all ranks. Their calls must match."""
     name = calls[0].collective.name
     if name == "barrier":
         return
@@ -143,7 +129,7 @@ class _PendingMessage(_PendingOp):
         super().__init__()
         self.rank, self.peer, self.call, self.sends = rank, peer, call, sends
         self.endpoints = (rank, peer) if sends else (peer, rank)
-        self.kept: Array | None = None  # the data of a send that has returned before it was received
+        self.copy: Array | None = None  # the data of a send that has returned before it was received
 
     def __str__(self) -> str:
         action = f"sends to rank {self.peer}" if self.sends else f"receives from rank {self.peer}"
@@ -153,25 +139,14 @@ class _PendingMessage(_PendingOp):
     def keep(self) -> None:
         """Copy the data of a send, and let its rank continue."""
         if not self.is_done:
-            self.kept = flat_elements(self.call.send, self.call.dtype).copy()
+            self.copy = flat_elements(self.call.send, self.call.dtype).copy()
             self.finish()
 
 
 class ThreadWorld:
     """The shared state of the ranks of a group. The last rank to enter a collective executes it for all.
 
-    Parameters
-    ----------
-    size : int
-        The number of ranks.
-    parent : ThreadWorld, optional
-        The group from which this one was split. Aborting the parent also aborts this group.
-
-    Examples
-    --------
-    >>> world = ThreadWorld(1)
-    >>> world.backend(0).size
-    1
+    Aborting the `parent`, the group from which this one was split, also aborts this group.
     """
 
     def __init__(self, size: int, *, parent: ThreadWorld | None = None) -> None:
@@ -202,29 +177,21 @@ class ThreadWorld:
         return ThreadBackend(self, rank)
 
     def run(self, rank: int, calls: Sequence[Call]) -> None:
-        """Issue the calls of one rank together, and wait until they are done.
-
-        Raises
-        ------
-        CommunicatorError
-            If the calls of ranks do not match.
-            If ranks deadlock.
-            If the group is aborted.
-        """
+        """Issue the calls of one rank together, and wait until they are done. Raise if ranks disagree or deadlock."""
         with self._changed:
             self._check_alive()
             # All calls of a batch are posted before the rank waits for any of them, so their order cannot deadlock.
             pending: list[_PendingOp] = []
             # All calls of a batch are compared, as with MPI. Otherwise a rank whose batch lacks the last call would
             # return, and the others would wait for it.
-            own = signature(calls)
+            text = signature(calls)
             for call in calls:
                 if call.dest is not None:
                     pending.append(self._post(_PendingMessage(rank, call.dest, call, True)))
                 if call.source is not None:
                     pending.append(self._post(_PendingMessage(rank, call.source, call, False)))
                 if not call.collective.peers:
-                    pending.append(self._enter(rank, call, own))
+                    pending.append(self._enter(rank, call, text))
             self._wait(rank, pending)
 
     def split(self, rank: int, color: int | None, key: int) -> ThreadBackend | None:
@@ -264,17 +231,17 @@ class ThreadWorld:
         if self._is_aborted:
             raise CommunicatorError("the group was aborted while this rank waited for the others")
 
-    def _enter(self, rank: int, entry: Call | tuple[int | None, int], own: str) -> _PendingCollective:
+    def _enter(self, rank: int, entry: Call | tuple[int | None, int], text: str) -> _PendingCollective:
         # The n-th collective of a rank is matched with the n-th of every other rank, even if the calls differ. So a
         # mismatch is an error as soon as the second rank enters, not a deadlock.
         number = self._n_entered[rank]
         self._n_entered[rank] += 1
         collective = self._collectives.setdefault(number, _PendingCollective())
         if collective.first is None:
-            collective.first = rank, own
+            collective.first = rank, text
         # One comparison is enough: earlier entries already match each other, or the collective carries an error.
-        elif collective.first[1] != own:
-            collective.finish(str(mismatch_error(rank, own, *collective.first)))
+        elif collective.first[1] != text:
+            collective.finish(str(mismatch_error(rank, text, *collective.first)))
         collective.entries[rank] = entry
         if len(collective.entries) == self.size:
             del self._collectives[number]
@@ -322,7 +289,7 @@ class ThreadWorld:
                 side.finish(f"ranks disagree: {sent}, but {received}; pass the same count and dtype on both")
         else:
             target = flat_elements(received.call.recv, received.call.dtype)
-            target[...] = flat_elements(sent.call.send, sent.call.dtype) if sent.kept is None else sent.kept
+            target[...] = flat_elements(sent.call.send, sent.call.dtype) if sent.copy is None else sent.copy
             for side in (sent, received):
                 side.finish()
         self._changed.notify_all()

@@ -44,7 +44,8 @@ def test_a_missing_torch_is_named_before_any_process_starts() -> None:
 
 def test_the_capabilities_are_known_without_torch() -> None:
     code = (
-        "import sys; from meshlab.comm.backends import _gloo; print(_gloo.capabilities().where, 'torch' in sys.modules)"
+        "import sys; from meshlab.comm.backends._gloo import capabilities; "
+        "print(capabilities().where, 'torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split("\n")[0] == "Gloo on this CPU False"

@@ -147,12 +147,14 @@ def test_abort_releases_ranks_that_wait_in_a_group_and_its_children() -> None:
     world = ThreadWorld(2)
     comms = [Communicator(world.backend(rank)) for rank in range(2)]
     errors: list[str] = []
+    is_split = threading.Event()  # a split ends with a call in the child, for which the rank also waits
 
     def wait(comm: Communicator, in_message: bool) -> None:
         child = comm.split(0)
         assert child is not None
         try:
             if comm.rank == 0:
+                is_split.set()
                 child.recv(np.ones(1), 1) if in_message else child.barrier()
         except CommunicatorError as error:
             errors.append(str(error))
@@ -162,12 +164,14 @@ def test_abort_releases_ranks_that_wait_in_a_group_and_its_children() -> None:
         for thread in threads:
             thread.start()
         threads[1].join(60)
+        assert is_split.wait(60)
         while not any(child._waiting for child in world._descendants):  # until the other rank waits
             time.sleep(0.01)
         world.abort()
         threads[0].join(60)
         assert not threads[0].is_alive()
         world.reset()
+        is_split.clear()
     assert errors == ["the group was aborted while this rank waited for the others"] * 2
 
 
