@@ -196,6 +196,10 @@ class HierarchicalBackend:
             missing[name] = "" if without is None else f"{without} has no {name}"
         return missing
 
+    def own(self, comm: Communicator) -> None:
+        """Close a communicator after the others, when this one is closed."""
+        self._owned = [*self._owned, comm]
+
     def close(self) -> None:
         """Close the communicators that were created for this one."""
         for comm in self._owned:
@@ -470,10 +474,10 @@ class Hierarchical(Communicator):
         Global ranks of the group, in order.
     rank : int
         This rank's number in the group.
+    owns_levels : bool
+        If True, closing this communicator also closes `inner` and `outer`.
     whole : Communicator, optional
-        All ranks, in the same order, for messages and splits.
-    owned : sequence of Communicator, optional
-        The communicators among these that are closed with this one, in this order.
+        All ranks, in the same order, for messages and splits. It stays open.
 
     Examples
     --------
@@ -496,10 +500,11 @@ class Hierarchical(Communicator):
         name: str,
         ranks: Sequence[int],
         rank: int,
+        owns_levels: bool,
         whole: Communicator | None = None,
-        owned: Sequence[Communicator | None] = (),
     ) -> None:
-        super().__init__(HierarchicalBackend(inner, outer, layout, rank, whole, owned), name=name, ranks=ranks)
+        self._levels = HierarchicalBackend(inner, outer, layout, rank, whole, (outer, inner) if owns_levels else ())
+        super().__init__(self._levels, name=name, ranks=ranks)
         self.inner = inner
         self.outer = outer
         self._whole = whole
@@ -553,8 +558,12 @@ class Hierarchical(Communicator):
         )
         if inner is None:
             raise CommunicatorError(f"the split of {comm.name} by node excludes rank {comm.rank}", group=comm.name)
-        owned = outer, inner, comm if owns_whole else None
-        return cls(inner, outer, layout, name=comm.name, ranks=comm.ranks, rank=comm.rank, whole=comm, owned=owned)
+        levels = cls(
+            inner, outer, layout, name=comm.name, ranks=comm.ranks, rank=comm.rank, owns_levels=True, whole=comm
+        )
+        if owns_whole:
+            levels._levels.own(comm)
+        return levels
 
     @classmethod
     def join(cls, inner: Communicator, outer: Communicator, *, name: str = "hierarchical") -> Hierarchical:
@@ -604,7 +613,7 @@ class Hierarchical(Communicator):
             ranks = list(range(len(ranks)))
         layout = TwoLevels.of(np.repeat(np.arange(outer.size), inner.size).tolist())
         rank = outer.rank * inner.size + inner.rank
-        return cls(inner, outer, layout, name=name, ranks=ranks, rank=rank)
+        return cls(inner, outer, layout, name=name, ranks=ranks, rank=rank, owns_levels=False)
 
     def split(self, color: int | None, key: int | None = None, *, name: str = "") -> Hierarchical | None:
         """Create one hierarchical communicator per color. All ranks must call it.
@@ -677,7 +686,7 @@ class Hierarchical(Communicator):
         if inner is None:
             raise CommunicatorError(f"the split of {self.inner.name} excludes rank {self.rank}", group=self.name)
         ranks = [self.ranks[member] for member in members.tolist()]
-        return Hierarchical(inner, outer, layout, name=name, ranks=ranks, rank=rank, owned=(outer, inner))
+        return Hierarchical(inner, outer, layout, name=name, ranks=ranks, rank=rank, owns_levels=True)
 
     def _check_local_ranks(self, members: npt.NDArray[np.int64]) -> None:
         """Raise unless the outer communicator connects all ranks of a new group that will have equal local ranks."""
