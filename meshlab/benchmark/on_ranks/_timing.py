@@ -20,7 +20,8 @@ from meshlab.benchmark.on_ranks._checking import count_wrong_elements
 from meshlab.benchmark.on_ranks._sampling import Batches, Floats, StopVote, calls_per_batch, group_vote, take_batches
 from meshlab.comm._backend import Mode, Timings
 from meshlab.comm._catalog import CATALOG
-from meshlab.plans._steps import CONFIGURED, pairs_of_round
+from meshlab.plans._options import CONFIGURED
+from meshlab.plans._steps import pairs_of_round
 
 if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator, PreparedCall
