@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,17 +14,13 @@ import numpy.typing as npt
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
 from meshlab.base._units import format_seconds, format_size
-from meshlab.benchmark._clocks import clock_errors
 from meshlab.benchmark._estimate import Pace, steps_to_probe
 from meshlab.benchmark.on_ranks import _environment as environment
 from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
 from meshlab.benchmark.on_ranks._environment import describe_rank, sample_rank
 from meshlab.benchmark.on_ranks._probing import probe_steps
-from meshlab.benchmark.on_ranks._sampling import Floats
 from meshlab.benchmark.on_ranks._timing import (
     EarlyReturnError,
-    Measured,
-    join_blocks,
     measure_concurrent,
     measure_function,
     measure_function_alone,
@@ -36,13 +31,12 @@ from meshlab.benchmark.on_ranks._timing import (
 from meshlab.engines._engines import Lease
 from meshlab.engines._memory import usable_bytes
 from meshlab.engines._rounds import RankInfo, Reply, number_of_gpus
+from meshlab.frames._rows import RankSamples, join_blocks, rows_of_step, rows_without_times, samples_of_step
 from meshlab.frames._schema import DEVICES
-from meshlab.frames._statistics import FEWEST_FOR_SHAPE, find_modes, relative_trend, summarise
 from meshlab.mesh._axes import WORLD
-from meshlab.plans._options import OPTIONS
 from meshlab.plans._sampling import n_blocks
 from meshlab.plans._steps import Step, turns
-from meshlab.runs._rundata import Columns, Progress, Row, RunData, State
+from meshlab.runs._rundata import Progress, RunData, State
 from meshlab.topology.readers._hosts import cluster_from_hosts
 
 if TYPE_CHECKING:
@@ -50,7 +44,6 @@ if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
     from meshlab.mesh._groups import Groups
     from meshlab.mesh._mesh import DeviceMesh
-    from meshlab.plans._steps import MeasuredGroup
 
 
 _UNITS = (
@@ -67,23 +60,6 @@ _MEASURED = ("ok", "wrong")
 
 _PROBED_S = 1.0
 """Estimated duration from which a run is probed first. Probes take a few tenths of a second."""
-
-_STEP_COLUMNS = (
-    "collective",
-    "op",
-    "dtype",
-    "root",
-    "in_place",
-    "mode",
-    *OPTIONS,
-    "axis",
-    "grouping",
-    "concurrent_axis",
-    "concurrent_collective",
-    "n_ranks",
-    "count",
-    "size_bytes",
-)
 
 
 class Executor:
@@ -344,7 +320,7 @@ class Executor:
             )
         own = plan.functions.get(step.collective)
         if step.grouping == "alone":
-            one_group: Callable[..., Measured] = measure_step
+            one_group: Callable[..., RankSamples] = measure_step
             if own is not None:
                 one_group, arguments = partial(measure_function_alone, function=own), (step, plan.sampling, n)
             return [reply for group in groups for reply in call(one_group, arguments=arguments, ranks=group.ranks)]
@@ -373,18 +349,15 @@ class Executor:
         """Add the rows and samples of a step, from what each rank returned for each block."""
         rows, samples = [], []
         for number, part in enumerate(step.parts):
-            by_rank: dict[int, list[Any]] = {
-                rank: [block[rank] if step.concurrent is None else block[rank][number] for block in blocks]
-                for rank in blocks[0]
-            }
-            measured: dict[int, Measured] = {
-                rank: join_blocks(values) if is_in_blocks else values[0] for rank, values in by_rank.items()
-            }
+            of_rank: dict[int, RankSamples] = {}
+            for rank in blocks[0]:
+                values = [block[rank] if step.concurrent is None else block[rank][number] for block in blocks]
+                of_rank[rank] = join_blocks(values) if is_in_blocks else values[0]
             groups = part.measured_groups(self._data.mesh[part.axis])
-            rows += rows_of_step(part, groups, measured, self._hosts)
-            samples += samples_of_step(part, groups, measured, self._hosts)
+            rows += rows_of_step(part, groups, of_rank, self._hosts)
+            samples += samples_of_step(part, groups, of_rank, self._hosts)
             # The ranks have agreed on it. In a round of pairs, a rank without a partner has no batches.
-            covered = next(one for one in measured.values() if one is not None).batches.is_covered
+            covered = next(batches for batches in of_rank.values() if batches is not None).is_covered
             if not covered.all():
                 self._data.note(
                     f"step {step.index + 1}, {part}: {np.sum(~covered)} of {len(covered)} batches are excluded, "
@@ -596,126 +569,3 @@ def device_lines(rows: Iterable[Mapping[str, Any]], *, with_host: bool) -> dict[
         readings = [form.format(row[name]) for name, form in _UNITS if row.get(name)]
         lines[f"{row['host']}, GPU {row['device']}" if with_host else f"GPU {row['device']}"] = " · ".join(readings)
     return lines
-
-
-def rows_of_step(
-    step: Step, groups: Sequence[MeasuredGroup], measured: Mapping[int, Measured], hosts: Sequence[str]
-) -> list[Row]:
-    """Return one row of the results per group or pair. `hosts` has the host of every rank."""
-    rows = []
-    for group in groups:
-        parts = [measured[rank] for rank in group.ranks]
-        batches = [part.batches for part in parts]
-        used = ~batches[0].is_warmup  # the same for all ranks, because they vote
-        if not used.any():
-            reason = f"{step.concurrent_collective} along {step.concurrent_axis} ended before every batch did"
-            rows += rows_without_times(step, [group], "failed", reason)
-            continue
-        # A collective takes as long as its slowest rank. The maximum comes first, per batch: the maximum of the ranks'
-        # medians would miss delays that hit a different rank in every batch.
-        times = np.stack([one.time_us for one in batches])[:, used]
-        slowest = times.max(axis=0)
-        summary = summarise(slowest)
-        wrong = [part.n_wrong for part in parts]
-        n_wrong = None if None in wrong else sum(count or 0 for count in wrong)
-        starts = _on_one_clock(parts, group.ranks, hosts)
-        rows.append(
-            _fixed_columns(step, group)
-            | {
-                "n_samples": summary.n,
-                "calls": int(batches[0].calls[-1]),
-                "time_us": summary.median,
-                "time_us_lo": summary.lo,
-                "time_us_hi": summary.hi,
-                "p95_us": summary.p95,
-                "p99_us": summary.p99,
-                "min_us": summary.min,
-                "max_us": summary.max,
-                "skew_us": float(np.median(np.ptp(times, axis=0))),
-                "n_modes": _n_modes(slowest),
-                "trend": relative_trend(slowest),
-                "alignment_us": math.nan if starts is None else float(np.median(np.ptp(starts[0][:, used], axis=0))),
-                "n_wrong": n_wrong,
-                "status": "wrong" if n_wrong else "ok",
-                "stop_reason": batches[0].stop_reason,
-            }
-        )
-    return rows
-
-
-def _n_modes(times: Floats) -> int | None:
-    """Return the number of levels of the times, or None if they are too few to decide."""
-    if len(times) < FEWEST_FOR_SHAPE:
-        return None
-    return 1 if find_modes(times) is None else 2
-
-
-def rows_without_times(step: Step, groups: Sequence[MeasuredGroup], status: str, reason: str) -> list[Row]:
-    """Return one row per group or pair of a step without times: failed, cancelled or skipped."""
-    return [_fixed_columns(step, group) | {"status": status, "stop_reason": reason} for group in groups]
-
-
-def _fixed_columns(step: Step, group: MeasuredGroup) -> Row:
-    columns = {name: getattr(step, name) for name in _STEP_COLUMNS}
-    return columns | {"step": step.index} | _group_columns(group)
-
-
-def _group_columns(group: MeasuredGroup) -> Row:
-    src, dst = group.ranks if group.is_pair else (None, None)
-    return {"group": group.name, "src_rank": src, "dst_rank": dst}
-
-
-def _on_one_clock(
-    parts: Sequence[Measured], ranks: Sequence[int], hosts: Sequence[str]
-) -> tuple[Floats, Floats] | None:
-    """Return the starts of several ranks and their first collectives, in µs, each of shape (ranks, batches).
-
-    None unless they come from the clock of one host.
-    """
-    # All processes of a host share CLOCK_MONOTONIC, but the clocks of two hosts differ by an unknown offset.
-    begun = [part.batches.start_us for part in parts]
-    if any(start is None for start in begun) or len({hosts[rank] for rank in ranks}) > 1:
-        return None
-    starts: Floats = np.stack(begun)  # type: ignore[arg-type]
-    ends = starts + np.stack([part.batches.time_us * part.batches.calls for part in parts])
-    arrived = [part.arrive_us for part in parts]
-    entered = np.stack([start if one is None else one for one, start in zip(arrived, starts, strict=True)])
-    errors = clock_errors(starts, ends)
-    return starts - errors, entered - errors
-
-
-def samples_of_step(
-    step: Step, groups: Sequence[MeasuredGroup], measured: Mapping[int, Measured], hosts: Sequence[str]
-) -> list[Columns]:
-    """Return the samples of one step, as columns per rank."""
-    columns = []
-    for group in groups:
-        ranks = group.ranks
-        parts = [measured[rank] for rank in ranks]
-        starts = _on_one_clock(parts, ranks, hosts)
-        # Offsets from the first rank of each batch. Without comparable starts they remain NaN.
-        offsets = np.full((len(ranks), len(parts[0].batches.time_us)), np.nan) if starts is None else starts[1]
-        for rank, part, offset in zip(ranks, parts, offsets - offsets.min(axis=0), strict=True):
-            batches = part.batches
-            n = len(batches.time_us)
-            columns.append(
-                {
-                    "step": np.full(n, step.index),
-                    "axis": np.full(n, step.axis, dtype=object),
-                    "grouping": np.full(n, step.grouping, dtype=object),
-                    "concurrent_axis": np.full(n, step.concurrent_axis, dtype=object),
-                    **{key: np.full(n, value, dtype=object) for key, value in _group_columns(group).items()},
-                    "rank": np.full(n, rank),
-                    "batch": np.arange(n),
-                    "block": np.full(n, None, dtype=object) if part.block is None else part.block.astype(object),
-                    "calls": batches.calls,
-                    "time_us": batches.time_us,
-                    "host_us": batches.host_us,
-                    "start_offset_us": offset,
-                    "is_warmup": batches.is_warmup,
-                    "status": np.where(batches.is_covered, "wrong" if part.n_wrong else "ok", "uncovered").astype(
-                        object
-                    ),
-                }
-            )
-    return columns

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm._backend import Mode, Timings
+from meshlab.frames._rows import Floats, RankSamples
 from meshlab.frames._statistics import FEWEST_FOR_INTERVAL, is_precise, leading_warmup
 from meshlab.plans._sampling import SLOW_STEP_S, block_sampling
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
     from meshlab.plans._sampling import Sampling
 
-
-Floats = npt.NDArray[np.float64]
 
 Measure = Callable[[Mode, int, int], Timings]
 """``measure(mode, calls, batches)``, as `meshlab.comm.PreparedCall.measure`."""
@@ -30,37 +28,6 @@ PROBES = 3
 
 SLOW_CALL_S = 0.1
 """Duration from which a call is slow: its batches take much longer than a vote, and each of them is expensive."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Batches:
-    """The measurements of one rank, one value per batch.
-
-    Parameters
-    ----------
-    calls : numpy.ndarray
-        Number of calls.
-    time_us : numpy.ndarray
-        Mean time per call, in µs.
-    host_us : numpy.ndarray
-        Mean time per call until it returned to the host, in µs.
-    start_us : numpy.ndarray or None
-        Start of the batch on the clock of the host, in µs. None unless starts were aligned.
-    is_warmup : numpy.ndarray
-        True for batches that are excluded from the statistics.
-    is_covered : numpy.ndarray
-        False for batches during which the concurrent collective ended. They are excluded from the statistics too.
-    stop_reason : str
-        The reason why sampling stopped: precise, time or batches.
-    """
-
-    calls: npt.NDArray[np.int64]
-    time_us: Floats
-    host_us: Floats
-    start_us: Floats | None
-    is_warmup: npt.NDArray[np.bool_]
-    is_covered: npt.NDArray[np.bool_]
-    stop_reason: str
 
 
 class StopVote:
@@ -99,7 +66,7 @@ def group_vote(comm: Communicator) -> StopVote:
     return StopVote(comm, [range(comm.size)])
 
 
-def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Sampling, n_blocks: int = 1) -> Batches:
+def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Sampling, n_blocks: int = 1) -> RankSamples:
     """Time a block of calls, one of `n_blocks`, until its times are precise enough. Collective over the vote's ranks.
 
     A few single calls determine the number of calls per batch. They are followed by batches for warm-up, and chunks of
@@ -166,7 +133,7 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
     is_warmup = np.concatenate(marks)
     is_warmup[np.flatnonzero(~is_warmup)[:lead]] = True
     starts = [part.start_us for part in parts if part.start_us is not None]
-    return Batches(
+    return RankSamples(
         calls=np.repeat(counts, [len(part.time_us) for part in parts]),
         time_us=np.concatenate([part.time_us for part in parts]),
         host_us=np.concatenate([part.host_us for part in parts]),

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,10 @@ import numpy.typing as npt
 from meshlab.base._errors import CommunicatorError
 from meshlab.benchmark.on_ranks._buffers import StepBuffers, allocate
 from meshlab.benchmark.on_ranks._checking import count_wrong_elements
-from meshlab.benchmark.on_ranks._sampling import Batches, Floats, StopVote, calls_per_batch, group_vote, take_batches
+from meshlab.benchmark.on_ranks._sampling import StopVote, calls_per_batch, group_vote, take_batches
 from meshlab.comm._backend import Mode, Timings
 from meshlab.comm._catalog import CATALOG
+from meshlab.frames._rows import Floats, RankSamples
 from meshlab.plans._options import CONFIGURED
 from meshlab.plans._steps import pairs_of_round
 
@@ -32,57 +33,12 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """The measurements of one rank in one step.
-
-    Parameters
-    ----------
-    batches : Batches
-        The times.
-    n_wrong : int or None
-        Number of wrong elements on this rank. None if unchecked.
-    arrive_us : numpy.ndarray or None
-        For a function in isolated mode, the time at which this rank entered the first collective of each batch, in µs
-        on the clock of the host. None if that is the start of the batch.
-    block : numpy.ndarray or None
-        The block of each batch, from 0. None if the step was not measured in blocks.
-    """
-
-    batches: Batches
-    n_wrong: int | None
-    arrive_us: Floats | None = None
-    block: npt.NDArray[np.int64] | None = None
-
-
-def join_blocks(parts: Sequence[Measured]) -> Measured:
-    """Join the blocks of one rank and one step. Only the first one was checked."""
-    batches = [part.batches for part in parts]
-    starts = [one.start_us for one in batches if one.start_us is not None]
-    arrivals = [part.arrive_us for part in parts if part.arrive_us is not None]
-    reasons = [one.stop_reason for one in batches if one.stop_reason != "precise"]
-    return Measured(
-        Batches(
-            calls=np.concatenate([one.calls for one in batches]),
-            time_us=np.concatenate([one.time_us for one in batches]),
-            host_us=np.concatenate([one.host_us for one in batches]),
-            start_us=np.concatenate(starts) if starts else None,
-            is_warmup=np.concatenate([one.is_warmup for one in batches]),
-            is_covered=np.concatenate([one.is_covered for one in batches]),
-            stop_reason=max(reasons, key=reasons.count, default="precise"),
-        ),
-        parts[0].n_wrong,
-        np.concatenate(arrivals) if arrivals else None,
-        np.repeat(np.arange(len(parts)), [len(one.time_us) for one in batches]),
-    )
-
-
-def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool, n_blocks: int = 1) -> Measured:
+def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool, n_blocks: int = 1) -> RankSamples:
     """Time one block of a step in a single group. Collective over the group."""
     with comm.backend.local():  # see measure_together
         call, n_wrong = set_up_step(comm, step, check)
         batches = take_batches(call.measure, group_vote(comm), step.mode, sampling, n_blocks)
-        return Measured(_per_call(batches, step), n_wrong)
+        return replace(_per_call(batches, step), n_wrong=n_wrong)
 
 
 def measure_together(
@@ -93,7 +49,7 @@ def measure_together(
     check: bool,
     n_blocks: int,
     groups: Ints,
-) -> Measured:
+) -> RankSamples:
     """Time a block in several groups at the same time, which all stop at the same batch. Collective over all groups.
 
     Parameters
@@ -112,10 +68,10 @@ def measure_together(
     with comm.backend.local():
         call, n_wrong = set_up_step(comm, step, check)
         batches = take_batches(call.measure, StopVote(everyone, groups), step.mode, sampling, n_blocks)
-        return Measured(_per_call(batches, step), n_wrong)
+        return replace(_per_call(batches, step), n_wrong=n_wrong)
 
 
-def _per_call(batches: Batches, step: Step) -> Batches:
+def _per_call(batches: RankSamples, step: Step) -> RankSamples:
     """Convert the times of groups of calls that are issued together to times per call."""
     n = step.n_aggregated or 1
     if n == 1:
@@ -156,7 +112,7 @@ def _together(calls: Sequence[PreparedCall]) -> PreparedCall:
     return calls[0]._communicator._prepare_batch([call.calls[0] for call in calls])
 
 
-def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> Measured | None:
+def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> RankSamples | None:
     """Time a message between this rank and its partner of the round. Return None for a rank without a partner.
 
     Collective over the group, whose other pairs exchange messages at the same time.
@@ -188,7 +144,7 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
         return comm.backend.measure(work, barrier, mode, calls, batches)
 
     batches = take_batches(measure, StopVote(comm, pairs), step.mode, sampling)
-    return None if mine is None else Measured(_per_call(batches, step), n_wrong)
+    return None if mine is None else replace(_per_call(batches, step), n_wrong=n_wrong)
 
 
 def _nothing() -> None:
@@ -221,7 +177,7 @@ def measure_concurrent(
     check: bool,
     n_blocks: int,
     groups: tuple[Ints, Ints],
-) -> tuple[Measured, Measured]:
+) -> tuple[RankSamples, RankSamples]:
     """Time both collectives of a step, each while the other one repeats. Collective over all groups of both axes.
 
     Parameters
@@ -237,7 +193,7 @@ def measure_concurrent(
 
     Returns
     -------
-    tuple of Measured
+    tuple of RankSamples
         The measurements of the step, and of the concurrent step.
     """
     if step.concurrent is None:
@@ -255,7 +211,7 @@ def measure_concurrent(
             batches = take_batches(measure, vote, step.mode, sampling, n_blocks)
         else:
             batches = _take_under_load_of_thread(measured, load, sampling, n_blocks)
-        found.append(Measured(_per_call(batches, measured.step), measured.n_wrong))
+        found.append(replace(_per_call(batches, measured.step), n_wrong=measured.n_wrong))
     return found[0], found[1]
 
 
@@ -302,7 +258,9 @@ class _UnderLoadOfStream:
         return replace(timings, is_covered=is_covered)
 
 
-def _take_under_load_of_thread(measured: _Concurrent, load: _Concurrent, sampling: Sampling, n_blocks: int) -> Batches:
+def _take_under_load_of_thread(
+    measured: _Concurrent, load: _Concurrent, sampling: Sampling, n_blocks: int
+) -> RankSamples:
     """Take batches while the other collective repeats in a second thread."""
     # As load, the collective votes after every block of calls. Blocks of one batch keep the votes rare, but still stop
     # the load soon.
@@ -344,7 +302,7 @@ def measure_function(
     n_blocks: int,
     groups: Ints,
     function: Callable[[Communicator], Any],
-) -> Measured:
+) -> RankSamples:
     """Time a block of a user-defined function, in all groups at the same time. Collective over all groups.
 
     Parameters
@@ -385,7 +343,7 @@ def measure_function(
 
     with comm.backend.local():  # on a GPU, this includes the kernels of the function in the measured time
         batches = take_batches(measure, _VoteAfter(after, everyone, groups), step.mode, sampling, n_blocks)
-    return Measured(batches, None, np.array(arrivals) if arrivals else None)
+    return replace(batches, arrive_us=np.array(arrivals) if arrivals else None)
 
 
 class EarlyReturnError(CommunicatorError):
@@ -425,7 +383,7 @@ class _VoteAfter(StopVote):
 
 def measure_function_alone(
     comm: Communicator, step: Step, sampling: Sampling, n_blocks: int, function: Callable[[Communicator], Any]
-) -> Measured:
+) -> RankSamples:
     """Time a block of a user-defined function in a single group. Collective over the group."""
     group = np.arange(comm.size, dtype=np.int32)[None]
     return measure_function(comm, comm, step, sampling, n_blocks, group, function)
