@@ -210,18 +210,18 @@ def bench_pairs(
     return bench(engines, mesh, PAIRED, axis=axis, sizes=sizes, grouping="pairs", **arguments)
 
 
-def _resumed_plan(run: RunData, given: Any) -> Plan:
+def _resumed_plan(run: RunData, collective: Any) -> Plan:
     """Return the plan of a resumed run. Functions are not saved, so they must be passed again after loading a run."""
-    if isinstance(given, Plan):
-        return given
+    if isinstance(collective, Plan):
+        return collective
     plan = run.plan
-    if given is not None:
-        functions = [given] if callable(given) else list(given)
+    if collective is not None:
+        functions = [collective] if callable(collective) else list(collective)
         names = {getattr(function, "__name__", type(function).__name__): function for function in functions}
         if not all(callable(function) for function in functions) or set(names) - set(plan.functions):
             raise BenchError(
                 "collective must be omitted to resume a run, or be a Plan or the functions of the run "
-                f"({', '.join(plan.functions) or 'it has none'}), not {given!r}"
+                f"({', '.join(plan.functions) or 'it has none'}), not {collective!r}"
             )
         plan = replace(plan, functions={**plan.functions, **names})
     return plan
@@ -250,15 +250,17 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
     collectives = [name for name in plan.collective if name not in plan.functions] + [
         name for _, name in plan.concurrent
     ]
-    for what, wanted, known in (
+    for what, names, supported in (
         ("collective", collectives, can.collectives),
         ("dtype", plan.dtype, can.dtypes),
         ("op", [find_op(name).name for name in plan.op], can.ops),
         ("mode", plan.mode, can.modes),
     ):
-        for name in wanted:
-            if name not in known:
-                raise BenchError(f"{can.backend} does not support {what} {name!r}; choose one of {', '.join(known)}")
+        for name in names:
+            if name not in supported:
+                raise BenchError(
+                    f"{can.backend} does not support {what} {name!r}; choose one of {', '.join(supported)}"
+                )
     can_reduce = can.dtypes if can.reduce_dtypes is None else can.reduce_dtypes
     if any(find_collective(name).reduces for name in collectives):
         for name in plan.dtype:
@@ -365,15 +367,15 @@ def overlap(
     rows = []
     for size in parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)):
         frame = engines.run(_measure, mesh, axis=axis, arguments=(size, matrix, dtype))
-        compute, communication, both, compute_within = np.max(np.stack(frame["value"].to_list()), axis=0)
+        compute, communication, together, compute_within = np.max(np.stack(frame["value"].to_list()), axis=0)
         rows.append(
             {
                 "axis": axis if isinstance(axis, str) else "-".join(axis),
                 "size_bytes": size,
                 "compute_us": compute,
                 "communication_us": communication,
-                "both_us": both,
-                "overlap": (compute + communication - both) / min(compute, communication),
+                "both_us": together,
+                "overlap": (compute + communication - together) / min(compute, communication),
                 "compute_slowdown": compute_within / compute,
             }
         )

@@ -74,7 +74,7 @@ class Executor:
         The run that receives the results.
     seconds : numpy.ndarray
         The estimated duration of each step, in seconds.
-    known : set of (int, int)
+    taken_over : set of (int, int)
         Launches and steps that were measured before.
     deadline_s : float, optional
         Time limit of a step, in seconds, after which its ranks are considered stuck.
@@ -92,7 +92,7 @@ class Executor:
         self,
         data: RunData,
         seconds: npt.NDArray[np.float64],
-        known: Collection[tuple[int, int]],
+        taken_over: Collection[tuple[int, int]],
         *,
         deadline_s: float | None,
         n_cancels: Callable[[], int],
@@ -101,7 +101,7 @@ class Executor:
         on_paces: Callable[[Mapping[str, Pace]], npt.NDArray[np.float64]],
     ) -> None:
         self._data = data
-        self._known = known
+        self._taken_over = taken_over
         self._deadline_s = deadline_s
         self._n_cancels = n_cancels
         self._may_go = may_go
@@ -121,7 +121,7 @@ class Executor:
         self._paused_at: float | None = None
         self._turns = {step.index: group for group in turns(data.steps) for step in group}
         self._measured: set[tuple[int, int]] = set()
-        for _, index in known:
+        for _, index in taken_over:
             self._count(index)
 
     @property
@@ -174,14 +174,14 @@ class Executor:
             order = [steps[index] for index in plan.order(len(steps), launch)]
             # A launch has new processes: what differs between launches is mostly where they and their memory are
             # placed. The first one uses those that are there, and a resumed launch may have nothing left to measure.
-            if launch and any((launch, step.index) not in self._known for step in order):
+            if launch and any((launch, step.index) not in self._taken_over for step in order):
                 if self._n_cancels():
                     return False
                 self._relaunch(lease, launch)
                 self._plan_buffers(lease)
             self._process_set = lease.engines.process_set
             for step in order:
-                if (launch, step.index) in self._known:
+                if (launch, step.index) in self._taken_over:
                     continue
                 self._pause(lease)
                 if self._n_cancels():
@@ -238,15 +238,15 @@ class Executor:
             return
         # A run that is resumed has measured either all alternatives or none, see `Run`.
         steps = self._turns[step.index]
-        self._measured |= {(launch, one.index) for one in steps}
+        self._measured |= {(launch, alternative.index) for alternative in steps}
         runnable: list[Step] = []
-        for one in steps:
-            too_large = self._too_large(one)
+        for alternative in steps:
+            too_large = self._too_large(alternative)
             if too_large:
-                self._data.note(f"skipped {one}: {too_large}")
-                self._add_without_times(launch, one, "skipped", too_large)
+                self._data.note(f"skipped {alternative}: {too_large}")
+                self._add_without_times(launch, alternative, "skipped", too_large)
             else:
-                runnable.append(one)
+                runnable.append(alternative)
         if runnable:
             self._run_turns(lease, launch, runnable, 1 if len(runnable) == 1 else n_blocks(self._data.plan.sampling))
 
@@ -318,16 +318,16 @@ class Executor:
                 also=(everyone,),
                 concurrent=((mesh, step.concurrent.axis),),
             )
-        own = plan.functions.get(step.collective)
+        function = plan.functions.get(step.collective)
         if step.grouping == "alone":
             one_group: Callable[..., RankSamples] = measure_step
-            if own is not None:
-                one_group, arguments = partial(measure_function_alone, function=own), (step, plan.sampling, n)
+            if function is not None:
+                one_group, arguments = partial(measure_function_alone, function=function), (step, plan.sampling, n)
             return [reply for group in groups for reply in call(one_group, arguments=arguments, ranks=group.ranks)]
         everyone, (array,) = self._everyone(groups)
-        if own is None:
+        if function is None:
             return call(measure_together, arguments=(*arguments, array), also=(everyone,))
-        measure = partial(measure_function, function=own)
+        measure = partial(measure_function, function=function)
         return call(measure, arguments=(step, plan.sampling, n, array), also=(everyone,))
 
     @staticmethod
@@ -340,7 +340,7 @@ class Executor:
         first = sets[0].array[0]
         order = np.argsort(first, kind="stable")
         return sets[0].name, tuple(
-            order[np.searchsorted(first, one.array, sorter=order)].astype(np.int32) for one in sets
+            order[np.searchsorted(first, groups.array, sorter=order)].astype(np.int32) for groups in sets
         )
 
     def _add(
@@ -409,12 +409,12 @@ class Executor:
             if reply.error is not None:
                 data.note(f"rank {reply.rank} could not describe its host: {reply.error}")
         answers = [reply.value or {} for reply in replies]
-        settings = [one.get("settings", {}) for one in answers]
+        settings = [answer.get("settings", {}) for answer in answers]
         # A rank that could not describe itself has no limit. If a step is too large, it fails with the library's error.
-        free = [one.get("free", (False, np.iinfo(np.int64).max)) for one in answers]
+        free = [answer.get("free", (False, np.iinfo(np.int64).max)) for answer in answers]
         self._limits = usable_bytes(free, self._hosts)
-        firsts = [one for one in answers if "host" in one]
-        self._note_devices("before", {one["host"]["name"]: one["devices"] for one in firsts})
+        firsts = [answer for answer in answers if "host" in answer]
+        self._note_devices("before", {answer["host"]["name"]: answer["devices"] for answer in firsts})
         about = {"run": data.run_id, "started": data.started_at, "ranks": data.where, "mesh": str(data.mesh)}
         shared = describe_sharing(facts)
         if shared:
@@ -426,7 +426,7 @@ class Executor:
         about |= {f"{name} differs": text for name, text in differing.items()}
         data.environment = {
             "Run": about,
-            "Host": environment.describe_host() | {"machine": machine_text(one["host"] for one in firsts)},
+            "Host": environment.describe_host() | {"machine": machine_text(answer["host"] for answer in firsts)},
             "Library": {
                 "backend": capabilities.backend,
                 "library": capabilities.library,
@@ -487,11 +487,11 @@ class Executor:
         lease.call(release_buffers)
         if any(row["when"] == "before" for row in self._data.device_rows):
             replies = self._query(lease, sample_rank)
-            found: dict[str, Any] = {}
+            readings: dict[str, Any] = {}
             for reply in replies:
                 if reply.value:
-                    found.setdefault(self._hosts[reply.rank], reply.value)
-            self._note_devices("after", found)
+                    readings.setdefault(self._hosts[reply.rank], reply.value)
+            self._note_devices("after", readings)
 
     def _note_devices(self, when: str, readings: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         rows = [row for host, devices in readings.items() for row in device_rows(when, host, devices)]
@@ -535,15 +535,15 @@ def differing_settings(settings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     >>> differing_settings([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Ring"}, {}])
     {'NCCL_ALGO': 'Ring on ranks 0, 1; not set on rank 2'}
     """
-    found = {}
-    for name in sorted({name for one in settings for name in one}):
+    differing = {}
+    for name in sorted({name for of_rank in settings for name in of_rank}):
         ranks: dict[str, list[str]] = {}
-        for rank, one in enumerate(settings):
-            ranks.setdefault(one.get(name, "not set"), []).append(str(rank))
+        for rank, of_rank in enumerate(settings):
+            ranks.setdefault(of_rank.get(name, "not set"), []).append(str(rank))
         if len(ranks) > 1:
-            texts = [f"{value} on rank{'s' * (len(some) > 1)} {', '.join(some)}" for value, some in ranks.items()]
-            found[name] = "; ".join(texts)
-    return found
+            texts = [f"{value} on rank{'s' * (len(names) > 1)} {', '.join(names)}" for value, names in ranks.items()]
+            differing[name] = "; ".join(texts)
+    return differing
 
 
 def device_rows(when: str, host: str, readings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -241,13 +241,13 @@ class Plan(PlannedOptions):
                 raise BenchError(
                     f"alignment_bytes must be a multiple of the {size} bytes of a {name}, not {self.alignment_bytes}"
                 )
-        given = [name for name in OPTIONS if getattr(self, name) not in ((OPTIONS[name],), OPTIONS[name])]
-        if given and not measured:
+        options = [name for name in OPTIONS if getattr(self, name) not in ((OPTIONS[name],), OPTIONS[name])]
+        if options and not measured:
             raise BenchError(
-                f"{' and '.join(given)} cannot be chosen for functions, which allocate and call what they need",
+                f"{' and '.join(options)} cannot be chosen for functions, which allocate and call what they need",
                 hint="use comm.empty(…, symmetric=True) and comm.configured() in the function",
             )
-        chosen = [name for name in given if name in CONFIGURED]
+        chosen = [name for name in options if name in CONFIGURED]
         if chosen and not any(find_collective(name).is_configurable for name in measured):
             raise BenchError(
                 f"{' and '.join(chosen)} cannot be chosen for {', '.join(measured)}, which NCCL runs as messages",
@@ -382,10 +382,12 @@ class Plan(PlannedOptions):
         return text + (f", {self.launches} launches" if self.launches > 1 else "")
 
 
-def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise BenchError(f"unknown {what} {name!r}{did_you_mean(name, known)}; choose one of {', '.join(known)}")
+def _check_known(what: str, names: Iterable[str], choices: Iterable[str]) -> None:
+    for name in names:
+        if name not in choices:
+            raise BenchError(
+                f"unknown {what} {name!r}{did_you_mean(name, choices)}; choose one of {', '.join(choices)}"
+            )
 
 
 def _whole(name: str, value: object) -> int:
@@ -405,20 +407,20 @@ def _several(value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _name(one: str | Function, named: dict[str, Function | None]) -> str:
+def _name(collective: str | Function, named: dict[str, Function | None]) -> str:
     """Return the name of a collective or of a function. Add a function to `named`."""
-    if isinstance(one, str):
-        return one
-    if not callable(one):
+    if isinstance(collective, str):
+        return collective
+    if not callable(collective):
         raise BenchError(
-            f"collective must be the name of a collective or a function that takes a communicator, not {one!r}"
+            f"collective must be the name of a collective or a function that takes a communicator, not {collective!r}"
         )
-    name = str(getattr(one, "__name__", type(one).__name__))
+    name = str(getattr(collective, "__name__", type(collective).__name__))
     if name in CATALOG:
         raise BenchError(
             f"function {name!r} has the name of a collective, so its rows would be ambiguous; rename the function"
         )
-    if named.get(name) not in (None, one):
+    if named.get(name) not in (None, collective):
         raise BenchError(f"two functions have the name {name!r}, so their rows would be ambiguous; rename one of them")
-    named[name] = one
+    named[name] = collective
     return name

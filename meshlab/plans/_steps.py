@@ -136,9 +136,9 @@ class Step(CallOptions):
             return 0
         row = find_collective(self.collective)
         sizes = [row.elements(side, self.count, self.n_ranks) for side in ("sends", "receives")]
-        own = (max(sizes) if self.in_place else sum(sizes)) * find_dtype(self.dtype).itemsize
-        own *= self.n_aggregated or 1  # calls that are issued together have separate buffers
-        return own + (0 if self.concurrent is None else self.concurrent.buffer_bytes)
+        n_bytes = (max(sizes) if self.in_place else sum(sizes)) * find_dtype(self.dtype).itemsize
+        n_bytes *= self.n_aggregated or 1  # calls that are issued together have separate buffers
+        return n_bytes + (0 if self.concurrent is None else self.concurrent.buffer_bytes)
 
     def measured_groups(self, groups: Groups) -> list[MeasuredGroup]:
         """Return one item per row of the results: the groups, or the pairs of this round."""
@@ -255,12 +255,14 @@ def turns(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
         # A concurrent step joins the groups of its two axes, which may have been separate until then.
         joined: list[Step] = []
         baselines = {_baseline(part) for part in step.parts}
-        for group in {id(group): group for one in baselines if (group := groups.get(one)) is not None}.values():
+        for group in {
+            id(group): group for baseline in baselines if (group := groups.get(baseline)) is not None
+        }.values():
             joined += group
         joined.append(step)
-        groups |= dict.fromkeys((*baselines, *(_baseline(part) for one in joined for part in one.parts)), joined)
-    found = {id(group): tuple(sorted(group, key=lambda step: step.index)) for group in groups.values()}
-    return sorted(found.values(), key=lambda group: group[0].index)
+        groups |= dict.fromkeys((*baselines, *(_baseline(part) for member in joined for part in member.parts)), joined)
+    members = {id(group): tuple(sorted(group, key=lambda step: step.index)) for group in groups.values()}
+    return sorted(members.values(), key=lambda group: group[0].index)
 
 
 def _baseline(step: Step) -> Step:

@@ -142,8 +142,8 @@ def count_differences(xp: Any, output: Any, expected: Expected, dtype: np.dtype[
     step = max(at_a_time // (n_chunks * period), 1) * period
     wrong = 0
     for first in range(0, count, step):
-        some = bits[:, first : first + step]
-        for part in _whole_and_rest(some, period):
+        chunk = bits[:, first : first + step]
+        for part in _whole_and_rest(chunk, period):
             repeated = exact[:, None, : part.shape[2]]
             # Equal bits are equal values. Only if some differ, they are compared as numbers, which takes several times
             # as long: a rounded result may have other bits than the exact one, and -0 has other bits than 0.
@@ -175,12 +175,12 @@ def _count_beyond(xp: Any, bits: Any, exact: Any, values: Any, tolerance: Any, d
     return _count_different(xp, (is_close & (allowed > 0)) | both_zero | (bits == exact), xp.asarray(True))
 
 
-def _count_different(xp: Any, one: Any, other: Any) -> int:
+def _count_different(xp: Any, first: Any, other: Any) -> int:
     """Return the number of elements that differ between two arrays, which are broadcast."""
     if xp is np:
-        return int(np.count_nonzero(one != other))
+        return int(np.count_nonzero(first != other))
     count = xp.zeros(1, np.uint64)
-    _counter(xp)(one, other, count)
+    _counter(xp)(first, other, count)
     return int(count.get()[0])
 
 

@@ -76,10 +76,10 @@ def halve(
             break
         # In the opposite order in every second round: a drift then favours each option equally often.
         order = left[:: -1 if number % 2 else 1]
-        found = dict(zip(order, measure(order), strict=True))
-        for option, time in found.items():
+        times_us = dict(zip(order, measure(order), strict=True))
+        for option, time in times_us.items():
             times[option].append(time)
-            ratios[option].append(time / found[0])
+            ratios[option].append(time / times_us[0])
         others = left[1:]
         n_kept = max(math.ceil(len(others) / 2), fewest)
         if number < rounds - 1 and n_kept < len(others):

@@ -135,16 +135,16 @@ def try_options(
         Prepares and checks an option.
     """
     vote = _Vote(StopVote(everyone, groups))
-    found: list[Trial | None] = [None] * len(steps)
+    trials: list[Trial | None] = [None] * len(steps)
     calls: dict[int, Any] = {}
     n_wrong: list[int | None] = [None] * len(steps)
     with comm.backend.local(), ExitStack() as held:
         for number, step in enumerate(steps):
-            call, n_wrong[number], found[number] = _prepare(comm, step, how.check, vote, set_up)
-            if found[number] is None:
+            call, n_wrong[number], trials[number] = _prepare(comm, step, how.check, vote, set_up)
+            if trials[number] is None:
                 calls[number] = call
         if 0 not in calls:  # without the default there is nothing to compare with
-            return [one or Trial("failed", "the default could not be measured", None) for one in found]
+            return [trial or Trial("failed", "the default could not be measured", None) for trial in trials]
         mode = steps[0].mode
         n_first = 1 if mode != "graph" or (steps[0].size_bytes or 0) >= _SLOW_BYTES else 2
         first_us = {number: _first_us(call, n_first, vote) for number, call in calls.items()}
@@ -155,7 +155,7 @@ def try_options(
         for number, call in calls.items():
             if tells and how.halves and ratios[number] > HOPELESS:
                 reason = f"its first calls took {ratios[number]:.1f} times as long as those of the default"
-                found[number] = Trial("dropped", reason, n_wrong[number], (first_us[number],), ratios[number])
+                trials[number] = Trial("dropped", reason, n_wrong[number], (first_us[number],), ratios[number])
                 continue
             problem = ""
             try:
@@ -165,14 +165,14 @@ def try_options(
             status, message = vote.outcome(problem)
             if status != "ok":
                 measures.pop(number, None)
-                found[number] = Trial(status, message, n_wrong[number])
+                trials[number] = Trial(status, message, n_wrong[number])
         if 0 not in measures:
-            return [one or Trial("failed", "the default could not be measured", None) for one in found]
+            return [trial or Trial("failed", "the default could not be measured", None) for trial in trials]
         options = list(measures)
         began = time.perf_counter()  # the library may have connected the ranks anew for some options
 
         def measure(order: Sequence[int]) -> list[float]:
-            parts = [measures[options[one]](how.batches).time_us for one in order]
+            parts = [measures[options[position]](how.batches).time_us for position in order]
             return vote.times(parts)
 
         def goes_on(n_rounds: int) -> bool:
@@ -184,8 +184,8 @@ def try_options(
     for position, number in enumerate(options):
         times = tuple(halved.times[position])
         status, message = ("ok", "") if position in halved.left else ("dropped", _why_dropped(halved.times, position))
-        found[number] = Trial(status, message, n_wrong[number], times, ratios[number])
-    return [one for one in found if one is not None]
+        trials[number] = Trial(status, message, n_wrong[number], times, ratios[number])
+    return [trial for trial in trials if trial is not None]
 
 
 def _prepare(
@@ -247,7 +247,7 @@ class _Vote:
 
     def outcome(self, problem: str) -> tuple[Status, str]:
         """Return the status of an option that has a problem on all ranks, or on some of them."""
-        some, others = self._vote.share([bool(problem), not problem]).max(axis=0)
-        if not some:
+        has_problem, others = self._vote.share([bool(problem), not problem]).max(axis=0)
+        if not has_problem:
             return "ok", ""
         return ("failed" if others else "unsupported"), problem or "it failed on another rank"

@@ -58,7 +58,7 @@ def probe_steps(
 ) -> list[Probe]:
     """Measure a few batches of each step. All ranks return the same values. Collective over all groups."""
     vote = StopVote(everyone, groups)
-    found = []
+    probes = []
     with comm.backend.local():  # all calls in one stream, as in `measure_together`
         for step in steps:
             # The first time, libraries connect the peers and kernels are compiled, which no later step has to wait for.
@@ -81,5 +81,5 @@ def probe_steps(
             medians = np.median(times, axis=1)
             deviations = np.median(np.abs(times - medians[:, None]), axis=1) / medians
             spread = 1.4826 * float(deviations.max()) if n >= _FEWEST_FOR_SPREAD else math.nan
-            found.append(Probe(max(float(setup_s), 0.0), float(medians.max()), batch_s, spread))
-    return found
+            probes.append(Probe(max(float(setup_s), 0.0), float(medians.max()), batch_s, spread))
+    return probes

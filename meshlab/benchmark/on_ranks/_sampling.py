@@ -47,8 +47,8 @@ class StopVote:
     def __init__(self, comm: Communicator, groups: Sequence[Sequence[int]] | npt.NDArray[np.int32]) -> None:
         self._comm = comm
         self._groups = np.array(groups)
-        mine = np.flatnonzero((self._groups == comm.rank).any(axis=1))
-        self._own = int(mine[0]) if len(mine) else None
+        groups_of_rank = np.flatnonzero((self._groups == comm.rank).any(axis=1))
+        self._own = int(groups_of_rank[0]) if len(groups_of_rank) else None
 
     def share(self, values: Sequence[Any]) -> Floats:
         """Return the maximum of each value over the ranks of each group: float64 of shape (groups, values)."""
@@ -110,8 +110,8 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
         if is_slow or n_blocks > 1:
             # A chunk cannot be interrupted, so it is limited beforehand: to the calls that fit into max_s, but at least
             # to those that an interval needs, as far as the hard limit allows.
-            wanted = max(fewest - n, int((sampling.max_s - elapsed_s) / batch_s))
-            chunk = max(1, min(chunk, wanted, int((hard_limit_s - elapsed_s) / batch_s)))
+            needed = max(fewest - n, int((sampling.max_s - elapsed_s) / batch_s))
+            chunk = max(1, min(chunk, needed, int((hard_limit_s - elapsed_s) / batch_s)))
         part = measure(mode, calls, chunk + 2 * edges)
         parts.append(part)
         counts.append(calls)
@@ -120,12 +120,12 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
         mark[inside] = ~_covered(part)[inside]
         marks.append(mark)
         shared = vote.share([*part.time_us[inside], time.perf_counter() - began])
-        used = shared[:, :-1][:, ~mark[inside]]
-        series = used if series is None else np.concatenate([series, used], axis=1)
+        slowest = shared[:, :-1][:, ~mark[inside]]
+        series = slowest if series is None else np.concatenate([series, slowest], axis=1)
         n_taken += chunk
         # The fixed number of warm-up batches may be too small, for example while a GPU raises its clocks. All groups
         # exclude the same batches, so that their rows describe the same period.
-        lead = max(leading_warmup(one) for one in series)
+        lead = max(leading_warmup(times) for times in series)
         elapsed_s = float(shared[:, -1].max())
         reason = _why_stop(series, lead, elapsed_s, sampling, fewest, hard_limit_s)
         if not reason and n_taken >= sampling.max_batches:
@@ -160,6 +160,6 @@ def _why_stop(series: Floats, lead: int, elapsed_s: float, sampling: Sampling, f
     """Return the reason to stop, or an empty string to continue."""
     settled = series[:, lead:]
     n = settled.shape[1]
-    if n >= sampling.min_batches and all(is_precise(one, sampling.precision) for one in settled):
+    if n >= sampling.min_batches and all(is_precise(times, sampling.precision) for times in settled):
         return "precise"
     return "time" if elapsed_s >= sampling.max_s and (n >= fewest or elapsed_s >= hard_limit_s) else ""

@@ -90,13 +90,13 @@ def set_up_step(
         return comm.prepare(step.collective), None
     # The check comes before the timed part. It is also the first call, in which the library connects the peers.
     buffers = buffers or allocate(_aggregated(comm, step))
-    call = _together([prepare_step(comm, step, one) for one in buffers])
-    n_wrong = sum(count_wrong_elements(comm, step, call, one) for one in buffers) if check else None
+    call = _together([prepare_step(comm, step, pair) for pair in buffers])
+    n_wrong = sum(count_wrong_elements(comm, step, call, pair) for pair in buffers) if check else None
     # Time with zeros: an in-place reduction adds its own output again in every call, and other values would grow to
     # infinity or to NaN within a thousand calls. Zeros remain zeros, and libraries move them no faster.
-    for one in buffers:
-        one.send[...] = 0
-        one.out[...] = 0
+    for pair in buffers:
+        pair.send[...] = 0
+        pair.out[...] = 0
     return call, n_wrong
 
 
@@ -118,25 +118,25 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
     Collective over the group, whose other pairs exchange messages at the same time.
     """
     pairs = pairs_of_round(comm.size, step.number)
-    mine = next((pair for pair in pairs if comm.rank in pair), None)
+    own_pair = next((pair for pair in pairs if comm.rank in pair), None)
     # A rank without a partner calls nothing, but takes part in the barriers and votes of the group.
     work: Callable[[], object] = _nothing
     n_wrong = None
     # All ranks of the group register memory together.
-    buffers = allocate(_aggregated(comm, step)) if mine is not None or step.buffers != "plain" else []
-    if mine is not None:
-        other = mine[mine[0] == comm.rank]
+    buffers = allocate(_aggregated(comm, step)) if own_pair is not None or step.buffers != "plain" else []
+    if own_pair is not None:
+        other = own_pair[own_pair[0] == comm.rank]
         calls = []
         for send, out in buffers:
             if step.collective == "send_recv":
                 calls.append(comm.prepare("send_recv", send, out, dest=other, source=other, dtype=step.dtype))
-            elif comm.rank == mine[0]:
+            elif comm.rank == own_pair[0]:
                 calls.append(comm.prepare("send", send, dest=other, dtype=step.dtype))
             else:
                 calls.append(comm.prepare("recv", out=out, source=other, dtype=step.dtype))
         call = _together(calls)
         if check:
-            n_wrong = sum(count_wrong_elements(comm, step, call, one, source=other) for one in buffers)
+            n_wrong = sum(count_wrong_elements(comm, step, call, arrays, source=other) for arrays in buffers)
         work = call.timed
     barrier = comm.prepare("barrier").enqueue
 
@@ -144,7 +144,7 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
         return comm.backend.measure(work, barrier, mode, calls, batches)
 
     batches = take_batches(measure, StopVote(comm, pairs), step.mode, sampling)
-    return None if mine is None else replace(_per_call(batches, step), n_wrong=n_wrong)
+    return None if own_pair is None else replace(_per_call(batches, step), n_wrong=n_wrong)
 
 
 def _nothing() -> None:
@@ -204,15 +204,15 @@ def measure_concurrent(
     second = _Concurrent(other, step.concurrent, check, buffers[len(parts[0]) :])
     # Calls on a GPU do not block, so one thread starts both collectives. Calls that block need a thread each.
     is_gpu = comm.backend.device is not None
-    found = []
-    for measured, load, own in ((first, second, groups[0]), (second, first, groups[1])):
+    measurements = []
+    for measured, load, array in ((first, second, groups[0]), (second, first, groups[1])):
         if is_gpu:
-            measure, vote = _UnderLoadOfStream(measured, load, everyone).measure, StopVote(everyone, own)
+            measure, vote = _UnderLoadOfStream(measured, load, everyone).measure, StopVote(everyone, array)
             batches = take_batches(measure, vote, step.mode, sampling, n_blocks)
         else:
             batches = _take_under_load_of_thread(measured, load, sampling, n_blocks)
-        found.append(replace(_per_call(batches, measured.step), n_wrong=measured.n_wrong))
-    return found[0], found[1]
+        measurements.append(replace(_per_call(batches, measured.step), n_wrong=measured.n_wrong))
+    return measurements[0], measurements[1]
 
 
 class _Concurrent:
@@ -252,7 +252,7 @@ class _UnderLoadOfStream:
         timings = self._measured.call.measure(mode, calls, batches, self._load.call.load(n_load))
         if timings.is_covered is None:
             raise TypeError("the backend does not report whether the load covered the batches")
-        is_covered = self._vote.share([not one for one in timings.is_covered]).max(axis=0) == 0
+        is_covered = self._vote.share([not covered for covered in timings.is_covered]).max(axis=0) == 0
         if not is_covered.all():
             self._share = min(2 * self._share, self._MOST)
         return replace(timings, is_covered=is_covered)
