@@ -63,30 +63,9 @@ _PROBED_S = 1.0
 
 
 class Executor:
-    """Measure the steps of a plan in sequence, and append the results to a run.
+    """Measure the steps of a plan in sequence, and append the results to a run."""
 
-    It measures the duration of the run, but does not depend on its thread and its listeners. It reports changes through
-    `on_change`.
-
-    Parameters
-    ----------
-    data : RunData
-        The run that receives the results.
-    seconds : numpy.ndarray
-        The estimated duration of each step, in seconds.
-    taken_over : set of (int, int)
-        Launches and steps that were measured before.
-    deadline_s : float, optional
-        Time limit of a step, in seconds, after which its ranks are considered stuck.
-    n_cancels : callable
-        A function that returns the number of cancel requests. Called between steps.
-    may_go : threading.Event
-        Set unless the run is to pause before its next step.
-    on_change : callable
-        A function that is called after every step and state change.
-    on_paces : callable
-        A function that takes the probed `Pace` of each axis and returns the new durations of the steps.
-    """
+    # It measures the duration of the run, but does not depend on its thread and its listeners.
 
     def __init__(
         self,

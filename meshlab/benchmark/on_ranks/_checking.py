@@ -93,15 +93,7 @@ def _is_receiver(comm: Communicator, step: Step) -> bool:
 
 
 def fill_periodically(xp: Any, array: Any, pattern: npt.NDArray[Any]) -> None:
-    """Fill an array in any memory with a pattern that repeats.
-
-    Examples
-    --------
-    >>> array = np.empty(5, np.int8)
-    >>> fill_periodically(np, array, np.array([1, 2], np.int8))
-    >>> array.tolist()
-    [1, 2, 1, 2, 1]
-    """
+    """Fill an array in any memory with a pattern that repeats."""
     period = len(pattern)
     # As unsigned integers, because CuPy does not support 8-bit floats.
     elements, repeated = _bits(array), xp.asarray(_bits(pattern))
@@ -113,25 +105,7 @@ def fill_periodically(xp: Any, array: Any, pattern: npt.NDArray[Any]) -> None:
 def count_differences(xp: Any, output: Any, expected: Expected, dtype: np.dtype[Any], n_chunks: int) -> int:
     """Return the number of elements that differ from the expected ones by more than the tolerance.
 
-    Parameters
-    ----------
-    xp : module
-        The array module of `output`.
-    output : array
-        The output, of shape (n_chunks × count,).
-    expected : Expected
-        The expected values of one period at the beginning of each chunk, of shape (n_chunks × period,).
-    dtype : numpy.dtype
-        The element type. `output` may hold the elements as unsigned integers.
-    n_chunks : int
-        The number of chunks of equal size, within which the expected values repeat.
-
-    Examples
-    --------
-    >>> expected = Expected(np.array([1.0, 2.0, 5.0, 6.0]), 0.0)
-    >>> output = np.array([1, 2, 1, 5, 6, 7], np.float32)
-    >>> count_differences(np, output, expected, output.dtype, 2)
-    1
+    The expected values are one period at the beginning of each of `n_chunks` chunks, within which they repeat.
     """
     values = expected.values.reshape(n_chunks, -1)
     tolerance = np.broadcast_to(expected.tolerance, expected.values.shape).reshape(n_chunks, -1)

@@ -33,16 +33,11 @@ SLOW_CALL_S = 0.1
 class StopVote:
     """Vote of several groups on when to stop, and on the number of calls per batch.
 
-    All ranks decide from the same shared times. All groups stop at the same batch, so that no group is measured while
-    another one is already idle.
-
-    Parameters
-    ----------
-    comm : Communicator
-        A communicator of all ranks that vote.
-    groups : sequence of sequence of int, or numpy.ndarray
-        The ranks of each group, as ranks of `comm`, shape (groups, size). A group is as slow as its slowest rank.
+    `groups` has the ranks of each group, as ranks of `comm`, in the shape (groups, size).
     """
+
+    # All ranks decide from the same shared times, and a group is as slow as its slowest rank. All groups stop at the
+    # same batch, so that no group is measured while another one is already idle.
 
     def __init__(self, comm: Communicator, groups: Sequence[Sequence[int]] | npt.NDArray[np.int32]) -> None:
         self._comm = comm
@@ -67,12 +62,9 @@ def group_vote(comm: Communicator) -> StopVote:
 
 
 def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Sampling, n_blocks: int = 1) -> RankSamples:
-    """Time a block of calls, one of `n_blocks`, until its times are precise enough. Collective over the vote's ranks.
-
-    A few single calls determine the number of calls per batch. They are followed by batches for warm-up, and chunks of
-    batches with a vote after each chunk. All batches are kept. Those that are not part of the statistics are marked as
-    warm-up.
-    """
+    """Time a block of calls, one of `n_blocks`, until its times are precise enough. Collective over all voters."""
+    # A few single calls determine the number of calls per batch. Batches for warm-up follow, and then chunks of batches
+    # with a vote after each. All batches are kept, and those that are not part of the statistics are marked as warm-up.
     began = time.perf_counter()
     sampling = block_sampling(sampling, n_blocks)
     # An interval needs six batches, but they may come from several blocks.

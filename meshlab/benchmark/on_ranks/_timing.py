@@ -52,16 +52,7 @@ def measure_together(
 ) -> RankSamples:
     """Time a block in several groups at the same time, which all stop at the same batch. Collective over all groups.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The group of this rank.
-    everyone : Communicator
-        A communicator of the ranks of all groups.
-    step, sampling, check, n_blocks
-        The step, its number of batches, whether to check its result, and the number of blocks of the step.
-    groups : numpy.ndarray
-        The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
+    `groups` has the ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
     """
     # All calls of a step are in the communication stream, also the check and the votes. After calls of the communicator
     # in another stream, small calls in graphs took 0.1 to 0.2 µs longer (2 × H200, NCCL 2.28.9).
@@ -180,21 +171,7 @@ def measure_concurrent(
 ) -> tuple[RankSamples, RankSamples]:
     """Time both collectives of a step, each while the other one repeats. Collective over all groups of both axes.
 
-    Parameters
-    ----------
-    comm, everyone, other : Communicator
-        This rank's group of the step's axis, a communicator of the ranks of all groups, and this rank's group of the
-        concurrent axis, which is a separate communicator.
-    step, sampling, check, n_blocks
-        A step with a concurrent step, the number of batches of each, whether to check the results, and the number of
-        blocks of the step.
-    groups : tuple of numpy.ndarray
-        The ranks of each group of both axes, as ranks of `everyone`: int32 of shape (groups, size).
-
-    Returns
-    -------
-    tuple of RankSamples
-        The measurements of the step, and of the concurrent step.
+    `comm` and `other` are this rank's groups of the axes, and `groups` has all groups of both, as ranks of `everyone`.
     """
     if step.concurrent is None:
         raise TypeError("the step has no concurrent step")
@@ -305,19 +282,7 @@ def measure_function(
 ) -> RankSamples:
     """Time a block of a user-defined function, in all groups at the same time. Collective over all groups.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The group of this rank.
-    everyone : Communicator
-        A communicator of the ranks of all groups.
-    step, sampling, n_blocks
-        The step, its number of batches, and its number of blocks.
-    groups : numpy.ndarray
-        The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
-    function : callable
-        Called as ``function(comm)``. If it returns a callable, that is timed. Otherwise the function itself is timed,
-        and the first call was its warm-up.
+    If ``function(comm)`` returns a callable, that is timed. Otherwise the function is, and this call was its warm-up.
     """
     returned = function(comm)
     recorder = _Arrivals(comm, returned if callable(returned) else lambda: function(comm))
