@@ -166,18 +166,10 @@ def seconds_per_step(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pace:
-    """Durations that were probed along an axis, as functions of the size of a step. Without probes, `RATES` apply.
+    """Durations that were probed along an axis, as functions of the size of a step. Without probes, `RATES` apply."""
 
-    Parameters
-    ----------
-    round_s : float
-        Time to send a step to all ranks and to receive their samples, in seconds.
-    probed : sequence of (Step, Probe)
-        Steps and the durations of each, in the order of their sizes for each collective. The first collective has all
-        sizes, and the others only large ones.
-    """
-
-    round_s: float
+    round_s: float  # to send a step to all ranks and to receive their samples
+    # In the order of sizes for each collective. The first collective has all sizes, and the others only large ones.
     probed: Sequence[tuple[Step, Probe]] = ()
 
     def batch_s(self, step: Step) -> float | None:

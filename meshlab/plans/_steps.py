@@ -43,20 +43,10 @@ PAIRED = tuple(name for name, collective in COLLECTIVES.items() if collective.is
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGroup:
-    """The ranks that one row of the results describes: a group, or a pair of ranks of a group.
+    """The ranks that one row of the results describes: a group, or a pair of ranks of a group."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the group. For a pair, the group that both ranks belong to.
-    ranks : tuple of int
-        Global ranks, in group order. For a pair, the sender first.
-    is_pair : bool, default False
-        True if the ranks are a pair.
-    """
-
-    name: str
-    ranks: tuple[int, ...]
+    name: str  # of the group, also for a pair of its ranks
+    ranks: tuple[int, ...]  # global, in group order; the sender of a pair first
     is_pair: bool = False
 
 
@@ -230,25 +220,7 @@ def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
 def turns(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
     """Group the steps that are alternatives of one another, and therefore measured in turns.
 
-    These are the groups of an axis together and alone, and concurrent axes with each of them in isolation. A step
-    without alternatives is a group of its own.
-
-    Parameters
-    ----------
-    steps : sequence of Step
-        The steps of a plan.
-
-    Returns
-    -------
-    list of tuple of Step
-        Each step once, in the order of the first step of each group.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> steps = ml.Plan("all_reduce", "tp", sizes="1K, 4K", grouping="together, alone").steps("dp=2, tp=2")
-    >>> [[step.index for step in group] for group in turns(steps)]
-    [[0, 2], [1, 3]]
+    These are the groups of an axis together and alone, and concurrent axes with each of them in isolation.
     """
     groups: dict[Step, list[Step]] = {}
     for step in steps:

@@ -42,16 +42,7 @@ def count_wrong_elements(
 ) -> int:
     """Run the call once on rank-coded data, and return the number of wrong elements in this rank's output.
 
-    Parameters
-    ----------
-    comm, step : Communicator, Step
-        The group and the step.
-    call : callable
-        The prepared call.
-    buffers : StepBuffers
-        Its buffers, whose contents are overwritten.
-    source : int, optional
-        The rank of the group that sends a message. By default the previous rank of the ring.
+    `source` is the rank of the group that sends a message, by default the previous rank of the ring.
     """
     if step.dtype is None or step.count is None:
         raise TypeError("a function has no expected result")

@@ -55,58 +55,25 @@ SetUp = Callable[["Communicator", "Step", bool], tuple[TimedTrial, int | None]]
 
 
 class TrialRounds(NamedTuple):
-    """How thoroughly to try the options of a call.
-
-    Parameters
-    ----------
-    rounds : int
-        The number of rounds.
-    max_s : float
-        The duration of all rounds in seconds after which no further one begins.
-    check : bool
-        Whether to check the result of each option.
-    halves : bool
-        Whether to drop the slower half of the options after each of the first rounds.
-    batches : int, default 3
-        The number of batches of an option in each round.
-    batch_us : float, default 2000
-        The target duration of a batch, in µs.
-    max_calls : int, default 400
-        The largest number of calls in a batch.
-    """
+    """How thoroughly to try the options of a call."""
 
     rounds: int
-    max_s: float
-    check: bool
-    halves: bool
-    batches: int = 3
-    batch_us: float = 2000.0
+    max_s: float  # of all rounds, after which no further one begins
+    check: bool  # whether to check the result of each option
+    halves: bool  # whether to drop the slower half of the options after each of the first rounds
+    batches: int = 3  # of an option in each round
+    batch_us: float = 2000.0  # target duration of a batch
     max_calls: int = 400
 
 
 class Trial(NamedTuple):
-    """What the ranks found out about an option. The same on all ranks, except the number of wrong elements.
+    """The outcome of an option. The same on all ranks, except the number of wrong elements."""
 
-    Parameters
-    ----------
-    status : str
-        ``"ok"`` for an option that took part in all rounds, else ``"wrong"``, ``"failed"``, ``"unsupported"`` or
-        ``"dropped"``.
-    message : str
-        The reason for another status than ``"ok"``.
-    n_wrong : int or None
-        Number of wrong elements on this rank. None if unchecked.
-    times_us : tuple of float
-        The time per call in each round, on the slowest rank of the slowest group, in µs.
-    ratio : float
-        The time of the first calls relative to those of the default. NaN if unknown.
-    """
-
-    status: Status
-    message: str
-    n_wrong: int | None
-    times_us: tuple[float, ...] = ()
-    ratio: float = float("nan")
+    status: Status  # ok if the option took part in all rounds
+    message: str  # the reason for another status
+    n_wrong: int | None  # on this rank; None if unchecked
+    times_us: tuple[float, ...] = ()  # per call in each round, on the slowest rank of the slowest group
+    ratio: float = float("nan")  # time of the first calls relative to those of the default; NaN if unknown
 
 
 def try_options(
@@ -119,20 +86,8 @@ def try_options(
 ) -> list[Trial]:
     """Check the options of one call, and measure them in interleaved rounds. Collective over all groups.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The group of this rank.
-    everyone : Communicator
-        A communicator of the ranks of all groups.
-    steps : sequence of Step
-        The same call with different options, the default first.
-    how : TrialRounds
-        The number of rounds.
-    groups : numpy.ndarray
-        The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
-    set_up : callable, optional
-        Prepares and checks an option.
+    `steps` are the same call with different options, the default first. `groups` has the ranks of each group, as ranks
+    of `everyone`: int32 of shape (groups, size).
     """
     vote = _Vote(StopVote(everyone, groups))
     trials: list[Trial | None] = [None] * len(steps)
