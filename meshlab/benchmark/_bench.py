@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -14,17 +14,17 @@ from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import parse_sizes
 from meshlab.benchmark._run import Run, check_resumable
-from meshlab.comm._backend import CONFIGURABLE
 from meshlab.comm._catalog import find_collective
-from meshlab.comm._elements import ReduceOp, find_op
+from meshlab.comm._elements import find_op
 from meshlab.comm._windows import why_not_symmetric
 from meshlab.comm.backends._cuda_parts import find_cublas
 from meshlab.engines._engines import Engines
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.plans._arguments import PlanArguments, add_documentation, check_arguments, takes_plan_arguments
+from meshlab.plans._options import CALL_OPTIONS, OPTIONS
 from meshlab.plans._plan import Plan
-from meshlab.plans._sampling import Sampling
-from meshlab.plans._steps import CONFIGURED, PAIRED, Function
+from meshlab.plans._steps import PAIRED, Function
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import check_ended, load
 
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
 
 
+@takes_plan_arguments
 def bench(
     engines: Engines,
     mesh: MeshLike | None = None,
@@ -42,30 +43,11 @@ def bench(
     *,
     axis: str | Sequence[str] | None = None,
     sizes: str | int | Sequence[int | str] = "1K:16M",
-    dtype: str | Sequence[str] = "float32",
-    op: str | ReduceOp | Sequence[str | ReduceOp] = "sum",
-    mode: str | Sequence[str] = "pipelined",
-    in_place: bool | Sequence[bool] = False,
-    root: int = 0,
-    grouping: str | Sequence[str] = "together",
-    concurrent: Mapping[str, str] | Sequence[tuple[str, str]] = (),
-    launches: int = 1,
-    shuffle: bool = False,
-    seed: int = 0,
-    buffers: str | Sequence[str] = "plain",
-    algorithm: str | Sequence[str | None] | None = None,
-    protocol: str | Sequence[str | None] | None = None,
-    min_ctas: int | Sequence[int | None] | None = None,
-    max_ctas: int | Sequence[int | None] | None = None,
-    cta_policy: str | Sequence[str | None] | None = None,
-    alignment_bytes: int = 0,
-    n_aggregated: int = 1,
-    sampling: Sampling | str | None = None,
-    check: bool = True,
     deadline_s: float | None = None,
     resume: RunData | str | Path | None = None,
     out: str | Path | None = None,
     overwrite: bool = False,
+    **arguments: Unpack[PlanArguments],
 ) -> Run:
     """Measure collectives, or user-defined functions, along the axes of a mesh.
 
@@ -86,58 +68,8 @@ def bench(
     axis : str or sequence of str, optional
         Axes of the mesh, or group sets by name: ``"tp"``, ``"dp-cp"``, ``"world"``, or a custom group. By default all
         axes.
-    sizes : str, int or sequence of these, default "1K:16M"
-        Message sizes in bytes: a range of powers of two such as ``"1K:64M"``, or a list such as ``"1M, 25M, 40M"``. For
-        gather-like collectives this is the total size.
-    dtype : str or sequence of str, default "float32"
-        Element types, by their NumPy names or short names such as ``"bf16"``.
-    op : str, ReduceOp, or sequence of these, default "sum"
-        Reduce operations, for example ``"max"`` or ``"pre_mul_sum(0.5)"``.
-    mode : str or sequence of str, default "pipelined"
-        Ways to time the calls: ``"isolated"`` (one call at a time, with aligned starts), ``"pipelined"`` (calls back to
-        back) or ``"graph"`` (captured once and replayed, GPUs only).
-    in_place : bool or sequence of bool, default False
-        Whether input and output share memory. With both values, collectives that cannot work in place are measured out
-        of place only.
-    root : int, default 0
-        The root, as a rank of the group, for collectives that have one.
-    grouping : str or sequence of str, default "together"
-        The ranks that are active at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
-        time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``). With both ``"together"``
-        and ``"alone"``, the two take turns in blocks of batches, so that a drift affects both of them.
-    concurrent : mapping of str to str, optional
-        Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
-        mode. Both collectives are also measured in isolation, in turns with the concurrent axes. On GPUs, batches
-        during which the other axis finished are excluded, and their samples have the status ``uncovered``.
-    launches : int, default 1
-        Number of repetitions of the plan, each on new ranks: the variation between launches is part of every
-        comparison. Ranks that another process started only get new communicators.
-    shuffle : bool, default False
-        Whether to measure the steps in random order, so that a drift of the clocks does not bend the curves.
-    seed : int, default 0
-        Seed of the random order.
-    buffers : str or sequence of str, default "plain"
-        Kinds of buffers: ``"plain"`` (memory of NCCL), ``"registered"`` (by each rank, for transfers without a copy) or
-        ``"symmetric"`` (a window that all ranks register together, NCCL 2.27 or newer), as ``-R 0``, ``-R 1`` and
-        ``-R 2`` of nccl-tests. Only NCCL has others than plain ones.
-    algorithm, protocol, cta_policy : str or sequence of str, optional
-        The algorithm (such as ``"ring"``), the protocol (``"ll"``, ``"ll128"``, ``"simple"``) and the policy for thread
-        blocks (``"default"``, ``"efficiency"``, ``"zero"``) of the calls, see `Communicator.configured`. NCCL 2.31 or
-        newer. None, the default, lets NCCL choose, and can be one of several values. Messages and ``all_to_all_v``
-        have no choice, and are measured once.
-    min_ctas, max_ctas : int or sequence of int, optional
-        Minimum and maximum number of NCCL's thread blocks. NCCL 2.31 or newer. By default NCCL chooses.
-    alignment_bytes : int, default 0
-        Distance of both buffers from an aligned address, in bytes: a multiple of the element size. With ``-u N``,
-        nccl-tests moves its buffers by N elements.
-    n_aggregated : int, default 1
-        Number of calls that are issued together as one group, each with its own buffers, as with ``-m`` of nccl-tests.
-        NCCL starts them with one kernel. MPI and threads start all of them and then wait for all. The time is that of
-        one call: the time of the group, divided by `n_aggregated`.
-    sampling : {"default", "quick", "thorough"} or Sampling, optional
-        Number of batches of each step, and when to stop. The names are described in `Sampling.named`.
-    check : bool, default True
-        Whether to compare the result of each step with the expected result, outside the timed part.
+    sizes, **arguments
+        The arguments of `Plan`.
     deadline_s : float, optional
         Time limit of a step, in seconds, after which its ranks are considered stuck. By default that of the engines.
     resume : RunData or path, optional
@@ -201,6 +133,7 @@ def bench(
     0    buckets  dp_0        <NA>     <NA>     ok
     1    buckets  dp_1        <NA>     <NA>     ok
     """
+    check_arguments("bench", arguments)
     if isinstance(resume, (str, Path)):
         check_ended(resume)
     earlier = load(resume) if isinstance(resume, (str, Path)) else resume
@@ -218,31 +151,15 @@ def bench(
             "all_reduce" if collective is None else collective,
             mesh.axis_names if axis is None else axis,
             sizes=sizes,
-            dtype=dtype,
-            op=op,
-            mode=mode,
-            in_place=in_place,
-            root=root,
-            grouping=grouping,
-            concurrent=concurrent,
-            launches=launches,
-            shuffle=shuffle,
-            seed=seed,
-            buffers=buffers,
-            algorithm=algorithm,
-            protocol=protocol,
-            min_ctas=min_ctas,
-            max_ctas=max_ctas,
-            cta_policy=cta_policy,
-            alignment_bytes=alignment_bytes,
-            n_aggregated=n_aggregated,
-            sampling=sampling,
-            check=check,
+            **arguments,
         )
     check_fit(engines, mesh, plan)
     if earlier is not None:
         check_resumable(earlier, engines, mesh, plan)
     return Run(engines, mesh, plan, deadline_s=deadline_s, resume=earlier, out=out, overwrite=overwrite)
+
+
+add_documentation(Plan, bench)
 
 
 def bench_pairs(
@@ -293,18 +210,18 @@ def bench_pairs(
     return bench(engines, mesh, PAIRED, axis=axis, sizes=sizes, grouping="pairs", **arguments)
 
 
-def _resumed_plan(run: RunData, given: Any) -> Plan:
+def _resumed_plan(run: RunData, collective: Any) -> Plan:
     """Return the plan of a resumed run. Functions are not saved, so they must be passed again after loading a run."""
-    if isinstance(given, Plan):
-        return given
+    if isinstance(collective, Plan):
+        return collective
     plan = run.plan
-    if given is not None:
-        functions = [given] if callable(given) else list(given)
+    if collective is not None:
+        functions = [collective] if callable(collective) else list(collective)
         names = {getattr(function, "__name__", type(function).__name__): function for function in functions}
         if not all(callable(function) for function in functions) or set(names) - set(plan.functions):
             raise BenchError(
                 "collective must be omitted to resume a run, or be a Plan or the functions of the run "
-                f"({', '.join(plan.functions) or 'it has none'}), not {given!r}"
+                f"({', '.join(plan.functions) or 'it has none'}), not {collective!r}"
             )
         plan = replace(plan, functions={**plan.functions, **names})
     return plan
@@ -333,15 +250,17 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
     collectives = [name for name in plan.collective if name not in plan.functions] + [
         name for _, name in plan.concurrent
     ]
-    for what, wanted, known in (
+    for what, names, supported in (
         ("collective", collectives, can.collectives),
         ("dtype", plan.dtype, can.dtypes),
         ("op", [find_op(name).name for name in plan.op], can.ops),
         ("mode", plan.mode, can.modes),
     ):
-        for name in wanted:
-            if name not in known:
-                raise BenchError(f"{can.backend} does not support {what} {name!r}; choose one of {', '.join(known)}")
+        for name in names:
+            if name not in supported:
+                raise BenchError(
+                    f"{can.backend} does not support {what} {name!r}; choose one of {', '.join(supported)}"
+                )
     can_reduce = can.dtypes if can.reduce_dtypes is None else can.reduce_dtypes
     if any(find_collective(name).reduces for name in collectives):
         for name in plan.dtype:
@@ -364,19 +283,24 @@ def _check_options(can: Capabilities, plan: Plan) -> None:
         raise BenchError(
             f"{can.backend} has only {' and '.join(facts.buffers)} buffers, not {' and '.join(others)}: only "
             f"{having.where} has them, on GPUs",
-            hint=Hint("omit buffers=, or launch with {}", Argument("backend", having.name)),
+            hint=Hint("omit {}, or launch with {}", Argument("buffers"), Argument("backend", having.name)),
         )
     if "symmetric" in plan.buffers and (reason := why_not_symmetric(can)):
-        raise BenchError(f"these engines have no symmetric buffers: {reason}", hint="omit buffers='symmetric'")
-    chosen = [name for name in CONFIGURED if getattr(plan, name) != (None,)]
-    reason = can.facts.get(CONFIGURABLE, "no: only NCCL has it, on GPUs")
-    if chosen and reason != "yes":
-        example = facts.example_variable
-        by_environment = f", or choose for all calls, as with {example}" if example else ""
         raise BenchError(
-            f"{can.backend} cannot choose {' and '.join(chosen)} per call: {reason.removeprefix('no: ')}",
-            hint=f"omit {' and '.join(f'{name}=' for name in chosen)}{by_environment}",
+            f"these engines have no symmetric buffers: {reason}",
+            hint=Hint("omit {}", Argument("buffers", "symmetric")),
         )
+    for fact in dict.fromkeys(option.requires for option in CALL_OPTIONS.values() if option.requires):
+        names = [name for name, option in CALL_OPTIONS.items() if option.requires == fact]
+        chosen = [name for name in names if getattr(plan, name) not in (OPTIONS[name], (OPTIONS[name],))]
+        reason = can.facts.get(fact, "no: only NCCL has it, on GPUs")
+        if chosen and reason != "yes":
+            example = facts.example_variable
+            by_environment = f", or choose for all calls, as with {example}" if example else ""
+            raise BenchError(
+                f"{can.backend} cannot choose {' and '.join(chosen)} per call: {reason.removeprefix('no: ')}",
+                hint=Hint(f"omit {' and '.join('{}' for _ in chosen)}{by_environment}", *map(Argument, chosen)),
+            )
 
 
 _REPEATS = 12
@@ -443,15 +367,15 @@ def overlap(
     rows = []
     for size in parse_sizes(sizes if isinstance(sizes, (str, int)) else list(sizes)):
         frame = engines.run(_measure, mesh, axis=axis, arguments=(size, matrix, dtype))
-        compute, communication, both, compute_within = np.max(np.stack(frame["value"].to_list()), axis=0)
+        compute, communication, together, compute_within = np.max(np.stack(frame["value"].to_list()), axis=0)
         rows.append(
             {
                 "axis": axis if isinstance(axis, str) else "-".join(axis),
                 "size_bytes": size,
                 "compute_us": compute,
                 "communication_us": communication,
-                "both_us": both,
-                "overlap": (compute + communication - both) / min(compute, communication),
+                "both_us": together,
+                "overlap": (compute + communication - together) / min(compute, communication),
                 "compute_slowdown": compute_within / compute,
             }
         )

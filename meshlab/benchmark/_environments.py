@@ -68,15 +68,15 @@ class EnvComparison:
     def headlines(self) -> dict[str, str]:
         """Summary of each comparison, by the name of the setting."""
         first = next(iter(self.runs))
-        return {name: f"{name} against {first}: {found.headline}" for name, found in self.comparisons.items()}
+        return {name: f"{name} against {first}: {comparison.headline}" for name, comparison in self.comparisons.items()}
 
     def __str__(self) -> str:
         return "\n".join(self.headlines.values())
 
     def _repr_html_(self) -> str:
         cards = "".join(
-            f"<div><b>{markup.escape(self.headlines[name])}</b></div>{found._repr_html_()}"
-            for name, found in self.comparisons.items()
+            f"<div><b>{markup.escape(self.headlines[name])}</b></div>{comparison._repr_html_()}"
+            for name, comparison in self.comparisons.items()
         )
         return markup.card(f"Settings: {', '.join(self.runs)}", f"{len(next(iter(self.runs.values())))} rounds", cards)
 
@@ -186,7 +186,7 @@ def _check_read(settings: Mapping[str, Mapping[str, str]], backend: str) -> None
     unread = [name for values in settings.values() for name in values if prefixes and not name.startswith(prefixes)]
     if unread:
         names = ", ".join(dict.fromkeys(unread))
-        others = [other for other, known in READS.items() if other != backend and unread[0].startswith(known)]
+        others = [other for other, prefixes in READS.items() if other != backend and unread[0].startswith(prefixes)]
         remove = Hint("pass {}, or remove", Argument("backend", others[0])) if others else "remove"
         raise BenchError(
             f"{backend} does not read {names}, so the settings would not differ",
@@ -204,9 +204,9 @@ def _follow(run: Run, bar: Any, what: str) -> None:
     """Move the bar until the run is over."""
     before = bar.n
     while True:
-        is_over, now = run.has_ended, run.progress
-        bar.set_description(f"{what}{f', {now.step}' if now.step else ''}")
-        bar.update(before + now.done - bar.n)
+        is_over, progress = run.has_ended, run.progress
+        bar.set_description(f"{what}{f', {progress.step}' if progress.step else ''}")
+        bar.update(before + progress.done - bar.n)
         if is_over:
             return
         time.sleep(0.1)
@@ -214,9 +214,11 @@ def _follow(run: Run, bar: Any, what: str) -> None:
 
 def _failed(name: str, turn: str, error: MeshlabError, runs: Mapping[str, Sequence[Run]], effect: float) -> EngineError:
     """Return the error of one setting, with the results of all settings so far."""
-    measured = {name: [run for run in found if (run.results["status"] == "ok").any()] for name, found in runs.items()}
-    measured = {name: found for name, found in measured.items() if found}
-    kept = _compared(measured, effect) if measured else None
+    measured = {
+        name: [run for run in of_name if (run.results["status"] == "ok").any()] for name, of_name in runs.items()
+    }
+    measured = {name: of_name for name, of_name in measured.items() if of_name}
+    comparison = _compared(measured, effect) if measured else None
     summary = error.summary if isinstance(error, EngineError) else str(error)
     n_runs = sum(map(len, measured.values()))
     results = f"the results of {n_runs} run{'s' * (n_runs != 1)}"
@@ -226,7 +228,7 @@ def _failed(name: str, turn: str, error: MeshlabError, runs: Mapping[str, Sequen
         rank=error.rank if isinstance(error, (EngineError, CommunicatorError)) else None,
         host=error.host if isinstance(error, EngineError) else None,
         log=error.log if isinstance(error, EngineError) else "",
-        measured=kept,
+        measured=comparison,
     )
 
 
@@ -235,10 +237,10 @@ def _compared(runs: Mapping[str, Sequence[Run]], effect: float) -> EnvComparison
     first, *others = runs
     comparisons = {}
     for name in others:
-        both = [list(found) for found in (runs[first], runs[name])]
+        pair = [list(of_name) for of_name in (runs[first], runs[name])]
         try:
-            comparisons[name] = compare(*both, effect=effect)
+            comparisons[name] = compare(*pair, effect=effect)
         except BenchError:  # no common rows, which is expected only if a run stopped early
-            if all(run.state == "done" for side in both for run in side):
+            if all(run.state == "done" for side in pair for run in side):
                 raise
-    return EnvComparison({name: tuple(found) for name, found in runs.items()}, comparisons)
+    return EnvComparison({name: tuple(of_name) for name, of_name in runs.items()}, comparisons)

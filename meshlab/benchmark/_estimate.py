@@ -137,7 +137,7 @@ def seconds_per_step(
     Both are 0 for steps whose buffers take more than `room_bytes`, because they are skipped. `paces` has the durations
     that were probed on an axis. Without it, they are computed from `RATES`.
     """
-    known = _Known(results)
+    earlier = _Known(results)
     seconds = np.zeros((len(steps), 2))
     in_blocks = {step.index for group in turns(steps) if len(group) > 1 for step in group}
     for row, step in zip(seconds, steps, strict=True):
@@ -150,7 +150,7 @@ def seconds_per_step(
             pace = (paces or {}).get(part.axis, _ASSUMED)
             # Calls that are issued together are one call of a batch.
             n_together = part.n_aggregated or 1
-            call_s, batch_s = known.time_us(part) * n_together / 1e6, pace.batch_s(part)
+            call_s, batch_s = earlier.time_us(part) * n_together / 1e6, pace.batch_s(part)
             if math.isnan(call_s) and batch_s is not None:
                 call_s = min(pace.call_s(part), batch_s)
             else:
@@ -166,18 +166,10 @@ def seconds_per_step(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pace:
-    """Durations that were probed along an axis, as functions of the size of a step. Without probes, `RATES` apply.
+    """Durations that were probed along an axis, as functions of the size of a step. Without probes, `RATES` apply."""
 
-    Parameters
-    ----------
-    round_s : float
-        Time to send a step to all ranks and to receive their samples, in seconds.
-    probed : sequence of (Step, Probe)
-        Steps and the durations of each, in the order of their sizes for each collective. The first collective has all
-        sizes, and the others only large ones.
-    """
-
-    round_s: float
+    round_s: float  # to send a step to all ranks and to receive their samples
+    # In the order of sizes for each collective. The first collective has all sizes, and the others only large ones.
     probed: Sequence[tuple[Step, Probe]] = ()
 
     def batch_s(self, step: Step) -> float | None:
@@ -186,7 +178,7 @@ class Pace:
             return None
         # Another collective moves as many bytes as this one does at a different size.
         probed = self._probed_for(step)
-        moved, size = [_moved_bytes(one) for one, _ in probed], _moved_bytes(step)
+        moved, size = [_moved_bytes(other) for other, _ in probed], _moved_bytes(step)
         # A batch has fewer calls the longer they take, until it has only one.
         batch_s = float(np.interp(size, moved, [probe.batch_s for _, probe in probed]))
         return max(batch_s, self.call_s(step))
@@ -194,7 +186,7 @@ class Pace:
     def call_s(self, step: Step) -> float:
         """Return the duration of a call in a batch, in seconds. There must be probes."""
         probed = self._probed_for(step)
-        moved = [_moved_bytes(one) for one, _ in probed]
+        moved = [_moved_bytes(other) for other, _ in probed]
         return _interpolate(_moved_bytes(step), moved, [probe.call_us / 1e6 for _, probe in probed])
 
     def setup_s(self, step: Step, rates: Rates, *, check: bool) -> float:
@@ -204,7 +196,7 @@ class Pace:
         if not self.probed:
             return step.buffer_bytes / (rates.data_gbs * 1e9) if check else 0.0
         probed = self._probed_for(step)
-        buffers = [one.buffer_bytes for one, _ in probed]
+        buffers = [other.buffer_bytes for other, _ in probed]
         return _with_fixed_part(step.buffer_bytes, buffers, [probe.setup_s for _, probe in probed])
 
     def n_batches(self, sampling: Sampling) -> float:
@@ -212,17 +204,17 @@ class Pace:
         # Spreads vary more from one moment to the next than from one size to another.
         fewest = _MARGIN * sampling.min_batches
         precise = [(_HALF_WIDTH * probe.spread / sampling.precision) ** 2 for _, probe in self.probed]
-        known = np.array([n for n in precise if not math.isnan(n)] or [0.0])
-        return float(np.minimum(np.maximum(known, fewest), sampling.max_batches).mean())
+        numbers = np.array([n for n in precise if not math.isnan(n)] or [0.0])
+        return float(np.minimum(np.maximum(numbers, fewest), sampling.max_batches).mean())
 
     def _probed_for(self, step: Step) -> list[tuple[Step, Probe]]:
         """Return the probes of a collective, and the small ones of the first collective."""
-        first = [one for one in self.probed if one[0].collective == self.probed[0][0].collective]
-        own = [one for one in self.probed if one[0].collective == step.collective]
-        if not own or step.collective == first[0][0].collective:
+        first = [pair for pair in self.probed if pair[0].collective == self.probed[0][0].collective]
+        of_collective = [pair for pair in self.probed if pair[0].collective == step.collective]
+        if not of_collective or step.collective == first[0][0].collective:
             return first
-        smallest = min(_moved_bytes(one) for one, _ in own)
-        return [one for one in first[:_SMALL_PROBES] if _moved_bytes(one[0]) < smallest] + own
+        smallest = min(_moved_bytes(other) for other, _ in of_collective)
+        return [pair for pair in first[:_SMALL_PROBES] if _moved_bytes(pair[0]) < smallest] + of_collective
 
 
 _ASSUMED = Pace(_ROUND_S)
@@ -248,12 +240,12 @@ def steps_to_probe(
         limit, rates = BACKENDS[name].probed_bytes, RATES[name]
         mode = next(iter(by_collective.values()))[0].mode
         for candidates in by_collective.values():
-            same = {one.size_bytes: one for one in reversed(candidates) if one.mode == mode}
-            by_size = sorted(same.values(), key=lambda one: one.size_bytes or 0)
-            fit = [one for one in by_size if one.buffer_bytes <= limit] or by_size[:1]
+            same = {step.size_bytes: step for step in reversed(candidates) if step.mode == mode}
+            by_size = sorted(same.values(), key=lambda step: step.size_bytes or 0)
+            fit = [step for step in by_size if step.buffer_bytes <= limit] or by_size[:1]
             if axis not in chosen:
                 chosen[axis] = [fit[i] for i in np.unique(np.linspace(0, len(fit) - 1, _SMALL_PROBES).astype(int))]
-            large = [one for one in by_size[len(fit) :] if _probing_s(one, rates) <= affordable_s]
+            large = [step for step in by_size[len(fit) :] if _probing_s(step, rates) <= affordable_s]
             chosen[axis] += large[-1:]
     return chosen
 

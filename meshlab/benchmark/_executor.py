@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -15,17 +14,13 @@ import numpy.typing as npt
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
 from meshlab.base._units import format_seconds, format_size
-from meshlab.benchmark._clocks import clock_errors
 from meshlab.benchmark._estimate import Pace, steps_to_probe
 from meshlab.benchmark.on_ranks import _environment as environment
 from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
 from meshlab.benchmark.on_ranks._environment import describe_rank, sample_rank
 from meshlab.benchmark.on_ranks._probing import probe_steps
-from meshlab.benchmark.on_ranks._sampling import Floats
 from meshlab.benchmark.on_ranks._timing import (
     EarlyReturnError,
-    Measured,
-    join_blocks,
     measure_concurrent,
     measure_function,
     measure_function_alone,
@@ -36,13 +31,12 @@ from meshlab.benchmark.on_ranks._timing import (
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import usable_bytes
 from meshlab.engines._rounds import RankInfo, Reply, number_of_gpus
+from meshlab.frames._rows import RankSamples, join_blocks, rows_of_step, rows_without_times, samples_of_step
 from meshlab.frames._schema import DEVICES
-from meshlab.frames._statistics import FEWEST_FOR_SHAPE, find_modes, relative_trend, summarise
 from meshlab.mesh._axes import WORLD
-from meshlab.plans._options import OPTIONS
 from meshlab.plans._sampling import n_blocks
 from meshlab.plans._steps import Step, turns
-from meshlab.runs._rundata import Columns, Progress, Row, RunData, State
+from meshlab.runs._rundata import Progress, RunData, State
 from meshlab.topology.readers._hosts import cluster_from_hosts
 
 if TYPE_CHECKING:
@@ -50,7 +44,6 @@ if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
     from meshlab.mesh._groups import Groups
     from meshlab.mesh._mesh import DeviceMesh
-    from meshlab.plans._steps import MeasuredGroup
 
 
 _UNITS = (
@@ -68,55 +61,17 @@ _MEASURED = ("ok", "wrong")
 _PROBED_S = 1.0
 """Estimated duration from which a run is probed first. Probes take a few tenths of a second."""
 
-_STEP_COLUMNS = (
-    "collective",
-    "op",
-    "dtype",
-    "root",
-    "in_place",
-    "mode",
-    *OPTIONS,
-    "axis",
-    "grouping",
-    "concurrent_axis",
-    "concurrent_collective",
-    "n_ranks",
-    "count",
-    "size_bytes",
-)
-
 
 class Executor:
-    """Measure the steps of a plan in sequence, and append the results to a run.
+    """Measure the steps of a plan in sequence, and append the results to a run."""
 
-    It measures the duration of the run, but does not depend on its thread and its listeners. It reports changes through
-    `on_change`.
-
-    Parameters
-    ----------
-    data : RunData
-        The run that receives the results.
-    seconds : numpy.ndarray
-        The estimated duration of each step, in seconds.
-    known : set of (int, int)
-        Launches and steps that were measured before.
-    deadline_s : float, optional
-        Time limit of a step, in seconds, after which its ranks are considered stuck.
-    n_cancels : callable
-        A function that returns the number of cancel requests. Called between steps.
-    may_go : threading.Event
-        Set unless the run is to pause before its next step.
-    on_change : callable
-        A function that is called after every step and state change.
-    on_paces : callable
-        A function that takes the probed `Pace` of each axis and returns the new durations of the steps.
-    """
+    # It measures the duration of the run, but does not depend on its thread and its listeners.
 
     def __init__(
         self,
         data: RunData,
         seconds: npt.NDArray[np.float64],
-        known: Collection[tuple[int, int]],
+        taken_over: Collection[tuple[int, int]],
         *,
         deadline_s: float | None,
         n_cancels: Callable[[], int],
@@ -125,7 +80,7 @@ class Executor:
         on_paces: Callable[[Mapping[str, Pace]], npt.NDArray[np.float64]],
     ) -> None:
         self._data = data
-        self._known = known
+        self._taken_over = taken_over
         self._deadline_s = deadline_s
         self._n_cancels = n_cancels
         self._may_go = may_go
@@ -145,7 +100,7 @@ class Executor:
         self._paused_at: float | None = None
         self._turns = {step.index: group for group in turns(data.steps) for step in group}
         self._measured: set[tuple[int, int]] = set()
-        for _, index in known:
+        for _, index in taken_over:
             self._count(index)
 
     @property
@@ -198,14 +153,14 @@ class Executor:
             order = [steps[index] for index in plan.order(len(steps), launch)]
             # A launch has new processes: what differs between launches is mostly where they and their memory are
             # placed. The first one uses those that are there, and a resumed launch may have nothing left to measure.
-            if launch and any((launch, step.index) not in self._known for step in order):
+            if launch and any((launch, step.index) not in self._taken_over for step in order):
                 if self._n_cancels():
                     return False
                 self._relaunch(lease, launch)
                 self._plan_buffers(lease)
             self._process_set = lease.engines.process_set
             for step in order:
-                if (launch, step.index) in self._known:
+                if (launch, step.index) in self._taken_over:
                     continue
                 self._pause(lease)
                 if self._n_cancels():
@@ -262,15 +217,15 @@ class Executor:
             return
         # A run that is resumed has measured either all alternatives or none, see `Run`.
         steps = self._turns[step.index]
-        self._measured |= {(launch, one.index) for one in steps}
+        self._measured |= {(launch, alternative.index) for alternative in steps}
         runnable: list[Step] = []
-        for one in steps:
-            too_large = self._too_large(one)
+        for alternative in steps:
+            too_large = self._too_large(alternative)
             if too_large:
-                self._data.note(f"skipped {one}: {too_large}")
-                self._add_without_times(launch, one, "skipped", too_large)
+                self._data.note(f"skipped {alternative}: {too_large}")
+                self._add_without_times(launch, alternative, "skipped", too_large)
             else:
-                runnable.append(one)
+                runnable.append(alternative)
         if runnable:
             self._run_turns(lease, launch, runnable, 1 if len(runnable) == 1 else n_blocks(self._data.plan.sampling))
 
@@ -342,16 +297,16 @@ class Executor:
                 also=(everyone,),
                 concurrent=((mesh, step.concurrent.axis),),
             )
-        own = plan.functions.get(step.collective)
+        function = plan.functions.get(step.collective)
         if step.grouping == "alone":
-            one_group: Callable[..., Measured] = measure_step
-            if own is not None:
-                one_group, arguments = partial(measure_function_alone, function=own), (step, plan.sampling, n)
+            one_group: Callable[..., RankSamples] = measure_step
+            if function is not None:
+                one_group, arguments = partial(measure_function_alone, function=function), (step, plan.sampling, n)
             return [reply for group in groups for reply in call(one_group, arguments=arguments, ranks=group.ranks)]
         everyone, (array,) = self._everyone(groups)
-        if own is None:
+        if function is None:
             return call(measure_together, arguments=(*arguments, array), also=(everyone,))
-        measure = partial(measure_function, function=own)
+        measure = partial(measure_function, function=function)
         return call(measure, arguments=(step, plan.sampling, n, array), also=(everyone,))
 
     @staticmethod
@@ -364,7 +319,7 @@ class Executor:
         first = sets[0].array[0]
         order = np.argsort(first, kind="stable")
         return sets[0].name, tuple(
-            order[np.searchsorted(first, one.array, sorter=order)].astype(np.int32) for one in sets
+            order[np.searchsorted(first, groups.array, sorter=order)].astype(np.int32) for groups in sets
         )
 
     def _add(
@@ -373,18 +328,15 @@ class Executor:
         """Add the rows and samples of a step, from what each rank returned for each block."""
         rows, samples = [], []
         for number, part in enumerate(step.parts):
-            by_rank: dict[int, list[Any]] = {
-                rank: [block[rank] if step.concurrent is None else block[rank][number] for block in blocks]
-                for rank in blocks[0]
-            }
-            measured: dict[int, Measured] = {
-                rank: join_blocks(values) if is_in_blocks else values[0] for rank, values in by_rank.items()
-            }
+            of_rank: dict[int, RankSamples] = {}
+            for rank in blocks[0]:
+                values = [block[rank] if step.concurrent is None else block[rank][number] for block in blocks]
+                of_rank[rank] = join_blocks(values) if is_in_blocks else values[0]
             groups = part.measured_groups(self._data.mesh[part.axis])
-            rows += rows_of_step(part, groups, measured, self._hosts)
-            samples += samples_of_step(part, groups, measured, self._hosts)
+            rows += rows_of_step(part, groups, of_rank, self._hosts)
+            samples += samples_of_step(part, groups, of_rank, self._hosts)
             # The ranks have agreed on it. In a round of pairs, a rank without a partner has no batches.
-            covered = next(one for one in measured.values() if one is not None).batches.is_covered
+            covered = next(batches for batches in of_rank.values() if batches is not None).is_covered
             if not covered.all():
                 self._data.note(
                     f"step {step.index + 1}, {part}: {np.sum(~covered)} of {len(covered)} batches are excluded, "
@@ -436,12 +388,12 @@ class Executor:
             if reply.error is not None:
                 data.note(f"rank {reply.rank} could not describe its host: {reply.error}")
         answers = [reply.value or {} for reply in replies]
-        settings = [one.get("settings", {}) for one in answers]
+        settings = [answer.get("settings", {}) for answer in answers]
         # A rank that could not describe itself has no limit. If a step is too large, it fails with the library's error.
-        free = [one.get("free", (False, np.iinfo(np.int64).max)) for one in answers]
+        free = [answer.get("free", (False, np.iinfo(np.int64).max)) for answer in answers]
         self._limits = usable_bytes(free, self._hosts)
-        firsts = [one for one in answers if "host" in one]
-        self._note_devices("before", {one["host"]["name"]: one["devices"] for one in firsts})
+        firsts = [answer for answer in answers if "host" in answer]
+        self._note_devices("before", {answer["host"]["name"]: answer["devices"] for answer in firsts})
         about = {"run": data.run_id, "started": data.started_at, "ranks": data.where, "mesh": str(data.mesh)}
         shared = describe_sharing(facts)
         if shared:
@@ -453,7 +405,7 @@ class Executor:
         about |= {f"{name} differs": text for name, text in differing.items()}
         data.environment = {
             "Run": about,
-            "Host": environment.describe_host() | {"machine": machine_text(one["host"] for one in firsts)},
+            "Host": environment.describe_host() | {"machine": machine_text(answer["host"] for answer in firsts)},
             "Library": {
                 "backend": capabilities.backend,
                 "library": capabilities.library,
@@ -514,11 +466,11 @@ class Executor:
         lease.call(release_buffers)
         if any(row["when"] == "before" for row in self._data.device_rows):
             replies = self._query(lease, sample_rank)
-            found: dict[str, Any] = {}
+            readings: dict[str, Any] = {}
             for reply in replies:
                 if reply.value:
-                    found.setdefault(self._hosts[reply.rank], reply.value)
-            self._note_devices("after", found)
+                    readings.setdefault(self._hosts[reply.rank], reply.value)
+            self._note_devices("after", readings)
 
     def _note_devices(self, when: str, readings: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         rows = [row for host, devices in readings.items() for row in device_rows(when, host, devices)]
@@ -562,15 +514,15 @@ def differing_settings(settings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     >>> differing_settings([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Ring"}, {}])
     {'NCCL_ALGO': 'Ring on ranks 0, 1; not set on rank 2'}
     """
-    found = {}
-    for name in sorted({name for one in settings for name in one}):
+    differing = {}
+    for name in sorted({name for of_rank in settings for name in of_rank}):
         ranks: dict[str, list[str]] = {}
-        for rank, one in enumerate(settings):
-            ranks.setdefault(one.get(name, "not set"), []).append(str(rank))
+        for rank, of_rank in enumerate(settings):
+            ranks.setdefault(of_rank.get(name, "not set"), []).append(str(rank))
         if len(ranks) > 1:
-            texts = [f"{value} on rank{'s' * (len(some) > 1)} {', '.join(some)}" for value, some in ranks.items()]
-            found[name] = "; ".join(texts)
-    return found
+            texts = [f"{value} on rank{'s' * (len(names) > 1)} {', '.join(names)}" for value, names in ranks.items()]
+            differing[name] = "; ".join(texts)
+    return differing
 
 
 def device_rows(when: str, host: str, readings: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -596,126 +548,3 @@ def device_lines(rows: Iterable[Mapping[str, Any]], *, with_host: bool) -> dict[
         readings = [form.format(row[name]) for name, form in _UNITS if row.get(name)]
         lines[f"{row['host']}, GPU {row['device']}" if with_host else f"GPU {row['device']}"] = " · ".join(readings)
     return lines
-
-
-def rows_of_step(
-    step: Step, groups: Sequence[MeasuredGroup], measured: Mapping[int, Measured], hosts: Sequence[str]
-) -> list[Row]:
-    """Return one row of the results per group or pair. `hosts` has the host of every rank."""
-    rows = []
-    for group in groups:
-        parts = [measured[rank] for rank in group.ranks]
-        batches = [part.batches for part in parts]
-        used = ~batches[0].is_warmup  # the same for all ranks, because they vote
-        if not used.any():
-            reason = f"{step.concurrent_collective} along {step.concurrent_axis} ended before every batch did"
-            rows += rows_without_times(step, [group], "failed", reason)
-            continue
-        # A collective takes as long as its slowest rank. The maximum comes first, per batch: the maximum of the ranks'
-        # medians would miss delays that hit a different rank in every batch.
-        times = np.stack([one.time_us for one in batches])[:, used]
-        slowest = times.max(axis=0)
-        summary = summarise(slowest)
-        wrong = [part.n_wrong for part in parts]
-        n_wrong = None if None in wrong else sum(count or 0 for count in wrong)
-        starts = _on_one_clock(parts, group.ranks, hosts)
-        rows.append(
-            _fixed_columns(step, group)
-            | {
-                "n_samples": summary.n,
-                "calls": int(batches[0].calls[-1]),
-                "time_us": summary.median,
-                "time_us_lo": summary.lo,
-                "time_us_hi": summary.hi,
-                "p95_us": summary.p95,
-                "p99_us": summary.p99,
-                "min_us": summary.min,
-                "max_us": summary.max,
-                "skew_us": float(np.median(np.ptp(times, axis=0))),
-                "n_modes": _n_modes(slowest),
-                "trend": relative_trend(slowest),
-                "alignment_us": math.nan if starts is None else float(np.median(np.ptp(starts[0][:, used], axis=0))),
-                "n_wrong": n_wrong,
-                "status": "wrong" if n_wrong else "ok",
-                "stop_reason": batches[0].stop_reason,
-            }
-        )
-    return rows
-
-
-def _n_modes(times: Floats) -> int | None:
-    """Return the number of levels of the times, or None if they are too few to decide."""
-    if len(times) < FEWEST_FOR_SHAPE:
-        return None
-    return 1 if find_modes(times) is None else 2
-
-
-def rows_without_times(step: Step, groups: Sequence[MeasuredGroup], status: str, reason: str) -> list[Row]:
-    """Return one row per group or pair of a step without times: failed, cancelled or skipped."""
-    return [_fixed_columns(step, group) | {"status": status, "stop_reason": reason} for group in groups]
-
-
-def _fixed_columns(step: Step, group: MeasuredGroup) -> Row:
-    columns = {name: getattr(step, name) for name in _STEP_COLUMNS}
-    return columns | {"step": step.index} | _group_columns(group)
-
-
-def _group_columns(group: MeasuredGroup) -> Row:
-    src, dst = group.ranks if group.is_pair else (None, None)
-    return {"group": group.name, "src_rank": src, "dst_rank": dst}
-
-
-def _on_one_clock(
-    parts: Sequence[Measured], ranks: Sequence[int], hosts: Sequence[str]
-) -> tuple[Floats, Floats] | None:
-    """Return the starts of several ranks and their first collectives, in µs, each of shape (ranks, batches).
-
-    None unless they come from the clock of one host.
-    """
-    # All processes of a host share CLOCK_MONOTONIC, but the clocks of two hosts differ by an unknown offset.
-    begun = [part.batches.start_us for part in parts]
-    if any(start is None for start in begun) or len({hosts[rank] for rank in ranks}) > 1:
-        return None
-    starts: Floats = np.stack(begun)  # type: ignore[arg-type]
-    ends = starts + np.stack([part.batches.time_us * part.batches.calls for part in parts])
-    arrived = [part.arrive_us for part in parts]
-    entered = np.stack([start if one is None else one for one, start in zip(arrived, starts, strict=True)])
-    errors = clock_errors(starts, ends)
-    return starts - errors, entered - errors
-
-
-def samples_of_step(
-    step: Step, groups: Sequence[MeasuredGroup], measured: Mapping[int, Measured], hosts: Sequence[str]
-) -> list[Columns]:
-    """Return the samples of one step, as columns per rank."""
-    columns = []
-    for group in groups:
-        ranks = group.ranks
-        parts = [measured[rank] for rank in ranks]
-        starts = _on_one_clock(parts, ranks, hosts)
-        # Offsets from the first rank of each batch. Without comparable starts they remain NaN.
-        offsets = np.full((len(ranks), len(parts[0].batches.time_us)), np.nan) if starts is None else starts[1]
-        for rank, part, offset in zip(ranks, parts, offsets - offsets.min(axis=0), strict=True):
-            batches = part.batches
-            n = len(batches.time_us)
-            columns.append(
-                {
-                    "step": np.full(n, step.index),
-                    "axis": np.full(n, step.axis, dtype=object),
-                    "grouping": np.full(n, step.grouping, dtype=object),
-                    "concurrent_axis": np.full(n, step.concurrent_axis, dtype=object),
-                    **{key: np.full(n, value, dtype=object) for key, value in _group_columns(group).items()},
-                    "rank": np.full(n, rank),
-                    "batch": np.arange(n),
-                    "block": np.full(n, None, dtype=object) if part.block is None else part.block.astype(object),
-                    "calls": batches.calls,
-                    "time_us": batches.time_us,
-                    "host_us": batches.host_us,
-                    "start_offset_us": offset,
-                    "is_warmup": batches.is_warmup,
-                    "status": np.where(batches.is_covered, "wrong" if part.n_wrong else "ok", "uncovered").astype(
-                        object
-                    ),
-                }
-            )
-    return columns

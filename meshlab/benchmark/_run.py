@@ -155,8 +155,8 @@ class Run(RunData):
         names = ["collective", "axis", "grouping"]
         moved = {
             int(step)
-            for step, *known in results[["step", *names]].drop_duplicates().itertuples(index=False, name=None)
-            if known not in [[getattr(part, name) for name in names] for part in old.steps[int(step)].parts]
+            for step, *values in results[["step", *names]].drop_duplicates().itertuples(index=False, name=None)
+            if values not in [[getattr(part, name) for name in names] for part in old.steps[int(step)].parts]
         }
         is_kept = results["status"].isin(_KEPT).groupby([results["launch"], results["step"]]).all()
         done = {
@@ -267,9 +267,9 @@ class Run(RunData):
     def check_ended(self) -> None:
         """Raise a `BenchError` if the run is still running, because its results are not final."""
         if not self.has_ended:
-            now = self.progress
+            progress = self.progress
             raise BenchError(
-                f"still {self.state} ({now.done} of {now.total} steps)",
+                f"still {self.state} ({progress.done} of {progress.total} steps)",
                 hint="call .wait()" if self.state == "running" else "call .resume() and .wait()",
             )
 
@@ -334,9 +334,9 @@ class Run(RunData):
         form = "{l_bar}{bar}| {n_fmt}/{total_fmt} steps [{elapsed}<{remaining}]{postfix}"
         with tqdm(total=self.progress.total, bar_format=form, dynamic_ncols=True, leave=False) as bar:
             while not self._is_over.wait(0.1) and time.monotonic() < deadline:
-                now = self.progress
-                bar.set_postfix_str(now.step, refresh=False)
-                bar.update(now.done - bar.n)
+                progress = self.progress
+                bar.set_postfix_str(progress.step, refresh=False)
+                bar.update(progress.done - bar.n)
                 bar.refresh()
 
     @property
@@ -416,9 +416,9 @@ class Run(RunData):
         if threading.current_thread() is not self._thread:
             return self._is_over
         # A listener closes the engines, and the run cannot end before its listener returns.
-        now = threading.Event()
-        now.set()
-        return now
+        is_over = threading.Event()
+        is_over.set()
+        return is_over
 
     def subscribe(self, listener: Callable[[Run], None]) -> Callable[[], None]:
         """Register a callback. The run's worker thread calls it after every step and state change.
@@ -513,15 +513,15 @@ def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan
     # A folder that was saved while its run was measuring has this state forever, so it can be resumed.
     if isinstance(run, Run) and not run.has_ended:
         raise BenchError(f"the run to resume is still {run.state}; wait() for it or cancel() it first")
-    for what, before, now in (
+    for what, before, current in (
         ("mesh", run.mesh, mesh),
         ("machine", run.where, engines.where_of(mesh, plan.axis)),
         ("sampling", run.plan.sampling, plan.sampling),
         ("check", run.plan.check, plan.check),
     ):
-        if before != now:
+        if before != current:
             raise BenchError(
-                f"cannot resume with a different {what}: the saved run has {before!r}, this one {now!r}",
+                f"cannot resume with a different {what}: the saved run has {before!r}, this one {current!r}",
                 hint=Hint("start a new run without {}", Argument("resume")),
             )
 

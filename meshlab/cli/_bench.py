@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from meshlab.base._errors import BenchError
+from meshlab.base._hints import Argument
 from meshlab.cli._arguments import Command, add_backend, add_collectives, add_force, add_redact, split_commas
 from meshlab.cli._measuring import measure
+from meshlab.cli._output import option_text
 from meshlab.cli._ranks import default_ranks, mesh_of
 from meshlab.engines._launchers import launched_as
+from meshlab.plans._options import CALL_OPTIONS, OPTIONS, Option
 
 if TYPE_CHECKING:
     from meshlab.mesh._mesh import DeviceMesh
@@ -86,7 +90,17 @@ def _plan(options: argparse.Namespace, mesh: DeviceMesh) -> Plan:
         shuffle=options.shuffle,
         seed=options.seed,
         sampling=sampling,
+        **{name: value for name in OPTIONS if (value := getattr(options, name)) is not None},
     )
+
+
+def _option_values(option: Option, text: str) -> Any:
+    """Read the values of an option of the calls."""
+    try:
+        values = [None if word.strip() == "auto" else option.kind(word.strip()) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not an integer") from None
+    return values if option.takes_several else values[0]
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
@@ -138,6 +152,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--here", action="store_true", help="make this process a rank if the launcher is not recognised"
     )
     parser.add_argument("--in-place", action="store_true", help="use the same buffer for input and output")
+    for name, option in CALL_OPTIONS.items():
+        parser.add_argument(
+            option_text(Argument(name)),
+            type=partial(_option_values, option),
+            metavar="N" if option.kind is int else "NAME",
+            help=option.help + ", separated by commas; auto: the library chooses" * option.takes_several,
+        )
     parser.add_argument(
         "--sampling",
         default="default",

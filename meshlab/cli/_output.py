@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TextIO
 from meshlab.base._errors import MeshlabError, explained_text, printable
 from meshlab.base._hints import NEW_RANKS, READ_A_FILE, Advice, Argument, Hint
 from meshlab.base._markup import visible
+from meshlab.plans._options import CALL_OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +39,7 @@ OPTIONS = {
     "size_scale": "--size-scale",
     "sizes": "--sizes",
     "world_size": "--ranks",
+    **{name: f"--{name.replace('_', '-')}" for name in CALL_OPTIONS},
 }
 _AGAIN = "run the command again"  # the ranks end with the command
 

@@ -16,7 +16,7 @@ import numpy as np
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.comm._catalog import CATALOG
-from meshlab.plans._options import OPTIONS
+from meshlab.plans._options import CALL_OPTIONS, OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,28 +101,7 @@ RESULTS = _columns(
     ("root", "Int64", "The root, as a rank of the group. Missing for collectives without a root."),
     ("in_place", "boolean", "True if input and output share memory."),
     ("mode", "string", "isolated, pipelined or graph."),
-    (
-        "buffers",
-        "string",
-        "plain, registered or symmetric (a window that all ranks of the group have registered). Missing if unknown.",
-    ),
-    ("algorithm", "string", "The algorithm that the calls had to use. Missing if the library chose."),
-    ("protocol", "string", "The protocol that the calls had to use: ll, ll128 or simple. Missing if NCCL chose."),
-    ("min_ctas", "Int64", "Minimum number of NCCL's thread blocks. Missing if NCCL chose."),
-    ("max_ctas", "Int64", "Maximum number of NCCL's thread blocks. Missing if NCCL chose."),
-    ("cta_policy", "string", "NCCL's policy for thread blocks: default, efficiency or zero. Missing if not set."),
-    (
-        "alignment_bytes",
-        "Int64",
-        "Distance in bytes of both buffers from an aligned address: nccl-tests' -u times the element size. Missing if "
-        "unknown.",
-    ),
-    (
-        "n_aggregated",
-        "Int64",
-        "Number of calls that were issued together as one group (-m of nccl-tests). The time is that of one of them. "
-        "Missing if unknown.",
-    ),
+    *((name, option.dtype, option.text) for name, option in CALL_OPTIONS.items()),
     ("axis", "string", "The measured axis or group set."),
     ("group", "string", "Name of the group. For pairs, the group that both ranks belong to."),
     (

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.frames._schema import Column, conform, plain_value
+from meshlab.plans._options import CALL_OPTIONS, OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 CASE = ("collective", "op", "dtype", "in_place", "mode", "axis", "n_ranks", "count", "size_bytes")
 """The columns that identify a call. Options are only compared within the same call."""
 
-OPTION = ("setting", "buffers", "algorithm", "protocol", "min_ctas", "max_ctas", "cta_policy")
+OPTION = ("setting", *(name for name, option in CALL_OPTIONS.items() if option.is_tuned))
 """The columns that identify an option. The default has plain buffers, and all others are missing."""
 
-DEFAULT = (None, "plain", None, None, None, None, None)
+DEFAULT = tuple(OPTIONS.get(name) for name in OPTION)
 """The values of the default in the columns of `OPTION`."""
 
 _CASE_COLUMNS = (
@@ -43,16 +44,7 @@ _CASE_COLUMNS = (
 
 _OPTION_COLUMNS = (
     Column("setting", "string", "Name of the environment variables of the ranks. Missing for none."),
-    Column(
-        "buffers",
-        "string",
-        "plain, registered, or symmetric: windows that all ranks of the group registered together.",
-    ),
-    Column("algorithm", "string", "The algorithm of the call, such as ring. Missing if the library chooses."),
-    Column("protocol", "string", "ll, ll128 or simple. Missing if the library chooses."),
-    Column("min_ctas", "Int64", "Minimum number of thread blocks (CTAs). Missing if the library chooses."),
-    Column("max_ctas", "Int64", "Maximum number of thread blocks (CTAs). Missing if the library chooses."),
-    Column("cta_policy", "string", "default, efficiency or zero. Missing if the library chooses."),
+    *(Column(name, option.dtype, option.text) for name, option in CALL_OPTIONS.items() if option.is_tuned),
 )
 
 TRIALS = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 
@@ -13,24 +13,23 @@ from meshlab.base._errors import BenchError, did_you_mean, printable
 from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size, parse_sizes
-from meshlab.comm._backend import BUFFERS, MODES, Buffers, CallConfig, Mode
+from meshlab.comm._backend import BUFFERS, MODES, CallConfig, Mode
 from meshlab.comm._catalog import CATALOG, find_collective
 from meshlab.comm._elements import ReduceOp, find_dtype, find_op
 from meshlab.comm._validate import check_config
 from meshlab.mesh._axes import as_integer, short
 from meshlab.mesh._mesh import MeshLike, as_mesh
-from meshlab.plans._options import OPTIONS, option_value
-from meshlab.plans._sampling import Sampling
-from meshlab.plans._steps import (
+from meshlab.plans._arguments import DEFAULTS, PlanArguments, check_arguments, takes_plan_arguments
+from meshlab.plans._options import (
+    CALL_OPTIONS,
     CONFIGURED,
-    GROUPINGS,
-    PAIRED,
-    Function,
-    Grouping,
-    Step,
-    expand_steps,
-    option_combinations,
+    OPTIONS,
+    PlannedOptions,
+    option_value,
+    repr_with_options,
 )
+from meshlab.plans._sampling import Sampling
+from meshlab.plans._steps import GROUPINGS, PAIRED, Function, Grouping, Step, expand_steps, option_combinations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +37,8 @@ if TYPE_CHECKING:
     from meshlab.benchmark._estimate import Estimate
 
 
-@dataclass(frozen=True, init=False)
-class Plan:
+@dataclass(frozen=True, init=False, repr=False)
+class Plan(PlannedOptions):
     """The choices of a benchmark: collectives, axes, sizes and the way to measure them.
 
     Collectives, axes, sizes, element types, operations, modes, placements and groupings take one value or several. The
@@ -52,45 +51,47 @@ class Plan:
     axis : str or sequence of str
         Axes of the mesh, or group sets by name: ``"tp"``, ``"dp-cp"``, ``"world"``, or a custom group.
     sizes : str, int or sequence of these, default "1K:16M"
-        Message sizes in bytes, in any of these forms: a range of powers of two such as ``"1K:64M"``, or a list such
-        as ``"1M, 25M, 40M"``. For gather-like collectives this is the total size.
+        Message sizes in bytes: a range of powers of two such as ``"1K:64M"``, or a list such as ``"1M, 25M, 40M"``. For
+        gather-like collectives this is the total size.
     dtype : str or sequence of str, default "float32"
-        Element types, by their NumPy names.
+        Element types, by their NumPy names or short names such as ``"bf16"``.
     op : str, ReduceOp, or sequence of these, default "sum"
         Reduce operations, for example ``"max"`` or ``"pre_mul_sum(0.5)"``.
     mode : str or sequence of str, default "pipelined"
-        Ways to time the calls, see `meshlab.comm.MODES`.
+        Ways to time the calls: ``"isolated"`` (one call at a time, with aligned starts), ``"pipelined"`` (calls back to
+        back) or ``"graph"`` (captured once and replayed, GPUs only).
     in_place : bool or sequence of bool, default False
         Whether input and output share memory. With both values, collectives that cannot work in place are measured out
         of place only.
     root : int, default 0
         The root, as a rank of the group, for collectives that have one.
-    sampling : {"default", "quick", "thorough"} or Sampling, optional
-        Number of batches of each step, and when to stop. The names are described in `Sampling.named`.
-    check : bool, default True
-        Whether to compare the result of each step with the expected result, outside the timed part.
     grouping : str or sequence of str, default "together"
         The ranks that are active at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
         time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``). With both ``"together"``
         and ``"alone"``, the two take turns in blocks of batches, so that a drift affects both of them.
     concurrent : mapping of str to str, optional
         Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
-        mode. Both collectives are also measured in isolation, in turns with the concurrent axes.
+        mode. Both collectives are also measured in isolation, in turns with the concurrent axes. On GPUs, batches
+        during which the other axis finished are excluded, and their samples have the status ``uncovered``.
     launches : int, default 1
-        Number of repetitions of the plan, each with new communicators.
+        Number of repetitions of the plan, each on new ranks: the variation between launches is part of every
+        comparison. Ranks that another process started only get new communicators.
     shuffle : bool, default False
         Whether to measure the steps in random order, so that a drift of the clocks does not bend the curves.
     seed : int, default 0
         Seed of the random order.
     buffers : str or sequence of str, default "plain"
-        Kinds of buffers: ``"plain"``, ``"registered"`` or ``"symmetric"``, described in `meshlab.comm.BUFFERS`. Only
-        NCCL has others than plain ones.
+        Kinds of buffers: ``"plain"`` (memory of NCCL), ``"registered"`` (by each rank, for transfers without a copy) or
+        ``"symmetric"`` (a window that all ranks register together, NCCL 2.27 or newer), as ``-R 0``, ``-R 1`` and
+        ``-R 2`` of nccl-tests. Only NCCL has others than plain ones.
     algorithm, protocol, cta_policy : str or sequence of str, optional
-        The algorithm, the protocol and the policy for thread blocks of the calls, see `Communicator.configured`. By
-        default NCCL chooses. Messages and ``all_to_all_v`` have none, and are measured once.
+        The algorithm (such as ``"ring"``), the protocol (``"ll"``, ``"ll128"``, ``"simple"``) and the policy for thread
+        blocks (``"default"``, ``"efficiency"``, ``"zero"``) of the calls, see `Communicator.configured`. NCCL 2.31 or
+        newer. None, the default, lets NCCL choose, and can be one of several values. Messages and ``all_to_all_v``
+        have no choice, and are measured once.
     min_ctas, max_ctas : int or sequence of int, optional
-        Minimum and maximum number of NCCL's thread blocks. By default NCCL chooses. Combinations in which the minimum
-        is larger than the maximum are omitted.
+        Minimum and maximum number of NCCL's thread blocks. NCCL 2.31 or newer. By default NCCL chooses.
+        Combinations in which the minimum is larger than the maximum are omitted.
     alignment_bytes : int, default 0
         Distance of both buffers from an aligned address, in bytes: a multiple of the element size. With ``-u N``,
         nccl-tests moves its buffers by N elements.
@@ -98,6 +99,10 @@ class Plan:
         Number of calls that are issued together as one group, each with its own buffers, as with ``-m`` of nccl-tests.
         NCCL starts them with one kernel. MPI and threads start all of them and then wait for all. The time is that of
         one call: the time of the group, divided by `n_aggregated`.
+    sampling : {"default", "quick", "thorough"} or Sampling, optional
+        Number of batches of each step, and when to stop. The names are described in `Sampling.named`.
+    check : bool, default True
+        Whether to compare the result of each step with the expected result, outside the timed part.
     functions : mapping of str to callable, optional
         Functions by name, for names in `collective`. Functions that are passed in `collective` are added.
 
@@ -135,82 +140,54 @@ class Plan:
     launches: int
     shuffle: bool
     seed: int
-    buffers: tuple[Buffers, ...]
-    algorithm: tuple[str | None, ...]
-    protocol: tuple[str | None, ...]
-    min_ctas: tuple[int | None, ...]
-    max_ctas: tuple[int | None, ...]
-    cta_policy: tuple[str | None, ...]
-    alignment_bytes: int
-    n_aggregated: int
     functions: Mapping[str, Function | None] = field(compare=False, repr=False)
 
+    @takes_plan_arguments
     def __init__(
         self,
         collective: str | Function | Sequence[str | Function],
         axis: str | Sequence[str],
         sizes: str | int | Sequence[int | str] = "1K:16M",
-        dtype: str | Sequence[str] = "float32",
-        op: str | ReduceOp | Sequence[str | ReduceOp] = "sum",
-        mode: str | Sequence[str] = "pipelined",
-        in_place: bool | Sequence[bool] = False,
-        root: int = 0,
-        sampling: Sampling | str | None = None,
-        check: bool = True,
-        grouping: str | Sequence[str] = "together",
-        concurrent: Mapping[str, str] | Sequence[tuple[str, str]] = (),
-        launches: int = 1,
-        shuffle: bool = False,
-        seed: int = 0,
-        buffers: str | Sequence[str] = "plain",
-        algorithm: str | Sequence[str | None] | None = None,
-        protocol: str | Sequence[str | None] | None = None,
-        min_ctas: int | Sequence[int | None] | None = None,
-        max_ctas: int | Sequence[int | None] | None = None,
-        cta_policy: str | Sequence[str | None] | None = None,
-        alignment_bytes: int = 0,
-        n_aggregated: int = 1,
+        *,
         functions: Mapping[str, Function | None] | None = None,
+        **arguments: Unpack[PlanArguments],
     ) -> None:
+        check_arguments("Plan", arguments)
         named = dict(functions or {})
-        choices: dict[str, tuple[object, ...]] = {
-            "collective": tuple(_name(one, named) for one in _several(collective)),
+        choice: dict[str, Any] = {**DEFAULTS, **arguments}
+        values: dict[str, Any] = {
+            "collective": tuple(_name(name, named) for name in _several(collective)),
             "axis": _several(axis),
             "sizes": parse_sizes(list(sizes) if isinstance(sizes, Iterable) and not isinstance(sizes, str) else sizes),
-            "dtype": tuple(find_dtype(name).name for name in _several(dtype)),
-            "op": tuple(str(find_op(name)) for name in _several(op)),
-            "mode": _several(mode),
-            "in_place": _several(in_place),
-            "grouping": _several(grouping),
-            "buffers": _several(buffers),
-            "algorithm": _several(algorithm),
-            "protocol": _several(protocol),
-            "min_ctas": _several(min_ctas),
-            "max_ctas": _several(max_ctas),
-            "cta_policy": _several(cta_policy),
+            "dtype": tuple(find_dtype(name).name for name in _several(choice["dtype"])),
+            "op": tuple(str(find_op(name)) for name in _several(choice["op"])),
+            **{name: _several(choice[name]) for name in ("mode", "in_place", "grouping")},
+            **{name: _several(choice[name]) for name, option in CALL_OPTIONS.items() if option.takes_several},
         }
-        for name, values in choices.items():
-            if not values:
+        for name, several in values.items():
+            if not several:
                 raise BenchError(f"the plan has no {name}; pass at least one")
-            object.__setattr__(self, name, tuple(dict.fromkeys(values)))
+            values[name] = tuple(dict.fromkeys(several))
+        concurrent, sampling = choice["concurrent"], "default" if choice["sampling"] is None else choice["sampling"]
         pairs = list(concurrent.items() if isinstance(concurrent, Mapping) else _several(concurrent))
         if not all(isinstance(pair, (tuple, list)) and len(pair) == 2 for pair in pairs):
             raise BenchError(
                 f"concurrent must map axes to collectives, not {short(concurrent)}", hint='pass {"dp": "all_reduce"}'
             )
-        put = object.__setattr__  # the dataclass is frozen
-        put(self, "root", _whole("root", root))
-        given = "default" if sampling is None else sampling
-        put(self, "sampling", given if isinstance(given, Sampling) else Sampling.named(given))
-        put(self, "check", check)
-        put(self, "concurrent", tuple((str(axis), str(name)) for axis, name in pairs))
-        put(self, "launches", _whole("launches", launches))
-        put(self, "shuffle", bool(shuffle))
-        put(self, "seed", _whole("seed", seed))
-        put(self, "alignment_bytes", _whole("alignment_bytes", alignment_bytes))
-        put(self, "n_aggregated", _whole("n_aggregated", n_aggregated))
-        put(self, "functions", MappingProxyType({name: named[name] for name in self.collective if name in named}))
+        numbers = [name for name, option in CALL_OPTIONS.items() if not option.takes_several]
+        values |= {
+            **{name: _whole(name, choice[name]) for name in ("root", "launches", "seed", *numbers)},
+            "sampling": sampling if isinstance(sampling, Sampling) else Sampling.named(sampling),
+            "check": choice["check"],
+            "concurrent": tuple((str(axis), str(name)) for axis, name in pairs),
+            "shuffle": bool(choice["shuffle"]),
+            "functions": MappingProxyType({name: named[name] for name in values["collective"] if name in named}),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)  # the dataclass is frozen
         self._check()
+
+    __repr__ = repr_with_options
 
     def __getstate__(self) -> dict[str, Any]:
         # Like a saved run, a pickle has only the names of functions: they may be lambdas, which cannot be pickled.
@@ -252,8 +229,11 @@ class Plan:
             raise BenchError(
                 f"min_ctas={min(number or 1 for number in self.min_ctas)} is larger than every max_ctas of the plan"
             )
-        if self.n_aggregated < 1:
-            raise BenchError(f"n_aggregated must be at least 1, not {self.n_aggregated}")
+        for name, option in CALL_OPTIONS.items():
+            values = getattr(self, name) if option.takes_several else (getattr(self, name),)
+            for number in values:
+                if option.least is not None and _whole(name, number) < option.least:
+                    raise BenchError(f"{name} must be at least {option.least}, not {number}")
         measured = self._sized()
         sizes = {name: find_dtype(name).itemsize for name in self.dtype}
         for name, size in sizes.items():
@@ -261,13 +241,13 @@ class Plan:
                 raise BenchError(
                     f"alignment_bytes must be a multiple of the {size} bytes of a {name}, not {self.alignment_bytes}"
                 )
-        given = [name for name in OPTIONS if getattr(self, name) not in ((OPTIONS[name],), OPTIONS[name])]
-        if given and not measured:
+        options = [name for name in OPTIONS if getattr(self, name) not in ((OPTIONS[name],), OPTIONS[name])]
+        if options and not measured:
             raise BenchError(
-                f"{' and '.join(given)} cannot be chosen for functions, which allocate and call what they need",
+                f"{' and '.join(options)} cannot be chosen for functions, which allocate and call what they need",
                 hint="use comm.empty(…, symmetric=True) and comm.configured() in the function",
             )
-        chosen = [name for name in given if name in CONFIGURED]
+        chosen = [name for name in options if name in CONFIGURED]
         if chosen and not any(find_collective(name).is_configurable for name in measured):
             raise BenchError(
                 f"{' and '.join(chosen)} cannot be chosen for {', '.join(measured)}, which NCCL runs as messages",
@@ -402,10 +382,12 @@ class Plan:
         return text + (f", {self.launches} launches" if self.launches > 1 else "")
 
 
-def _check_known(what: str, given: Iterable[str], known: Iterable[str]) -> None:
-    for name in given:
-        if name not in known:
-            raise BenchError(f"unknown {what} {name!r}{did_you_mean(name, known)}; choose one of {', '.join(known)}")
+def _check_known(what: str, names: Iterable[str], choices: Iterable[str]) -> None:
+    for name in names:
+        if name not in choices:
+            raise BenchError(
+                f"unknown {what} {name!r}{did_you_mean(name, choices)}; choose one of {', '.join(choices)}"
+            )
 
 
 def _whole(name: str, value: object) -> int:
@@ -425,20 +407,20 @@ def _several(value: Any) -> tuple[Any, ...]:
     return tuple(value)
 
 
-def _name(one: str | Function, named: dict[str, Function | None]) -> str:
+def _name(collective: str | Function, named: dict[str, Function | None]) -> str:
     """Return the name of a collective or of a function. Add a function to `named`."""
-    if isinstance(one, str):
-        return one
-    if not callable(one):
+    if isinstance(collective, str):
+        return collective
+    if not callable(collective):
         raise BenchError(
-            f"collective must be the name of a collective or a function that takes a communicator, not {one!r}"
+            f"collective must be the name of a collective or a function that takes a communicator, not {collective!r}"
         )
-    name = str(getattr(one, "__name__", type(one).__name__))
+    name = str(getattr(collective, "__name__", type(collective).__name__))
     if name in CATALOG:
         raise BenchError(
             f"function {name!r} has the name of a collective, so its rows would be ambiguous; rename the function"
         )
-    if named.get(name) not in (None, one):
+    if named.get(name) not in (None, collective):
         raise BenchError(f"two functions have the name {name!r}, so their rows would be ambiguous; rename one of them")
-    named[name] = one
+    named[name] = collective
     return name

@@ -68,9 +68,9 @@ class Sampling:
     warmup_batches: int = 2
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            if not isinstance(value := getattr(self, one.name), (int, float, np.number)):
-                raise BenchError(f"{one.name}={value!r} must be a number")
+        for item in fields(self):
+            if not isinstance(value := getattr(self, item.name), (int, float, np.number)):
+                raise BenchError(f"{item.name}={value!r} must be a number")
         if not 1 <= self.min_batches <= self.max_batches:
             raise BenchError(
                 f"min_batches={self.min_batches} and max_batches={self.max_batches} must be at least 1, and in order"

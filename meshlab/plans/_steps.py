@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,12 +14,12 @@ from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._errors import BenchError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
-from meshlab.comm._backend import Buffers, CallConfig, Mode
+from meshlab.comm._backend import Mode
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import find_dtype
 from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh
-from meshlab.plans._options import OPTIONS, option_texts
+from meshlab.plans._options import CONFIGURED, OPTIONS, CallOptions, option_texts, options_of, repr_with_options
 
 if TYPE_CHECKING:
     from meshlab.plans._plan import Plan
@@ -40,31 +40,18 @@ GROUPINGS: dict[Grouping, str] = {
 PAIRED = tuple(name for name, collective in COLLECTIVES.items() if collective.is_paired)
 """The collectives that pairs support: one message, or one in each direction at the same time."""
 
-CONFIGURED = tuple(one.name for one in fields(CallConfig))
-"""The options of a step that a `CallConfig` has."""
-
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGroup:
-    """The ranks that one row of the results describes: a group, or a pair of ranks of a group.
+    """The ranks that one row of the results describes: a group, or a pair of ranks of a group."""
 
-    Parameters
-    ----------
-    name : str
-        Name of the group. For a pair, the group that both ranks belong to.
-    ranks : tuple of int
-        Global ranks, in group order. For a pair, the sender first.
-    is_pair : bool, default False
-        True if the ranks are a pair.
-    """
-
-    name: str
-    ranks: tuple[int, ...]
+    name: str  # of the group, also for a pair of its ranks
+    ranks: tuple[int, ...]  # global, in group order; the sender of a pair first
     is_pair: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+@dataclass(frozen=True, slots=True, repr=False)
+class Step(CallOptions):
     """One point of a plan: one collective on the groups of one axis, in one mode.
 
     The fields have the names of the columns of the results.
@@ -103,17 +90,9 @@ class Step:
         The collective that runs on the concurrent axis.
     concurrent : Step, optional
         The step to run at the same time. Its own `concurrent` is None.
-    buffers : {"plain", "registered", "symmetric"} or None, default "plain"
-        The kind of buffers, see `meshlab.comm.BUFFERS`. None for a function, which allocates its own.
-    algorithm, protocol, cta_policy : str, optional
-        The algorithm, the protocol and the policy for thread blocks that the calls have to use. By default the library
-        chooses.
-    min_ctas, max_ctas : int, optional
-        Minimum and maximum number of NCCL's thread blocks. By default NCCL chooses.
-    alignment_bytes : int or None, default 0
-        Distance of the buffers from an aligned address, in bytes. None for a function.
-    n_aggregated : int or None, default 1
-        Number of calls that are issued together as one group. None for a function.
+    buffers, algorithm, protocol, min_ctas, max_ctas, cta_policy, alignment_bytes, n_aggregated
+        The options of the calls, as in `Plan`. None for a function, which makes its own calls, and for an option that
+        the library chooses.
     """
 
     index: int
@@ -132,14 +111,8 @@ class Step:
     concurrent_axis: str | None = None
     concurrent_collective: str | None = None
     concurrent: Step | None = None
-    buffers: Buffers | None = "plain"
-    algorithm: str | None = None
-    protocol: str | None = None
-    min_ctas: int | None = None
-    max_ctas: int | None = None
-    cta_policy: str | None = None
-    alignment_bytes: int | None = 0
-    n_aggregated: int | None = 1
+
+    __repr__ = repr_with_options
 
     @property
     def parts(self) -> tuple[Step, ...]:
@@ -153,9 +126,9 @@ class Step:
             return 0
         row = find_collective(self.collective)
         sizes = [row.elements(side, self.count, self.n_ranks) for side in ("sends", "receives")]
-        own = (max(sizes) if self.in_place else sum(sizes)) * find_dtype(self.dtype).itemsize
-        own *= self.n_aggregated or 1  # calls that are issued together have separate buffers
-        return own + (0 if self.concurrent is None else self.concurrent.buffer_bytes)
+        n_bytes = (max(sizes) if self.in_place else sum(sizes)) * find_dtype(self.dtype).itemsize
+        n_bytes *= self.n_aggregated or 1  # calls that are issued together have separate buffers
+        return n_bytes + (0 if self.concurrent is None else self.concurrent.buffer_bytes)
 
     def measured_groups(self, groups: Groups) -> list[MeasuredGroup]:
         """Return one item per row of the results: the groups, or the pairs of this round."""
@@ -178,7 +151,7 @@ class Step:
             text += f", pairs of round {self.number + 1}"
         if self.concurrent_axis is not None:
             text += f" while {self.concurrent_collective} along {self.concurrent_axis}"
-        return ", ".join([text, self.mode, *option_texts({name: getattr(self, name) for name in OPTIONS})])
+        return ", ".join([text, self.mode, *option_texts(options_of(self))])
 
 
 def n_rounds(n: int) -> int:
@@ -222,65 +195,46 @@ def expand_steps(plan: Plan, mesh: DeviceMesh) -> tuple[Step, ...]:
 
 def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
     """Yield all points of the plan, including duplicates. All of them have the index 0."""
+    values = plan.dtype, plan.op, plan.mode, plan.in_place, option_combinations(plan), plan.sizes
+    choices = [_Choice(*choice) for choice in itertools.product(*values)]
     for axis, grouping in itertools.product(plan.axis, plan.grouping):
         n = mesh[axis].size
         if grouping == "pairs" and n < 2:
             raise BenchError(f"the groups of {axis} have one rank and therefore no pairs; choose a different axis")
         for number in range(2 * n_rounds(n) if grouping == "pairs" else 1):  # every round in both directions
             names = [name for name in plan.collective if _fits(name, grouping, number, n)]
-            for name, dtype, op, mode, in_place, options, size in itertools.product(
-                names, plan.dtype, plan.op, plan.mode, plan.in_place, option_combinations(plan), plan.sizes
-            ):
-                if name in plan.functions:
-                    if grouping != "pairs":
-                        yield replace(_without_size(name, axis, n, mode), grouping=grouping)
+            for name, choice in itertools.product(names, choices):
+                if name in plan.functions and grouping == "pairs":
                     continue
-                if not find_collective(name).has_size:
-                    yield replace(_without_size(name, axis, n, mode), grouping=grouping)
+                if name in plan.functions or not find_collective(name).has_size:
+                    yield replace(_without_size(name, axis, n, choice.mode), grouping=grouping)
                     continue
-                if in_place and (grouping == "pairs" or not find_collective(name).in_place):
+                if choice.in_place and (grouping == "pairs" or not find_collective(name).in_place):
                     continue
-                point = (dtype, op, mode, in_place, options, size)
-                step = _point(plan, name, axis, 2 if grouping == "pairs" else n, *point)
+                step = _point(plan, name, axis, 2 if grouping == "pairs" else n, choice)
                 yield replace(step, grouping=grouping, number=number)
                 if grouping == "together":
-                    yield from _with_concurrent(plan, mesh, step, point)
+                    yield from _with_concurrent(plan, mesh, step, choice)
 
 
 def turns(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
     """Group the steps that are alternatives of one another, and therefore measured in turns.
 
-    These are the groups of an axis together and alone, and concurrent axes with each of them in isolation. A step
-    without alternatives is a group of its own.
-
-    Parameters
-    ----------
-    steps : sequence of Step
-        The steps of a plan.
-
-    Returns
-    -------
-    list of tuple of Step
-        Each step once, in the order of the first step of each group.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> steps = ml.Plan("all_reduce", "tp", sizes="1K, 4K", grouping="together, alone").steps("dp=2, tp=2")
-    >>> [[step.index for step in group] for group in turns(steps)]
-    [[0, 2], [1, 3]]
+    These are the groups of an axis together and alone, and concurrent axes with each of them in isolation.
     """
     groups: dict[Step, list[Step]] = {}
     for step in steps:
         # A concurrent step joins the groups of its two axes, which may have been separate until then.
         joined: list[Step] = []
         baselines = {_baseline(part) for part in step.parts}
-        for group in {id(group): group for one in baselines if (group := groups.get(one)) is not None}.values():
+        for group in {
+            id(group): group for baseline in baselines if (group := groups.get(baseline)) is not None
+        }.values():
             joined += group
         joined.append(step)
-        groups |= dict.fromkeys((*baselines, *(_baseline(part) for one in joined for part in one.parts)), joined)
-    found = {id(group): tuple(sorted(group, key=lambda step: step.index)) for group in groups.values()}
-    return sorted(found.values(), key=lambda group: group[0].index)
+        groups |= dict.fromkeys((*baselines, *(_baseline(part) for member in joined for part in member.parts)), joined)
+    members = {id(group): tuple(sorted(group, key=lambda step: step.index)) for group in groups.values()}
+    return sorted(members.values(), key=lambda group: group[0].index)
 
 
 def _baseline(step: Step) -> Step:
@@ -323,75 +277,57 @@ def _fits(name: str, grouping: Grouping, number: int, n: int) -> bool:
 
 def _without_size(name: str, axis: str, n: int, mode: Mode) -> Step:
     """Return the step of a function or a barrier."""
-    return Step(
-        0,
-        name,
-        None,
-        None,
-        None,
-        None,
-        mode,
-        axis,
-        n,
-        None,
-        None,
-        buffers=None,
-        alignment_bytes=None,
-        n_aggregated=None,
-    )
+    nothing: dict[str, Any] = dict.fromkeys(("op", "dtype", "root", "in_place", "count", "size_bytes", *OPTIONS))
+    return Step(index=0, collective=name, mode=mode, axis=axis, n_ranks=n, **nothing)
 
 
-def option_combinations(plan: Plan) -> list[dict[str, Any]]:
-    """Return the combinations of the options of a call, as fields of a step."""
-    names = tuple(OPTIONS)
-    several = itertools.product(*(np.atleast_1d(np.array(getattr(plan, name), object)) for name in names))
-    found = [dict(zip(names, values, strict=True)) for values in several]
-    return [one for one in found if (one["min_ctas"] or 1) <= (one["max_ctas"] or math.inf)]
+def option_combinations(plan: Plan) -> list[CallOptions]:
+    """Return the combinations of the options of a call."""
+    several = (values if isinstance(values, tuple) else (values,) for values in options_of(plan).values())
+    combinations = (CallOptions(**dict(zip(OPTIONS, values, strict=True))) for values in itertools.product(*several))
+    return [options for options in combinations if (options.min_ctas or 1) <= (options.max_ctas or math.inf)]
 
 
-def _point(
-    plan: Plan,
-    name: str,
-    axis: str,
-    n: int,
-    dtype: str,
-    op: str,
-    mode: Mode,
-    in_place: bool,
-    options: Mapping[str, Any],
-    size: int,
-) -> Step:
-    row, itemsize = find_collective(name), find_dtype(dtype).itemsize
+class _Choice(NamedTuple):
+    """One value of each choice of a plan but its collective and its axis."""
+
+    dtype: str
+    op: str
+    mode: Mode
+    in_place: bool
+    options: CallOptions
+    size: int
+
+
+def _point(plan: Plan, name: str, axis: str, n: int, choice: _Choice) -> Step:
+    row, itemsize = find_collective(name), find_dtype(choice.dtype).itemsize
     if row.rooted and not 0 <= plan.root < n:
         raise BenchError(f"root={plan.root} is outside the groups of {axis}; choose a rank from 0 to {n - 1}")
-    count = row.count_for(size, itemsize, n)
-    if not row.is_configurable:
-        options = {**options, **dict.fromkeys(CONFIGURED)}
+    count = row.count_for(choice.size, itemsize, n)
     return Step(
         index=0,
         collective=name,
-        op=op if row.reduces else None,
-        dtype=dtype,
+        op=choice.op if row.reduces else None,
+        dtype=choice.dtype,
         root=plan.root if row.rooted else None,
-        in_place=in_place,
-        mode=mode,
+        in_place=choice.in_place,
+        mode=choice.mode,
         axis=axis,
         n_ranks=n,
         count=count,
         size_bytes=row.size_bytes(count, itemsize, n),
-        **options,
+        **options_of(choice.options) | ({} if row.is_configurable else dict.fromkeys(CONFIGURED)),
     )
 
 
-def _with_concurrent(plan: Plan, mesh: DeviceMesh, step: Step, point: Sequence[object]) -> Iterator[Step]:
+def _with_concurrent(plan: Plan, mesh: DeviceMesh, step: Step, choice: _Choice) -> Iterator[Step]:
     """Yield the other axis in isolation, and then both axes at the same time."""
-    dtype, op, mode, in_place, options, size = point
     for axis, name in plan.concurrent:
         if axis == step.axis:
             continue
         _check_same_ranks(mesh, step.axis, axis)
-        may = in_place and find_collective(name).in_place
-        other = _point(plan, name, axis, mesh[axis].size, dtype, op, mode, may, options, size)  # type: ignore[arg-type]
+        in_place = choice.in_place and find_collective(name).in_place
+        other = _point(plan, name, axis, mesh[axis].size, choice._replace(in_place=in_place))
         yield other
         partner = replace(other, concurrent_axis=step.axis, concurrent_collective=step.collective)
         yield replace(step, concurrent_axis=axis, concurrent_collective=name, concurrent=partner)

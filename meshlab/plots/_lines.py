@@ -13,7 +13,8 @@ import numpy.typing as npt
 from meshlab.base._errors import BenchError, did_you_mean
 from meshlab.base._units import SEPARATOR
 from meshlab.frames._labels import LABELLED, axis_label, is_wrong, value_label
-from meshlab.frames._schema import numbered_rows, require_columns
+from meshlab.frames._rows import Row
+from meshlab.frames._schema import bandwidth, numbered_rows, require_columns
 from meshlab.plans._options import OPTIONS
 
 if TYPE_CHECKING:
@@ -244,6 +245,51 @@ def line_from_columns(
     return Line(
         sizes, value, lowest, highest, name, keys, *cross, rows, np.ascontiguousarray(groups), members.size, n_launches
     )
+
+
+_NO_RUN = dict.fromkeys(("source", "run_id"))
+"""The columns of `KEYS` that a step of a plan lacks, as missing values."""
+
+
+class GrowingLines:
+    """The lines of a run against message size, as `lines_of` draws them, for a view that follows the run."""
+
+    # A frame of the results costs several milliseconds, of which the ranks on the same host would be robbed at every
+    # update. So each line has the columns of its rows, and only the lines with new rows are computed again.
+
+    def __init__(self, names: Mapping[Key, str]) -> None:
+        self._names = names
+        self._columns: dict[Key, dict[str, Values]] = {}
+        self._members: dict[tuple[Any, ...], int] = {}
+        self._n_rows = 0
+
+    def add(self, rows: Iterable[Row]) -> dict[Key, Line]:
+        """Add the next rows of the run, and return the lines that have changed."""
+        additions: dict[Key, list[Row]] = {}
+        for row in rows:
+            additions.setdefault(line_key({**row, **_NO_RUN}), []).append({**row, "position": self._n_rows})
+            self._n_rows += 1
+        return {key: self._line(key, new_rows) for key, new_rows in additions.items()}
+
+    def _line(self, key: Key, rows: list[Row]) -> Line:
+        new = {name: _numbers(row.get(name) for row in rows) for name in (*_NUMBERS, "n_ranks", "position")}
+        collectives = [row["collective"] for row in rows]
+        new["busbw_gbs"] = bandwidth(collectives, new["size_bytes"], new["n_ranks"], new["time_us"])[1]
+        members = (tuple(row.get(name) for name in MEMBER) for row in rows)
+        new["member"] = _numbers(self._members.setdefault(member, len(self._members)) for member in members)
+        for status in ("ok", "wrong"):
+            new[status] = _numbers(row["status"] == status for row in rows)
+        old = self._columns.get(key)
+        columns = new if old is None else {name: np.append(old[name], values) for name, values in new.items()}
+        self._columns[key] = columns
+        name = self._names.get(key) or str(key[KEYS.index("collective")])
+        position = columns["position"].astype(np.intp)
+        return line_from_columns(name, key, position, columns, "busbw_gbs", columns["ok"] > 0, columns["wrong"] > 0)
+
+
+def _numbers(values: Iterable[Any]) -> Values:
+    """Return numbers as an array. None becomes NaN."""
+    return np.array(list(values), dtype=np.float64)
 
 
 def with_groups(lines: Sequence[Line]) -> list[Line]:

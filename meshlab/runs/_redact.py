@@ -24,6 +24,7 @@ from meshlab.base._backends import BACKENDS
 from meshlab.base._prefixes import find_prefix
 from meshlab.comm._catalog import CATALOG
 from meshlab.mesh._mesh import DeviceMesh
+from meshlab.plans._options import OPTIONS
 from meshlab.runs._private_shapes import (
     BRACKETED,
     CREDENTIALS,
@@ -80,9 +81,9 @@ _USER_KEYS = re.compile(r"(?i)^(?:users?|user_?names?|owner|logname|account|auth
 
 # Columns with a fixed vocabulary, and random identifiers, which have to stay equal in all copies of a run.
 _COLUMN_WORDS = """
-run_id source op dtype mode grouping status buffers algorithm protocol cta_policy mesh_fingerprint when launch
+run_id source op dtype mode grouping status mesh_fingerprint when launch
 """
-_CLOSED_COLUMNS = frozenset(_COLUMN_WORDS.split())
+_CLOSED_COLUMNS = frozenset((*_COLUMN_WORDS.split(), *OPTIONS))
 _MESH_COLUMNS = ("collective", "axis", "group", "concurrent_axis", "concurrent_collective")
 
 

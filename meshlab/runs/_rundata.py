@@ -14,6 +14,7 @@ import numpy as np
 from meshlab.base._errors import MeshlabError
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_size
+from meshlab.frames._rows import Columns, Row
 from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth, conform, devices_frame, empty_results, empty_samples
 from meshlab.frames._table import ResultsTable, results_table, run_html
 from meshlab.mesh._mesh import DeviceMesh
@@ -29,12 +30,6 @@ if TYPE_CHECKING:
 
 
 State = Literal["running", "paused", "done", "cancelled", "failed", "interrupted"]
-
-Row = dict[str, Any]
-"""One row of the results, without the columns that all rows of a run share, and without bandwidth."""
-
-Columns = dict[str, Any]
-"""Some samples, as numpy arrays by column."""
 
 _MOST_NAMED = 3
 

@@ -18,8 +18,7 @@ from meshlab.base._units import SEPARATOR, format_seconds, format_size, format_t
 from meshlab.benchmark._run import Run
 from meshlab.frames._labels import LABELLED, axis_label
 from meshlab.plans._options import OPTIONS, option_texts
-from meshlab.plots._growing import GrowingLines
-from meshlab.plots._lines import Key, Line, line_key, line_names
+from meshlab.plots._lines import GrowingLines, Key, Line, line_key, line_names
 from meshlab.plots._style import PALETTE
 from meshlab.widgets._curve import pack_lines
 from meshlab.widgets._details import details_of
@@ -28,7 +27,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from meshlab.engines._engines import Engines
-    from meshlab.runs._rundata import Columns, RunData
+    from meshlab.frames._rows import Columns
+    from meshlab.runs._rundata import RunData
 
 
 _TICK_S = 0.5

@@ -8,8 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from meshlab.plots._growing import GrowingLines
-from meshlab.plots._lines import lines_of
+from meshlab.plots._lines import GrowingLines, lines_of
 from meshlab.runs._rundata import results_frame, rows_of_results
 
 

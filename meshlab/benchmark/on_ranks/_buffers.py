@@ -116,21 +116,21 @@ def allocate(parts: Sequence[tuple[Communicator, Step]]) -> list[StepBuffers]:
 def _registered_block(comm: Communicator, step: Step, n_bytes: int) -> Any:
     """Return memory that is registered with a communicator: the block that it has, or a larger one."""
     kind: Buffers = step.buffers or "plain"
-    own = _kept.registered.get(comm, {}).get(kind)
+    block = _kept.registered.get(comm, {}).get(kind)
     # The ranks of a group may have measured different steps before, for example in other groups. One that has no block
     # needs the others to register a new one.
-    needs_new = own is None or own.size < n_bytes
+    needs_new = block is None or block.size < n_bytes
     if comm.to_host(comm.all_gather(comm.xp.asarray([needs_new], dtype=np.int64))).any():
         size = max(n_bytes, _kept.largest.get(kind, 0))
-        own = None
+        block = None
         _kept.registered.get(comm, {}).pop(kind, None)
         if _kept.limit is not None and _kept.n_bytes() + size > _kept.limit:
             # A step may use nearly all of the memory.
             _kept.blocks.clear()
             _kept.free_registered()
-        own = _new_block(comm, kind, size)
-        _kept.registered.setdefault(comm, {})[kind] = own
-    return own
+        block = _new_block(comm, kind, size)
+        _kept.registered.setdefault(comm, {})[kind] = block
+    return block
 
 
 def allocate_shared(sets: Sequence[Sequence[tuple[Communicator, Step]]]) -> list[list[StepBuffers]]:

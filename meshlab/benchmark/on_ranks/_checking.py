@@ -42,16 +42,7 @@ def count_wrong_elements(
 ) -> int:
     """Run the call once on rank-coded data, and return the number of wrong elements in this rank's output.
 
-    Parameters
-    ----------
-    comm, step : Communicator, Step
-        The group and the step.
-    call : callable
-        The prepared call.
-    buffers : StepBuffers
-        Its buffers, whose contents are overwritten.
-    source : int, optional
-        The rank of the group that sends a message. By default the previous rank of the ring.
+    `source` is the rank of the group that sends a message, by default the previous rank of the ring.
     """
     if step.dtype is None or step.count is None:
         raise TypeError("a function has no expected result")
@@ -93,15 +84,7 @@ def _is_receiver(comm: Communicator, step: Step) -> bool:
 
 
 def fill_periodically(xp: Any, array: Any, pattern: npt.NDArray[Any]) -> None:
-    """Fill an array in any memory with a pattern that repeats.
-
-    Examples
-    --------
-    >>> array = np.empty(5, np.int8)
-    >>> fill_periodically(np, array, np.array([1, 2], np.int8))
-    >>> array.tolist()
-    [1, 2, 1, 2, 1]
-    """
+    """Fill an array in any memory with a pattern that repeats."""
     period = len(pattern)
     # As unsigned integers, because CuPy does not support 8-bit floats.
     elements, repeated = _bits(array), xp.asarray(_bits(pattern))
@@ -113,25 +96,7 @@ def fill_periodically(xp: Any, array: Any, pattern: npt.NDArray[Any]) -> None:
 def count_differences(xp: Any, output: Any, expected: Expected, dtype: np.dtype[Any], n_chunks: int) -> int:
     """Return the number of elements that differ from the expected ones by more than the tolerance.
 
-    Parameters
-    ----------
-    xp : module
-        The array module of `output`.
-    output : array
-        The output, of shape (n_chunks × count,).
-    expected : Expected
-        The expected values of one period at the beginning of each chunk, of shape (n_chunks × period,).
-    dtype : numpy.dtype
-        The element type. `output` may hold the elements as unsigned integers.
-    n_chunks : int
-        The number of chunks of equal size, within which the expected values repeat.
-
-    Examples
-    --------
-    >>> expected = Expected(np.array([1.0, 2.0, 5.0, 6.0]), 0.0)
-    >>> output = np.array([1, 2, 1, 5, 6, 7], np.float32)
-    >>> count_differences(np, output, expected, output.dtype, 2)
-    1
+    The expected values are one period at the beginning of each of `n_chunks` chunks, within which they repeat.
     """
     values = expected.values.reshape(n_chunks, -1)
     tolerance = np.broadcast_to(expected.tolerance, expected.values.shape).reshape(n_chunks, -1)
@@ -142,8 +107,8 @@ def count_differences(xp: Any, output: Any, expected: Expected, dtype: np.dtype[
     step = max(at_a_time // (n_chunks * period), 1) * period
     wrong = 0
     for first in range(0, count, step):
-        some = bits[:, first : first + step]
-        for part in _whole_and_rest(some, period):
+        chunk = bits[:, first : first + step]
+        for part in _whole_and_rest(chunk, period):
             repeated = exact[:, None, : part.shape[2]]
             # Equal bits are equal values. Only if some differ, they are compared as numbers, which takes several times
             # as long: a rounded result may have other bits than the exact one, and -0 has other bits than 0.
@@ -175,12 +140,12 @@ def _count_beyond(xp: Any, bits: Any, exact: Any, values: Any, tolerance: Any, d
     return _count_different(xp, (is_close & (allowed > 0)) | both_zero | (bits == exact), xp.asarray(True))
 
 
-def _count_different(xp: Any, one: Any, other: Any) -> int:
+def _count_different(xp: Any, first: Any, other: Any) -> int:
     """Return the number of elements that differ between two arrays, which are broadcast."""
     if xp is np:
-        return int(np.count_nonzero(one != other))
+        return int(np.count_nonzero(first != other))
     count = xp.zeros(1, np.uint64)
-    _counter(xp)(one, other, count)
+    _counter(xp)(first, other, count)
     return int(count.get()[0])
 
 

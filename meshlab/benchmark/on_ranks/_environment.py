@@ -114,15 +114,7 @@ def _processor() -> str:
 
 
 def describe_rank(comm: Any, firsts: Collection[int]) -> dict[str, Any]:
-    """Describe the settings and the free memory of this rank, and the hardware of its host. Runs on the engines.
-
-    Parameters
-    ----------
-    comm : Communicator
-        The communicator of all ranks.
-    firsts : collection of int
-        The first rank of each host, which describes the hardware for all ranks of that host.
-    """
+    """Describe this rank, and on the first rank of each host (`firsts`) also the host. Runs on the engines."""
     release_buffers()  # of a run that ended with an error, before the free memory is read
     facts: dict[str, Any] = {"settings": read_settings(), "free": memory.free_bytes(comm)}
     if comm.world_rank in firsts:

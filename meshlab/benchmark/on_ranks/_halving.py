@@ -17,15 +17,7 @@ _FEWEST = 4
 
 @dataclass(frozen=True, slots=True)
 class Halved:
-    """The times of the options, and those that stayed until the end.
-
-    Parameters
-    ----------
-    times : list of list of float
-        The times of each option, one per round in which it took part.
-    left : list of int
-        The options that took part in all rounds.
-    """
+    """The times of each option, one per round in which it took part, and the options of all rounds."""
 
     times: list[list[float]] = field(default_factory=list)
     left: list[int] = field(default_factory=list)
@@ -39,35 +31,9 @@ def halve(
     fewest: int = _FEWEST,
     goes_on: Callable[[int], bool] = lambda n_rounds: True,
 ) -> Halved:
-    """Measure options in rounds, and drop the slower half of them after each of the first rounds.
-
-    The first option is the default. It takes part in every round, so that all other options can be compared with it.
-    Options are ranked by the median of their times so far, relative to the default in the same round.
-
-    Parameters
-    ----------
-    n : int
-        The number of options, with the default.
-    measure : callable
-        Measures the options of one round in the given order, and returns their times in this order.
-    rounds : int
-        The number of rounds.
-    fewest : int, default 4
-        The number of options besides the default from which no further one is dropped.
-    goes_on : callable, optional
-        Called with the number of rounds so far before each further round. False ends the rounds early.
-
-    Returns
-    -------
-    Halved
-        The times of all options.
-
-    Examples
-    --------
-    >>> found = halve(9, lambda order: [9.0 - option for option in order], rounds=3, fewest=2)
-    >>> found.left, [len(times) for times in found.times]
-    ([0, 7, 8], [3, 1, 1, 1, 1, 2, 2, 3, 3])
-    """
+    """Measure options in rounds, and drop the slower half of them after each of the first rounds, down to `fewest`."""
+    # The first option is the default. It takes part in every round, so that all other options can be compared with it.
+    # Options are ranked by the median of their times so far, relative to the default in the same round.
     times: list[list[float]] = [[] for _ in range(n)]
     ratios: list[list[float]] = [[] for _ in range(n)]
     left = list(range(n))
@@ -76,10 +42,10 @@ def halve(
             break
         # In the opposite order in every second round: a drift then favours each option equally often.
         order = left[:: -1 if number % 2 else 1]
-        found = dict(zip(order, measure(order), strict=True))
-        for option, time in found.items():
+        times_us = dict(zip(order, measure(order), strict=True))
+        for option, time in times_us.items():
             times[option].append(time)
-            ratios[option].append(time / found[0])
+            ratios[option].append(time / times_us[0])
         others = left[1:]
         n_kept = max(math.ceil(len(others) / 2), fewest)
         if number < rounds - 1 and n_kept < len(others):

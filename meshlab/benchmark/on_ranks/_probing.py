@@ -27,25 +27,12 @@ _MOST_S = 0.1  # time for the batches of one step, if that suffices for the fewe
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Durations of one step on the slowest rank.
+    """Durations of one step on the slowest rank."""
 
-    Parameters
-    ----------
-    setup_s : float
-        Time to prepare and check the step, in seconds.
-    call_us : float
-        Time of one call in a batch, in µs.
-    batch_s : float
-        Time of one batch with everything around it, in seconds: the barrier, and the warm-up of a graph.
-    spread : float
-        Standard deviation of the times of batches, relative to their median, from the median deviation. NaN if there
-        were only a few batches.
-    """
-
-    setup_s: float
-    call_us: float
-    batch_s: float
-    spread: float
+    setup_s: float  # to prepare and check the step
+    call_us: float  # of one call in a batch
+    batch_s: float  # with everything around it: the barrier, and the warm-up of a graph
+    spread: float  # deviation relative to the median, from the median deviation; NaN for a few batches
 
 
 def probe_steps(
@@ -58,7 +45,7 @@ def probe_steps(
 ) -> list[Probe]:
     """Measure a few batches of each step. All ranks return the same values. Collective over all groups."""
     vote = StopVote(everyone, groups)
-    found = []
+    probes = []
     with comm.backend.local():  # all calls in one stream, as in `measure_together`
         for step in steps:
             # The first time, libraries connect the peers and kernels are compiled, which no later step has to wait for.
@@ -81,5 +68,5 @@ def probe_steps(
             medians = np.median(times, axis=1)
             deviations = np.median(np.abs(times - medians[:, None]), axis=1) / medians
             spread = 1.4826 * float(deviations.max()) if n >= _FEWEST_FOR_SPREAD else math.nan
-            found.append(Probe(max(float(setup_s), 0.0), float(medians.max()), batch_s, spread))
-    return found
+            probes.append(Probe(max(float(setup_s), 0.0), float(medians.max()), batch_s, spread))
+    return probes

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm._backend import Mode, Timings
+from meshlab.frames._rows import Floats, RankSamples
 from meshlab.frames._statistics import FEWEST_FOR_INTERVAL, is_precise, leading_warmup
 from meshlab.plans._sampling import SLOW_STEP_S, block_sampling
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
     from meshlab.plans._sampling import Sampling
 
-
-Floats = npt.NDArray[np.float64]
 
 Measure = Callable[[Mode, int, int], Timings]
 """``measure(mode, calls, batches)``, as `meshlab.comm.PreparedCall.measure`."""
@@ -32,56 +30,20 @@ SLOW_CALL_S = 0.1
 """Duration from which a call is slow: its batches take much longer than a vote, and each of them is expensive."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Batches:
-    """The measurements of one rank, one value per batch.
-
-    Parameters
-    ----------
-    calls : numpy.ndarray
-        Number of calls.
-    time_us : numpy.ndarray
-        Mean time per call, in µs.
-    host_us : numpy.ndarray
-        Mean time per call until it returned to the host, in µs.
-    start_us : numpy.ndarray or None
-        Start of the batch on the clock of the host, in µs. None unless starts were aligned.
-    is_warmup : numpy.ndarray
-        True for batches that are excluded from the statistics.
-    is_covered : numpy.ndarray
-        False for batches during which the concurrent collective ended. They are excluded from the statistics too.
-    stop_reason : str
-        The reason why sampling stopped: precise, time or batches.
-    """
-
-    calls: npt.NDArray[np.int64]
-    time_us: Floats
-    host_us: Floats
-    start_us: Floats | None
-    is_warmup: npt.NDArray[np.bool_]
-    is_covered: npt.NDArray[np.bool_]
-    stop_reason: str
-
-
 class StopVote:
     """Vote of several groups on when to stop, and on the number of calls per batch.
 
-    All ranks decide from the same shared times. All groups stop at the same batch, so that no group is measured while
-    another one is already idle.
-
-    Parameters
-    ----------
-    comm : Communicator
-        A communicator of all ranks that vote.
-    groups : sequence of sequence of int, or numpy.ndarray
-        The ranks of each group, as ranks of `comm`, shape (groups, size). A group is as slow as its slowest rank.
+    `groups` has the ranks of each group, as ranks of `comm`, in the shape (groups, size).
     """
+
+    # All ranks decide from the same shared times, and a group is as slow as its slowest rank. All groups stop at the
+    # same batch, so that no group is measured while another one is already idle.
 
     def __init__(self, comm: Communicator, groups: Sequence[Sequence[int]] | npt.NDArray[np.int32]) -> None:
         self._comm = comm
         self._groups = np.array(groups)
-        mine = np.flatnonzero((self._groups == comm.rank).any(axis=1))
-        self._own = int(mine[0]) if len(mine) else None
+        groups_of_rank = np.flatnonzero((self._groups == comm.rank).any(axis=1))
+        self._own = int(groups_of_rank[0]) if len(groups_of_rank) else None
 
     def share(self, values: Sequence[Any]) -> Floats:
         """Return the maximum of each value over the ranks of each group: float64 of shape (groups, values)."""
@@ -99,13 +61,10 @@ def group_vote(comm: Communicator) -> StopVote:
     return StopVote(comm, [range(comm.size)])
 
 
-def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Sampling, n_blocks: int = 1) -> Batches:
-    """Time a block of calls, one of `n_blocks`, until its times are precise enough. Collective over the vote's ranks.
-
-    A few single calls determine the number of calls per batch. They are followed by batches for warm-up, and chunks of
-    batches with a vote after each chunk. All batches are kept. Those that are not part of the statistics are marked as
-    warm-up.
-    """
+def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Sampling, n_blocks: int = 1) -> RankSamples:
+    """Time a block of calls, one of `n_blocks`, until its times are precise enough. Collective over all voters."""
+    # A few single calls determine the number of calls per batch. Batches for warm-up follow, and then chunks of batches
+    # with a vote after each. All batches are kept, and those that are not part of the statistics are marked as warm-up.
     began = time.perf_counter()
     sampling = block_sampling(sampling, n_blocks)
     # An interval needs six batches, but they may come from several blocks.
@@ -143,8 +102,8 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
         if is_slow or n_blocks > 1:
             # A chunk cannot be interrupted, so it is limited beforehand: to the calls that fit into max_s, but at least
             # to those that an interval needs, as far as the hard limit allows.
-            wanted = max(fewest - n, int((sampling.max_s - elapsed_s) / batch_s))
-            chunk = max(1, min(chunk, wanted, int((hard_limit_s - elapsed_s) / batch_s)))
+            needed = max(fewest - n, int((sampling.max_s - elapsed_s) / batch_s))
+            chunk = max(1, min(chunk, needed, int((hard_limit_s - elapsed_s) / batch_s)))
         part = measure(mode, calls, chunk + 2 * edges)
         parts.append(part)
         counts.append(calls)
@@ -153,12 +112,12 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
         mark[inside] = ~_covered(part)[inside]
         marks.append(mark)
         shared = vote.share([*part.time_us[inside], time.perf_counter() - began])
-        used = shared[:, :-1][:, ~mark[inside]]
-        series = used if series is None else np.concatenate([series, used], axis=1)
+        slowest = shared[:, :-1][:, ~mark[inside]]
+        series = slowest if series is None else np.concatenate([series, slowest], axis=1)
         n_taken += chunk
         # The fixed number of warm-up batches may be too small, for example while a GPU raises its clocks. All groups
         # exclude the same batches, so that their rows describe the same period.
-        lead = max(leading_warmup(one) for one in series)
+        lead = max(leading_warmup(times) for times in series)
         elapsed_s = float(shared[:, -1].max())
         reason = _why_stop(series, lead, elapsed_s, sampling, fewest, hard_limit_s)
         if not reason and n_taken >= sampling.max_batches:
@@ -166,7 +125,7 @@ def take_batches(measure: Measure, vote: StopVote, mode: Mode, sampling: Samplin
     is_warmup = np.concatenate(marks)
     is_warmup[np.flatnonzero(~is_warmup)[:lead]] = True
     starts = [part.start_us for part in parts if part.start_us is not None]
-    return Batches(
+    return RankSamples(
         calls=np.repeat(counts, [len(part.time_us) for part in parts]),
         time_us=np.concatenate([part.time_us for part in parts]),
         host_us=np.concatenate([part.host_us for part in parts]),
@@ -193,6 +152,6 @@ def _why_stop(series: Floats, lead: int, elapsed_s: float, sampling: Sampling, f
     """Return the reason to stop, or an empty string to continue."""
     settled = series[:, lead:]
     n = settled.shape[1]
-    if n >= sampling.min_batches and all(is_precise(one, sampling.precision) for one in settled):
+    if n >= sampling.min_batches and all(is_precise(times, sampling.precision) for times in settled):
         return "precise"
     return "time" if elapsed_s >= sampling.max_s and (n >= fewest or elapsed_s >= hard_limit_s) else ""

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +17,12 @@ import numpy.typing as npt
 from meshlab.base._errors import CommunicatorError
 from meshlab.benchmark.on_ranks._buffers import StepBuffers, allocate
 from meshlab.benchmark.on_ranks._checking import count_wrong_elements
-from meshlab.benchmark.on_ranks._sampling import Batches, Floats, StopVote, calls_per_batch, group_vote, take_batches
+from meshlab.benchmark.on_ranks._sampling import StopVote, calls_per_batch, group_vote, take_batches
 from meshlab.comm._backend import Mode, Timings
 from meshlab.comm._catalog import CATALOG
-from meshlab.plans._steps import CONFIGURED, pairs_of_round
+from meshlab.frames._rows import Floats, RankSamples
+from meshlab.plans._options import CONFIGURED
+from meshlab.plans._steps import pairs_of_round
 
 if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
@@ -32,57 +34,12 @@ if TYPE_CHECKING:
 Ints = npt.NDArray[np.int32]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Measured:
-    """The measurements of one rank in one step.
-
-    Parameters
-    ----------
-    batches : Batches
-        The times.
-    n_wrong : int or None
-        Number of wrong elements on this rank. None if unchecked.
-    arrive_us : numpy.ndarray or None
-        For a function in isolated mode, the time at which this rank entered the first collective of each batch, in µs
-        on the clock of the host. None if that is the start of the batch.
-    block : numpy.ndarray or None
-        The block of each batch, from 0. None if the step was not measured in blocks.
-    """
-
-    batches: Batches
-    n_wrong: int | None
-    arrive_us: Floats | None = None
-    block: npt.NDArray[np.int64] | None = None
-
-
-def join_blocks(parts: Sequence[Measured]) -> Measured:
-    """Join the blocks of one rank and one step. Only the first one was checked."""
-    batches = [part.batches for part in parts]
-    starts = [one.start_us for one in batches if one.start_us is not None]
-    arrivals = [part.arrive_us for part in parts if part.arrive_us is not None]
-    reasons = [one.stop_reason for one in batches if one.stop_reason != "precise"]
-    return Measured(
-        Batches(
-            calls=np.concatenate([one.calls for one in batches]),
-            time_us=np.concatenate([one.time_us for one in batches]),
-            host_us=np.concatenate([one.host_us for one in batches]),
-            start_us=np.concatenate(starts) if starts else None,
-            is_warmup=np.concatenate([one.is_warmup for one in batches]),
-            is_covered=np.concatenate([one.is_covered for one in batches]),
-            stop_reason=max(reasons, key=reasons.count, default="precise"),
-        ),
-        parts[0].n_wrong,
-        np.concatenate(arrivals) if arrivals else None,
-        np.repeat(np.arange(len(parts)), [len(one.time_us) for one in batches]),
-    )
-
-
-def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool, n_blocks: int = 1) -> Measured:
+def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool, n_blocks: int = 1) -> RankSamples:
     """Time one block of a step in a single group. Collective over the group."""
     with comm.backend.local():  # see measure_together
         call, n_wrong = set_up_step(comm, step, check)
         batches = take_batches(call.measure, group_vote(comm), step.mode, sampling, n_blocks)
-        return Measured(_per_call(batches, step), n_wrong)
+        return replace(_per_call(batches, step), n_wrong=n_wrong)
 
 
 def measure_together(
@@ -93,29 +50,20 @@ def measure_together(
     check: bool,
     n_blocks: int,
     groups: Ints,
-) -> Measured:
+) -> RankSamples:
     """Time a block in several groups at the same time, which all stop at the same batch. Collective over all groups.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The group of this rank.
-    everyone : Communicator
-        A communicator of the ranks of all groups.
-    step, sampling, check, n_blocks
-        The step, its number of batches, whether to check its result, and the number of blocks of the step.
-    groups : numpy.ndarray
-        The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
+    `groups` has the ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
     """
     # All calls of a step are in the communication stream, also the check and the votes. After calls of the communicator
     # in another stream, small calls in graphs took 0.1 to 0.2 µs longer (2 × H200, NCCL 2.28.9).
     with comm.backend.local():
         call, n_wrong = set_up_step(comm, step, check)
         batches = take_batches(call.measure, StopVote(everyone, groups), step.mode, sampling, n_blocks)
-        return Measured(_per_call(batches, step), n_wrong)
+        return replace(_per_call(batches, step), n_wrong=n_wrong)
 
 
-def _per_call(batches: Batches, step: Step) -> Batches:
+def _per_call(batches: RankSamples, step: Step) -> RankSamples:
     """Convert the times of groups of calls that are issued together to times per call."""
     n = step.n_aggregated or 1
     if n == 1:
@@ -134,13 +82,13 @@ def set_up_step(
         return comm.prepare(step.collective), None
     # The check comes before the timed part. It is also the first call, in which the library connects the peers.
     buffers = buffers or allocate(_aggregated(comm, step))
-    call = _together([prepare_step(comm, step, one) for one in buffers])
-    n_wrong = sum(count_wrong_elements(comm, step, call, one) for one in buffers) if check else None
+    call = _together([prepare_step(comm, step, pair) for pair in buffers])
+    n_wrong = sum(count_wrong_elements(comm, step, call, pair) for pair in buffers) if check else None
     # Time with zeros: an in-place reduction adds its own output again in every call, and other values would grow to
     # infinity or to NaN within a thousand calls. Zeros remain zeros, and libraries move them no faster.
-    for one in buffers:
-        one.send[...] = 0
-        one.out[...] = 0
+    for pair in buffers:
+        pair.send[...] = 0
+        pair.out[...] = 0
     return call, n_wrong
 
 
@@ -156,31 +104,31 @@ def _together(calls: Sequence[PreparedCall]) -> PreparedCall:
     return calls[0]._communicator._prepare_batch([call.calls[0] for call in calls])
 
 
-def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> Measured | None:
+def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> RankSamples | None:
     """Time a message between this rank and its partner of the round. Return None for a rank without a partner.
 
     Collective over the group, whose other pairs exchange messages at the same time.
     """
     pairs = pairs_of_round(comm.size, step.number)
-    mine = next((pair for pair in pairs if comm.rank in pair), None)
+    own_pair = next((pair for pair in pairs if comm.rank in pair), None)
     # A rank without a partner calls nothing, but takes part in the barriers and votes of the group.
     work: Callable[[], object] = _nothing
     n_wrong = None
     # All ranks of the group register memory together.
-    buffers = allocate(_aggregated(comm, step)) if mine is not None or step.buffers != "plain" else []
-    if mine is not None:
-        other = mine[mine[0] == comm.rank]
+    buffers = allocate(_aggregated(comm, step)) if own_pair is not None or step.buffers != "plain" else []
+    if own_pair is not None:
+        other = own_pair[own_pair[0] == comm.rank]
         calls = []
         for send, out in buffers:
             if step.collective == "send_recv":
                 calls.append(comm.prepare("send_recv", send, out, dest=other, source=other, dtype=step.dtype))
-            elif comm.rank == mine[0]:
+            elif comm.rank == own_pair[0]:
                 calls.append(comm.prepare("send", send, dest=other, dtype=step.dtype))
             else:
                 calls.append(comm.prepare("recv", out=out, source=other, dtype=step.dtype))
         call = _together(calls)
         if check:
-            n_wrong = sum(count_wrong_elements(comm, step, call, one, source=other) for one in buffers)
+            n_wrong = sum(count_wrong_elements(comm, step, call, arrays, source=other) for arrays in buffers)
         work = call.timed
     barrier = comm.prepare("barrier").enqueue
 
@@ -188,7 +136,7 @@ def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool
         return comm.backend.measure(work, barrier, mode, calls, batches)
 
     batches = take_batches(measure, StopVote(comm, pairs), step.mode, sampling)
-    return None if mine is None else Measured(_per_call(batches, step), n_wrong)
+    return None if own_pair is None else replace(_per_call(batches, step), n_wrong=n_wrong)
 
 
 def _nothing() -> None:
@@ -221,24 +169,10 @@ def measure_concurrent(
     check: bool,
     n_blocks: int,
     groups: tuple[Ints, Ints],
-) -> tuple[Measured, Measured]:
+) -> tuple[RankSamples, RankSamples]:
     """Time both collectives of a step, each while the other one repeats. Collective over all groups of both axes.
 
-    Parameters
-    ----------
-    comm, everyone, other : Communicator
-        This rank's group of the step's axis, a communicator of the ranks of all groups, and this rank's group of the
-        concurrent axis, which is a separate communicator.
-    step, sampling, check, n_blocks
-        A step with a concurrent step, the number of batches of each, whether to check the results, and the number of
-        blocks of the step.
-    groups : tuple of numpy.ndarray
-        The ranks of each group of both axes, as ranks of `everyone`: int32 of shape (groups, size).
-
-    Returns
-    -------
-    tuple of Measured
-        The measurements of the step, and of the concurrent step.
+    `comm` and `other` are this rank's groups of the axes, and `groups` has all groups of both, as ranks of `everyone`.
     """
     if step.concurrent is None:
         raise TypeError("the step has no concurrent step")
@@ -248,15 +182,15 @@ def measure_concurrent(
     second = _Concurrent(other, step.concurrent, check, buffers[len(parts[0]) :])
     # Calls on a GPU do not block, so one thread starts both collectives. Calls that block need a thread each.
     is_gpu = comm.backend.device is not None
-    found = []
-    for measured, load, own in ((first, second, groups[0]), (second, first, groups[1])):
+    measurements = []
+    for measured, load, array in ((first, second, groups[0]), (second, first, groups[1])):
         if is_gpu:
-            measure, vote = _UnderLoadOfStream(measured, load, everyone).measure, StopVote(everyone, own)
+            measure, vote = _UnderLoadOfStream(measured, load, everyone).measure, StopVote(everyone, array)
             batches = take_batches(measure, vote, step.mode, sampling, n_blocks)
         else:
             batches = _take_under_load_of_thread(measured, load, sampling, n_blocks)
-        found.append(Measured(_per_call(batches, measured.step), measured.n_wrong))
-    return found[0], found[1]
+        measurements.append(replace(_per_call(batches, measured.step), n_wrong=measured.n_wrong))
+    return measurements[0], measurements[1]
 
 
 class _Concurrent:
@@ -296,13 +230,15 @@ class _UnderLoadOfStream:
         timings = self._measured.call.measure(mode, calls, batches, self._load.call.load(n_load))
         if timings.is_covered is None:
             raise TypeError("the backend does not report whether the load covered the batches")
-        is_covered = self._vote.share([not one for one in timings.is_covered]).max(axis=0) == 0
+        is_covered = self._vote.share([not covered for covered in timings.is_covered]).max(axis=0) == 0
         if not is_covered.all():
             self._share = min(2 * self._share, self._MOST)
         return replace(timings, is_covered=is_covered)
 
 
-def _take_under_load_of_thread(measured: _Concurrent, load: _Concurrent, sampling: Sampling, n_blocks: int) -> Batches:
+def _take_under_load_of_thread(
+    measured: _Concurrent, load: _Concurrent, sampling: Sampling, n_blocks: int
+) -> RankSamples:
     """Take batches while the other collective repeats in a second thread."""
     # As load, the collective votes after every block of calls. Blocks of one batch keep the votes rare, but still stop
     # the load soon.
@@ -344,22 +280,10 @@ def measure_function(
     n_blocks: int,
     groups: Ints,
     function: Callable[[Communicator], Any],
-) -> Measured:
+) -> RankSamples:
     """Time a block of a user-defined function, in all groups at the same time. Collective over all groups.
 
-    Parameters
-    ----------
-    comm : Communicator
-        The group of this rank.
-    everyone : Communicator
-        A communicator of the ranks of all groups.
-    step, sampling, n_blocks
-        The step, its number of batches, and its number of blocks.
-    groups : numpy.ndarray
-        The ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
-    function : callable
-        Called as ``function(comm)``. If it returns a callable, that is timed. Otherwise the function itself is timed,
-        and the first call was its warm-up.
+    If ``function(comm)`` returns a callable, that is timed. Otherwise the function is, and this call was its warm-up.
     """
     returned = function(comm)
     recorder = _Arrivals(comm, returned if callable(returned) else lambda: function(comm))
@@ -385,7 +309,7 @@ def measure_function(
 
     with comm.backend.local():  # on a GPU, this includes the kernels of the function in the measured time
         batches = take_batches(measure, _VoteAfter(after, everyone, groups), step.mode, sampling, n_blocks)
-    return Measured(batches, None, np.array(arrivals) if arrivals else None)
+    return replace(batches, arrive_us=np.array(arrivals) if arrivals else None)
 
 
 class EarlyReturnError(CommunicatorError):
@@ -425,7 +349,7 @@ class _VoteAfter(StopVote):
 
 def measure_function_alone(
     comm: Communicator, step: Step, sampling: Sampling, n_blocks: int, function: Callable[[Communicator], Any]
-) -> Measured:
+) -> RankSamples:
     """Time a block of a user-defined function in a single group. Collective over the group."""
     group = np.arange(comm.size, dtype=np.int32)[None]
     return measure_function(comm, comm, step, sampling, n_blocks, group, function)

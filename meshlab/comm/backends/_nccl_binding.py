@@ -15,6 +15,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from meshlab.base._errors import CommunicatorError
+from meshlab.base._hints import Argument, Hint
 from meshlab.comm._backend import CONFIGURABLE, Call, CallConfig
 from meshlab.comm._windows import SYMMETRIC
 from meshlab.comm.backends._cuda_parts import explain_failure
@@ -368,7 +369,7 @@ def selection(algorithm: str | None, protocol: str | None) -> str | None:
         if name not in _PROTOCOLS_OF:
             raise CommunicatorError(
                 f"algorithm {name!r} cannot be combined with protocol {protocol!r}",
-                hint=f"omit protocol=, or choose one of {', '.join(_PROTOCOLS_OF)}",
+                hint=Hint("omit {}, or choose one of {}", Argument("protocol"), ", ".join(_PROTOCOLS_OF)),
             )
         if protocol not in _PROTOCOLS_OF[name]:
             raise CommunicatorError(

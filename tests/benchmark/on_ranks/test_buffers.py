@@ -140,7 +140,7 @@ def test_aggregated_calls_have_separate_buffers(thread_engines: ml.Engines) -> N
     for shares, measured in thread_engines.run(measure)["value"]:
         assert not shares
         assert measured.n_wrong == 0
-        assert (measured.batches.calls % 3 == 0).all()
+        assert (measured.calls % 3 == 0).all()
     assert step.buffer_bytes == 3 * replace(step, n_aggregated=1).buffer_bytes
 
 

@@ -89,7 +89,7 @@ def test_all_ranks_stop_at_the_same_batch_with_a_reason(engines: ml.Engines) -> 
     }
     for reason, sampling in cases.items():
         values = engines.run(measure_step, MESH, axis="tp", arguments=(step, sampling, False))["value"]
-        batches = [value.batches for value in values]
+        batches = list(values)
         assert {one.stop_reason for one in batches} == {reason}
         assert len({len(one.time_us) for one in batches}) == 1
         assert len({tuple(one.calls) for one in batches}) == 1
@@ -162,11 +162,11 @@ def test_very_slow_calls_are_measured_few_times(monkeypatch: pytest.MonkeyPatch,
 def test_isolated_calls_are_single_and_have_start_times(engines: ml.Engines) -> None:
     (step,) = steps(collective="all_reduce", mode="isolated")
     values = engines.run(measure_step, MESH, axis="tp", arguments=(step, Sampling(max_s=0.05), False))["value"]
-    assert all((value.batches.calls == 1).all() for value in values)
-    assert all(len(value.batches.start_us) == len(value.batches.time_us) for value in values)
+    assert all((value.calls == 1).all() for value in values)
+    assert all(len(value.start_us) == len(value.time_us) for value in values)
     (pipelined,) = steps(collective="all_reduce")
     values = engines.run(measure_step, MESH, axis="tp", arguments=(pipelined, Sampling(max_s=0.05), False))["value"]
-    assert all(value.batches.start_us is None for value in values)
+    assert all(value.start_us is None for value in values)
     assert replace(pipelined, mode="isolated") == step
 
 

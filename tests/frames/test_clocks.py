@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 import meshlab as ml
-from meshlab.benchmark._clocks import clock_errors
+from meshlab.frames._rows import clock_errors
 from meshlab.plans._sampling import Sampling
 
 Floats = npt.NDArray[np.float64]
