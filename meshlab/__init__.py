@@ -16,6 +16,10 @@ import lazy_loader
 # Every import of a part of meshlab runs this line, before a method can need its implementation.
 from meshlab import _implementations as _implementations
 
+# Exceptions name this module as theirs. If it is not imported, cloudpickle copies their classes into what it sends, and
+# a function of the user does not catch them on a rank.
+from meshlab import errors as errors
+
 # The names are listed once, in the stub next to this file, and imported when they are first used. So
 # `import meshlab` stays light, and type checkers see the real signatures.
 _getattr, _dir, _names = lazy_loader.attach_stub(__name__, __file__)

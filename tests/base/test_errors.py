@@ -3,6 +3,8 @@ from __future__ import annotations
 import inspect
 import pickle
 import re
+import subprocess
+import sys
 from typing import Any
 
 import pytest
@@ -30,6 +32,17 @@ def test_the_docstring_lists_every_error() -> None:
 def test_a_parse_error_shows_the_position() -> None:
     error = ParseError("no size", text="dp=x", column=3, file="mesh.txt", line=7)
     assert str(error) == "mesh.txt, line 7: no size\n  dp=x\n     ^"
+
+
+def test_functions_for_the_ranks_catch_the_same_classes() -> None:
+    """cloudpickle sends a class by value if its module is not imported, and then `except` has another class."""
+    code = """
+import cloudpickle, sys
+from meshlab.base._errors import CommunicatorError
+text = cloudpickle.dumps(CommunicatorError)
+assert len(text) < 100, len(text)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 EXAMPLES = [
