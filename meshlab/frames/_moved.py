@@ -1,4 +1,4 @@
-"""Plans and runs under the names that they had before they had their packages."""
+"""Aliases of plans and runs, which programs may still import from `meshlab.frames`."""
 
 from meshlab.plans._plan import Plan as Plan
 from meshlab.plans._sampling import Sampling as Sampling

@@ -49,7 +49,7 @@ _CAPTURE = re.compile(
     r"|operation would make the legacy stream depend on a capturing|cudaErrorStreamCapture\w+"
     r"|(?i:capturing a graph|stream capture) (?:is )?not supported by NCCL"
 )
-# Functions in a traceback of Python. Those called reduce, gather or scatter are usually somebody else's.
+# Functions in a traceback of Python. Functions called reduce, gather or scatter usually belong to other libraries.
 _FUNCTIONS = [
     function
     for name, torch in TORCH_FUNCTIONS.items()
