@@ -38,7 +38,6 @@ _STATUS = re.compile(
 )
 _STATUS_AT = re.compile(r"Timeout at NCCL work: (\d+)|at work(?: sequence id)?: (\d+)")
 
-_DESYNC_HEAD = re.compile(r"\[(?P<reporter>\d+)\] Timeout at collective: (?P<op>\w+), #(?P<number>\d+)")
 _DESYNC = re.compile(
     r"\[(?P<finished>[\d, ]+)\] finished collective #(?P<last>\d+), but didn't join collective #(?P<next>\d+)"
     r"|\[(?P<joined>[\d, ]+)\] joined but didn't finish collective #(?P<at>\d+)"
