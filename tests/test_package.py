@@ -105,7 +105,7 @@ ONLY_IN = {
     "torch": {"meshlab/comm/backends/_gloo_world.py"},
     "pynvml": {"meshlab/topology/readers/_nvml.py"},
     "yaml": {"meshlab/topology/readers/_slurm.py", "meshlab/base/_documents.py"},
-    "ipyparallel": {"meshlab/engines/_processes.py"},
+    "ipyparallel": {"meshlab/engines/_processes.py", "meshlab/engines/_lifeline.py", "meshlab/engines/_nanny.py"},
     "ipywidgets": {"meshlab/widgets/"},
     "anywidget": {"meshlab/widgets/"},
 }

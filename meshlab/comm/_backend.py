@@ -360,6 +360,9 @@ class ProcessModule(Protocol):
     def check_installed(self) -> None:
         """Raise a `CommunicatorError` if a package is missing. Imports none of them."""
 
+    def load(self) -> None:
+        """Import the library, so that a rank that cannot do it does not let the others wait in `open_world`."""
+
     def unique_id(self) -> bytes:
         """Return an id that all ranks of a world must share, or an empty one if they need none."""
 
@@ -369,9 +372,6 @@ class ProcessModule(Protocol):
 
 class BesideModule(ProcessModule, Protocol):
     """The functions of a module whose world the ranks of other backends can open too."""
-
-    def load(self) -> None:
-        """Import the library, so that a rank that cannot do it does not let the others wait in `open_world`."""
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities, without importing the library."""

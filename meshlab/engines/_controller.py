@@ -77,7 +77,7 @@ class Controller:
         """The client. None before `connect`."""
 
     def start(self, deadline: float, check: Callable[[], None]) -> None:
-        """Start the processes and wait for the files with their addresses, until a time of the monotonic clock."""
+        """Start the processes, until a time of the monotonic clock."""
         try:
             bounded(
                 lambda: self._cluster.start_controller_sync(
@@ -90,14 +90,19 @@ class Controller:
         except (OSError, RuntimeError) as error:  # TimeoutError is an OSError
             raise self._start_error("did not start") from error
         self._parts.add(_NAME, self._cluster.controller.process)
-        files = [Path(path) for path in self._cluster.controller.connection_files.values()]
-        while not all(map(_is_complete, files)):
-            check()
-            self._check("did not start", deadline)
-            time.sleep(_TICK_S)
+
+    @property
+    def addresses(self) -> Path:
+        """The file that tells engines how to connect. The controller writes it when it has started."""
+        return Path(self._cluster.controller.connection_files["engine"])
 
     def connect(self, deadline: float, check: Callable[[], None]) -> Any:
-        """Connect the client, and return it."""
+        """Wait for the files with the addresses, connect the client, and return it."""
+        files = [Path(path) for path in self._cluster.controller.connection_files.values()]
+        while not all(map(_is_complete, files)):
+            self._check("did not start", deadline)
+            check()
+            time.sleep(_TICK_S)
 
         def wait() -> None:
             check()

@@ -1,5 +1,7 @@
 """Run a module in a process that ends even if the client and its reaper are both gone.
 
+A rank starts at the same time as the controller: it imports its library while it waits for the addresses.
+
 The reaper stops the processes of a run when their client has ended. If the reaper was killed together with the client,
 the first process of the run that notices it starts a new reaper. If this one does not kill a process in time, either,
 the process ends itself.
@@ -20,10 +22,17 @@ import threading
 import time
 from pathlib import Path
 
+from meshlab.engines._nanny import fork_nanny
 from meshlab.engines._reaper import is_running
 
 REAPER = "MESHLAB_REAPER"
 """The environment variable with the command that starts a reaper, as JSON. Its last arguments identify the client."""
+
+BACKEND = "MESHLAB_BACKEND"
+"""The environment variable with the backend of a rank."""
+
+CONNECTION = "MESHLAB_CONNECTION"
+"""The environment variable with the path of the file in which the controller writes its addresses."""
 
 WITHOUT_SHELL = -1
 """The exit code that a rank records itself, if the shell that would record it was killed."""
@@ -32,6 +41,7 @@ WITHOUT_SHELL = -1
 # because it does not depend on the state of a communication library.
 _GRACE_S = {"controller": 1.5, "rank": 4.0}
 _OTHERS_S = 5.0  # time that a reaper which another process has started gets to end this one
+_TICK_S = 0.02  # interval between looks at the file of the controller
 _POLL_S = 1.0  # interval between checks of the client, on systems without file descriptors for processes
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -47,9 +57,31 @@ def main(role: str, module: str, *arguments: str) -> None:
         # The schedulers are forked from the controller, and a fork keeps only the thread that calls it: they have no
         # thread that watches the client.
         os.register_at_fork(after_in_child=_end_with_parent)
+    else:
+        with contextlib.suppress(ImportError):  # of ipyparallel, which is reported when the module runs
+            fork_nanny()
     threading.Thread(target=_guard, args=(role, os.getppid()), name="meshlab lifeline", daemon=True).start()
+    if role == "rank":
+        _prepare_rank()
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+def _prepare_rank() -> None:
+    """Import what the rank needs, and then give ipyparallel the addresses of the controller."""
+    with contextlib.suppress(Exception):  # the same error is raised, and reported, when the client opens the rank
+        import ipyparallel.engine.app  # noqa: F401
+
+        from meshlab.engines._worker import load_library
+
+        load_library(os.environ[BACKEND])
+    while True:
+        with contextlib.suppress(OSError, ValueError):  # the file does not exist yet, or is not complete
+            addresses = Path(os.environ[CONNECTION]).read_text()
+            json.loads(addresses)
+            os.environ["IPP_CONNECTION_INFO"] = addresses
+            return
+        time.sleep(_TICK_S)
 
 
 def _end_with_parent() -> None:

@@ -28,7 +28,7 @@ from meshlab.comm._agreement import Checks
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._controller import Controller
 from meshlab.engines._interrupts import interrupts_kept
-from meshlab.engines._lifeline import REAPER, WITHOUT_SHELL, command
+from meshlab.engines._lifeline import BACKEND, CONNECTION, REAPER, WITHOUT_SHELL, command
 from meshlab.engines._parts import STOPPED, Parts
 from meshlab.engines._processes import ProcessSet
 from meshlab.engines._reaper import RUN, Reaper, clean_up, kill_processes, marked_processes, remove_files
@@ -251,6 +251,7 @@ class LaunchedSet(ProcessSet):
         return [by_rank[rank] if rank in by_rank else next(new) for rank in range(self.size)]
 
     def _launch_engines(self, n: int, deadline: float) -> None:
+        assert self._controller is not None
         shell = ["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", *command("rank", "ipyparallel.engine")]
         options: dict[str, Any] = {"delay": 0}
         if self._by_mpiexec:  # through a shell, which sends what mpiexec itself prints to the log
@@ -267,9 +268,10 @@ class LaunchedSet(ProcessSet):
             "MESHLAB_EXITS": str(self._exits_file),
             "MESHLAB_LOG": str(self._log_file),
             "MESHLAB_TO_LOG": _TO_LOG,
+            BACKEND: self.backend,
+            CONNECTION: str(self._controller.addresses),
             **self._debug_file(),
         }
-        assert self._controller is not None
         self._parts.clear()
         self._proxies.clear()
         self._launcher = self._controller.start_engines(

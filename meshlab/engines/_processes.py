@@ -55,6 +55,7 @@ def make_cluster(profile: Path, name: str, launcher: str) -> Any:
         delay=0,
         controller_args=[*_CONTROLLER, *(["--IPController.enable_curve=True"] if can_encrypt() else [])],
         shutdown_atexit=False,
+        send_engines_connection_env=False,  # engines start before the controller has written its addresses
         log=log,
     )
 

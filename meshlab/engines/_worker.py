@@ -219,6 +219,11 @@ def _trace(error: BaseException) -> str:
 _worker: Worker | None = None
 
 
+def load_library(backend: str) -> None:
+    """Import the library of a backend, which takes longer than all else that a rank imports."""
+    process_module(backend).load()
+
+
 def make_unique_id(backend: str) -> bytes:
     """Return a new unique id of a world. One rank creates it for all."""
     return process_module(backend).unique_id()

@@ -75,12 +75,10 @@ def _role(process: psutil.Process, words: list[str], parent: list[str]) -> str:
         return "launcher"
     if process.name().startswith(("hydra_", "orted", "prted")):
         return "proxy"
-    if "ipyparallel.engine.nanny" in line:
-        return "nanny"
     if "meshlab-rank" in line:
         return "shell"
-    if "ipyparallel.engine" in line:
-        return "rank"
+    if "ipyparallel.engine" in line:  # the nanny is a fork of its rank
+        return "nanny" if words == parent else "rank"
     if "ipyparallel.controller" in line:
         return "scheduler" if "ipyparallel.controller" in " ".join(parent) else "hub"
     return ""

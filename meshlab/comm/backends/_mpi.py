@@ -328,6 +328,11 @@ def check_installed() -> None:
     check_packages("mpi", _INSTALL)
 
 
+def load() -> None:
+    """Import mpi4py, which initialises MPI."""
+    from mpi4py import MPI  # noqa: F401
+
+
 def unique_id() -> bytes:
     """Return an empty id: the launcher lets the ranks find each other."""
     return b""

@@ -50,6 +50,11 @@ def check_installed() -> None:
     check_packages("nccl", Hint("run {}, or use {}", install_command(), Argument("backend", "mpi")))
 
 
+def load() -> None:
+    """Import CuPy and NCCL, which takes a second or more."""
+    load_libraries()
+
+
 def unique_id() -> bytes:
     """Return a new unique id, which all ranks of a world must share."""
     return bytes(load_libraries().nccl.get_unique_id())
