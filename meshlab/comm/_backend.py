@@ -7,6 +7,7 @@ binds a checked call to its library and times it with its own clock.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -408,6 +409,31 @@ class BlockingBackend:
     def local(self) -> AbstractContextManager[Any]:
         """Return an empty context, because array operations in numpy are synchronous."""
         return nullcontext()
+
+
+class BlockingCalls(ABC):
+    """Calls that a subclass binds to the library of a `BlockingBackend`."""
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Run the calls."""
+
+    @abstractmethod
+    def barrier(self) -> Callable[[], object]:
+        """Return the library's barrier of the group."""
+
+    def timed_work(self) -> Callable[[], object]:
+        """Return the function that `measure` times."""
+        return self
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Return a context that explains the errors of the library."""
+        return nullcontext()
+
+    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+        """Time the calls on the host's clock."""
+        with self.explained():
+            return measure_blocking(self.timed_work(), self.barrier(), mode, calls, batches)
 
 
 def measure_blocking(

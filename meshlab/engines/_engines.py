@@ -8,8 +8,8 @@ import secrets
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
@@ -24,6 +24,7 @@ from meshlab.comm._worlds import beside_module
 from meshlab.engines._checks import check_mesh_backends, check_mesh_size, check_packages_of
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._lease import Lease, raise_first_error
+from meshlab.engines._positions import CallSummary
 from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, ranks_label, without_banner
 from meshlab.engines._verification import verify_mesh
 from meshlab.mesh._axes import WORLD
@@ -692,16 +693,25 @@ class Engines:
         arguments: Sequence[tuple[Any, ...]],
         *,
         ranks: Sequence[int] | None = None,
-        groups: Sequence[int] | None = None,
-        communicators: Mapping[str, Sequence[int]] | None = None,
         task: str,
         deadline_s: float | None = None,
     ) -> list[Reply]:
-        """Call a method of the worker on several ranks. Stop all ranks if not all of them respond."""
-        members = range(self.world_size) if ranks is None else ranks
-        self._round = Round(self._rank_set, self.ranks, members, task, groups, communicators)
+        """Call a method of the worker on several ranks, by default all."""
+        with self._new_round(range(self.world_size) if ranks is None else ranks, task) as current:
+            return current.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
+
+    @contextmanager
+    def _new_round(
+        self,
+        ranks: Sequence[int],
+        task: str,
+        groups: Sequence[int] | None = None,
+        communicators: Mapping[str, Sequence[int]] | None = None,
+    ) -> Iterator[Round]:
+        """Yield a round. Stop all ranks if not all of its ranks respond within the ``with`` block."""
+        self._round = Round(self._rank_set, self.ranks, ranks, task, groups, communicators)
         try:
-            replies = self._round.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
+            yield self._round
         except RoundFailedError as failure:
             if self._state != "ready":  # `close` or `kill`, called by another thread, made the round fail
                 how = "closed" if self._is_closed() else f"stopped ({self._why_broken})"
@@ -716,19 +726,19 @@ class Engines:
                 log=failure.log,
                 library_log=library_log,
             ) from failure.cause
-        if any(reply.error is not None for reply in replies):
+        if self._round.has_errors:
             # A rank that raised may have skipped collectives that its group entered, which would pair up with the wrong
             # calls of the next task. New communicators start from a clean state.
             self._close_group_sets("after an error")
-        return replies
 
-    def _raise_on_disagreement(self, replies: Sequence[Reply], task: str) -> None:
+    def _raise_on_disagreement(self, calls: Mapping[int, Mapping[int, CallSummary]], task: str) -> None:
         """Raise if the ranks of a communicator called different collectives, although all functions have returned."""
-        disagreement = find_disagreement(replies)
+        disagreement = find_disagreement(calls)
         if disagreement is None:
             return
-        key, ranks = disagreement
-        group = next(reply.calls[key].group for reply in replies if key in reply.calls)
+        key, summaries = disagreement
+        ranks = list(summaries)
+        group = summaries[ranks[0]].group
         tails = self._run_round("recent_calls", [(key,)] * len(ranks), ranks=ranks, task="comparing the calls of ranks")
         reason = f"{describe_disagreement(group, {reply.rank: reply.value for reply in tails})} while {task}"
         hint = "issue the same calls on every rank, or pass checks='all' to launch() for an error before the call"

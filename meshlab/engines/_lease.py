@@ -96,16 +96,11 @@ class Lease:
         message = task if engines._facts.in_process else _pickled(task)
         # With several communicators, only ranks that share all of their groups must enter the same number of calls.
         _, together = np.unique(np.stack(colors), axis=1, return_inverse=True)
-        replies = engines._run_round(
-            "run",
-            [(tuple(names), message)] * len(members),
-            ranks=members,
-            groups=together.ravel().tolist(),
-            communicators=communicators,
-            task=self.task,
-            deadline_s=deadline_s,
-        )
-        engines._raise_on_disagreement(replies, self.task)
+        with engines._new_round(members, self.task, together.ravel().tolist(), communicators) as current:
+            messages = [(tuple(names), message)] * len(members)
+            replies = current.run("run", messages, engines.deadline_s if deadline_s is None else deadline_s)
+        if not current.has_errors:  # or other ranks have issued calls that the rank which raised did not reach
+            engines._raise_on_disagreement({reply.rank: reply.calls for reply in replies}, self.task)
         return replies
 
     def on_every_rank(self, method: str, *arguments: Any) -> list[Reply]:

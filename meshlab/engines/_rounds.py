@@ -288,6 +288,8 @@ class Round:
         self._responses: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
         self._cancel_reason = ""
         self._method = ""
+        self.has_errors = False
+        """True if the method raised on a rank."""
 
     def run(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Reply]:
         """Call the method on every rank. Raise a `RoundFailedError` unless all of them respond within `deadline_s`."""
@@ -327,7 +329,7 @@ class Round:
                 # collective that this rank will never enter, and waiting for the full deadline would add no
                 # information.
                 if replies[rank].error is not None and first_error is None:
-                    first_error = replies[rank]
+                    first_error, self.has_errors = replies[rank], True
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
         return [replies[rank] for rank in self._ranks]
 

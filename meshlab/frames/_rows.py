@@ -95,22 +95,15 @@ def rows_of_step(
         # medians would miss delays that hit a different rank in every batch.
         times = np.stack([part.time_us for part in parts])[:, counts]
         slowest = times.max(axis=0)
-        summary = summarise(slowest)
         wrong = [part.n_wrong for part in parts]
         n_wrong = None if None in wrong else sum(count or 0 for count in wrong)
         starts = _on_one_clock(parts, group.ranks, hosts)
         rows.append(
             _fixed_columns(step, group)
             | {
-                "n_samples": summary.n,
+                "n_samples": len(slowest),
                 "calls": int(parts[0].calls[-1]),
-                "time_us": summary.median,
-                "time_us_lo": summary.lo,
-                "time_us_hi": summary.hi,
-                "p95_us": summary.p95,
-                "p99_us": summary.p99,
-                "min_us": summary.min,
-                "max_us": summary.max,
+                **summarise(slowest),
                 "skew_us": float(np.median(np.ptp(times, axis=0))),
                 "n_modes": _n_modes(slowest),
                 "trend": relative_trend(slowest),

@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 import meshlab as ml
 from meshlab.base._errors import BenchError, EngineError, MeshError, ParseError
 from meshlab.engines._reaper import marked_processes
-from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth
+from meshlab.frames._schema import RESULTS, SAMPLES
+from meshlab.frames._statistics import bandwidth
 from meshlab.plans._sampling import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")

@@ -24,13 +24,11 @@ from meshlab.comm._agreement import checksum, message_mismatch, mismatch_error, 
 from meshlab.comm._backend import (
     Backend,
     BlockingBackend,
+    BlockingCalls,
     Call,
     Capabilities,
-    Mode,
     Rendezvous,
-    Timings,
     check_packages,
-    measure_blocking,
 )
 from meshlab.comm._catalog import CATALOG, NATIVE
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
@@ -287,7 +285,7 @@ class GlooBackend(BlockingBackend):
 _BARRIER = Call(CATALOG["barrier"], None, None, 0, None, None, None, False)
 
 
-class _GlooCalls:
+class _GlooCalls(BlockingCalls):
     def __init__(self, backend: GlooBackend, calls: Sequence[Call]) -> None:
         self._backend = backend
         self._calls = calls
@@ -301,8 +299,11 @@ class _GlooCalls:
         """The function that `measure` times."""
         return self.work if not any(map(_has_extras, self._calls)) else self._backend.work(self._calls, is_timed=True)
 
-    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        return measure_blocking(self.timed, self._backend.work((_BARRIER,)), mode, calls, batches)
+    def timed_work(self) -> Callable[[], object]:
+        return self.timed
+
+    def barrier(self) -> Callable[[], object]:
+        return self._backend.work((_BARRIER,))
 
 
 def _has_extras(call: Call) -> bool:

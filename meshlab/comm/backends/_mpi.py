@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
 
@@ -16,13 +17,11 @@ from meshlab.comm._agreement import checksum, mismatch_error, signature
 from meshlab.comm._backend import (
     Backend,
     BlockingBackend,
+    BlockingCalls,
     Call,
     Capabilities,
-    Mode,
     Rendezvous,
-    Timings,
     check_packages,
-    measure_blocking,
 )
 from meshlab.comm._catalog import NATIVE
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
@@ -471,7 +470,7 @@ class _MpiComparer:
                 )
 
 
-class _MpiCalls:
+class _MpiCalls(BlockingCalls):
     """Calls that `bind` has bound to MPI. It is called once for the calls, and once to time them if that differs."""
 
     def __init__(self, backend: MpiBackend, calls: Sequence[Call], bind: Callable[..., Callable[[], object]]) -> None:
@@ -488,9 +487,17 @@ class _MpiCalls:
         except self._error as error:
             self._backend.explain(error, self._calls)
 
-    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+    def barrier(self) -> Callable[[], object]:
+        barrier: Callable[[], object] = self._backend.comm.Barrier
+        return barrier
+
+    def timed_work(self) -> Callable[[], object]:
+        return self._timed_work
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
         try:
-            return measure_blocking(self._timed_work, self._backend.comm.Barrier, mode, calls, batches)
+            yield
         except self._error as error:
             self._backend.explain(error, self._calls)
 

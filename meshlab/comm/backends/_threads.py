@@ -11,6 +11,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy as np
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._agreement import mismatch_error, signature
-from meshlab.comm._backend import Backend, BlockingBackend, Call, Capabilities, Mode, Timings, measure_blocking
+from meshlab.comm._backend import Backend, BlockingBackend, BlockingCalls, Call, Capabilities
 from meshlab.comm._catalog import CATALOG, NATIVE
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements
 
@@ -450,7 +451,7 @@ _LARGEST_TAG = (1 << 31) - 1  # of a C int, which holds the tags of most librari
 _BARRIER = Call(CATALOG["barrier"], None, None, 0, None, None, None, False)
 
 
-class _ThreadCalls:
+class _ThreadCalls(BlockingCalls):
     def __init__(self, backend: ThreadBackend, calls: Sequence[Call]) -> None:
         self._backend = backend
         self._calls = calls
@@ -458,6 +459,5 @@ class _ThreadCalls:
     def __call__(self) -> None:
         self._backend.world.run(self._backend.rank, self._calls)
 
-    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        world, rank = self._backend.world, self._backend.rank
-        return measure_blocking(self, lambda: world.run(rank, (_BARRIER,)), mode, calls, batches)
+    def barrier(self) -> Callable[[], object]:
+        return partial(self._backend.world.run, self._backend.rank, (_BARRIER,))
