@@ -7,12 +7,13 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import cached_property, partial
 from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import CommunicatorError
+from meshlab.base._signatures import check_keywords, lists_keywords
 from meshlab.comm._agreement import CHECKS, Agreement, Checks, checksum
 from meshlab.comm._backend import Backend, Call, CallChoice, CallConfig, Capabilities, Comparer
 from meshlab.comm._batch import Batch
@@ -21,11 +22,10 @@ from meshlab.comm._catalog import CATALOG, Collective, find_collective
 from meshlab.comm._choices import SizeChoices
 from meshlab.comm._collectives import CollectiveMethods
 from meshlab.comm._compositions import call_runner, prepare_batch, prepare_call, with_compositions
-from meshlab.comm._elements import ReduceOp
 from meshlab.comm._monitor import Monitor
 from meshlab.comm._prepared_call import PreparedCall
 from meshlab.comm._streams import HOST_STREAM, Event, HostStream
-from meshlab.comm._validate import CallArguments, CallValidator, check_config
+from meshlab.comm._validate import OPTION_DEFAULTS, CallArguments, CallOptions, CallValidator, check_config
 from meshlab.comm._windows import empty_symmetric, registered_symmetric
 
 
@@ -344,20 +344,9 @@ class Communicator(CollectiveMethods):
         self._check_open()
         return Batch(self)
 
+    @lists_keywords(CallOptions, OPTION_DEFAULTS)
     def prepare(
-        self,
-        collective: str,
-        send: Any = None,
-        out: Any = None,
-        *,
-        op: str | ReduceOp | None = None,
-        root: int | None = None,
-        dest: int | None = None,
-        source: int | None = None,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        tag: int = 0,
-        dtype: Any = None,
+        self, collective: str, send: Any = None, out: Any = None, **options: Unpack[CallOptions]
     ) -> PreparedCall:
         """Check a call once, so that it can run repeatedly.
 
@@ -403,10 +392,9 @@ class Communicator(CollectiveMethods):
         ...     engines.run(count)["value"].tolist()
         [8.0, 8.0]
         """
+        check_keywords("prepare", options, OPTION_DEFAULTS)
         self._check_open()
-        row = find_collective(collective)
-        arguments = CallArguments(row, send, out, dtype, op, root, dest, source, tag, send_counts, recv_counts)
-        call = self._validator.check(arguments)
+        call = self._validator.check(CallArguments(find_collective(collective), send, out, **options))
         self._check_self_messages(call)
         return PreparedCall(self, (call,), prepare_call(self.backend, call))
 
