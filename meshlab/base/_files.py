@@ -38,10 +38,7 @@ _XML_ROOT = re.compile(r"<(?!\?|!)([A-Za-z_][\w.:-]*)")
 
 
 def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path | None:
-    """Return the file that a source names, or None if the source is the text itself.
-
-    A string is a path if it is one line and an existing file has this name. `hint` names what to pass for a folder.
-    """
+    """Return the file that a source names. None if it is the text itself: more than a line, or no existing name."""
     if isinstance(source, bytes):
         return None
     if not isinstance(source, (str, os.PathLike)):
@@ -79,11 +76,9 @@ def _exists(name: str) -> bool:
 
 
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for reading, or return the content of a pipe, such as that of ``<(command)`` in a shell.
-
-    A pipe without a writer is empty. A device, which may have no end, is a `ParseError`, and so is a larger pipe. A
-    name that no file can have is an OSError, unlike in Python.
-    """
+    """Open a regular file for reading, or return the content of a pipe, such as that of ``<(command)`` in a shell."""
+    # A pipe without a writer is empty. A device, which may have no end, is a ParseError. A name that no file can have
+    # is an OSError, unlike in Python.
     try:
         # Without O_NONBLOCK, opening a pipe without a writer does not return.
         file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
@@ -172,10 +167,7 @@ def text_encoding(start: bytes) -> str:
 
 
 def text_of(source: TextSource, *, hint: str) -> tuple[str, str | None]:
-    """Return the text of a source, and the name of its file if it has one. `hint` is for a text that is too large.
-
-    Bytes that are not valid in the encoding become replacement characters, because logs contain them.
-    """
+    """Return the text of a source, and the name of its file if it has one. `hint` is for a text that is too large."""
     path = path_of(source)
     if path is None and isinstance(source, str):
         return printable(source), None
@@ -189,10 +181,7 @@ def decode_text(content: bytes) -> str:
 
 
 def describe_text(text: str, *, may_be_name: bool = False) -> str:
-    """Describe an unrecognised text, for an error message.
-
-    If `may_be_name`, the caller passed a string, and a single line is probably the mistyped name of a file.
-    """
+    """Describe an unrecognised text for an error message. With `may_be_name`, one line may be a mistyped file name."""
     start = text[:1_000_000].lstrip()
     if not start:
         return "the text is empty"
@@ -211,11 +200,9 @@ def describe_text(text: str, *, may_be_name: bool = False) -> str:
 
 
 def write_file(path: str | Path, data: str | bytes) -> Path:
-    """Write a file atomically: under a random temporary name in the same folder, then renamed. Return its path.
-
-    A symbolic link with the name of the file is replaced, and its target is left unchanged. A device or a pipe, such as
-    ``/dev/stdout``, is written to directly. The mode follows the umask. An error leaves an existing file unchanged.
-    """
+    """Write a file atomically, under a random name in the same folder that is then renamed. Return its path."""
+    # A symbolic link with the name of the file is replaced, and its target is left unchanged. A device or a pipe, such
+    # as /dev/stdout, is written to directly. The mode follows the umask. An error leaves an existing file unchanged.
     path = Path(path)
     content = data.encode() if isinstance(data, str) else data
     try:

@@ -1,8 +1,4 @@
-"""The interface of a backend, and the values that pass through it.
-
-A backend is small on purpose. `meshlab.comm.Communicator` checks every call against the catalog, so a backend only
-binds a checked call to its library and times it with its own clock.
-"""
+"""The interface of a backend, which binds checked calls to its library and times them, and the values of it."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ import numpy.typing as npt
 
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._catalog import Collective
+from meshlab.comm._catalog import CATALOG, Collective
 from meshlab.comm._streams import Event
 
 Mode = Literal["isolated", "pipelined", "graph"]
@@ -121,6 +117,9 @@ class Call(NamedTuple):
             if value is not None:
                 details.append(f"{name}={value}")
         return " ".join([self.collective.name, *details])
+
+
+BARRIER = Call(CATALOG["barrier"], None, None, 0, None, None, None, in_place=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,10 +247,8 @@ class Comparer(Protocol):
     """Compares the calls of the ranks of one group, through a channel that is separate from the data."""
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
-        """Raise on all ranks unless all ranks issue the same calls. An empty sequence means a split.
-
-        `by_all` is True if every rank that issues these calls compares them too, and does not know them already.
-        """
+        """Raise on all ranks unless all issue the same calls, or all split (no calls)."""
+        # `by_all` is True if every rank that issues these calls compares them too, and does not know them already.
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
         """Raise on all ranks unless each rank expects the counts that the others send. All calls have counts."""
@@ -301,17 +298,10 @@ class Backend(Protocol):
         """Bind a checked call to the library."""
 
     def prepare_batch(self, calls: Sequence[Call]) -> Prepared:
-        """Bind several checked calls that are issued together, so that none waits for another call of this rank.
-
-        The caller has checked that no output overlaps another buffer, and that every message that the rank sends to
-        itself has a receive.
-        """
+        """Bind calls that are issued together, and that `CallValidator.check_batch` has checked against each other."""
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that runs the call on any arrays of the same shapes and dtypes, and in the same layout.
-
-        It is called with the input and the output, and keeps no reference to an array.
-        """
+        """Return a function of input and output that runs the call on arrays of the same kind, and keeps none."""
 
     def comparer(self) -> Comparer | None:
         """Return the library's way to compare the calls of the ranks, or None if it has none or needs none."""
@@ -319,20 +309,15 @@ class Backend(Protocol):
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
-        """Time a function that issues calls of this backend, on the backend's clock.
-
-        `barrier` also issues calls of this backend, and synchronises the ranks that take part.
-        """
+        """Time a function that issues calls of this backend, on its clock. `barrier` synchronises the ranks."""
 
     def local(self) -> AbstractContextManager[Any]:
         """Return a context in which array operations (of `xp`) are ordered with the calls before and after it."""
 
     def split(self, color: int | None, key: int, *, separate: bool = False) -> Backend | None:
-        """Create one communicator per color, with ranks ordered by key. Collective.
-
-        A rank without a color gets None. Calls of a separate communicator may run at the same time as those of other
-        communicators of this process, from a different thread or on a different stream.
-        """
+        """Create one communicator per color, with ranks ordered by key. None for a rank without a color. Collective."""
+        # Calls of a separate communicator may run at the same time as those of other communicators of this process,
+        # from a different thread or on a different stream.
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities of the backend."""

@@ -454,19 +454,19 @@ class Communicator(CollectiveMethods):
 
     def _view(self, backend: Backend) -> Communicator:
         """Return a communicator on another endpoint of the same communicator of the library."""
-        view = Communicator(
-            backend,
-            name=self.name,
-            ranks=self.ranks,
-            on_enter=self._on_enter,
-            monitor=self._monitor,
-            checks=self._checks,
-            comparer=self._comparer,
-        )
-        view._agreement = self._agreement  # the calls of both run on one communicator of the library
-        view._owner = self
-        view._validator = self._validator  # querying the capabilities again takes longer than most calls
+        view = Communicator(backend, **self._settings)
+        view._view_of(self)
         return view
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        names = ("name", "ranks", "on_enter", "monitor", "checks", "comparer")
+        return {name: getattr(self, name if name in ("name", "ranks") else f"_{name}") for name in names}
+
+    def _view_of(self, owner: Communicator) -> None:
+        self._owner = owner
+        self._agreement = owner._agreement  # the calls of both run on one communicator of the library
+        self._validator = owner._validator  # querying the capabilities again takes longer than most calls
 
     def chosen_by_size(self, choices: Sequence[CallChoice]) -> Communicator:
         """Return a view of this communicator that configures each call by its collective and its message size.
@@ -740,18 +740,9 @@ class _ChosenBySize(Communicator):
     """A view that delegates each call to the view with its configuration."""
 
     def __init__(self, owner: Communicator, choices: SizeChoices) -> None:
-        super().__init__(
-            owner.backend,
-            name=owner.name,
-            ranks=owner.ranks,
-            on_enter=owner._on_enter,
-            monitor=owner._monitor,
-            checks=owner._checks,
-            comparer=owner._comparer,
-        )
-        self._agreement = owner._agreement
-        self._owner: Communicator = owner
-        self._validator = owner._validator
+        super().__init__(owner.backend, **owner._settings)
+        self._view_of(owner)
+        self._plain = owner
         self._choices = choices
         self._views = {
             config: owner if config == CallConfig() else owner.configured(**asdict(config))
@@ -759,7 +750,7 @@ class _ChosenBySize(Communicator):
         }
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any, *, symmetric: bool = False) -> Any:
-        return self._owner.empty(shape, dtype, symmetric=symmetric or self._choices.has_windows)
+        return self._plain.empty(shape, dtype, symmetric=symmetric or self._choices.has_windows)
 
     def prepare(self, collective: str, send: Any = None, out: Any = None, **arguments: Any) -> PreparedCall:
         return self._at(find_collective(collective), send, out).prepare(collective, send, out, **arguments)
@@ -771,4 +762,4 @@ class _ChosenBySize(Communicator):
 
     def _at(self, collective: Collective, send: Any, out: Any) -> Communicator:
         config = self._choices.find(collective, send, out, self.size)
-        return self._owner if config is None else self._views[config]
+        return self._plain if config is None else self._views[config]

@@ -45,12 +45,9 @@ class Case:
 
 
 class Expected(NamedTuple):
-    """The expected values of a member at some positions, and the largest absolute error of a correct result.
+    """The expected values of a member at some positions, and the largest absolute error of a correct result."""
 
-    The values are float64 for floating-point dtypes, else in the dtype of the call.
-    """
-
-    values: Array
+    values: Array  # float64 for floating-point dtypes, else in the dtype of the call
     tolerance: Array | float
 
 
@@ -64,10 +61,8 @@ def count_wrong(output: Array, expected: Expected) -> int:
 
 
 def encode(member: int, index: Index, dtype: np.dtype[Any], op: ReduceOp | None = None) -> Array:
-    """Return input values of a global rank at the positions `index`: small numbers that are exact in every dtype.
-
-    For products, the values are powers of two, or 1, 2 and 3 for integers.
-    """
+    """Return input values of a global rank at the positions `index`: small numbers that are exact in every dtype."""
+    # Of products, these are powers of two, or 1, 2 and 3 for integers.
     code = (index + 17 * member) % PERIOD
     if op is not None and op.name == "prod":
         return (_EXPONENTS[code] + 2 if is_integer(dtype) else np.ldexp(1.0, _EXPONENTS[code])).astype(dtype)

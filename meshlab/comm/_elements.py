@@ -238,6 +238,12 @@ def scalar_in(op: ReduceOp, dtype: np.dtype[Any]) -> Array | None:
     return value
 
 
+def multiply(source: Array, scalar: Any, target: Array) -> None:
+    """Write the products of an array and a scalar to another array. Overflow wraps, or becomes infinity."""
+    with np.errstate(all="ignore"):
+        np.multiply(source, scalar, out=target)
+
+
 def divide(total: Array, n: int) -> None:
     """Divide a sum by the number of ranks in place. Integers are truncated towards zero, as in NCCL."""
     if not is_integer(total.dtype):

@@ -1,8 +1,7 @@
 """Symmetric memory: windows that all ranks of a group register together.
 
-Registering a window is collective. If one rank entered the library and another one could not, for example because its
-GPU has no memory left, the first one would wait forever. So the ranks agree before each step, and either all of them
-go on or all of them raise.
+If one rank cannot enter the library, for example because its GPU has no memory left, the others would wait in it
+forever. So the ranks agree before each step, and either all of them go on or all of them raise.
 """
 
 from __future__ import annotations

@@ -64,11 +64,8 @@ class Lease:
         ranks: Collection[int] | None = None,
         deadline_s: float | None = None,
     ) -> list[Reply]:
-        """Call a function on every rank that is in groups along all of `axis`, `also` and `concurrent`.
-
-        Its arguments are the communicators in this order and `arguments`. Those of `also` use the backend of `axis`,
-        and those of `concurrent` may be used at the same time as the others.
-        """
+        """Call a function with the communicators along `axis`, `also` and `concurrent` on the ranks that are in all."""
+        # Those of `also` use the backend of `axis`. Those of `concurrent` may be used at the same time as the others.
         engines = self.engines
         if engines.between_tasks is not None:
             engines.between_tasks(self)

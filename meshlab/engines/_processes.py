@@ -28,10 +28,7 @@ _CONTROLLER = ["--HeartMonitor.period=250", "--ip=127.0.0.1", "--log-level=WARN"
 
 
 def make_cluster(profile: Path, name: str, launcher: str) -> Any:
-    """Return an ipyparallel cluster that keeps all its files in one folder and logs nothing.
-
-    The launcher ``"mpi"`` starts all engines with one mpiexec, and ``"local"`` starts each one separately.
-    """
+    """Return an ipyparallel cluster with the launcher "mpi" or "local", which keeps its files in one folder."""
     try:
         import ipyparallel
         from traitlets.config import Config

@@ -50,20 +50,7 @@ class RankInfo:
 
 
 def ranks_label(ranks: Sequence[RankInfo]) -> str:
-    """Return the label of the system that the ranks use.
-
-    Examples
-    --------
-    >>> from meshlab.comm import Capabilities
-    >>> def rank_on(gpu, rank):
-    ...     facts = {"device number": str(gpu)}
-    ...     can = Capabilities("nccl", "NCCL 2.32.3", "", "H200 · NCCL 2.32.3", (), (), (), (), True, facts)
-    ...     return RankInfo(rank, 4, "node1", 1000 + rank, 1, "3.12", "0.1", can)
-    >>> ranks_label([rank_on(rank, rank) for rank in range(4)])
-    '4 × H200 · NCCL 2.32.3'
-    >>> ranks_label([rank_on(rank // 2, rank) for rank in range(4)])
-    '4 ranks on 2 × H200 · NCCL 2.32.3'
-    """
+    """Return the label of the system that the ranks use, such as "4 ranks on 2 × H200 · NCCL 2.32.3"."""
     n, where = len(ranks), ranks[0].capabilities.where
     if ranks[0].capabilities.backend not in GPU_BACKENDS:
         return f"{n} rank{'s' * (n != 1)} · {where}"
@@ -95,32 +82,16 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Response of one rank: a value or an error.
-
-    Parameters
-    ----------
-    rank : int
-        The global rank.
-    value : object
-        The return value of the function.
-    error : str or None
-        Type and message of the exception that the function raised.
-    trace : str
-        The traceback, as text.
-    is_interrupt : bool
-        True if the rank was interrupted from outside.
-    exception : BaseException or None
-        The exception itself. None if the rank is a different process and the exception cannot be pickled.
-    calls : mapping of int to CallSummary
-        The collectives that a function called, by the key of the communicator. Empty if they are not compared.
-    """
+    """Response of one rank: a value or an error."""
 
     rank: int
     value: Any = None
-    error: str | None = None
+    error: str | None = None  # type and message of the exception that the function raised
     trace: str = field(default="", repr=False)
-    is_interrupt: bool = False
+    is_interrupt: bool = False  # whether the rank was interrupted from outside
+    # None if the rank is a different process and the exception cannot be pickled
     exception: BaseException | None = field(default=None, repr=False, compare=False)
+    # The collectives that a function called, by the key of the communicator. Empty if they are not compared.
     calls: Mapping[int, CallSummary] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -238,10 +209,7 @@ class RankSet(Protocol):
         return None
 
     def close(self) -> None:
-        """Stop all ranks and clean up within 10 seconds, also while another thread is inside `start`.
-
-        A second call completes what an interrupted one has left, and otherwise has no effect.
-        """
+        """Stop all ranks and clean up within 10 seconds, also while `start` runs. It can be called again."""
 
 
 _GRACE_S = 1.0  # time that the other ranks get to respond after one rank has raised

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from meshlab.base._backends import BACKENDS
+from meshlab.base._backends import BACKENDS, package_version
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._agreement import checksum, message_mismatch, mismatch_error, signature
+from meshlab.comm._agreement import check_counts, checksum, message_mismatch, mismatch_error, signature
 from meshlab.comm._backend import (
+    BARRIER,
     Backend,
     BlockingBackend,
     BlockingCalls,
@@ -31,7 +32,7 @@ from meshlab.comm._backend import (
     check_packages,
 )
 from meshlab.comm._catalog import CATALOG, NATIVE
-from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
+from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer, multiply
 from meshlab.comm.backends._gloo_world import INSTALL, GlooWorld, first_line, load_torch, shared_store
 
 # A rank that waits for a collective returns to Python this often, for interrupts, aborts and other libraries.
@@ -80,10 +81,7 @@ def load() -> None:
 
 
 def open_world(rendezvous: Rendezvous) -> GlooBackend:
-    """Open the communicator of all ranks. All ranks must call it, and it blocks until they do.
-
-    The ranks find each other in the file of the rendezvous, or else over the other world that they have opened.
-    """
+    """Open the communicator of all ranks, which meet in the file of the rendezvous, or over the world beside it."""
     check_installed()
     store: Any
     if rendezvous.store_file is not None:
@@ -97,34 +95,20 @@ def open_world(rendezvous: Rendezvous) -> GlooBackend:
 
 
 class _Bound(NamedTuple):
-    """A call, translated to operations of Gloo.
+    """A call, translated to operations of Gloo."""
 
-    Parameters
-    ----------
-    starts : tuple of callable
-        Functions that start an operation each and return its work.
-    before, after : callable, optional
-        Functions to run before the first operation starts, and after the last one has ended.
-    receive : callable, optional
-        A function to run after all operations have started. It receives a message, and returns its error, or None.
-    has_timeout : bool, default True
-        False if the works cannot be waited for with a timeout: torch ignores that of reduce_scatter, and closes the
-        connection after that of a message.
-    """
-
-    starts: tuple[Callable[[], Any], ...]
-    before: Callable[[], object] | None = None
-    after: Callable[[], object] | None = None
-    receive: Callable[[], CommunicatorError | None] | None = None
+    starts: tuple[Callable[[], Any], ...]  # each starts an operation and returns its work
+    before: Callable[[], object] | None = None  # runs before the first operation starts
+    after: Callable[[], object] | None = None  # runs after the last one has ended
+    receive: Callable[[], CommunicatorError | None] | None = None  # runs when all have started, and returns its error
+    # torch ignores the timeout of reduce_scatter, and closes the connection after that of a message.
     has_timeout: bool = True
 
 
 class GlooBackend(BlockingBackend):
-    """One rank's endpoint of a process group of Gloo. Implements `meshlab.comm._backend.Backend`.
+    """One rank's endpoint of a process group of Gloo, whose store has no other group with its `prefix`."""
 
-    Calls block until they are done. A rank that waits for a collective can be interrupted, but one that waits for a
-    message cannot. No other communicator of the store has the same `prefix`, which is equal on all ranks.
-    """
+    # A rank that waits for a collective can be interrupted, but one that waits for a message cannot.
 
     def __init__(self, world: GlooWorld, prefix: str, rank: int, size: int) -> None:
         self.rank = rank
@@ -159,11 +143,7 @@ class GlooBackend(BlockingBackend):
         return self._comparer if self.size > 1 else None
 
     def work(self, calls: Sequence[Call], *, is_timed: bool = False) -> Callable[[], None]:
-        """Return a function that runs calls together: it starts all of them, and then waits for all.
-
-        To be timed, calls use the operations of Gloo alone: messages have no headers, and the minimum and the maximum
-        of NaN are not defined.
-        """
+        """Return a function that starts all calls and then waits for all. To be timed, they have no extras."""
         bound = [_bind(call, self, is_timed=is_timed) for call in calls]
         starts = [(start, call.has_timeout) for call in bound for start in call.starts]
         befores = [call.before for call in bound if call.before is not None]
@@ -282,9 +262,6 @@ class GlooBackend(BlockingBackend):
         self.group = None
 
 
-_BARRIER = Call(CATALOG["barrier"], None, None, 0, None, None, None, False)
-
-
 class _GlooCalls(BlockingCalls):
     def __init__(self, backend: GlooBackend, calls: Sequence[Call]) -> None:
         self._backend = backend
@@ -303,7 +280,7 @@ class _GlooCalls(BlockingCalls):
         return self.timed
 
     def barrier(self) -> Callable[[], object]:
-        return self._backend.work((_BARRIER,))
+        return self._backend.work((BARRIER,))
 
 
 def _has_extras(call: Call) -> bool:
@@ -316,12 +293,11 @@ def _ignores_nan(call: Call) -> bool:
 
 
 class _Messages:
-    """The messages of a communicator, each with a header of its tag, its count and its dtype.
+    """The messages of a communicator, each with a header of its tag, its count and its dtype."""
 
-    Gloo ends the process if a message is longer than the array that receives it, and does not notice a shorter one. And
-    a send of Gloo waits for its receive. So a receive takes the messages of its source in order, and keeps those with
-    another tag.
-    """
+    # Gloo ends the process if a message is longer than the array that receives it, and does not notice a shorter one.
+    # And a send of Gloo waits for its receive. So a receive takes the messages of its source in order, and keeps those
+    # with another tag.
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -424,14 +400,14 @@ def _bind_reduction(call: Call, send: Any, recv: Any, backend: GlooBackend, *, i
         before = None
         if call.scalar is not None:
             scaled = np.empty_like(source)
-            before, send = partial(_multiply, source, call.scalar, scaled), _tensor(scaled, call.dtype)
+            before, send = partial(multiply, source, call.scalar, scaled), _tensor(scaled, call.dtype)
         return _Bound((partial(group._reduce_scatter_base, recv, send, options),), before, after, has_timeout=False)
 
     # all_reduce and reduce of Gloo replace their only array, on all ranks. Ranks without an output use scratch memory,
     # because the input must not change.
     target = np.empty_like(source) if call.recv is None else flat_elements(call.recv, call.dtype)
     if call.scalar is not None:
-        before = partial(_multiply, source, call.scalar, target)
+        before = partial(multiply, source, call.scalar, target)
     else:
         before = None if call.in_place else partial(np.copyto, target, source)
     tensors = [_tensor(target, call.dtype)]
@@ -445,10 +421,8 @@ def _bind_reduction(call: Call, send: Any, recv: Any, backend: GlooBackend, *, i
 
 
 def _bind_with_keys(call: Call, backend: GlooBackend) -> _Bound:
-    """Translate a minimum or maximum of floating point, whose result for NaN in Gloo depends on the order of the ranks.
-
-    It is that of integers with the same order, in which NaN is the last choice.
-    """
+    """Translate a minimum or maximum of floating point to integers with the same order, in which NaN is last."""
+    # In Gloo, the result for NaN depends on the order of the ranks.
     source = flat_elements(call.send, call.dtype)
     kind = np.dtype(np.int64 if source.itemsize == 8 else np.int32)  # Gloo has no integers of 16 bits
     keys = np.empty(source.size, kind)
@@ -532,20 +506,14 @@ def _tensor(array: Any, dtype: Any) -> Any:
     return torch.from_numpy(flat.view(f"i{flat.itemsize}")).view(getattr(torch, _TORCH_NAMES[dtype.name]))
 
 
-def _multiply(source: Array, scalar: Any, target: Array) -> None:
-    with np.errstate(all="ignore"):
-        np.multiply(source, scalar, out=target)
-
-
 # -- comparison and capabilities ---------------------------------------------------------------------------------------
 
 
 class _GlooComparer:
-    """Compares the calls of all ranks of a group before they start. Implements `meshlab.comm._backend.Comparer`.
+    """Compares the calls of all ranks of a group before they start."""
 
-    Gloo does not notice that ranks call different collectives. It ends the process, returns wrong data or waits. The
-    comparison uses a second group, so a rank that compares is never matched with a rank that already moves data.
-    """
+    # If ranks call different collectives, Gloo ends the process, returns wrong data or waits. The comparison uses a
+    # second group, so a rank that compares is never matched with a rank that already moves data.
 
     def __init__(self, backend: GlooBackend) -> None:
         self._backend = backend
@@ -572,15 +540,8 @@ class _GlooComparer:
     def compare_counts(self, calls: Sequence[Call]) -> None:
         """Raise on all ranks unless each rank expects the counts that the others send."""
         counts = self._gather([(call.send_counts or (), call.recv_counts or ()) for call in calls])
-        for number in range(len(calls)):
-            for sender, of_sender in enumerate(counts):
-                for receiver, of_receiver in enumerate(counts):
-                    sent, expected = of_sender[number][0][receiver], of_receiver[number][1][sender]
-                    if sent != expected:
-                        raise CommunicatorError(
-                            f"ranks disagree: rank {sender} of the group sends {sent} elements to rank {receiver}, "
-                            f"which expects {expected}"
-                        )
+        for of_call in zip(*counts, strict=True):
+            check_counts(*zip(*of_call, strict=True))
 
     def _gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks."""
@@ -601,15 +562,11 @@ class _GlooComparer:
 
 @cache
 def capabilities() -> Capabilities:
-    """Return the capabilities of Gloo in the torch of this Python, without importing it.
-
-    They are the complete catalog, without the 8-bit floats, which only NCCL has. Gloo does not reduce unsigned integers
-    of 32 and 64 bits.
-    """
+    """Return the capabilities of Gloo in the torch of this Python, without importing it."""
     dtypes = tuple(name for name, dtype in DTYPES.items() if carrier(dtype) == dtype)
     return Capabilities(
         backend="gloo",
-        library=f"Gloo of torch {_version()}",
+        library=f"Gloo of torch {package_version('torch')}",
         path=_library_path(),
         where=BACKENDS["gloo"].where,
         collectives=NATIVE,
@@ -618,7 +575,7 @@ def capabilities() -> Capabilities:
         modes=("isolated", "pipelined"),
         abort=False,
         facts={
-            "torch": _version(),
+            "torch": package_version("torch"),
             "transport": "TCP",
             "out of place": "all_reduce, reduce and broadcast of Gloo have one array, so a copy is part of the call",
             "reduce_scatter": "torch reduces all chunks on every rank, and keeps one of them",
@@ -640,12 +597,3 @@ def _library_path() -> str:
         return "unknown"
     path = Path(spec.origin).parent / "lib" / "libtorch_cpu.so"
     return str(path) if path.exists() else "unknown"
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return "unknown"

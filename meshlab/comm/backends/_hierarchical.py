@@ -1,10 +1,8 @@
 """Hierarchical communicators: each call runs in stages, on a communicator within the node and on one across nodes.
 
 An all_reduce becomes a reduce_scatter within each node, one all_reduce across nodes for every chunk, and an all_gather
-within each node. So only 1/n of the data of a node with n ranks crosses each link between nodes.
-
-A message has no stages. Ranks with different nodes and different local ranks share neither of the two communicators, so
-messages run on the communicator of all ranks, if there is one.
+within each node. So only 1/n of the data of a node with n ranks crosses each link between nodes. Messages have no
+stages, and run on the communicator of all ranks, if there is one.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._backend import Call, Capabilities, Mode, Timings
+from meshlab.comm._backend import BARRIER, Call, Capabilities, Mode, Timings
 from meshlab.comm._catalog import CATALOG, find_collective
 from meshlab.comm._communicator import Communicator
 from meshlab.comm._elements import ReduceOp, divide, find_dtype, find_op, flat_elements, is_integer, pre_mul_sum
@@ -73,10 +71,7 @@ def plan_stages(layout: TwoLevels, name: str, count: int, rank: int, root: int) 
 
 
 class HierarchicalBackend:
-    """Runs each call as several calls of two communicators. Implements `meshlab.comm._backend.Backend`.
-
-    Messages run on the communicator of all ranks (`whole`). Without it, they run on the one that both ranks share.
-    """
+    """Runs each call as several of two communicators, and messages on `whole` or on the one that both ranks share."""
 
     def __init__(
         self,
@@ -417,8 +412,7 @@ class _Staged:
                 stage()
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        barrier = self._backend.prepare(Call(CATALOG["barrier"], None, None, 0, None, None, None, False))
-        return self._backend.measure(self, barrier, mode, calls, batches)
+        return self._backend.measure(self, self._backend.prepare(BARRIER), mode, calls, batches)
 
 
 def _prepare_messages(comm: Communicator, calls: Sequence[Call]) -> PreparedCall:

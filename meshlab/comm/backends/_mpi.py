@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from meshlab.base._backends import BACKENDS
+from meshlab.base._backends import BACKENDS, package_version
 from meshlab.base._errors import CommunicatorError
 from meshlab.base._hints import Argument, Hint
-from meshlab.comm._agreement import checksum, mismatch_error, signature
+from meshlab.comm._agreement import checksum, counts_mismatch, mismatch_error, signature
 from meshlab.comm._backend import (
     Backend,
     BlockingBackend,
@@ -24,7 +24,7 @@ from meshlab.comm._backend import (
     check_packages,
 )
 from meshlab.comm._catalog import NATIVE
-from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
+from meshlab.comm._elements import DTYPES, OPS, carrier, divide, flat_elements, is_integer, multiply
 from meshlab.comm.backends._mpi_messages import MpiMessages, Receive
 
 _INSTALL = Hint("run pip install mpi4py mpich, or use {}", Argument("backend", "threads"))
@@ -50,29 +50,16 @@ _UNDERLYING = {"sum": "sum", "prod": "prod", "min": "min", "max": "max", "avg": 
 
 
 class Binding(NamedTuple):
-    """A call, translated to a method of mpi4py's communicator.
+    """A call, translated to a method of mpi4py's communicator."""
 
-    Parameters
-    ----------
-    method : str
-        Name of the blocking method.
-    arguments : tuple
-        Its arguments.
-    before, after : callable, optional
-        Functions to run before and after it.
-    buffers : tuple of list, optional
-        The buffer specifications of input and output in `arguments`, as ``[array, datatype]``. None if the call also
-        uses its arrays in another way, and so cannot run on different ones.
-    finish : callable, optional
-        If `buffers` is not None, `after` as a function of input and output.
-    """
-
-    method: str
+    method: str  # the blocking one
     arguments: tuple[Any, ...] = ()
     before: Callable[[], object] | None = None
     after: Callable[[], object] | None = None
+    # The buffer specifications of input and output in `arguments`, as [array, datatype]. None if the call also uses its
+    # arrays in another way, and so cannot run on different ones.
     buffers: tuple[list[Any], list[Any]] | None = None
-    finish: Callable[[Any, Any], object] | None = None
+    finish: Callable[[Any, Any], object] | None = None  # with `buffers`, `after` as a function of input and output
 
     def blocking(self, comm: Any) -> Callable[[], object]:
         """Return a callable that runs the call, with as few Python frames as possible."""
@@ -263,7 +250,7 @@ class MpiBinder:
             # MPI has no scaled sum. The scaled input goes to a separate buffer, because the caller's must not change.
             source = flat_elements(call.send, call.dtype)
             scaled = np.empty_like(source)
-            before = partial(_multiply, source, call.scalar, scaled)
+            before = partial(multiply, source, call.scalar, scaled)
             send, in_place = [_buffer(scaled), send[1]], False
         if call.op == "avg" and call.recv is not None:
             finish = partial(_divide, call.dtype, backend.size)
@@ -304,11 +291,6 @@ def _divide(dtype: Any, n: int, send: Any, recv: Any) -> None:
     divide(flat_elements(recv, dtype), n)
 
 
-def _multiply(source: Array, scalar: Any, target: Array) -> None:
-    with np.errstate(all="ignore"):
-        np.multiply(source, scalar, out=target)
-
-
 def _combine(combine: Any, dtype: np.dtype[Any], incoming: Any, total: Any, datatype: Any) -> None:
     """Combine two buffers in a user-defined MPI operation. The result replaces `total`."""
     with np.errstate(all="ignore"):
@@ -347,10 +329,7 @@ def world() -> MpiBackend:
 
 
 class MpiBackend(BlockingBackend):
-    """One rank's endpoint of an MPI communicator, which it owns. Implements `meshlab.comm._backend.Backend`.
-
-    Calls block until they are done. A rank that waits cannot be released, so after a fault all processes are replaced.
-    """
+    """One rank's endpoint of an MPI communicator, which it owns. A rank that waits in it cannot be released."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
@@ -428,12 +407,11 @@ class MpiBackend(BlockingBackend):
 
 
 class _MpiComparer:
-    """Compares the calls of all ranks of a group before they start. Implements `meshlab.comm._agreement.Comparer`.
+    """Compares the calls of all ranks of a group before they start."""
 
-    Mismatched calls are undefined behaviour in MPI: wrong data, a hang or a crash. The comparison uses a separate
-    communicator, so a rank that compares is never matched with a rank that already moves data. It waits until the
-    deadline ends the call.
-    """
+    # Mismatched calls are undefined behaviour in MPI: wrong data, a hang or a crash. The comparison uses a separate
+    # communicator, so a rank that compares is never matched with a rank that already moves data. It waits until the
+    # deadline ends the call.
 
     def __init__(self, comm: Any, mpi: Any) -> None:
         self._comm = comm
@@ -464,10 +442,7 @@ class _MpiComparer:
         # A mismatch between any two ranks must raise on all ranks, or the others would start the call.
         for receiver, reported in enumerate(self._comm.allgather(wrong[:1])):
             for sender, sent, expected in reported:
-                raise CommunicatorError(
-                    f"ranks disagree: rank {sender} of the group sends {sent} elements to rank {receiver}, "
-                    f"which expects {expected}"
-                )
+                raise counts_mismatch(sender, receiver, sent, expected)
 
 
 class _MpiCalls(BlockingCalls):
@@ -527,7 +502,7 @@ def _capabilities() -> Capabilities:
         abort=False,
         facts={
             "MPI standard": ".".join(str(part) for part in mpi.Get_version()),
-            "mpi4py": _version("mpi4py"),
+            "mpi4py": package_version("mpi4py"),
             "thread level": str(mpi.Query_thread()),
             "avg": "MPI_SUM, then each rank divides",
             "pre_mul_sum": "each rank multiplies, then MPI_SUM",
@@ -547,12 +522,3 @@ def _library_path() -> str:
         return "unknown"
     paths = [line.split()[-1] for line in maps.splitlines() if "/libmpi" in line]
     return paths[0] if paths else "unknown"
-
-
-def _version(distribution: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "unknown"

@@ -20,6 +20,7 @@ import numpy as np
 
 from meshlab.base._errors import CommunicatorError
 from meshlab.base._hints import Argument, Hint
+from meshlab.comm._agreement import client_abort
 from meshlab.comm._backend import Backend, Call, CallConfig, Capabilities, Mode, Rendezvous, Timings, check_packages
 from meshlab.comm._catalog import CATALOG, NATIVE
 from meshlab.comm._elements import DTYPES, OPS
@@ -153,12 +154,11 @@ class _Gpu:
 
 
 class NcclBackend:
-    """One rank's endpoint of a NCCL communicator. Implements `meshlab.comm._backend.Backend`.
+    """One rank's endpoint of a NCCL communicator, which it owns, or a view of `owner`."""
 
-    A call waits for earlier work in the user's current stream, and later work in that stream waits for the call, so
-    plain CuPy code before and after a call needs no synchronisation. All calls of a process are ordered with each
-    other, also if they are issued in different streams. The object owns the communicator, or is a view of `owner`.
-    """
+    # A call waits for earlier work in the user's current stream, and later work in that stream waits for the call, so
+    # plain CuPy code before and after a call needs no synchronisation. All calls of a process are ordered with each
+    # other, also if they are issued in different streams.
 
     blocks = False
 
@@ -377,11 +377,9 @@ class NcclBackend:
         return NcclBackend(comm, self.gpu) if color is not None else None
 
     def _split_separately(self, color: int | None, key: int) -> NcclBackend | None:
-        """Create one communicator per color, each on a new stream and with its own channels.
-
-        ncclCommSplit always shares the channels of this communicator, because it has the option split_share. Two
-        communicators that share channels cannot run at the same time, so these are created from unique ids.
-        """
+        """Create one communicator per color, each on a new stream and with its own channels."""
+        # ncclCommSplit always shares the channels of this communicator, because it has the option split_share. Two
+        # communicators that share channels cannot run at the same time, so these are created from unique ids.
         nccl = load_libraries().nccl
         groups = self._share(np.array([-1 if color is None else color, key], np.int64))
         members = [int(rank) for rank in np.lexsort((groups[:, 1], groups[:, 0])) if groups[rank, 0] == color]
@@ -492,10 +490,7 @@ class NcclBackend:
             raise CommunicatorError(f"NCCL reports: {reason}", code=code)
         if self.gpu.should_abort():
             self.abort()
-            raise CommunicatorError(
-                "aborted by the client because another rank stopped responding; see the EngineError of the client, "
-                "then call engines.restart()"
-            )
+            raise client_abort()
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
@@ -516,10 +511,7 @@ class NcclBackend:
         self.gpu.wait_for_user()
 
     def measure_under_load(self, work: Work, mode: Mode, calls: int, batches: int, load: Load) -> Timings:
-        """Time batches of calls while the calls of a separate communicator run. See `StreamTimer.measure_under_load`.
-
-        All ranks of both groups must call it with the same numbers of calls.
-        """
+        """Time batches of calls while those of a separate communicator run. Collective over both groups."""
         self.make_ready()
         return self._timer.measure_under_load(work, self.barrier, mode, calls, batches, load)
 

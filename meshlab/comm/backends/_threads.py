@@ -18,9 +18,9 @@ import numpy as np
 
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._agreement import mismatch_error, signature
-from meshlab.comm._backend import Backend, BlockingBackend, BlockingCalls, Call, Capabilities
-from meshlab.comm._catalog import CATALOG, NATIVE
+from meshlab.comm._agreement import check_counts, mismatch_error, signature
+from meshlab.comm._backend import BARRIER, Backend, BlockingBackend, BlockingCalls, Call, Capabilities
+from meshlab.comm._catalog import NATIVE
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements
 
 
@@ -261,9 +261,10 @@ class ThreadWorld:
             }
             collective.finish()
             return
-        mismatch = _mismatched_counts(calls)
-        if mismatch:
-            collective.finish(f"ranks disagree: {mismatch}")
+        try:
+            check_counts([call.send_counts or () for call in calls], [call.recv_counts or () for call in calls])
+        except CommunicatorError as error:
+            collective.finish(str(error))
             return
         try:
             execute(calls)
@@ -388,16 +389,6 @@ def _entry_text(entry: Call | tuple[int | None, int]) -> str:
     return signature([entry] if isinstance(entry, Call) else [])
 
 
-def _mismatched_counts(calls: Sequence[Call]) -> str:
-    """Describe the first two ranks of an all_to_all_v whose counts differ. Return an empty string if all match."""
-    for rank, call in enumerate(calls):
-        for other, count in enumerate(call.send_counts or ()):
-            expected = (calls[other].recv_counts or ())[rank]
-            if count != expected:
-                return f"rank {rank} of the group sends {count} elements to rank {other}, which expects {expected}"
-    return ""
-
-
 class ThreadBackend(BlockingBackend):
     """One rank's endpoint of a `ThreadWorld`. Implements `meshlab.comm._backend.Backend`."""
 
@@ -448,8 +439,6 @@ class ThreadBackend(BlockingBackend):
 
 _LARGEST_TAG = (1 << 31) - 1  # of a C int, which holds the tags of most libraries
 
-_BARRIER = Call(CATALOG["barrier"], None, None, 0, None, None, None, False)
-
 
 class _ThreadCalls(BlockingCalls):
     def __init__(self, backend: ThreadBackend, calls: Sequence[Call]) -> None:
@@ -460,4 +449,4 @@ class _ThreadCalls(BlockingCalls):
         self._backend.world.run(self._backend.rank, self._calls)
 
     def barrier(self) -> Callable[[], object]:
-        return partial(self._backend.world.run, self._backend.rank, (_BARRIER,))
+        return partial(self._backend.world.run, self._backend.rank, (BARRIER,))
