@@ -111,8 +111,7 @@ class Communicator(CollectiveMethods):
     def to_host(self, array: Any) -> npt.NDArray[Any]:
         """Copy an array to host memory, after all earlier calls.
 
-        The same as ``array.get()`` of CuPy, but if another rank dies, the wait for its call ends with an error. In
-        ``get()`` a rank would wait until it is replaced.
+        Unlike in ``array.get()`` of CuPy, the wait ends with an error if another rank dies.
 
         Parameters
         ----------
@@ -146,9 +145,8 @@ class Communicator(CollectiveMethods):
     def empty(self, shape: int | tuple[int, ...], dtype: Any, *, symmetric: bool = False) -> Any:
         """Return an uninitialised array in the memory that the library transfers fastest.
 
-        On GPUs, NCCL allocates the memory and other GPUs can map it, so a captured call accesses the peer's buffer
-        directly. Other arrays of `xp` are also accepted, but may be slower. Allocate such an array once and reuse it,
-        because it takes a multiple of 2 MiB and freeing it waits for the GPU.
+        On GPUs, NCCL allocates memory that other GPUs can map. Other arrays of `xp` may be slower. Allocate such an
+        array once and reuse it, because it takes a multiple of 2 MiB and freeing it waits for the GPU.
 
         Parameters
         ----------
@@ -198,12 +196,9 @@ class Communicator(CollectiveMethods):
     def stream(self) -> Any:
         """The communication stream, on which `PreparedCall.enqueue` runs.
 
-        On GPUs a ``cupy.cuda.Stream``. All communicators of a rank share it, unless they are separate. A method such as
-        `all_reduce`, or a prepared call that is called, runs in the current stream of the caller: after earlier work in
-        that stream and after all earlier calls of the rank, and before later work in that stream. The communication
-        stream also waits for it. So only `PreparedCall.enqueue` and captured graphs need events.
-
-        If calls block, a `HostStream`, which is always done.
+        On GPUs a ``cupy.cuda.Stream`` that all communicators of a rank share, unless they are separate. Other calls run
+        in the current stream of the caller, and are ordered with all calls of the rank. So only `PreparedCall.enqueue`
+        and captured graphs need events. If calls block, a `HostStream`, which is always done.
         """
         return getattr(self.backend, "stream", HOST_STREAM)
 
@@ -213,10 +208,7 @@ class Communicator(CollectiveMethods):
         return getattr(self.backend, "current_stream", HOST_STREAM)
 
     def sync(self) -> None:
-        """Wait until all calls that this rank has issued so far are done.
-
-        On GPUs, it polls the communication stream, so that it ends with an error if another rank dies. If calls block,
-        they are done already.
+        """Wait until all calls that this rank has issued so far are done. If calls block, they are done already.
 
         Raises
         ------
@@ -252,7 +244,7 @@ class Communicator(CollectiveMethods):
         Returns
         -------
         Event
-            The event, with ``done`` and ``wait()``. If calls block, it is done.
+            The event. If calls block, it is done.
 
         Raises
         ------
@@ -438,10 +430,8 @@ class Communicator(CollectiveMethods):
 
         Examples
         --------
-        On GPUs, ``comm.configured(algorithm="tree", protocol="ll").all_reduce(x)``. Other backends raise:
-
         >>> from meshlab.comm.backends._threads import ThreadWorld
-        >>> Communicator(ThreadWorld(1).backend(0)).configured(algorithm="tree")
+        >>> Communicator(ThreadWorld(1).backend(0)).configured(algorithm="tree", protocol="ll")
         Traceback (most recent call last):
         ...
         meshlab.errors.CommunicatorError: threads cannot configure calls; only nccl supports this
@@ -494,15 +484,12 @@ class Communicator(CollectiveMethods):
 
         Examples
         --------
-        On GPUs, small calls of this view use at most four thread blocks:
+        Small calls of this view would use at most four thread blocks on GPUs:
 
         >>> from meshlab.comm import CallChoice, CallConfig
         >>> from meshlab.comm.backends._threads import ThreadWorld
         >>> small = CallChoice("all_reduce", 64 << 10, CallConfig(max_ctas=4))
-        >>> comm = Communicator(ThreadWorld(1).backend(0))
-        >>> comm.chosen_by_size([CallChoice("all_reduce", 64 << 10)]).all_reduce(np.arange(3.0))
-        array([0., 1., 2.])
-        >>> comm.chosen_by_size([small])
+        >>> Communicator(ThreadWorld(1).backend(0)).chosen_by_size([small])
         Traceback (most recent call last):
         ...
         meshlab.errors.CommunicatorError: threads cannot configure calls; only nccl supports this
@@ -530,11 +517,9 @@ class Communicator(CollectiveMethods):
 
         Examples
         --------
-        On GPUs, ``with comm.registered(comm.empty(1 << 20, "float32"), symmetric=True): …``. Other backends raise:
-
         >>> from meshlab.comm.backends._threads import ThreadWorld
         >>> comm = Communicator(ThreadWorld(1).backend(0))
-        >>> with comm.registered(np.zeros(4), symmetric=True):
+        >>> with comm.registered(comm.empty(4, "float32"), symmetric=True):
         ...     pass
         Traceback (most recent call last):
         ...
@@ -712,10 +697,9 @@ class Communicator(CollectiveMethods):
             self.backend.close()
 
     def abort(self) -> None:
-        """Abort the communicator without waiting for unresponsive peers.
+        """Abort the communicator without waiting for unresponsive peers, or else mark it as closed.
 
-        Without support in the library, it is only marked as closed. On GPUs this aborts every communicator of the rank,
-        because they share one NCCL abort flag.
+        On GPUs this aborts every communicator of the rank, because they share one NCCL abort flag.
         """
         if not self._is_closed:
             self._is_closed = True

@@ -122,10 +122,7 @@ class Engines:
 
     @property
     def state(self) -> str:
-        """``"ready"``, ``"busy"``, ``"broken"``, ``"closing"`` or ``"closed"``.
-
-        It is ``"closing"`` until the last process has ended, also if `close` was interrupted.
-        """
+        """``"ready"``, ``"busy"``, ``"broken"``, ``"closing"`` (until all processes have ended) or ``"closed"``."""
         lease = self._lease
         return "busy" if self._state == "ready" and lease is not None and not lease.is_query else self._state
 
@@ -216,10 +213,7 @@ class Engines:
         return pd.DataFrame(rows).astype(dict.fromkeys(("calls", "communicators", "memory_bytes"), "Int64"))
 
     def library_logs(self) -> list[str]:
-        """Return NCCL's debug output, one string per rank.
-
-        The strings are empty unless the engines were started with ``env={"NCCL_DEBUG": "INFO"}``.
-        """
+        """Return NCCL's debug output by rank, which is empty unless ``env`` of `launch` sets NCCL_DEBUG."""
         return self._rank_set.library_logs()
 
     def _library_log(self) -> str:
@@ -318,8 +312,7 @@ class Engines:
     def verify(self, mesh: MeshLike) -> pd.DataFrame:
         """Check that all ranks agree on the mesh and that every group has exactly the expected members.
 
-        Every rank computes the fingerprint of the mesh separately. Then the members of every group, of all axes and all
-        custom groups, exchange their global ranks and add up a rank-coded number.
+        The members of every group exchange their global ranks and add up a rank-coded number.
 
         Parameters
         ----------
@@ -451,10 +444,7 @@ class Engines:
     # -- lifetime ------------------------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the function that the ranks are running.
-
-        A rank that is blocked inside MPI or NCCL is not interrupted before the call returns.
-        """
+        """Raise KeyboardInterrupt in the function that the ranks are running, after a call of MPI or NCCL returns."""
         if self._state == "ready":
             self._rank_set.interrupt()
 
