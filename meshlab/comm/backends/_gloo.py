@@ -39,19 +39,8 @@ from meshlab.comm.backends._gloo_world import INSTALL, GlooWorld, first_line, lo
 _SLICE = timedelta(milliseconds=50)
 
 # Gloo moves these types under a torch dtype, and reduces those that are not views.
-_TORCH_NAMES = {
-    "float32": "float32",
-    "float64": "float64",
-    "float16": "float16",
-    "bfloat16": "bfloat16",
-    "int8": "int8",
-    "uint8": "uint8",
-    "int32": "int32",
-    "uint32": "int32",
-    "int64": "int64",
-    "uint64": "int64",
-}
 _NOT_REDUCED = ("uint32", "uint64")
+_TORCH_NAMES = {name: name.removeprefix("u") if name in _NOT_REDUCED else name for name in DTYPES}
 
 # The reduce operation of Gloo under each of ours. avg and pre_mul_sum also scale the result or the input.
 _UNDERLYING = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "SUM", "pre_mul_sum": "SUM"}
@@ -366,18 +355,15 @@ def _bind(call: Call, backend: GlooBackend, *, is_timed: bool) -> _Bound:
         counts = list(call.recv_counts or ()), list(call.send_counts or ())
         return _Bound((partial(group.alltoall_base, recv, send, *counts, c10d.AllToAllOptions()),))
     if name == "gather":
-        options = c10d.GatherOptions()
-        options.rootRank = call.root
+        options = _options(c10d.GatherOptions, rootRank=call.root)
         return _Bound((partial(group.gather, _rows(recv, backend.size), [send], options),))
     if name == "scatter":
-        options = c10d.ScatterOptions()
-        options.rootRank = call.root
+        options = _options(c10d.ScatterOptions, rootRank=call.root)
         return _Bound((partial(group.scatter, [recv], _rows(send, backend.size), options),))
     if name == "broadcast":
         # A broadcast of Gloo has one array, which is the output on other ranks. The root sends its input, and then
         # copies it to its output.
-        options = c10d.BroadcastOptions()
-        options.rootRank, options.rootTensor = call.root, 0
+        options = _options(c10d.BroadcastOptions, rootRank=call.root, rootTensor=0)
         if call.in_place or backend.rank != call.root:
             return _Bound((partial(group.broadcast, [recv], options),))
         after = partial(np.copyto, flat_elements(call.recv, call.dtype), flat_elements(call.send, call.dtype))
@@ -395,8 +381,7 @@ def _bind_reduction(call: Call, send: Any, recv: Any, backend: GlooBackend, *, i
     if call.op == "avg" and call.recv is not None:
         after = partial(divide, flat_elements(call.recv, call.dtype), backend.size)
     if name == "reduce_scatter":
-        options = c10d.ReduceScatterOptions()
-        options.reduceOp = op
+        options = _options(c10d.ReduceScatterOptions, reduceOp=op)
         before = None
         if call.scalar is not None:
             scaled = np.empty_like(source)
@@ -412,12 +397,17 @@ def _bind_reduction(call: Call, send: Any, recv: Any, backend: GlooBackend, *, i
         before = None if call.in_place else partial(np.copyto, target, source)
     tensors = [_tensor(target, call.dtype)]
     if name == "all_reduce":
-        options = c10d.AllreduceOptions()
-        options.reduceOp = op
+        options = _options(c10d.AllreduceOptions, reduceOp=op)
         return _Bound((partial(group.allreduce, tensors, options),), before, after)
-    options = c10d.ReduceOptions()
-    options.reduceOp, options.rootRank, options.rootTensor = op, call.root, 0
+    options = _options(c10d.ReduceOptions, reduceOp=op, rootRank=call.root, rootTensor=0)
     return _Bound((partial(group.reduce, tensors, options),), before, after)
+
+
+def _options(kind: Any, **values: Any) -> Any:
+    options = kind()
+    for name, value in values.items():
+        setattr(options, name, value)
+    return options
 
 
 def _bind_with_keys(call: Call, backend: GlooBackend) -> _Bound:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,18 +31,8 @@ from meshlab.comm.backends._mpi_messages import MpiMessages, Receive
 _INSTALL = Hint("run pip install mpi4py mpich, or use {}", Argument("backend", "threads"))
 
 # The MPI standard does not require half precision, so unsigned integers of the same size move the data.
-_HANDLES = {
-    "float16": "UINT16_T",
-    "bfloat16": "UINT16_T",
-    "float32": "FLOAT",
-    "float64": "DOUBLE",
-    "int8": "INT8_T",
-    "uint8": "UINT8_T",
-    "int32": "INT32_T",
-    "uint32": "UINT32_T",
-    "int64": "INT64_T",
-    "uint64": "UINT64_T",
-}
+_HANDLES = {"float16": "UINT16_T", "bfloat16": "UINT16_T", "float32": "FLOAT", "float64": "DOUBLE"}
+_HANDLES |= {name: f"{name.upper()}_T" for name in ("int8", "uint8", "int32", "uint32", "int64", "uint64")}
 
 _PLAIN = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 
@@ -100,11 +91,9 @@ class MpiBinder:
 
     def _ignore_nan(self) -> None:
         """Replace the minimum and the maximum of floating point, whose result for NaN depends on the library."""
-        for name, handle in _PLAIN.items():
-            if name in ("min", "max"):
-                for dtype in self._datatypes:
-                    if not is_integer(dtype) and self._ops[name, dtype] == getattr(self.mpi, handle):
-                        self._ops[name, dtype] = self._user_op(name, dtype)
+        for name, dtype in itertools.product(("min", "max"), self._datatypes):
+            if not is_integer(dtype) and self._ops[name, dtype] == getattr(self.mpi, _PLAIN[name]):
+                self._ops[name, dtype] = self._user_op(name, dtype)
 
     def _user_op(self, name: str, dtype: np.dtype[Any]) -> Any:
         return self.mpi.Op.Create(partial(_combine, OPS[name].combine, dtype), True)

@@ -31,13 +31,8 @@ _DISABLING = ("NCCL_WIN_ENABLE", "NCCL_CUMEM_ENABLE")  # variables that turn sym
 
 # The protocols of each algorithm in the selection strings of NCCL. Symmetric kernels (symk) have none.
 _PROTOCOLS_OF = {
-    "ring": ("ll", "ll128", "simple"),
-    "tree": ("ll", "ll128", "simple"),
-    "collnet_direct": ("simple",),
-    "collnet_chain": ("simple",),
-    "nvls": ("simple",),
-    "nvlstree": ("simple",),
-    "pat": ("simple",),
+    **dict.fromkeys(("ring", "tree"), ("ll", "ll128", "simple")),
+    **dict.fromkeys(("collnet_direct", "collnet_chain", "nvls", "nvlstree", "pat"), ("simple",)),
 }
 
 Work = Callable[[], object]

@@ -50,30 +50,6 @@ def _reduced(calls: Sequence[Call]) -> Array:
     return total
 
 
-def _all_reduce(calls: Sequence[Call]) -> list[Array]:
-    return [_reduced(calls)] * len(calls)
-
-
-def _all_gather(calls: Sequence[Call]) -> list[Array]:
-    return [np.concatenate(_inputs(calls))] * len(calls)
-
-
-def _reduce_scatter(calls: Sequence[Call]) -> list[Array]:
-    return _chunks(_reduced(calls), [call.count for call in calls])
-
-
-def _all_to_all(calls: Sequence[Call]) -> list[Array]:
-    return _exchange(calls, [[call.count] * len(calls) for call in calls])
-
-
-def _all_to_all_v(calls: Sequence[Call]) -> list[Array]:
-    return _exchange(calls, [call.send_counts or () for call in calls])
-
-
-def _broadcast(calls: Sequence[Call]) -> list[Array]:
-    return [_inputs(calls)[calls[0].root or 0].copy()] * len(calls)
-
-
 def _scatter(calls: Sequence[Call]) -> list[Array]:
     root = calls[calls[0].root or 0]
     return _chunks(flat_elements(root.send, root.dtype).copy(), [call.count for call in calls])
@@ -88,15 +64,16 @@ def _chunks(data: Array, counts: Sequence[int]) -> list[Array]:
     return np.split(data, np.cumsum(counts)[:-1])
 
 
-_RESULTS = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-    "all_to_all_v": _all_to_all_v,
-    "broadcast": _broadcast,
-    "reduce": _all_reduce,  # ranks without an output discard the result
-    "gather": _all_gather,
+_RESULTS: dict[str, Callable[[Sequence[Call]], list[Array]]] = {
+    "all_reduce": lambda calls: [_reduced(calls)] * len(calls),
+    "all_gather": lambda calls: [np.concatenate(_inputs(calls))] * len(calls),
+    "reduce_scatter": lambda calls: _chunks(_reduced(calls), [call.count for call in calls]),
+    "all_to_all": lambda calls: _exchange(calls, [[call.count] * len(calls) for call in calls]),
+    "all_to_all_v": lambda calls: _exchange(calls, [call.send_counts or () for call in calls]),
+    "broadcast": lambda calls: [_inputs(calls)[calls[0].root or 0].copy()] * len(calls),
+    # Ranks without an output discard the result.
+    "reduce": lambda calls: [_reduced(calls)] * len(calls),
+    "gather": lambda calls: [np.concatenate(_inputs(calls))] * len(calls),
     "scatter": _scatter,
 }
 
