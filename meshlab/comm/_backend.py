@@ -203,8 +203,8 @@ class CallConfig:
     Parameters
     ----------
     algorithm : str, optional
-        Algorithms that NCCL may use, such as ``"ring"``, ``"tree"`` or ``"tree,ring"``. A leading ``^`` excludes
-        algorithms, as in ``"^symk"``.
+        Algorithms that NCCL may use, such as ``"ring"``, ``"tree,ring"`` or ``"symk"`` (kernels for symmetric memory).
+        A leading ``^`` excludes algorithms, as in ``"^symk"``.
     protocol : str, optional
         The protocol, see `PROTOCOLS`.
     min_ctas, max_ctas : int, optional

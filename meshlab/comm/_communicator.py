@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import cached_property, partial
-from types import TracebackType
 from typing import Any, Unpack
 
 import numpy as np
@@ -406,16 +405,8 @@ class Communicator(CollectiveMethods):
 
         Parameters
         ----------
-        algorithm : str, optional
-            Algorithms that NCCL may use, such as ``"ring"``, ``"tree"``, ``"tree,ring"`` or ``"symk"`` (kernels for
-            symmetric memory). A leading ``^`` excludes algorithms, as in ``"^symk"``. By default NCCL chooses.
-        protocol : {"ll", "ll128", "simple"}, optional
-            The protocol, described in `meshlab.comm.PROTOCOLS`. By default NCCL chooses.
-        min_ctas, max_ctas : int, optional
-            Minimum and maximum number of thread blocks (CTAs), and so of channels. By default NCCL chooses.
-        cta_policy : {"default", "efficiency", "zero"}, optional
-            How NCCL chooses the number of thread blocks, described in `meshlab.comm.CTA_POLICIES`. By default that of
-            the communicator.
+        algorithm, protocol, min_ctas, max_ctas, cta_policy
+            The fields of `CallConfig`. By default NCCL chooses.
 
         Returns
         -------
@@ -436,9 +427,7 @@ class Communicator(CollectiveMethods):
         ...
         meshlab.errors.CommunicatorError: threads cannot configure calls; only nccl supports this
         """
-        config = CallConfig(
-            algorithm=algorithm, protocol=protocol, min_ctas=min_ctas, max_ctas=max_ctas, cta_policy=cta_policy
-        )
+        config = CallConfig(algorithm, protocol, min_ctas, max_ctas, cta_policy)
         check_config(config)
         return self._view(self._optional("configured", "configure calls")(config))
 
@@ -474,7 +463,7 @@ class Communicator(CollectiveMethods):
         Returns
         -------
         Communicator
-            The view. Closing it leaves this communicator open, and closing this communicator also closes the view.
+            The view, which is closed as that of `configured`.
 
         Raises
         ------
@@ -710,9 +699,7 @@ class Communicator(CollectiveMethods):
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __repr__(self) -> str:

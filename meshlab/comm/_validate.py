@@ -187,19 +187,14 @@ class CallValidator:
     def _array(self, row: Collective, name: str, array: Any) -> None:
         if not isinstance(array, self._array_type):
             module = self._xp.__name__
-            self.reject(
-                row,
-                f"{name} must be a {module} array, not {type(array).__name__}; convert it with {module}.asarray()",
-            )
-        if not array.flags.c_contiguous:
-            self.reject(
-                row,
-                f"{name} must be contiguous, but has shape {array.shape} and strides {array.strides}; copy it first",
-            )
-        if self._device is not None and array.device.id != self._device:
-            self.reject(
-                row, f"{name} is on GPU {array.device.id}, but this rank uses GPU {self._device}; copy it to that GPU"
-            )
+            problem = f"must be a {module} array, not {type(array).__name__}; convert it with {module}.asarray()"
+        elif not array.flags.c_contiguous:
+            problem = f"must be contiguous, but has shape {array.shape} and strides {array.strides}; copy it first"
+        elif self._device is not None and array.device.id != self._device:
+            problem = f"is on GPU {array.device.id}, but this rank uses GPU {self._device}; copy it to that GPU"
+        else:
+            return
+        self.reject(row, f"{name} {problem}")
 
     def _reject_no_output(self, row: Collective, makes_output: bool) -> NoReturn:
         if row.only_root == "sends" and makes_output:

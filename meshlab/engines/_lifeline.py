@@ -1,8 +1,7 @@
 """Run a module in a process that ends even if the client and its reaper are both gone.
 
-The reaper stops the processes of a run when their client has ended. If the reaper was killed together with the client,
-the first process of the run that notices it starts a new reaper. If this one does not kill a process in time, either,
-the process ends itself.
+If the reaper was killed too, the first process of the run that notices it starts a new one. A process that is not killed
+in time by that one, either, ends itself.
 """
 
 from __future__ import annotations

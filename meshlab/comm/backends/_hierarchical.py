@@ -446,13 +446,12 @@ class Hierarchical(Communicator):
     """A communicator that runs each call in stages, within nodes and across nodes. Created by `cut` and `join`.
 
     It supports all_reduce, reduce, broadcast and barrier, and on nodes of equal size also reduce_scatter and
-    all_gather, if both of its communicators have their stages. Results equal those of the flat call up to rounding. An
-    average is a single sum over all ranks, so it is correct on nodes of different sizes. If the elements cannot be
-    split evenly, they are copied to a padded buffer. On nodes of different sizes, the size of the smallest node is the
-    number of ranks per node that communicate across nodes.
+    all_gather, if both of its communicators have their stages. Results equal those of the flat call up to rounding. If
+    the elements cannot be split evenly, they are copied to a padded buffer. On nodes of different sizes, the size of
+    the smallest node is the number of ranks per node that communicate across nodes.
 
-    Messages have no stages. After `cut` they are messages of the communicator that was cut, with its tags. After `join`
-    they connect only ranks of one node, or with the same local rank. A batch may contain only messages.
+    Messages are those of the communicator that was cut. After `join` they connect only ranks of one node, or with the
+    same local rank. A batch may contain only messages.
 
     Parameters
     ----------
@@ -462,12 +461,8 @@ class Hierarchical(Communicator):
         The ranks with the same local rank on all nodes. None for a rank without a counterpart on the smallest node.
     layout : TwoLevels
         The nodes of all ranks.
-    name : str
-        Name of the group.
-    ranks : sequence of int
-        Global ranks of the group, in order.
-    rank : int
-        This rank's number in the group.
+    name, ranks, rank : str, sequence of int, int
+        Name and global ranks of the group, and this rank's number in it.
     owns_levels : bool
         If True, closing this communicator also closes `inner` and `outer`.
     whole : Communicator, optional
@@ -617,12 +612,8 @@ class Hierarchical(Communicator):
 
         Parameters
         ----------
-        color : int or None
-            Ranks with the same color form a group. Ranks with None are in no group.
-        key : int, optional
-            Sort key of this rank in the new group. By default its rank in this group.
-        name : str, optional
-            Name of the new group. By default the name of this group and the color.
+        color, key, name
+            As in `Communicator.split`.
 
         Returns
         -------
