@@ -263,10 +263,6 @@ def _create_temporary(folder: Path) -> tuple[int, Path]:
     # The name cannot be predicted, and O_EXCL fails on everything that exists, even on a link. So no other user of the
     # folder can redirect the content to a different file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    path = folder / _temporary_name()
-    return os.open(path, flags, 0o666), path
-
-
-def _temporary_name() -> str:
     # Without the name of the file, to which it would add beyond the longest name that a file system allows.
-    return f".meshlab-{secrets.token_hex(8)}.partial"
+    path = folder / f".meshlab-{secrets.token_hex(8)}.partial"
+    return os.open(path, flags, 0o666), path

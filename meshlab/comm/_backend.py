@@ -15,7 +15,6 @@ import numpy.typing as npt
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._catalog import CATALOG, Collective
-from meshlab.comm._streams import Event
 
 Mode = Literal["isolated", "pipelined", "graph"]
 
@@ -252,27 +251,6 @@ class Comparer(Protocol):
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
         """Raise on all ranks unless each rank expects the counts that the others send. All calls have counts."""
-
-
-class Streams(Protocol):
-    """The further methods of a backend whose calls are enqueued on a stream."""
-
-    @property
-    def stream(self) -> Any:
-        """The stream on which `Prepared.enqueue` runs."""
-
-    @property
-    def current_stream(self) -> Any:
-        """The current stream of the caller."""
-
-    def sync(self) -> None:
-        """Wait until all calls are done, by polling, so that an abort ends the wait."""
-
-    def record(self, stream: Any = None) -> Event:
-        """Return an event of the work that a stream has been given, by default `stream`."""
-
-    def wait_for(self, event: Any, stream: Any = None) -> None:
-        """Make a stream wait for an event, by default all streams with later calls."""
 
 
 class Backend(Protocol):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -96,7 +95,13 @@ class _Stages:
     @property
     def timed(self) -> Callable[[], object]:
         """The function that `measure` times."""
-        return partial(_run_all, [getattr(stage, "timed", getattr(stage, "enqueue", stage)) for stage in self._stages])
+        works = [getattr(stage, "timed", getattr(stage, "enqueue", stage)) for stage in self._stages]
+
+        def run() -> None:
+            for work in works:
+                work()
+
+        return run
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
         barrier = self._backend.prepare(BARRIER)
@@ -109,8 +114,3 @@ class _Stages:
 
     def load(self, calls: int) -> Any:
         return self._backend.load(self.timed, calls)  # type: ignore[attr-defined]
-
-
-def _run_all(functions: Sequence[Callable[[], object]]) -> None:
-    for function in functions:
-        function()

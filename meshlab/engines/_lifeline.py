@@ -1,7 +1,7 @@
 """Run a module in a process that ends even if the client and its reaper are both gone.
 
-If the reaper was killed too, the first process of the run that notices it starts a new one. A process that is not killed
-in time by that one, either, ends itself.
+If the reaper was killed too, the first process of the run that notices it starts a new one. A process that
+this one does not kill in time ends itself.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ class CommunicatorMonitor:
         self._key = key
         self._posted = 0
         self._comparer: BoardComparer | None = None
-        self._area, self._index = _nowhere(), 0
+        self._area, self._index = memoryview(bytearray(8)).cast("q"), 0
         self._history = histories[key] = CallHistory(group)
         self._recent = self._history.recent
 
@@ -258,10 +258,6 @@ class CallSummary:
 
 def _padded(group: str) -> bytes:
     return group.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
-
-
-def _nowhere() -> memoryview:
-    return memoryview(bytearray(8)).cast("q")
 
 
 def _n_bytes(size: int) -> int:

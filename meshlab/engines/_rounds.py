@@ -390,9 +390,10 @@ class Round:
     def _places(self, waiting: Sequence[int], positions: Sequence[Position]) -> list[str]:
         """Describe the call in which each rank waits, or the last one that it has left."""
         ranks_at: dict[tuple[str, str], list[int]] = {}
+        has_left = "last enqueued" if BACKENDS[self._set.backend].enqueues else "last called"
         for rank in waiting:
             if _has_called(positions[rank]):
-                verb = "waits in" if positions[rank].is_inside else self._has_left
+                verb = "waits in" if positions[rank].is_inside else has_left
                 ranks_at.setdefault((verb, str(positions[rank])), []).append(rank)
         texts = [
             f"{_ranks_text(ranks)} {'wait in' if verb == 'waits in' and len(ranks) > 1 else verb} {place}"
@@ -401,11 +402,6 @@ class Round:
         n_more = len(texts) - _MOST_PLACES
         more = [f"the other ranks are in {n_more} other call{'s' * (n_more != 1)}"] if n_more > 0 else []
         return texts[:_MOST_PLACES] + more
-
-    @property
-    def _has_left(self) -> str:
-        """The verb for a rank whose last call has returned."""
-        return "last enqueued" if BACKENDS[self._set.backend].enqueues else "last called"
 
     def _cause(self, waiting: Sequence[int], positions: Sequence[Position]) -> tuple[list[int], str, str]:
         """Return the ranks that are responsible, and the cause and its fix if the positions show them."""

@@ -236,7 +236,8 @@ class NcclBackend:
         n_bytes = math.prod(shape if isinstance(shape, tuple) else (shape,)) * dtype.itemsize
         if n_bytes == 0:
             return cupy.empty(shape, dtype)
-        self._free_deleted()
+        if has_deleted():
+            self.wait_idle()
         block = NcclMemory(n_bytes)
         self.gpu.blocks[block.pointer] = block
         memory = cupy.cuda.UnownedMemory(block.pointer, n_bytes, block, self.gpu.device)
@@ -351,10 +352,6 @@ class NcclBackend:
         return next(
             (b for b in list(self.gpu.blocks.values()) if b.pointer <= pointer and end <= b.pointer + b.n_bytes), None
         )
-
-    def _free_deleted(self) -> None:
-        if has_deleted():
-            self.wait_idle()
 
     def simulate_us(self, call: Call) -> float:
         """Return the duration that NCCL's model predicts for a call, in µs, without running it."""
