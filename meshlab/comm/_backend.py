@@ -360,13 +360,11 @@ class BlockingBackend:
     blocks = True
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Return an uninitialised numpy array."""
         return np.empty(shape, dtype)
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
-        """Time calls on the host's clock."""
         return measure_blocking(work, barrier, mode, calls, batches)
 
     def local(self) -> AbstractContextManager[Any]:

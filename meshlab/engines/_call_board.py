@@ -199,7 +199,6 @@ class BoardComparer:
         return text or "something else"
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
-        """Compare the counts that the ranks send to and receive from each other."""
         if self._size > _MOST_WITH_COUNTS:
             return
         number = self.area[self.index] >> CHECKSUM_BITS

@@ -415,7 +415,6 @@ class LaunchedSet(ProcessSet):
         return RankExit(without_shell[0], _how(WITHOUT_SHELL))
 
     def interrupt(self) -> None:
-        """Send SIGINT to the process of every rank."""
         for info in self._infos:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(info.pid, signal.SIGINT)
@@ -473,7 +472,6 @@ class LaunchedSet(ProcessSet):
         return {"NCCL_DEBUG_FILE": str(self._folder / "nccl-%p.log")} if is_debug else {}
 
     def library_logs(self) -> list[str]:
-        """Return NCCL's debug output, by rank."""
         logs = []
         for info in self._infos:
             try:

@@ -167,7 +167,6 @@ class MpiWorldSet(RankSet):
         return self._infos
 
     def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        """Queue a task for a rank."""
         future: Future[Reply] = Future()
         if self._is_broken:
             future.set_exception(RankDiedError("the ranks were abandoned"))

@@ -115,20 +115,16 @@ class GlooBackend(BlockingBackend):
         return GlooBackend(self._world, f"{self._prefix}{name}/", self.rank, self.size)
 
     def prepare(self, call: Call) -> _GlooCalls:
-        """Bind a checked call to torch's tensors and options."""
         return _GlooCalls(self, (call,))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _GlooCalls:
-        """Bind several checked calls, which are started together."""
         return _GlooCalls(self, calls)
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that runs the call on different arrays."""
         kind = call._replace(send=None, recv=None)  # the result must not keep the arrays alive
         return lambda send, recv: self.work((kind._replace(send=send, recv=recv),))()
 
     def comparer(self) -> _GlooComparer | None:
-        """Return the object that compares the calls of the ranks."""
         return self._comparer if self.size > 1 else None
 
     def work(self, calls: Sequence[Call], *, is_timed: bool = False) -> Callable[[], None]:
@@ -229,11 +225,9 @@ class GlooBackend(BlockingBackend):
         return GlooBackend(self._world, prefix, members.index((key, self.rank)), len(members))
 
     def capabilities(self) -> Capabilities:
-        """Return the capabilities of Gloo."""
         return capabilities()
 
     def close(self) -> None:
-        """Free the communicator."""
         self._comparer.close()
         self._free()
 
@@ -512,7 +506,6 @@ class _GlooComparer:
         self._work: Callable[[], None] | None = None
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
-        """Raise on all ranks unless all ranks issue the same calls. An empty sequence means a split."""
         if self._second is None or self._work is None:
             self._second = second = self._backend.sibling("compare")
             kind = Call(CATALOG["all_reduce"], self._numbers, self._numbers, 2, np.dtype(np.int64), "min", None, True)
@@ -528,7 +521,6 @@ class _GlooComparer:
             raise mismatch_error(0, texts[0], rank, other)
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
-        """Raise on all ranks unless each rank expects the counts that the others send."""
         counts = self._gather([(call.send_counts or (), call.recv_counts or ()) for call in calls])
         for of_call in zip(*counts, strict=True):
             check_counts(*zip(*of_call, strict=True))
@@ -545,7 +537,6 @@ class _GlooComparer:
         return [pickle.loads(row.tobytes()) for row in recv]
 
     def close(self) -> None:
-        """Free the second group."""
         if self._second is not None:
             self._second._free()
 

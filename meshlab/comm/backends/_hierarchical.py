@@ -95,7 +95,6 @@ class HierarchicalBackend:
         self.blocks = inner.backend.blocks
 
     def prepare(self, call: Call) -> _Staged:
-        """Prepare the stages of a checked call."""
         if call.collective.peers:
             return _Staged(self, self._messages((call,)))
         make: dict[str, Callable[[Call], list[Callable[[], object]]]] = {
@@ -109,7 +108,6 @@ class HierarchicalBackend:
         return _Staged(self, make[call.collective.name](call))
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that prepares the stages for different arrays, and runs them."""
         kind = call._replace(send=None, recv=None)
         return lambda send, recv: self.prepare(kind._replace(send=send, recv=recv))()
 
@@ -127,11 +125,9 @@ class HierarchicalBackend:
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
-        """Time calls on the clock of the inner communicator."""
         return self._inner.backend.measure(work, barrier, mode, calls, batches)
 
     def local(self) -> AbstractContextManager[Any]:
-        """Return the context of the inner communicator."""
         return self._inner.backend.local()
 
     def split(self, color: int | None, key: int, *, separate: bool = False) -> NoReturn:
@@ -196,7 +192,6 @@ class HierarchicalBackend:
         self._owned = [*self._owned, comm]
 
     def close(self) -> None:
-        """Close the communicators that were created for this one."""
         for comm in self._owned:
             if comm is not None:
                 comm.close()
@@ -205,28 +200,22 @@ class HierarchicalBackend:
 
     @property
     def stream(self) -> Any:
-        """The stream of the inner communicator."""
         return self._inner.stream
 
     @property
     def current_stream(self) -> Any:
-        """The current stream of the caller."""
         return self._inner.current_stream
 
     def sync(self) -> None:
-        """Wait until all calls are done."""
         self._inner.sync()
 
     def record(self, stream: Any = None) -> Event:
-        """Return an event of the work in a stream."""
         return self._inner.record(stream)
 
     def wait_for(self, event: Event, stream: Any = None) -> None:
-        """Make a stream wait for an event."""
         self._inner.wait(event, stream)
 
     def wait_idle(self) -> None:
-        """Wait for the stream of the inner communicator, if it has one."""
         wait_idle = getattr(self._inner.backend, "wait_idle", None)
         if wait_idle is not None:
             wait_idle()

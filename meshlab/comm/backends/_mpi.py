@@ -330,15 +330,12 @@ class MpiBackend(BlockingBackend):
         self._comparer = _MpiComparer(self.messages.separate, self.binder.mpi)
 
     def prepare(self, call: Call) -> _MpiCalls:
-        """Bind a checked call to MPI's buffers and operations."""
         return _MpiCalls(self, (call,), partial(self.binder.single, call, self))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _MpiCalls:
-        """Bind several checked calls, which are started together."""
         return _MpiCalls(self, calls, partial(self.binder.together, calls, self))
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that runs the call on different arrays."""
         kind = call._replace(send=None, recv=None)  # the result must not keep the arrays alive
         binding = None if call.collective.peers else self.binder.bind(call, self)
         if binding is None or binding.buffers is None:
@@ -368,7 +365,6 @@ class MpiBackend(BlockingBackend):
         self.comm.Iprobe()
 
     def comparer(self) -> _MpiComparer | None:
-        """Return the object that compares the calls of the ranks."""
         return self._comparer if self.size > 1 else None
 
     def explain(self, error: Exception, calls: Sequence[Call]) -> NoReturn:
@@ -390,7 +386,6 @@ class MpiBackend(BlockingBackend):
         return _capabilities()
 
     def close(self) -> None:
-        """Free the communicator."""
         self.messages.separate.Free()
         self.comm.Free()
 
@@ -408,7 +403,6 @@ class _MpiComparer:
         self._arguments = mpi.IN_PLACE, [self._numbers, mpi.INT64_T], mpi.MIN
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
-        """Raise on all ranks unless all ranks issue the same calls. An empty sequence means a split."""
         # One Allreduce of 16 bytes, in place and with prepared arguments. The minimum of a number and of its negative
         # shows whether all ranks have the same one.
         numbers = self._numbers
@@ -421,7 +415,6 @@ class _MpiComparer:
             raise mismatch_error(0, texts[0], rank, other)
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
-        """Raise on all ranks unless each rank expects the counts that the others send."""
         for call in calls:
             self._compare_counts(call.send_counts or (), call.recv_counts or ())
 

@@ -182,22 +182,18 @@ class NcclBackend:
 
     @property
     def xp(self) -> Any:
-        """CuPy."""
         return load_libraries().cupy
 
     @property
     def device(self) -> int:
-        """CUDA device index on which arrays must be."""
         return self.gpu.device
 
     @property
     def stream(self) -> Any:
-        """The communication stream."""
         return self.gpu.stream
 
     @property
     def current_stream(self) -> Any:
-        """The current stream of the caller on the device of this rank."""
         return load_libraries().cupy.cuda.get_current_stream(self.gpu.device)
 
     def sync(self) -> None:
@@ -244,17 +240,14 @@ class NcclBackend:
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
     def prepare(self, call: Call) -> _NcclCalls:
-        """Bind a checked call to pointers, counts and handles."""
         self.check_alive()
         return _NcclCalls(self, (call,), self.binder.bind(call))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _NcclCalls:
-        """Bind several checked calls to one NCCL group."""
         self.check_alive()
         return _NcclCalls(self, calls, self.binder.together([self.binder.bind(call) for call in calls]))
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that runs the call on different arrays."""
         kind = call._replace(send=None, recv=None)  # the result must not keep the arrays alive
         bind, gpu, errors = self.binder.bind_pointers(kind), self.gpu, load_libraries().errors
         if bind is None:
@@ -434,7 +427,6 @@ class NcclBackend:
         )
 
     def close(self) -> None:
-        """Free the communicator."""
         if self.gpu.is_aborted:  # destroy() is collective, and the other ranks may be gone
             self.abort()
             return
@@ -492,7 +484,6 @@ class NcclBackend:
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
-        """Time a function that enqueues calls on the communication stream, on the clock of the GPU."""
         self.make_ready()
         return self._timer.measure(work, barrier, mode, calls, batches)
 

@@ -375,15 +375,12 @@ class ThreadBackend(BlockingBackend):
         self.size = world.size
 
     def prepare(self, call: Call) -> _ThreadCalls:
-        """Bind a checked call to this rank."""
         return _ThreadCalls(self, (call,))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _ThreadCalls:
-        """Bind several checked calls to this rank."""
         return _ThreadCalls(self, calls)
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that runs the call on different arrays."""
         kind = call._replace(send=None, recv=None)
         return lambda send, recv: self.world.run(self.rank, (kind._replace(send=send, recv=recv),))
 
