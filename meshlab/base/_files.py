@@ -44,7 +44,10 @@ def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path 
     if not isinstance(source, (str, os.PathLike)):
         raise ParseError(f"a {type(source).__name__} is neither text nor a file", hint="pass a text, or a path")
     if isinstance(source, str) and (
-        any(sign in source for sign in "\n\r<\0") or len(source) > _LONGEST_NAME or not _exists(source)
+        any(sign in source for sign in "\n\r<\0")
+        or len(source) > _LONGEST_NAME
+        or not source.strip()
+        or not (is_folder(source) or is_file(source))
     ):
         return None
     if is_folder(source):
@@ -65,13 +68,6 @@ def is_file(name: str | os.PathLike[str]) -> bool:
     try:
         return Path(name).exists() and not Path(name).is_dir()
     except (OSError, ValueError):
-        return False
-
-
-def _exists(name: str) -> bool:
-    try:
-        return name.strip() != "" and Path(name).exists()
-    except (OSError, ValueError):  # a part of the name is too long, or it is not a name at all
         return False
 
 

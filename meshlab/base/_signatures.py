@@ -26,9 +26,9 @@ def lists_keywords(types: type, defaults: Mapping[str, Any]) -> Callable[[_F], _
     return decorate
 
 
-def check_keywords(function: str, names: Iterable[str], known: Mapping[str, Any]) -> None:
+def check_keywords(function: str, names: Iterable[str], keywords: Mapping[str, Any]) -> None:
     """Raise a TypeError for an unknown name, as Python does for a function that lists its arguments."""
     for name in names:
-        if name not in known:
-            hint = did_you_mean(name, known)
+        if name not in keywords:
+            hint = did_you_mean(name, keywords)
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")

@@ -1,4 +1,4 @@
-"""The interface of a backend, which binds checked calls to its library and times them, and the values of it."""
+"""The interface of a backend, and the values that pass through it."""
 
 from __future__ import annotations
 
@@ -246,7 +246,7 @@ class Comparer(Protocol):
     """Compares the calls of the ranks of one group, through a channel that is separate from the data."""
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
-        """Raise on all ranks unless all issue the same calls, or all split (no calls)."""
+        """Raise on all ranks unless all of them issue the same calls. No calls mean a split."""
         # `by_all` is True if every rank that issues these calls compares them too, and does not know them already.
 
     def compare_counts(self, calls: Sequence[Call]) -> None:

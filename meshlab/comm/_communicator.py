@@ -24,7 +24,7 @@ from meshlab.comm._compositions import call_runner, prepare_batch, prepare_call,
 from meshlab.comm._monitor import Monitor
 from meshlab.comm._prepared_call import PreparedCall
 from meshlab.comm._streams import HOST_STREAM, Event, HostStream
-from meshlab.comm._validate import OPTION_DEFAULTS, CallArguments, CallOptions, CallValidator, check_config
+from meshlab.comm._validate import OPTION_DEFAULTS, CallArguments, CallValidator, PreparedOptions, check_config
 from meshlab.comm._windows import empty_symmetric, registered_symmetric
 
 
@@ -335,9 +335,9 @@ class Communicator(CollectiveMethods):
         self._check_open()
         return Batch(self)
 
-    @lists_keywords(CallOptions, OPTION_DEFAULTS)
+    @lists_keywords(PreparedOptions, OPTION_DEFAULTS)
     def prepare(
-        self, collective: str, send: Any = None, out: Any = None, **options: Unpack[CallOptions]
+        self, collective: str, send: Any = None, out: Any = None, **options: Unpack[PreparedOptions]
     ) -> PreparedCall:
         """Check a call once, so that it can run repeatedly.
 

@@ -17,7 +17,7 @@ from meshlab.comm._compositions import with_compositions
 from meshlab.comm._elements import OPS, ReduceOp, find_dtype, find_op, scalar_in
 
 
-class CallOptions(TypedDict, total=False):
+class PreparedOptions(TypedDict, total=False):
     """The keyword arguments of `Communicator.prepare`, which documents them."""
 
     op: str | ReduceOp | None
@@ -46,7 +46,7 @@ class CallArguments(NamedTuple):
     recv_counts: Sequence[int] | None = None
 
 
-OPTION_DEFAULTS = {name: CallArguments._field_defaults[name] for name in CallOptions.__annotations__}
+OPTION_DEFAULTS = {name: CallArguments._field_defaults[name] for name in PreparedOptions.__annotations__}
 
 
 class CallValidator:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
@@ -22,7 +21,6 @@ from meshlab.comm._catalog import CATALOG, find_collective
 from meshlab.comm._communicator import Communicator
 from meshlab.comm._elements import ReduceOp, divide, find_dtype, find_op, flat_elements, is_integer, pre_mul_sum
 from meshlab.comm._prepared_call import PreparedCall
-from meshlab.comm._streams import Event
 from meshlab.comm.backends._two_levels import TwoLevels, nodes_of
 from meshlab.mesh._groups import Hierarchy
 
@@ -93,6 +91,11 @@ class HierarchicalBackend:
         self.empty = inner.empty
         self.device = inner.backend.device
         self.blocks = inner.backend.blocks
+        # All stages of a call run in the stream of the inner communicator, or are ordered with it.
+        self.stream = inner.stream
+        self.sync, self.record, self.wait_for = inner.sync, inner.record, inner.wait
+        self.wait_idle = getattr(inner.backend, "wait_idle", lambda: None)
+        self.local, self.measure = inner.backend.local, inner.backend.measure
 
     def prepare(self, call: Call) -> _Staged:
         if call.collective.peers:
@@ -121,14 +124,6 @@ class HierarchicalBackend:
                 "a hierarchical communicator does not support batches with collectives; issue the calls separately"
             )
         return _Staged(self, self._messages(calls))
-
-    def measure(
-        self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
-    ) -> Timings:
-        return self._inner.backend.measure(work, barrier, mode, calls, batches)
-
-    def local(self) -> AbstractContextManager[Any]:
-        return self._inner.backend.local()
 
     def split(self, color: int | None, key: int, *, separate: bool = False) -> NoReturn:
         """Raise, because the levels have to be split with their names and global ranks: see `Hierarchical.split`."""
@@ -196,29 +191,9 @@ class HierarchicalBackend:
             if comm is not None:
                 comm.close()
 
-    # All stages of a call run in the stream of the inner communicator, or are ordered with it.
-
-    @property
-    def stream(self) -> Any:
-        return self._inner.stream
-
     @property
     def current_stream(self) -> Any:
         return self._inner.current_stream
-
-    def sync(self) -> None:
-        self._inner.sync()
-
-    def record(self, stream: Any = None) -> Event:
-        return self._inner.record(stream)
-
-    def wait_for(self, event: Event, stream: Any = None) -> None:
-        self._inner.wait(event, stream)
-
-    def wait_idle(self) -> None:
-        wait_idle = getattr(self._inner.backend, "wait_idle", None)
-        if wait_idle is not None:
-            wait_idle()
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
