@@ -1,276 +1,71 @@
-"""The functions that implement methods of modules below them: plots, displays, explanations and analyses.
+"""The functions behind methods of modules below them: plots, displays, explanations and analyses.
 
 `meshlab.base._forwarding` explains the mechanism. The package imports this module, and no other module does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from meshlab.base._forwarding import implements
+from meshlab.base._forwarding import targets
 
 if TYPE_CHECKING:
-    import pandas as pd
     from matplotlib.axes import Axes
 
-    from meshlab.benchmark._estimate import Estimate
     from meshlab.benchmark.rehearsal._rehearsal import Rehearsal
-    from meshlab.diagnosis._explanation import Explanation
-    from meshlab.frames._table import ResultsTable
-    from meshlab.mesh._mesh import DeviceMesh
-    from meshlab.mesh.interop._recipe import Recipe
-    from meshlab.prediction._calibration import Calibration
-    from meshlab.topology.placement._loads import Loads
-    from meshlab.widgets._live import LiveView
 
-# -- errors ------------------------------------------------------------------------------------------------------------
-
-
-@implements("EngineError.explain")
-def _explanation() -> Callable[..., Explanation | None]:
-    from meshlab.diagnosis._explain import explain_error
-
-    return explain_error
-
-
-@implements("EngineError._render_traceback_")
-def _traceback() -> Callable[..., list[str]]:
-    from meshlab.widgets._tracebacks import explained_traceback
-
-    return explained_traceback
-
-
-# -- plots -------------------------------------------------------------------------------------------------------------
-
-
-@implements("DeviceMesh.plot")
-def _mesh_plot() -> Callable[..., Axes]:
-    from meshlab.plots._cells import membership
-
-    return membership
-
-
-@implements("Cluster.plot", "Placement.plot")
-def _machine_plot() -> Callable[..., Axes]:
-    from meshlab.plots._machine import topology
-
-    return topology
-
-
-@implements("Node.plot")
-def _host_plot() -> Callable[..., Axes]:
-    from meshlab.plots._host_diagram import host
-
-    return host
-
-
-@implements("RunData.plot")
-def _run_plot() -> Callable[..., Axes]:
-    from meshlab.plots._curves import bandwidth
-
-    return bandwidth
-
-
-@implements("RunData._figure_html")
-def _run_html() -> Callable[..., str]:
-    from meshlab.plots._curves import run_figure_html
-
-    return run_figure_html
-
-
-@implements("RunData._repr_png_")
-def _run_png() -> Callable[..., bytes | None]:
-    from meshlab.plots._curves import run_figure_png
-
-    return run_figure_png
-
-
-@implements("Comparison.plot")
-def _comparison_plot() -> Callable[..., Axes]:
-    from meshlab.plots._ratios import comparison
-
-    return comparison
-
-
-@implements("Tuning.plot")
-def _tuning_plot() -> Callable[..., Axes]:
-    from meshlab.plots._tuning import tuning
-
-    return tuning
-
-
-@implements("Tuning._figure_html")
-def _tuning_html() -> Callable[..., str]:
-    from meshlab.plots._tuning import figure_html
-
-    return figure_html
-
-
-@implements("Calibration.plot")
-def _calibration_plot() -> Callable[..., Axes]:
-    from meshlab.plots._prediction import calibration
-
-    return calibration
-
-
-@implements("Prediction.plot")
-def _prediction_plot() -> Callable[..., Axes]:
-    from meshlab.plots._prediction import prediction
-
-    return prediction
-
-
-@implements("Calibration._figure_html", "Prediction._figure_html")
-def _prediction_html() -> Callable[..., str]:
-    from meshlab.plots._prediction import figure_html
-
-    return figure_html
-
-
-@implements("Layouts.plot")
-def _layouts_plot() -> Callable[..., Axes]:
-    from meshlab.plots._step_times import step_times
-
-    return step_times
-
-
-@implements("Rehearsal.plot")
-def _rehearsal_plot() -> Callable[..., Axes]:
-    from meshlab.plots._rehearsal import rehearsal
-
-    def plot(rehearsed: Rehearsal, **options: Any) -> Axes:
-        return rehearsal(rehearsed.frame(), verdict=rehearsed.headline, **options)
-
-    return plot
-
-
-@implements("Rehearsal._figure_html")
-def _rehearsal_html() -> Callable[..., str]:
-    from meshlab.plots._rehearsal import rehearsal_html
-
-    def figure_html(rehearsed: Rehearsal) -> str:
-        return rehearsal_html(rehearsed.frame())
-
-    return figure_html
-
-
-# -- the live view of a run --------------------------------------------------------------------------------------------
-
-
-@implements("Run._new_view")
-def _live_view() -> Callable[..., LiveView]:
-    from meshlab.widgets._live import LiveView
-
-    return LiveView
-
-
-@implements("Run._ipython_display_")
-def _run_display() -> Callable[..., None]:
-    from meshlab.widgets._live import show
-
-    return show
-
-
-# -- layouts of frameworks ---------------------------------------------------------------------------------------------
-
-
-@implements("DeviceMesh.read")
-def _layout_reader() -> Callable[..., DeviceMesh]:
-    from meshlab.mesh.interop._frameworks import read_mesh
-
-    return read_mesh
-
-
-@implements("DeviceMesh.to")
-def _layout_writer() -> Callable[..., Recipe]:
-    from meshlab.mesh.interop._frameworks import write_mesh
-
-    return write_mesh
-
-
-# -- analyses ----------------------------------------------------------------------------------------------------------
-
-
-@implements("Plan.estimate")
-def _plan_estimate() -> Callable[..., Estimate]:
-    from meshlab.benchmark._estimate import estimate_plan
-
-    return estimate_plan
-
-
-@implements("RunData.spikes")
-def _spikes() -> Callable[..., pd.DataFrame]:
-    from meshlab.analysis._stragglers import find_spikes
-
-    return find_spikes
-
-
-@implements("RunData.stragglers")
-def _stragglers() -> Callable[..., pd.DataFrame]:
-    from meshlab.analysis._stragglers import find_stragglers
-
-    return find_stragglers
-
-
-@implements("RunData.contention")
-def _contention() -> Callable[..., pd.DataFrame]:
-    from meshlab.analysis._concurrency import contention
-
-    return contention
-
-
-@implements("RunData.interference")
-def _interference() -> Callable[..., pd.DataFrame]:
-    from meshlab.analysis._concurrency import interference
-
-    return interference
-
-
-@implements("RunData.pairs")
-def _pairs() -> Callable[..., pd.DataFrame]:
-    from meshlab.analysis._pairs import pair_table
-
-    return pair_table
-
-
-@implements("RunData.matrix")
-def _matrix() -> Callable[..., pd.DataFrame]:
-    from meshlab.analysis._pairs import pair_matrix
-
-    return pair_matrix
-
-
-@implements("RunData.to_nccl_tests")
-def _nccl_tests_log() -> Callable[..., str]:
-    from meshlab.nccl_tests._writer import write
-
-    return write
-
-
-@implements("RunData._bounded_table")
-def _bounded_table() -> Callable[..., ResultsTable]:
-    from meshlab.prediction._bounds import bounded_table
-
-    return bounded_table
-
-
-@implements("RunData._calibration_from")
-def _saved_calibration() -> Callable[..., Calibration]:
-    from meshlab.prediction._calibration import Calibration
-
-    return Calibration.from_document
-
-
-@implements("Placement.loads")
-def _loads() -> Callable[..., Loads]:
-    from meshlab.prediction._axis_loads import loads
-
-    return loads
-
-
-@implements("Placement.describe")
-def _description() -> Callable[..., str]:
-    from meshlab.prediction._axis_loads import describe
-
-    return describe
+targets |= {
+    "EngineError.explain": "diagnosis._explain:explain_error",
+    "EngineError._render_traceback_": "widgets._tracebacks:explained_traceback",
+    # Plots
+    "DeviceMesh.plot": "plots._cells:membership",
+    "Cluster.plot": "plots._machine:topology",
+    "Placement.plot": "plots._machine:topology",
+    "Node.plot": "plots._host_diagram:host",
+    "RunData.plot": "plots._curves:bandwidth",
+    "RunData._figure_html": "plots._curves:run_figure_html",
+    "RunData._repr_png_": "plots._curves:run_figure_png",
+    "Comparison.plot": "plots._ratios:comparison",
+    "Tuning.plot": "plots._tuning:tuning",
+    "Tuning._figure_html": "plots._tuning:figure_html",
+    "Calibration.plot": "plots._prediction:calibration",
+    "Calibration._figure_html": "plots._prediction:figure_html",
+    "Prediction.plot": "plots._prediction:prediction",
+    "Prediction._figure_html": "plots._prediction:figure_html",
+    "Layouts.plot": "plots._step_times:step_times",
+    "Rehearsal.plot": "_implementations:plot_rehearsal",
+    "Rehearsal._figure_html": "_implementations:rehearsal_figure",
+    # The live view of a run
+    "Run._new_view": "widgets._live:LiveView",
+    "Run._ipython_display_": "widgets._live:show",
+    # Layouts of frameworks
+    "DeviceMesh.read": "mesh.interop._frameworks:read_mesh",
+    "DeviceMesh.to": "mesh.interop._frameworks:write_mesh",
+    # Analyses
+    "Plan.estimate": "benchmark._estimate:estimate_plan",
+    "RunData.spikes": "analysis._stragglers:find_spikes",
+    "RunData.stragglers": "analysis._stragglers:find_stragglers",
+    "RunData.contention": "analysis._concurrency:contention",
+    "RunData.interference": "analysis._concurrency:interference",
+    "RunData.pairs": "analysis._pairs:pair_table",
+    "RunData.matrix": "analysis._pairs:pair_matrix",
+    "RunData.to_nccl_tests": "nccl_tests._writer:write",
+    "RunData._bounded_table": "prediction._bounds:bounded_table",
+    "RunData._calibration_from": "prediction._calibration:Calibration.from_document",
+    "Placement.loads": "prediction._axis_loads:loads",
+    "Placement.describe": "prediction._axis_loads:describe",
+}
+
+
+def plot_rehearsal(rehearsal: Rehearsal, **options: Any) -> Axes:
+    """Draw the parts of each step of a rehearsal."""
+    from meshlab.plots import _rehearsal as plots
+
+    return plots.rehearsal(rehearsal.frame(), verdict=rehearsal.headline, **options)
+
+
+def rehearsal_figure(rehearsal: Rehearsal) -> str:
+    """Return the figure of a rehearsal as an ``<svg>`` element."""
+    from meshlab.plots import _rehearsal as plots
+
+    return plots.rehearsal_html(rehearsal.frame())

@@ -19,7 +19,8 @@ from meshlab.base._errors import CommunicatorError
 from meshlab.benchmark._executor import Executor
 from meshlab.comm.backends import _gloo as gloo
 from meshlab.engines import _rounds as rounds
-from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth, conform
+from meshlab.frames._schema import RESULTS, SAMPLES, conform
+from meshlab.frames._statistics import bandwidth
 from tests.nccl_tests.log_maker import LogMaker
 
 MakeResults = Callable[..., pd.DataFrame]

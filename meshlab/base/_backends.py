@@ -1,11 +1,8 @@
-"""The facts about each backend: its names, its requirements and its capabilities, for all other modules.
-
-A new backend is an entry of `BACKENDS`, a module of `meshlab/comm/backends/`, and its import in
-`meshlab/comm/_worlds.py`.
-"""
+"""The facts about each backend: its names, its requirements and its capabilities, for all other modules."""
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -172,6 +169,14 @@ PROCESS_BACKENDS = tuple(facts.name for facts in _BACKENDS if not facts.in_proce
 
 FRAMEWORK_BACKENDS = ("ccl", "fake", "hccl", "ucc", "xccl", "xla")
 """Backends of frameworks that a mesh may name, although engines cannot open them."""
+
+
+def package_version(package: str) -> str:
+    """Return the version of an installed package, or "unknown"."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
 
 
 def automatic_backend(*, has_gpus: bool) -> str:

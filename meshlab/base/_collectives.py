@@ -1,11 +1,8 @@
-"""The facts about each collective: its buffers, its bytes, and its names in libraries and tools.
-
-Every other module reads this table. A new collective is a row here, its expected output in `meshlab.comm._correctness`
-and, if no library has a call for it, the calls that it consists of in `meshlab.comm._compositions`.
-"""
+"""The facts about each collective, for all other modules: its buffers, its bytes, and its names in other programs."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -167,32 +164,24 @@ class CollectiveFacts:
         return n if self.has_total_size else 1
 
 
-def _all(n: int) -> float:
-    return 1.0
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """A constant part of a size, and a part that is divided by the number of ranks."""
+
+    whole: float
+    chunks: float = 0.0
+
+    def __call__(self, n: int) -> float:
+        return (self.whole * n + self.chunks) / n
 
 
-def _others(n: int) -> float:
-    return (n - 1) / n
-
-
-def _others_twice(n: int) -> float:
-    return 2 * (n - 1) / n
-
-
-def _chunk(n: int) -> float:
-    return 1 / n
-
-
-def _all_and_chunk(n: int) -> float:
-    return 1 + 1 / n
-
-
-def _nothing(n: int) -> float:
-    return 0.0
-
-
-def _undefined(n: int) -> float:
-    return float("nan")
+_ALL = _Share(1)
+_NOTHING = _Share(0)
+_OTHERS = _Share(1, -1)
+_OTHERS_TWICE = _Share(2, -2)
+_CHUNK = _Share(0, 1)
+_ALL_AND_CHUNK = _Share(1, 1)
+_UNDEFINED = _Share(math.nan)
 
 
 def _traffic(**algorithms: Traffic) -> Mapping[str, Traffic]:
@@ -210,14 +199,14 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 reduces=True,
                 in_place=True,
                 synchronises=True,
-                bus_factor=_others_twice,
+                bus_factor=_OTHERS_TWICE,
                 traffic=_traffic(
-                    ring=Traffic(_others_twice, _others_twice),
+                    ring=Traffic(_OTHERS_TWICE, _OTHERS_TWICE),
                     # Up and down a chain of n ranks, whose ends differ between the channels.
-                    tree=Traffic(_others_twice, _others_twice),
+                    tree=Traffic(_OTHERS_TWICE, _OTHERS_TWICE),
                     # NVSwitch reads the whole input of a rank to reduce it, and a rank sends its reduced chunk once.
-                    nvls=Traffic(_all_and_chunk, _all_and_chunk),
-                    nvls_tree=Traffic(_all_and_chunk, _all_and_chunk),
+                    nvls=Traffic(_ALL_AND_CHUNK, _ALL_AND_CHUNK),
+                    nvls_tree=Traffic(_ALL_AND_CHUNK, _ALL_AND_CHUNK),
                 ),
                 is_modelled=True,
                 nccl=NcclFunction(
@@ -247,11 +236,11 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 receives="count x n",
                 in_place=True,
                 synchronises=True,
-                bus_factor=_others,
+                bus_factor=_OTHERS,
                 traffic=_traffic(
-                    ring=Traffic(_others, _others),
-                    nvls=Traffic(_chunk, _all),
-                    pat=Traffic(_others, _others),
+                    ring=Traffic(_OTHERS, _OTHERS),
+                    nvls=Traffic(_CHUNK, _ALL),
+                    pat=Traffic(_OTHERS, _OTHERS),
                 ),
                 is_modelled=True,
                 nccl=NcclFunction(
@@ -285,11 +274,11 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 reduces=True,
                 in_place=True,
                 synchronises=True,
-                bus_factor=_others,
+                bus_factor=_OTHERS,
                 traffic=_traffic(
-                    ring=Traffic(_others, _others),
-                    nvls=Traffic(_all, _chunk),
-                    pat=Traffic(_others, _others),
+                    ring=Traffic(_OTHERS, _OTHERS),
+                    nvls=Traffic(_ALL, _CHUNK),
+                    pat=Traffic(_OTHERS, _OTHERS),
                 ),
                 is_modelled=True,
                 nccl=NcclFunction(
@@ -313,8 +302,8 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 sends="count x n",
                 receives="count x n",
                 synchronises=True,
-                bus_factor=_others,
-                traffic=_traffic(p2p=Traffic(_others, _others)),
+                bus_factor=_OTHERS,
+                traffic=_traffic(p2p=Traffic(_OTHERS, _OTHERS)),
                 is_modelled=True,
                 axes=("ep",),
                 nccl=NcclFunction(name="AlltoAll", has_copy_engines=True, nccl4py="alltoall"),
@@ -329,8 +318,8 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 receives="count x n",
                 counted=True,
                 synchronises=True,
-                bus_factor=_others,  # for the bytes of the busiest rank
-                traffic=_traffic(p2p=Traffic(_others, _others)),
+                bus_factor=_OTHERS,  # for the bytes of the busiest rank
+                traffic=_traffic(p2p=Traffic(_OTHERS, _OTHERS)),
                 like="all_to_all",
                 nccl_test=NcclTest(program="alltoallv", prints_own_rates=True),
                 mpi=MpiFunction(name="Alltoallv"),
@@ -342,8 +331,8 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 receives="count",
                 rooted=True,
                 in_place=True,
-                bus_factor=_all,
-                traffic=_traffic(ring=Traffic(_all, _all)),
+                bus_factor=_ALL,
+                traffic=_traffic(ring=Traffic(_ALL, _ALL)),
                 is_modelled=True,
                 nccl=NcclFunction(name="Broadcast", algorithms=("ring",), nccl4py="broadcast"),
                 nccl_test=NcclTest(program="broadcast"),
@@ -366,8 +355,8 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 reduces=True,
                 rooted=True,
                 in_place=True,
-                bus_factor=_all,
-                traffic=_traffic(ring=Traffic(_all, _all)),
+                bus_factor=_ALL,
+                traffic=_traffic(ring=Traffic(_ALL, _ALL)),
                 is_modelled=True,
                 nccl=NcclFunction(name="Reduce", algorithms=("ring",), nccl4py="reduce"),
                 nccl_test=NcclTest(program="reduce"),
@@ -384,8 +373,8 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 only_root="receives",
                 rooted=True,
                 in_place=True,
-                bus_factor=_others,
-                traffic=_traffic(p2p=Traffic(_chunk, _others)),
+                bus_factor=_OTHERS,
+                traffic=_traffic(p2p=Traffic(_CHUNK, _OTHERS)),
                 like="all_gather",
                 nccl=NcclFunction(name="Gather", has_copy_engines=True),
                 nccl_test=NcclTest(program="gather"),
@@ -400,8 +389,8 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 only_root="sends",
                 rooted=True,
                 in_place=True,
-                bus_factor=_others,
-                traffic=_traffic(p2p=Traffic(_others, _chunk)),
+                bus_factor=_OTHERS,
+                traffic=_traffic(p2p=Traffic(_OTHERS, _CHUNK)),
                 like="all_gather",
                 nccl=NcclFunction(name="Scatter", has_copy_engines=True),
                 nccl_test=NcclTest(program="scatter"),
@@ -414,8 +403,8 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 sends="count",
                 receives="nothing",
                 peers=("dest",),
-                bus_factor=_all,
-                traffic=_traffic(p2p=Traffic(_all, _nothing)),
+                bus_factor=_ALL,
+                traffic=_traffic(p2p=Traffic(_ALL, _NOTHING)),
                 like="send_recv",
                 nccl=NcclFunction(name="Send"),
                 mpi=MpiFunction(name="Send"),
@@ -427,8 +416,8 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 sends="nothing",
                 receives="count",
                 peers=("source",),
-                bus_factor=_all,
-                traffic=_traffic(p2p=Traffic(_nothing, _all)),
+                bus_factor=_ALL,
+                traffic=_traffic(p2p=Traffic(_NOTHING, _ALL)),
                 nccl=NcclFunction(name="Recv"),
                 mpi=MpiFunction(name="Recv"),
                 torch=TorchFunctions(names=("recv", "irecv")),
@@ -439,8 +428,8 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 sends="count",
                 receives="count",
                 peers=("dest", "source"),
-                bus_factor=_all,
-                traffic=_traffic(p2p=Traffic(_all, _all)),
+                bus_factor=_ALL,
+                traffic=_traffic(p2p=Traffic(_ALL, _ALL)),
                 is_modelled=True,
                 axes=("pp",),
                 nccl_test=NcclTest(program="sendrecv", may_print_op=True),
@@ -452,7 +441,7 @@ COLLECTIVES: Mapping[str, CollectiveFacts] = MappingProxyType(
                 sends="nothing",
                 receives="nothing",
                 synchronises=True,
-                bus_factor=_undefined,
+                bus_factor=_UNDEFINED,
                 mpi=MpiFunction(name="Barrier"),
                 torch=TorchFunctions(names=("barrier", "monitored_barrier")),
                 summary="Blocks every rank until all ranks have entered.",

@@ -1,8 +1,4 @@
-"""JSON, TOML and YAML. Any fault of a document is a `ParseError`.
-
-The parsers behind it raise a dozen types of exceptions, some of them only for absurd input. Readers use this module, so
-that none of them repeats the list.
-"""
+"""JSON, TOML and YAML. Any fault of a document is a `ParseError`, instead of a dozen types of exceptions."""
 
 from __future__ import annotations
 
@@ -41,11 +37,9 @@ class NestingError(ParseError):
 
 
 def parse_json(text: str, *, file: str | None = None, hint: str = "copy the file again") -> Any:
-    """Return the value of a JSON document that any program may have written, or raise a `ParseError` with the hint.
-
-    As in Python, NaN and Infinity are numbers, and the last of two equal keys counts. Half of a surrogate pair becomes
-    a replacement character, because such a string cannot be printed or written.
-    """
+    """Return the value of a JSON document that any program may have written, or raise a `ParseError` with the hint."""
+    # As in Python, NaN and Infinity are numbers, and the last of two equal keys counts. Half of a surrogate pair
+    # becomes a replacement character, because such a string cannot be printed or written.
     return _parsed(_DECODER, text, file, hint)
 
 

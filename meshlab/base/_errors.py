@@ -94,10 +94,8 @@ class ParseError(MeshlabError, ValueError):
 
     Parameters
     ----------
-    message : str
-        The problem.
-    hint : str, optional
-        The fix.
+    message, hint : str
+        The problem and its fix, see `MeshlabError`.
     text : str, optional
         The text that was parsed, or the line with the problem. At most 200 characters are kept.
     column : int, optional
@@ -147,14 +145,10 @@ class CommunicatorError(MeshlabError):
 
     Parameters
     ----------
-    message : str
-        The problem.
-    hint : str, optional
-        The fix.
-    collective : str, optional
-        The name of the collective.
-    group : str, optional
-        The name of the communicator's group.
+    message, hint : str
+        The problem and its fix, see `MeshlabError`.
+    collective, group : str, optional
+        The names of the collective and of the communicator's group.
     rank : int, optional
         The global rank of the caller.
     code : int, optional
@@ -183,10 +177,8 @@ class EngineError(MeshlabError):
 
     Parameters
     ----------
-    message : str
-        The problem.
-    hint : str, optional
-        The fix.
+    message, hint : str
+        The problem and its fix, see `MeshlabError`.
     rank : int, optional
         The global rank that caused the error.
     host : str, optional
@@ -254,13 +246,7 @@ def explained_text(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Return a text with a replacement character for each half of a surrogate pair, which no encoding can write.
-
-    Examples
-    --------
-    >>> printable("n\ud800de")
-    'n�de'
-    """
+    """Return a text with a replacement character for each half of a surrogate pair, which no encoding can write."""
     if text.isascii():
         return text
     try:
@@ -271,33 +257,8 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: object, known: Iterable[str], *, synonyms: Mapping[str, str] | None = None) -> str:
-    """Return a question that suggests the known name that is most similar to an unknown one.
-
-    Parameters
-    ----------
-    name : object
-        The unknown name.
-    known : iterable of str
-        The known names.
-    synonyms : mapping of str to str, optional
-        Known names by other names for the same thing, in lower case without spaces, hyphens and underscores.
-
-    Returns
-    -------
-    str
-        A part of a message, with a leading space. Empty if no name is similar.
-
-    Examples
-    --------
-    >>> did_you_mean("AllReduce", ["all_reduce", "all_gather"])
-    " (did you mean 'all_reduce'?)"
-    >>> did_you_mean("dgx-h10", ["dgx-a100", "dgx-h100"])
-    " (did you mean 'dgx-h100'?)"
-    >>> did_you_mean("mean", ["sum", "avg"], synonyms={"mean": "avg"})
-    " (did you mean 'avg'?)"
-    >>> did_you_mean("fast", ["sum", "avg"])
-    ''
-    """
+    """Return " (did you mean 'all_reduce'?)" for the most similar known name, or an empty string if none is similar."""
+    # Synonyms are in lower case, without spaces, hyphens and underscores.
     if not isinstance(name, str) or len(name) > _LONGEST_NAME:
         return ""
     plain = {_plain(candidate): candidate for candidate in islice(known, _MOST_NAMES)} | dict(synonyms or {})

@@ -38,16 +38,16 @@ _XML_ROOT = re.compile(r"<(?!\?|!)([A-Za-z_][\w.:-]*)")
 
 
 def path_of(source: TextSource, *, hint: str = "pass one of its files") -> Path | None:
-    """Return the file that a source names, or None if the source is the text itself.
-
-    A string is a path if it is one line and an existing file has this name. `hint` names what to pass for a folder.
-    """
+    """Return the file that a source names. None if it is the text itself: more than a line, or no existing name."""
     if isinstance(source, bytes):
         return None
     if not isinstance(source, (str, os.PathLike)):
         raise ParseError(f"a {type(source).__name__} is neither text nor a file", hint="pass a text, or a path")
     if isinstance(source, str) and (
-        any(sign in source for sign in "\n\r<\0") or len(source) > _LONGEST_NAME or not _exists(source)
+        any(sign in source for sign in "\n\r<\0")
+        or len(source) > _LONGEST_NAME
+        or not source.strip()
+        or not (is_folder(source) or is_file(source))
     ):
         return None
     if is_folder(source):
@@ -71,19 +71,10 @@ def is_file(name: str | os.PathLike[str]) -> bool:
         return False
 
 
-def _exists(name: str) -> bool:
-    try:
-        return name.strip() != "" and Path(name).exists()
-    except (OSError, ValueError):  # a part of the name is too long, or it is not a name at all
-        return False
-
-
 def open_file(path: str | os.PathLike[str]) -> BinaryIO:
-    """Open a regular file for reading, or return the content of a pipe, such as that of ``<(command)`` in a shell.
-
-    A pipe without a writer is empty. A device, which may have no end, is a `ParseError`, and so is a larger pipe. A
-    name that no file can have is an OSError, unlike in Python.
-    """
+    """Open a regular file for reading, or return the content of a pipe, such as that of ``<(command)`` in a shell."""
+    # A pipe without a writer is empty. A device, which may have no end, is a ParseError. A name that no file can have
+    # is an OSError, unlike in Python.
     try:
         # Without O_NONBLOCK, opening a pipe without a writer does not return.
         file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
@@ -172,10 +163,7 @@ def text_encoding(start: bytes) -> str:
 
 
 def text_of(source: TextSource, *, hint: str) -> tuple[str, str | None]:
-    """Return the text of a source, and the name of its file if it has one. `hint` is for a text that is too large.
-
-    Bytes that are not valid in the encoding become replacement characters, because logs contain them.
-    """
+    """Return the text of a source, and the name of its file if it has one. `hint` is for a text that is too large."""
     path = path_of(source)
     if path is None and isinstance(source, str):
         return printable(source), None
@@ -189,10 +177,7 @@ def decode_text(content: bytes) -> str:
 
 
 def describe_text(text: str, *, may_be_name: bool = False) -> str:
-    """Describe an unrecognised text, for an error message.
-
-    If `may_be_name`, the caller passed a string, and a single line is probably the mistyped name of a file.
-    """
+    """Describe an unrecognised text for an error message. With `may_be_name`, one line may be a mistyped file name."""
     start = text[:1_000_000].lstrip()
     if not start:
         return "the text is empty"
@@ -211,11 +196,9 @@ def describe_text(text: str, *, may_be_name: bool = False) -> str:
 
 
 def write_file(path: str | Path, data: str | bytes) -> Path:
-    """Write a file atomically: under a random temporary name in the same folder, then renamed. Return its path.
-
-    A symbolic link with the name of the file is replaced, and its target is left unchanged. A device or a pipe, such as
-    ``/dev/stdout``, is written to directly. The mode follows the umask. An error leaves an existing file unchanged.
-    """
+    """Write a file atomically, under a random name in the same folder that is then renamed. Return its path."""
+    # A symbolic link with the name of the file is replaced, and its target is left unchanged. A device or a pipe, such
+    # as /dev/stdout, is written to directly. The mode follows the umask. An error leaves an existing file unchanged.
     path = Path(path)
     content = data.encode() if isinstance(data, str) else data
     try:
@@ -276,10 +259,6 @@ def _create_temporary(folder: Path) -> tuple[int, Path]:
     # The name cannot be predicted, and O_EXCL fails on everything that exists, even on a link. So no other user of the
     # folder can redirect the content to a different file.
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-    path = folder / _temporary_name()
-    return os.open(path, flags, 0o666), path
-
-
-def _temporary_name() -> str:
     # Without the name of the file, to which it would add beyond the longest name that a file system allows.
-    return f".meshlab-{secrets.token_hex(8)}.partial"
+    path = folder / f".meshlab-{secrets.token_hex(8)}.partial"
+    return os.open(path, flags, 0o666), path

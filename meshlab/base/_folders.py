@@ -8,9 +8,8 @@ version is valid, and one rename replaces it. The other files agree with it at e
   place.
 - *Other* files are removed before the pointer is renamed, and the new ones appear afterwards.
 
-An exchange of whole folders (``renameat2``) would change all files in one step, but shells and kernels inside the
-folder would then be in a removed one, and the user's own files would have to move. A symbolic link to the current
-version would be lost by archives and by some file systems.
+After an exchange of whole folders (``renameat2``), shells and kernels inside the folder would be in a removed one.
+Archives and some file systems would lose a symbolic link to the current version.
 """
 
 from __future__ import annotations
@@ -40,13 +39,10 @@ _ABANDONED_S = 86400.0  # age at which a hidden subfolder is abandoned, on file 
 def staged_folder(
     target: str | Path, *, pointer: str, recorded: Sequence[str] = (), replaces: Sequence[str] = ()
 ) -> Iterator[Path]:
-    """Write several files into a folder, all of them or none. The block writes into a hidden subfolder.
-
-    If the block succeeds, its files replace those of the same name in `target`, and `pointer`, which it has to write,
-    determines which version is valid. Earlier files that match `recorded` are removed afterwards (`read_recorded`), and
-    those that match `replaces` before. If the block raises, `target` is left unchanged. If two processes write to one
-    folder, the last one wins. A folder that cannot be written is a `BenchError` before the block runs.
-    """
+    """Write several files into a folder, all of them or none. The block writes into a hidden subfolder."""
+    # If the block succeeds, its files replace those of the same name in `target`, and `pointer`, which it has to write,
+    # determines which version is valid. Earlier files that match `recorded` are removed afterwards (`read_recorded`),
+    # and those that match `replaces` before. If two processes write to one folder, the last one wins.
     name, target = target, Path(os.path.realpath(target))
     new_folders: list[Path] = []
     try:
@@ -161,10 +157,7 @@ def check_writable(target: str | Path) -> None:
 
 
 def try_lock(file: int, *, is_shared: bool = False) -> bool:
-    """Lock an open file or folder until the process exits. Return False if the lock is held elsewhere.
-
-    On file systems without locks, this returns True.
-    """
+    """Lock an open file or folder until the process exits, if the file system has locks. False if it is locked."""
     try:
         fcntl.flock(file, (fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except OSError as error:

@@ -33,10 +33,7 @@ READ_A_FILE = Advice("read a file with ml.topology.read()")
 
 
 class Hint(str):
-    """A hint that holds both forms. As a string, it is the one for Python.
-
-    The template has ``{}`` in the place of each value. Arguments, advice and other hints remain parts for `reworded`.
-    """
+    """A hint whose template has ``{}`` for each value. As a string, it is in Python's words; see also `reworded`."""
 
     parts: tuple[str | Argument | Advice, ...]
 

@@ -1,8 +1,4 @@
-"""Visible text, and static HTML for notebooks: pure functions from plain values to strings, without JavaScript.
-
-Colours use the CSS variables of the front end if it defines them, so that light and dark themes both work. `escape` is
-applied to every string that comes from the caller.
-"""
+"""Visible text, and static HTML for notebooks, in which every string of the caller is escaped."""
 
 from __future__ import annotations
 
@@ -16,6 +12,7 @@ _UNSEEN = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
+# Colours use the CSS variables of the front end if it defines them, so that light and dark themes both work.
 _STYLE = (
     "<style>"
     ".ml-card{font-family:var(--jp-ui-font-family,system-ui,sans-serif);font-size:13px;line-height:1.45;"

@@ -98,10 +98,7 @@ def may_have_prefix(text: str, start: int, end: int) -> bool:
 
 
 def lines_by_source(text: str) -> str:
-    """Return a text without prefixes, with the lines of each rank and host after each other.
-
-    Launchers mix the output of ranks, which makes a table of one rank unreadable.
-    """
+    """Return a text without prefixes, with the lines of each rank and host, which launchers mix, after each other."""
     sources: dict[tuple[int | None, str | None], list[str]] = {}
     for line in text.splitlines():
         length, rank, host = find_prefix(line)

@@ -18,12 +18,10 @@ _LARGEST = 1 << 63
 
 
 def typed_value(value: object, kind: type[_T], where: str, *, file: str | None = None) -> _T:
-    """Return a plain value, such as one from JSON, as a value of a type, or raise a `ParseError` that names `where`.
-
-    A type is an annotation that fields of dataclasses have: plain types, ``Literal``, unions, ``tuple[...]``,
-    ``list[...]``, ``dict[...]`` or ``Mapping[...]`` of these, a dataclass of these, or ``Any``. Integers have at most
-    64 bits, and numbers are finite. A dataclass may reject a value with its own error.
-    """
+    """Return a plain value, such as one from JSON, as a value of a type, or raise a `ParseError` that names `where`."""
+    # A type is an annotation that fields of dataclasses have: plain types, Literal, unions, tuple[...], list[...],
+    # dict[...] or Mapping[...] of these, a dataclass of these, or Any. Integers have at most 64 bits, and numbers are
+    # finite. A dataclass may reject a value with its own error.
     try:
         return cast(_T, _converted(value, kind, where))
     except ParseError as error:
@@ -40,10 +38,7 @@ def typed_fields(
     optional: Collection[str] = (),
     file: str | None = None,
 ) -> dict[str, Any]:
-    """Return the fields of a plain mapping with their types checked, as by `typed_value`. Other fields are left out.
-
-    `where` is the path of the mapping for the error, empty for a whole document. Fields in `optional` may be missing.
-    """
+    """Return the fields of a plain mapping at the path `where`, converted by `typed_value`, without other fields."""
     if not isinstance(values, Mapping):
         raise _wrong(values, "an object", where or "the document", file)
     missing = [name for name in kinds if name not in values and name not in optional]

@@ -60,11 +60,7 @@ def parse_size(text: str | int) -> int:
 
 
 def parse_sizes(text: str | int | list[int | str] | tuple[int | str, ...]) -> tuple[int, ...]:
-    """Return the sizes of a list or of comma-separated parts in bytes, ascending, without duplicates.
-
-    A part is a size (``"8M"``), a range of powers of two times the first size (``"1K:64M"``), or a range with a factor
-    (``"8:1G*4"``) or with a step (``"1M:8M+1M"``). A list has at most 4,096 sizes.
-    """
+    """Return the sizes of a list, or of a text such as ``"1K, 8:1G*4, 1M:8M+1M"``, in bytes, ascending and unique."""
     if isinstance(text, (list, tuple)):
         parts: list[int | str] = list(text)
     elif isinstance(text, str):

@@ -19,14 +19,12 @@ from meshlab.benchmark.on_ranks import _environment as environment
 from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
 from meshlab.benchmark.on_ranks._environment import describe_rank, sample_rank
 from meshlab.benchmark.on_ranks._probing import probe_steps
+from meshlab.benchmark.on_ranks._sampling import measure_pair, measure_step, measure_together
 from meshlab.benchmark.on_ranks._timing import (
     EarlyReturnError,
     measure_concurrent,
     measure_function,
     measure_function_alone,
-    measure_pair,
-    measure_step,
-    measure_together,
 )
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import usable_bytes

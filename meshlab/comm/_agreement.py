@@ -53,13 +53,10 @@ WINDOW = Call(
 
 
 def signature(calls: Sequence[Call]) -> str:
-    """Return the properties that all ranks must agree on, such as "all_reduce count=8 dtype=float32 op=sum".
-
-    Messages are left out, because they involve two ranks. The scalar of ``pre_mul_sum`` may differ between ranks. An
-    empty sequence means a split.
-    """
+    """Return what all ranks must agree on, such as "all_reduce count=8 dtype=float32 op=sum". No calls mean a split."""
     if not calls:
         return "split"
+    # Messages involve only two ranks, and the scalar of pre_mul_sum may differ between ranks.
     return ", ".join([_text(*_agreed(call)) for call in calls if not call.collective.peers])
 
 
@@ -105,6 +102,29 @@ def message_mismatch(call: Call, message: str) -> CommunicatorError:
         f"ranks disagree: rank {call.source} of the group sends {message}{tag}, but this rank receives {call.count} of "
         f"{call.dtype}; pass the same count and dtype on both",
         collective=call.collective.name,
+    )
+
+
+def check_counts(send_counts: Sequence[Sequence[int]], recv_counts: Sequence[Sequence[int]]) -> None:
+    """Raise unless each rank expects what the others send, given the counts of each rank to and from all ranks."""
+    for sender, of_sender in enumerate(send_counts):
+        for receiver, sent in enumerate(of_sender):
+            if sent != recv_counts[receiver][sender]:
+                raise counts_mismatch(sender, receiver, sent, recv_counts[receiver][sender])
+
+
+def counts_mismatch(sender: int, receiver: int, sent: int, expected: int) -> CommunicatorError:
+    """Return the error for two ranks whose counts of an all_to_all_v differ."""
+    return CommunicatorError(
+        f"ranks disagree: rank {sender} of the group sends {sent} elements to rank {receiver}, which expects {expected}"
+    )
+
+
+def client_abort() -> CommunicatorError:
+    """Return the error of a rank that the client has released, because another rank does not respond."""
+    return CommunicatorError(
+        "aborted by the client because another rank stopped responding; see the EngineError of the client, then call "
+        "engines.restart()"
     )
 
 

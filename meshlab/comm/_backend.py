@@ -1,12 +1,9 @@
-"""The interface of a backend, and the values that pass through it.
-
-A backend is small on purpose. `meshlab.comm.Communicator` checks every call against the catalog, so a backend only
-binds a checked call to its library and times it with its own clock.
-"""
+"""The interface of a backend, and the values that pass through it."""
 
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -17,8 +14,7 @@ import numpy.typing as npt
 
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._catalog import Collective
-from meshlab.comm._streams import Event
+from meshlab.comm._catalog import CATALOG, Collective
 
 Mode = Literal["isolated", "pipelined", "graph"]
 
@@ -122,6 +118,9 @@ class Call(NamedTuple):
         return " ".join([self.collective.name, *details])
 
 
+BARRIER = Call(CATALOG["barrier"], None, None, 0, None, None, None, in_place=False)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Timings:
     """Measurements of one rank: one value per batch, in µs.
@@ -203,8 +202,8 @@ class CallConfig:
     Parameters
     ----------
     algorithm : str, optional
-        Algorithms that NCCL may use, such as ``"ring"``, ``"tree"`` or ``"tree,ring"``. A leading ``^`` excludes
-        algorithms, as in ``"^symk"``.
+        Algorithms that NCCL may use, such as ``"ring"``, ``"tree,ring"`` or ``"symk"`` (kernels for symmetric memory).
+        A leading ``^`` excludes algorithms, as in ``"^symk"``.
     protocol : str, optional
         The protocol, see `PROTOCOLS`.
     min_ctas, max_ctas : int, optional
@@ -247,34 +246,11 @@ class Comparer(Protocol):
     """Compares the calls of the ranks of one group, through a channel that is separate from the data."""
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
-        """Raise on all ranks unless all ranks issue the same calls. An empty sequence means a split.
-
-        `by_all` is True if every rank that issues these calls compares them too, and does not know them already.
-        """
+        """Raise on all ranks unless all of them issue the same calls. No calls mean a split."""
+        # `by_all` is True if every rank that issues these calls compares them too, and does not know them already.
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
         """Raise on all ranks unless each rank expects the counts that the others send. All calls have counts."""
-
-
-class Streams(Protocol):
-    """The further methods of a backend whose calls are enqueued on a stream."""
-
-    @property
-    def stream(self) -> Any:
-        """The stream on which `Prepared.enqueue` runs."""
-
-    @property
-    def current_stream(self) -> Any:
-        """The current stream of the caller."""
-
-    def sync(self) -> None:
-        """Wait until all calls are done, by polling, so that an abort ends the wait."""
-
-    def record(self, stream: Any = None) -> Event:
-        """Return an event of the work that a stream has been given, by default `stream`."""
-
-    def wait_for(self, event: Any, stream: Any = None) -> None:
-        """Make a stream wait for an event, by default all streams with later calls."""
 
 
 class Backend(Protocol):
@@ -300,17 +276,10 @@ class Backend(Protocol):
         """Bind a checked call to the library."""
 
     def prepare_batch(self, calls: Sequence[Call]) -> Prepared:
-        """Bind several checked calls that are issued together, so that none waits for another call of this rank.
-
-        The caller has checked that no output overlaps another buffer, and that every message that the rank sends to
-        itself has a receive.
-        """
+        """Bind calls that are issued together, and that `CallValidator.check_batch` has checked against each other."""
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that runs the call on any arrays of the same shapes and dtypes, and in the same layout.
-
-        It is called with the input and the output, and keeps no reference to an array.
-        """
+        """Return a function of input and output that runs the call on arrays of the same kind, and keeps none."""
 
     def comparer(self) -> Comparer | None:
         """Return the library's way to compare the calls of the ranks, or None if it has none or needs none."""
@@ -318,20 +287,15 @@ class Backend(Protocol):
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
-        """Time a function that issues calls of this backend, on the backend's clock.
-
-        `barrier` also issues calls of this backend, and synchronises the ranks that take part.
-        """
+        """Time a function that issues calls of this backend, on its clock. `barrier` synchronises the ranks."""
 
     def local(self) -> AbstractContextManager[Any]:
         """Return a context in which array operations (of `xp`) are ordered with the calls before and after it."""
 
     def split(self, color: int | None, key: int, *, separate: bool = False) -> Backend | None:
-        """Create one communicator per color, with ranks ordered by key. Collective.
-
-        A rank without a color gets None. Calls of a separate communicator may run at the same time as those of other
-        communicators of this process, from a different thread or on a different stream.
-        """
+        """Create one communicator per color, with ranks ordered by key. None for a rank without a color. Collective."""
+        # Calls of a separate communicator may run at the same time as those of other communicators of this process,
+        # from a different thread or on a different stream.
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities of the backend."""
@@ -396,18 +360,41 @@ class BlockingBackend:
     blocks = True
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any) -> npt.NDArray[Any]:
-        """Return an uninitialised numpy array."""
         return np.empty(shape, dtype)
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
-        """Time calls on the host's clock."""
         return measure_blocking(work, barrier, mode, calls, batches)
 
     def local(self) -> AbstractContextManager[Any]:
         """Return an empty context, because array operations in numpy are synchronous."""
         return nullcontext()
+
+
+class BlockingCalls(ABC):
+    """Calls that a subclass binds to the library of a `BlockingBackend`."""
+
+    @abstractmethod
+    def __call__(self) -> None:
+        """Run the calls."""
+
+    @abstractmethod
+    def barrier(self) -> Callable[[], object]:
+        """Return the library's barrier of the group."""
+
+    def timed_work(self) -> Callable[[], object]:
+        """Return the function that `measure` times."""
+        return self
+
+    def explained(self) -> AbstractContextManager[None]:
+        """Return a context that explains the errors of the library."""
+        return nullcontext()
+
+    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+        """Time the calls on the host's clock."""
+        with self.explained():
+            return measure_blocking(self.timed_work(), self.barrier(), mode, calls, batches)
 
 
 def measure_blocking(

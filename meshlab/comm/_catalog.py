@@ -1,8 +1,4 @@
-"""The collectives with their expected outputs.
-
-The facts are those of `meshlab.base._collectives`. The communicator checks calls against them, benchmarks take sizes
-and factors from them, and the correctness check takes the expected output from here.
-"""
+"""The catalog of the collectives: the facts of `meshlab.base._collectives`, with the expected outputs."""
 
 from __future__ import annotations
 

@@ -52,10 +52,7 @@ class SizeChoices:
 
 
 def message_bytes(row: Collective, send: Any, out: Any, n_ranks: int) -> int | None:
-    """Return the message size of a call in bytes, as in ``size_bytes``. None if it depends on the rank.
-
-    All ranks of a collective compute the same size, whether they have its input, its output or both.
-    """
+    """Return the size of a call, as in ``size_bytes``: the same on all ranks. None if it depends on the rank."""
     if not row.is_configurable:
         return None
     for kind, array in ((row.sends, send), (row.receives, out)):

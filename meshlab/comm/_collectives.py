@@ -90,9 +90,8 @@ class CollectiveMethods(ABC):
         out : array, optional
             The array that receives this rank's chunk. To work in place, pass this rank's chunk of `send`. The rest of
             `send` is then undefined.
-        op : {"sum", "prod", "min", "max", "avg"} or ReduceOp, default "sum"
-            The reduce operation. See also `meshlab.comm.pre_mul_sum`. ``"min"`` and ``"max"`` ignore NaN: the result
-            is NaN only if the inputs of all ranks are.
+        op : str or ReduceOp, default "sum"
+            The reduce operation, as in `all_reduce`.
         dtype : str, optional
             The element type. By default that of `send`.
 
@@ -186,9 +185,8 @@ class CollectiveMethods(ABC):
             The input, with the same shape on every rank.
         out : array, optional
             The array that receives the result on the root. Pass `send` to work in place. Unchanged on other ranks.
-        op : {"sum", "prod", "min", "max", "avg"} or ReduceOp, default "sum"
-            The reduce operation. See also `meshlab.comm.pre_mul_sum`. ``"min"`` and ``"max"`` ignore NaN: the result
-            is NaN only if the inputs of all ranks are.
+        op : str or ReduceOp, default "sum"
+            The reduce operation, as in `all_reduce`.
         root : int, default 0
             The root.
         dtype : str, optional
@@ -249,11 +247,8 @@ class CollectiveMethods(ABC):
         """Send the input to one rank, which must receive it.
 
         The call may block until that rank receives, so two ranks that both send first may deadlock. Use `send_recv` or
-        a batch instead.
-
-        Messages with the same tag arrive in order. With different tags, the other rank may receive them in any order: a
-        receive with a tag other than 0 accepts the messages of its source that come first, and keeps them. A receive
-        with tag 0 does not, so do not receive a message with tag 0 before one with another tag that was sent earlier.
+        a batch instead. Messages with the same tag arrive in order. A receive with a tag other than 0 keeps the earlier
+        messages of its source, but one with tag 0 does not, so receive those that were sent before it first.
 
         Parameters
         ----------

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from functools import cached_property, partial
-from types import TracebackType
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import CommunicatorError
+from meshlab.base._signatures import check_keywords, lists_keywords
 from meshlab.comm._agreement import CHECKS, Agreement, Checks, checksum
 from meshlab.comm._backend import Backend, Call, CallChoice, CallConfig, Capabilities, Comparer
 from meshlab.comm._batch import Batch
@@ -21,11 +21,10 @@ from meshlab.comm._catalog import CATALOG, Collective, find_collective
 from meshlab.comm._choices import SizeChoices
 from meshlab.comm._collectives import CollectiveMethods
 from meshlab.comm._compositions import call_runner, prepare_batch, prepare_call, with_compositions
-from meshlab.comm._elements import ReduceOp
 from meshlab.comm._monitor import Monitor
 from meshlab.comm._prepared_call import PreparedCall
 from meshlab.comm._streams import HOST_STREAM, Event, HostStream
-from meshlab.comm._validate import CallArguments, CallValidator, check_config
+from meshlab.comm._validate import OPTION_DEFAULTS, CallArguments, CallValidator, PreparedOptions, check_config
 from meshlab.comm._windows import empty_symmetric, registered_symmetric
 
 
@@ -111,8 +110,7 @@ class Communicator(CollectiveMethods):
     def to_host(self, array: Any) -> npt.NDArray[Any]:
         """Copy an array to host memory, after all earlier calls.
 
-        The same as ``array.get()`` of CuPy, but if another rank dies, the wait for its call ends with an error. In
-        ``get()`` a rank would wait until it is replaced.
+        Unlike in ``array.get()`` of CuPy, the wait ends with an error if another rank dies.
 
         Parameters
         ----------
@@ -146,9 +144,8 @@ class Communicator(CollectiveMethods):
     def empty(self, shape: int | tuple[int, ...], dtype: Any, *, symmetric: bool = False) -> Any:
         """Return an uninitialised array in the memory that the library transfers fastest.
 
-        On GPUs, NCCL allocates the memory and other GPUs can map it, so a captured call accesses the peer's buffer
-        directly. Other arrays of `xp` are also accepted, but may be slower. Allocate such an array once and reuse it,
-        because it takes a multiple of 2 MiB and freeing it waits for the GPU.
+        On GPUs, NCCL allocates memory that other GPUs can map. Other arrays of `xp` may be slower. Allocate such an
+        array once and reuse it, because it takes a multiple of 2 MiB and freeing it waits for the GPU.
 
         Parameters
         ----------
@@ -198,12 +195,9 @@ class Communicator(CollectiveMethods):
     def stream(self) -> Any:
         """The communication stream, on which `PreparedCall.enqueue` runs.
 
-        On GPUs a ``cupy.cuda.Stream``. All communicators of a rank share it, unless they are separate. A method such as
-        `all_reduce`, or a prepared call that is called, runs in the current stream of the caller: after earlier work in
-        that stream and after all earlier calls of the rank, and before later work in that stream. The communication
-        stream also waits for it. So only `PreparedCall.enqueue` and captured graphs need events.
-
-        If calls block, a `HostStream`, which is always done.
+        On GPUs a ``cupy.cuda.Stream`` that all communicators of a rank share, unless they are separate. Other calls run
+        in the current stream of the caller, and are ordered with all calls of the rank. So only `PreparedCall.enqueue`
+        and captured graphs need events. If calls block, a `HostStream`, which is always done.
         """
         return getattr(self.backend, "stream", HOST_STREAM)
 
@@ -213,10 +207,7 @@ class Communicator(CollectiveMethods):
         return getattr(self.backend, "current_stream", HOST_STREAM)
 
     def sync(self) -> None:
-        """Wait until all calls that this rank has issued so far are done.
-
-        On GPUs, it polls the communication stream, so that it ends with an error if another rank dies. If calls block,
-        they are done already.
+        """Wait until all calls that this rank has issued so far are done. If calls block, they are done already.
 
         Raises
         ------
@@ -252,7 +243,7 @@ class Communicator(CollectiveMethods):
         Returns
         -------
         Event
-            The event, with ``done`` and ``wait()``. If calls block, it is done.
+            The event. If calls block, it is done.
 
         Raises
         ------
@@ -344,20 +335,9 @@ class Communicator(CollectiveMethods):
         self._check_open()
         return Batch(self)
 
+    @lists_keywords(PreparedOptions, OPTION_DEFAULTS)
     def prepare(
-        self,
-        collective: str,
-        send: Any = None,
-        out: Any = None,
-        *,
-        op: str | ReduceOp | None = None,
-        root: int | None = None,
-        dest: int | None = None,
-        source: int | None = None,
-        send_counts: Sequence[int] | None = None,
-        recv_counts: Sequence[int] | None = None,
-        tag: int = 0,
-        dtype: Any = None,
+        self, collective: str, send: Any = None, out: Any = None, **options: Unpack[PreparedOptions]
     ) -> PreparedCall:
         """Check a call once, so that it can run repeatedly.
 
@@ -403,10 +383,9 @@ class Communicator(CollectiveMethods):
         ...     engines.run(count)["value"].tolist()
         [8.0, 8.0]
         """
+        check_keywords("prepare", options, OPTION_DEFAULTS)
         self._check_open()
-        row = find_collective(collective)
-        arguments = CallArguments(row, send, out, dtype, op, root, dest, source, tag, send_counts, recv_counts)
-        call = self._validator.check(arguments)
+        call = self._validator.check(CallArguments(find_collective(collective), send, out, **options))
         self._check_self_messages(call)
         return PreparedCall(self, (call,), prepare_call(self.backend, call))
 
@@ -426,16 +405,8 @@ class Communicator(CollectiveMethods):
 
         Parameters
         ----------
-        algorithm : str, optional
-            Algorithms that NCCL may use, such as ``"ring"``, ``"tree"``, ``"tree,ring"`` or ``"symk"`` (kernels for
-            symmetric memory). A leading ``^`` excludes algorithms, as in ``"^symk"``. By default NCCL chooses.
-        protocol : {"ll", "ll128", "simple"}, optional
-            The protocol, described in `meshlab.comm.PROTOCOLS`. By default NCCL chooses.
-        min_ctas, max_ctas : int, optional
-            Minimum and maximum number of thread blocks (CTAs), and so of channels. By default NCCL chooses.
-        cta_policy : {"default", "efficiency", "zero"}, optional
-            How NCCL chooses the number of thread blocks, described in `meshlab.comm.CTA_POLICIES`. By default that of
-            the communicator.
+        algorithm, protocol, min_ctas, max_ctas, cta_policy
+            The fields of `CallConfig`. By default NCCL chooses.
 
         Returns
         -------
@@ -450,35 +421,31 @@ class Communicator(CollectiveMethods):
 
         Examples
         --------
-        On GPUs, ``comm.configured(algorithm="tree", protocol="ll").all_reduce(x)``. Other backends raise:
-
         >>> from meshlab.comm.backends._threads import ThreadWorld
-        >>> Communicator(ThreadWorld(1).backend(0)).configured(algorithm="tree")
+        >>> Communicator(ThreadWorld(1).backend(0)).configured(algorithm="tree", protocol="ll")
         Traceback (most recent call last):
         ...
         meshlab.errors.CommunicatorError: threads cannot configure calls; only nccl supports this
         """
-        config = CallConfig(
-            algorithm=algorithm, protocol=protocol, min_ctas=min_ctas, max_ctas=max_ctas, cta_policy=cta_policy
-        )
+        config = CallConfig(algorithm, protocol, min_ctas, max_ctas, cta_policy)
         check_config(config)
         return self._view(self._optional("configured", "configure calls")(config))
 
     def _view(self, backend: Backend) -> Communicator:
         """Return a communicator on another endpoint of the same communicator of the library."""
-        view = Communicator(
-            backend,
-            name=self.name,
-            ranks=self.ranks,
-            on_enter=self._on_enter,
-            monitor=self._monitor,
-            checks=self._checks,
-            comparer=self._comparer,
-        )
-        view._agreement = self._agreement  # the calls of both run on one communicator of the library
-        view._owner = self
-        view._validator = self._validator  # querying the capabilities again takes longer than most calls
+        view = Communicator(backend, **self._settings)
+        view._view_of(self)
         return view
+
+    @property
+    def _settings(self) -> dict[str, Any]:
+        names = ("name", "ranks", "on_enter", "monitor", "checks", "comparer")
+        return {name: getattr(self, name if name in ("name", "ranks") else f"_{name}") for name in names}
+
+    def _view_of(self, owner: Communicator) -> None:
+        self._owner = owner
+        self._agreement = owner._agreement  # the calls of both run on one communicator of the library
+        self._validator = owner._validator  # querying the capabilities again takes longer than most calls
 
     def chosen_by_size(self, choices: Sequence[CallChoice]) -> Communicator:
         """Return a view of this communicator that configures each call by its collective and its message size.
@@ -496,7 +463,7 @@ class Communicator(CollectiveMethods):
         Returns
         -------
         Communicator
-            The view. Closing it leaves this communicator open, and closing this communicator also closes the view.
+            The view, which is closed as that of `configured`.
 
         Raises
         ------
@@ -506,15 +473,12 @@ class Communicator(CollectiveMethods):
 
         Examples
         --------
-        On GPUs, small calls of this view use at most four thread blocks:
+        Small calls of this view would use at most four thread blocks on GPUs:
 
         >>> from meshlab.comm import CallChoice, CallConfig
         >>> from meshlab.comm.backends._threads import ThreadWorld
         >>> small = CallChoice("all_reduce", 64 << 10, CallConfig(max_ctas=4))
-        >>> comm = Communicator(ThreadWorld(1).backend(0))
-        >>> comm.chosen_by_size([CallChoice("all_reduce", 64 << 10)]).all_reduce(np.arange(3.0))
-        array([0., 1., 2.])
-        >>> comm.chosen_by_size([small])
+        >>> Communicator(ThreadWorld(1).backend(0)).chosen_by_size([small])
         Traceback (most recent call last):
         ...
         meshlab.errors.CommunicatorError: threads cannot configure calls; only nccl supports this
@@ -542,11 +506,9 @@ class Communicator(CollectiveMethods):
 
         Examples
         --------
-        On GPUs, ``with comm.registered(comm.empty(1 << 20, "float32"), symmetric=True): …``. Other backends raise:
-
         >>> from meshlab.comm.backends._threads import ThreadWorld
         >>> comm = Communicator(ThreadWorld(1).backend(0))
-        >>> with comm.registered(np.zeros(4), symmetric=True):
+        >>> with comm.registered(comm.empty(4, "float32"), symmetric=True):
         ...     pass
         Traceback (most recent call last):
         ...
@@ -724,10 +686,9 @@ class Communicator(CollectiveMethods):
             self.backend.close()
 
     def abort(self) -> None:
-        """Abort the communicator without waiting for unresponsive peers.
+        """Abort the communicator without waiting for unresponsive peers, or else mark it as closed.
 
-        Without support in the library, it is only marked as closed. On GPUs this aborts every communicator of the rank,
-        because they share one NCCL abort flag.
+        On GPUs this aborts every communicator of the rank, because they share one NCCL abort flag.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -738,9 +699,7 @@ class Communicator(CollectiveMethods):
     def __enter__(self) -> Communicator:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()
 
     def __repr__(self) -> str:
@@ -752,18 +711,9 @@ class _ChosenBySize(Communicator):
     """A view that delegates each call to the view with its configuration."""
 
     def __init__(self, owner: Communicator, choices: SizeChoices) -> None:
-        super().__init__(
-            owner.backend,
-            name=owner.name,
-            ranks=owner.ranks,
-            on_enter=owner._on_enter,
-            monitor=owner._monitor,
-            checks=owner._checks,
-            comparer=owner._comparer,
-        )
-        self._agreement = owner._agreement
-        self._owner: Communicator = owner
-        self._validator = owner._validator
+        super().__init__(owner.backend, **owner._settings)
+        self._view_of(owner)
+        self._plain = owner
         self._choices = choices
         self._views = {
             config: owner if config == CallConfig() else owner.configured(**asdict(config))
@@ -771,7 +721,7 @@ class _ChosenBySize(Communicator):
         }
 
     def empty(self, shape: int | tuple[int, ...], dtype: Any, *, symmetric: bool = False) -> Any:
-        return self._owner.empty(shape, dtype, symmetric=symmetric or self._choices.has_windows)
+        return self._plain.empty(shape, dtype, symmetric=symmetric or self._choices.has_windows)
 
     def prepare(self, collective: str, send: Any = None, out: Any = None, **arguments: Any) -> PreparedCall:
         return self._at(find_collective(collective), send, out).prepare(collective, send, out, **arguments)
@@ -783,4 +733,4 @@ class _ChosenBySize(Communicator):
 
     def _at(self, collective: Collective, send: Any, out: Any) -> Communicator:
         config = self._choices.find(collective, send, out, self.size)
-        return self._owner if config is None else self._views[config]
+        return self._plain if config is None else self._views[config]

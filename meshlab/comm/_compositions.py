@@ -1,31 +1,23 @@
-"""Collectives that no library has as one call, as other calls that every library has.
-
-A backend that has such a collective itself lists it in its `Capabilities`. All others run the composition, which is
-bound once, when the call is prepared.
-"""
+"""Collectives that are composed of other calls, for the backends whose `Capabilities` do not list them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 from typing import Any
 
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._backend import Backend, Call, Capabilities, Mode, Prepared, Timings
-from meshlab.comm._catalog import CATALOG, Collective
+from meshlab.comm._backend import BARRIER, Backend, Call, Capabilities, Mode, Prepared, Timings
+from meshlab.comm._catalog import Collective
 
 
 @dataclass(frozen=True, slots=True)
 class Composition:
-    """A collective as a sequence of stages: ``stages(call, backend)`` returns the calls of this rank, stage by stage.
+    """A collective as a sequence of stages, which all ranks run with the same collectives, and any messages."""
 
-    The calls of a stage are issued together, and start when the stage before is done. All ranks have the same
-    collectives in each stage, and any messages. A backend without one of the `parts` does not support the composition.
-    """
-
-    parts: tuple[str, ...]
+    parts: tuple[str, ...]  # a backend without one of these collectives does not support the composition
+    # Returns the calls of this rank, stage by stage. Those of a stage are issued together, after the stage before.
     stages: Callable[[Call, Backend], Sequence[Sequence[Call]]]
 
 
@@ -103,10 +95,16 @@ class _Stages:
     @property
     def timed(self) -> Callable[[], object]:
         """The function that `measure` times."""
-        return partial(_run_all, [getattr(stage, "timed", getattr(stage, "enqueue", stage)) for stage in self._stages])
+        works = [getattr(stage, "timed", getattr(stage, "enqueue", stage)) for stage in self._stages]
+
+        def run() -> None:
+            for work in works:
+                work()
+
+        return run
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        barrier = self._backend.prepare(Call(CATALOG["barrier"], None, None, 0, None, None, None, False))
+        barrier = self._backend.prepare(BARRIER)
         enter = getattr(barrier, "enqueue", barrier)
         return self._backend.measure(self.timed, enter, mode, calls, batches)
 
@@ -116,8 +114,3 @@ class _Stages:
 
     def load(self, calls: int) -> Any:
         return self._backend.load(self.timed, calls)  # type: ignore[attr-defined]
-
-
-def _run_all(functions: Sequence[Callable[[], object]]) -> None:
-    for function in functions:
-        function()

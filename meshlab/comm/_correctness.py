@@ -1,10 +1,8 @@
 """The expected output of every collective, computed from the inputs of all ranks, with bounds on rounding errors.
 
-`encode` fills inputs with numbers that depend on rank and position, and `count_wrong` compares outputs with the
-expected values. Floating-point reductions may differ by rounding, which is bounded: n numbers added in any order with
-unit roundoff u differ from their exact sum by at most k·u/(1 - k·u) times the sum of their magnitudes, where k is the
-number of roundings that a term goes through (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2002,
-section 4.2). The bound is zero if every step is exact, as for sums of integers that the dtype represents.
+Numbers added in any order with unit roundoff u differ from their exact sum by at most k·u/(1 - k·u) times the sum of
+their magnitudes, where k is the number of roundings that a term goes through (N. J. Higham, Accuracy and Stability of
+Numerical Algorithms, 2002, section 4.2).
 """
 
 from __future__ import annotations
@@ -45,12 +43,9 @@ class Case:
 
 
 class Expected(NamedTuple):
-    """The expected values of a member at some positions, and the largest absolute error of a correct result.
+    """The expected values of a member at some positions, and the largest absolute error of a correct result."""
 
-    The values are float64 for floating-point dtypes, else in the dtype of the call.
-    """
-
-    values: Array
+    values: Array  # float64 for floating-point dtypes, else in the dtype of the call
     tolerance: Array | float
 
 
@@ -64,10 +59,8 @@ def count_wrong(output: Array, expected: Expected) -> int:
 
 
 def encode(member: int, index: Index, dtype: np.dtype[Any], op: ReduceOp | None = None) -> Array:
-    """Return input values of a global rank at the positions `index`: small numbers that are exact in every dtype.
-
-    For products, the values are powers of two, or 1, 2 and 3 for integers.
-    """
+    """Return input values of a global rank at the positions `index`: small numbers that are exact in every dtype."""
+    # Of products, these are powers of two, or 1, 2 and 3 for integers.
     code = (index + 17 * member) % PERIOD
     if op is not None and op.name == "prod":
         return (_EXPONENTS[code] + 2 if is_integer(dtype) else np.ldexp(1.0, _EXPONENTS[code])).astype(dtype)
@@ -129,36 +122,6 @@ def _tolerance(
     return np.where(is_exact, 0.0, gamma * magnitude + underflow)
 
 
-def reduced_chunk(case: Case, index: Index) -> Expected:
-    """Return the member's chunk of the reduction."""
-    return reduced(case, index + case.member * case.count)
-
-
-def gathered(case: Case, index: Index) -> Expected:
-    """Return all inputs, concatenated."""
-    return _select(case, index // max(case.count, 1), index % max(case.count, 1))
-
-
-def root_input(case: Case, index: Index) -> Expected:
-    """Return the root's input."""
-    return Expected(_wide(case.value(case.root, index)), 0.0)
-
-
-def root_chunk(case: Case, index: Index) -> Expected:
-    """Return the member's chunk of the root's input."""
-    return Expected(_wide(case.value(case.root, index + case.member * case.count)), 0.0)
-
-
-def source_input(case: Case, index: Index) -> Expected:
-    """Return the source's input."""
-    return Expected(_wide(case.value(case.source, index)), 0.0)
-
-
-def exchanged(case: Case, index: Index) -> Expected:
-    """Return the member's chunk of every input, concatenated."""
-    return _select(case, index // max(case.count, 1), index % max(case.count, 1) + case.member * case.count)
-
-
 def exchanged_by_counts(case: Case, index: Index) -> Expected:
     """Return the member's chunk of every input, concatenated, where chunks have different sizes."""
     counts = np.full((case.n, case.n), case.count) if case.counts is None else case.counts
@@ -183,19 +146,38 @@ def _wide(values: Array) -> Array:
     return values if is_integer(values.dtype) else values.astype(np.float64)
 
 
+def _root_values(case: Case, index: Index) -> Expected:
+    return Expected(_wide(case.value(case.root, index)), 0.0)
+
+
+def _source_values(case: Case, index: Index) -> Expected:
+    return Expected(_wide(case.value(case.source, index)), 0.0)
+
+
+def _gathered(case: Case, index: Index, start: int = 0) -> Expected:
+    """Return the chunks that begin at `start` of all inputs, concatenated."""
+    sender, position = np.divmod(index, max(case.count, 1))
+    return _select(case, sender, position + start)
+
+
+def _start(case: Case) -> int:
+    """Return the position of the member's chunk."""
+    return case.member * case.count
+
+
 EXPECTED: Mapping[str, Callable[[Case, Index], Expected]] = MappingProxyType(
     {
         "all_reduce": reduced,
-        "all_gather": gathered,
-        "reduce_scatter": reduced_chunk,
-        "all_to_all": exchanged,
+        "all_gather": _gathered,
+        "reduce_scatter": lambda case, index: reduced(case, index + _start(case)),
+        "all_to_all": lambda case, index: _gathered(case, index, _start(case)),
         "all_to_all_v": exchanged_by_counts,
-        "broadcast": root_input,
+        "broadcast": _root_values,
         "reduce": reduced,
-        "gather": gathered,
-        "scatter": root_chunk,
-        "recv": source_input,
-        "send_recv": source_input,
+        "gather": _gathered,
+        "scatter": lambda case, index: _root_values(case, index + _start(case)),
+        "recv": _source_values,
+        "send_recv": _source_values,
     }
 )
 """The function of each collective that has an output."""

@@ -9,17 +9,13 @@ operation                 integers                               floating point,
 ``pre_mul_sum(scalar)``   exact; overflow wraps                  rounded at most n times
 ========================  =====================================  ==================================================
 
-Every rounding is in the dtype of the buffer or a wider one. In half precision the difference is visible: NCCL scales
-each input by 1/n before it adds, `threads` and `mpi` divide the sum, and the last bits of the results differ.
-`meshlab.comm._correctness` turns the counts above into error bounds.
+Every rounding is in the dtype of the buffer or a wider one. NCCL scales each input of an average by 1/n before it adds,
+and `threads` and `mpi` divide the sum. `meshlab.comm._correctness` turns the counts above into error bounds.
 
-The minimum and the maximum ignore NaN, like ``numpy.fmin`` and ``numpy.fmax``: the result is NaN only if the inputs of
-all ranks are. This is the rule of NCCL, which uses ``fminf``, ``fmaxf``, ``__hmin`` and ``__hmax``
-(src/device/reduce_kernel.h; measured with NCCL 2.32.3 on an H200, for float16, bfloat16, float32 and float64). The
-result of MPI_MIN and MPI_MAX in MPICH depends on the rank that has the NaN, so `mpi` uses user-defined operations for
-floating point. They take longer than the library's: 9.4 instead of 3.9 µs for 8 bytes, and 390 to 630 instead of 330 µs
-for 1 MiB (two ranks, MPICH 5.0.2). Benchmarks measure the library, so `PreparedCall.measure` times MPI_MIN and MPI_MAX:
-the inputs of benchmarks contain no NaN, and without NaN the results are the same.
+As in NCCL (src/device/reduce_kernel.h), the result of ``min`` and ``max`` is NaN only if the inputs of all ranks are.
+That of MPI_MIN and MPI_MAX in MPICH depends on the rank that has the NaN, so `mpi` uses user-defined operations for
+floating point, which take 9.4 instead of 3.9 µs for 8 bytes (two ranks, MPICH 5.0.2). `PreparedCall.measure` times the
+operations of the library, because the inputs of benchmarks contain no NaN.
 """
 
 from __future__ import annotations
@@ -236,6 +232,12 @@ def scalar_in(op: ReduceOp, dtype: np.dtype[Any]) -> Array | None:
     if np.isfinite(scalar) and not np.isfinite(value.astype(np.float64)):
         raise CommunicatorError(f"{op} does not support {dtype}, whose largest number is {float_info(dtype).max}")
     return value
+
+
+def multiply(source: Array, scalar: Any, target: Array) -> None:
+    """Write the products of an array and a scalar to another array. Overflow wraps, or becomes infinity."""
+    with np.errstate(all="ignore"):
+        np.multiply(source, scalar, out=target)
 
 
 def divide(total: Array, n: int) -> None:

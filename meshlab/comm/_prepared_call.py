@@ -104,16 +104,11 @@ class PreparedCall:
         Timings
             One value per batch.
         """
-        self._enter()
-        try:
-            if not self._is_agreed:
-                self._agree()
+        with self._entered():
             if load is None:
                 return self._prepared.measure(mode, calls, batches)
             timings: Timings = self._prepared.measure_under_load(mode, calls, batches, load)  # type: ignore[attr-defined]
             return timings
-        finally:
-            self._leave(self._code)
 
     @contextmanager
     def held(self, mode: Mode, calls: int) -> Iterator[Callable[[int], Timings]]:
@@ -147,29 +142,30 @@ class PreparedCall:
         if hold is None:
             yield partial(self.measure, mode, calls)
             return
-        self._enter()
-        try:
-            if not self._is_agreed:
-                self._agree()
-            holder = contextlib.ExitStack()
-            with_batches = holder.enter_context(hold(mode, calls))
-        finally:
-            self._leave(self._code)
+        with contextlib.ExitStack() as holder:
+            with self._entered():
+                time_batches = holder.enter_context(hold(mode, calls))
 
-        def measure(batches: int) -> Timings:
-            self._enter()
-            try:
-                timings: Timings = with_batches(batches)
-                return timings
-            finally:
-                self._leave(self._code)
+            def measure(batches: int) -> Timings:
+                with self._entered():
+                    timings: Timings = time_batches(batches)
+                    return timings
 
-        with holder:
             yield measure
 
     def load(self, calls: int) -> Any:
         """Return repetitions of the call as the load of a call on another communicator, for `measure`. Only on GPUs."""
         return self._prepared.load(calls)  # type: ignore[attr-defined]
+
+    @contextmanager
+    def _entered(self) -> Iterator[None]:
+        self._enter()
+        try:
+            if not self._is_agreed:
+                self._agree()
+            yield
+        finally:
+            self._leave(self._code)
 
     def _enter(self) -> None:
         communicator = self._communicator

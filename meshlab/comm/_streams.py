@@ -53,17 +53,7 @@ class Event:
 
 
 class HostStream:
-    """The stream of a backend whose calls block, so that the same code runs with and without GPUs.
-
-    All work is done when a call returns, so there is nothing to order.
-
-    Examples
-    --------
-    >>> with HOST_STREAM as stream:
-    ...     stream.synchronize()
-    >>> stream.done
-    True
-    """
+    """The stream of a backend whose calls block, so that the same code runs with and without GPUs."""
 
     __slots__ = ()
     done = True

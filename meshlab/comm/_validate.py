@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -17,26 +17,21 @@ from meshlab.comm._compositions import with_compositions
 from meshlab.comm._elements import OPS, ReduceOp, find_dtype, find_op, scalar_in
 
 
-class CallArguments(NamedTuple):
-    """The arguments of a call before they are checked. None if the caller omits one.
+class PreparedOptions(TypedDict, total=False):
+    """The keyword arguments of `Communicator.prepare`, which documents them."""
 
-    Parameters
-    ----------
-    collective : Collective
-        The collective, from the catalog.
-    send, out : array, optional
-        The input, and the array that receives the output.
-    dtype : str, optional
-        The element type. By default that of the arrays.
-    op : str or ReduceOp, optional
-        The reduce operation. By default ``"sum"`` for reductions.
-    root, dest, source : int, optional
-        Ranks of the group: the root, by default 0, and the receiving and the sending rank of a message.
-    tag : int, default 0
-        The tag of a message.
-    send_counts, recv_counts : sequence of int, optional
-        The numbers of elements sent to and received from each rank, for ``all_to_all_v``.
-    """
+    op: str | ReduceOp | None
+    root: int | None
+    dest: int | None
+    source: int | None
+    send_counts: Sequence[int] | None
+    recv_counts: Sequence[int] | None
+    tag: int
+    dtype: Any
+
+
+class CallArguments(NamedTuple):
+    """The arguments of a call before they are checked, as `Communicator.prepare` documents them."""
 
     collective: Collective
     send: Any = None
@@ -49,6 +44,9 @@ class CallArguments(NamedTuple):
     tag: int = 0
     send_counts: Sequence[int] | None = None
     recv_counts: Sequence[int] | None = None
+
+
+OPTION_DEFAULTS = {name: CallArguments._field_defaults[name] for name in PreparedOptions.__annotations__}
 
 
 class CallValidator:
@@ -189,19 +187,14 @@ class CallValidator:
     def _array(self, row: Collective, name: str, array: Any) -> None:
         if not isinstance(array, self._array_type):
             module = self._xp.__name__
-            self.reject(
-                row,
-                f"{name} must be a {module} array, not {type(array).__name__}; convert it with {module}.asarray()",
-            )
-        if not array.flags.c_contiguous:
-            self.reject(
-                row,
-                f"{name} must be contiguous, but has shape {array.shape} and strides {array.strides}; copy it first",
-            )
-        if self._device is not None and array.device.id != self._device:
-            self.reject(
-                row, f"{name} is on GPU {array.device.id}, but this rank uses GPU {self._device}; copy it to that GPU"
-            )
+            problem = f"must be a {module} array, not {type(array).__name__}; convert it with {module}.asarray()"
+        elif not array.flags.c_contiguous:
+            problem = f"must be contiguous, but has shape {array.shape} and strides {array.strides}; copy it first"
+        elif self._device is not None and array.device.id != self._device:
+            problem = f"is on GPU {array.device.id}, but this rank uses GPU {self._device}; copy it to that GPU"
+        else:
+            return
+        self.reject(row, f"{name} {problem}")
 
     def _reject_no_output(self, row: Collective, makes_output: bool) -> NoReturn:
         if row.only_root == "sends" and makes_output:

@@ -1,8 +1,7 @@
 """Symmetric memory: windows that all ranks of a group register together.
 
-Registering a window is collective. If one rank entered the library and another one could not, for example because its
-GPU has no memory left, the first one would wait forever. So the ranks agree before each step, and either all of them
-go on or all of them raise.
+If one rank cannot enter the library, for example because its GPU has no memory left, the others would wait in it
+forever. So the ranks agree before each step, and either all of them go on or all of them raise.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,33 +23,6 @@ if TYPE_CHECKING:
 
 SYMMETRIC = "symmetric memory"
 """The fact in `Capabilities.facts` that is ``"yes"``, ``"unknown"``, or ``"no: "`` followed by the reason."""
-
-
-class Registration(Protocol):
-    """A buffer that is registered with a communicator."""
-
-    @property
-    def is_open(self) -> bool:
-        """False if the registration was given back, or the communicator has ended."""
-
-    def end(self) -> None:
-        """Give the registration back, unless that has happened. The calls on the buffer must be done."""
-
-
-class Symmetric(Protocol):
-    """The methods of a backend that can register windows."""
-
-    def empty(self, shape: int | tuple[int, ...], dtype: Any) -> Any:
-        """Return an array in memory that can be registered."""
-
-    def why_not_window(self, array: Any) -> str:
-        """Return the reason why an array cannot be a window, or an empty string."""
-
-    def register_window(self, array: Any, *, until_deleted: bool) -> Registration:
-        """Register an array as a window. Collective. With `until_deleted` the memory of the array owns the window."""
-
-    def wait_idle(self) -> None:
-        """Wait until all calls are done."""
 
 
 def why_not_symmetric(capabilities: Capabilities) -> str:
@@ -82,7 +54,10 @@ def registered_symmetric(comm: Communicator, array: Any) -> Iterator[None]:
     """Register an array as a window within a ``with`` block. Collective. See `Communicator.registered`."""
     comm = comm._root
     with _entered(comm):
-        failure = None if isinstance(array, comm.xp.ndarray) else _not_an_array(comm, array)
+        failure = None
+        if not isinstance(array, comm.xp.ndarray):
+            needed = f"a {comm.xp.__name__} array, not {type(array).__name__}"
+            failure = CommunicatorError(f"registered() on {comm.name} needs {needed}", group=comm.name)
         # A rank without a size takes part in the comparison too, so that all ranks raise.
         backend = _agree(comm, 0 if failure is not None else int(array.nbytes), failure)
         if array.nbytes == 0:
@@ -156,9 +131,3 @@ def _raise_together(comm: Communicator, failure: CommunicatorError | None, what:
 
 def _elsewhere(comm: Communicator, rank: int, what: str) -> CommunicatorError:
     return CommunicatorError(f"rank {comm.ranks[rank]} {what}; see its own error", group=comm.name)
-
-
-def _not_an_array(comm: Communicator, array: Any) -> CommunicatorError:
-    return CommunicatorError(
-        f"registered() on {comm.name} needs a {comm.xp.__name__} array, not {type(array).__name__}", group=comm.name
-    )

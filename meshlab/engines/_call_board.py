@@ -12,7 +12,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._agreement import CHECKSUM_BITS, find_signature, mismatch_error, signature, text_checksum
+from meshlab.comm._agreement import (
+    CHECKSUM_BITS,
+    check_counts,
+    client_abort,
+    find_signature,
+    mismatch_error,
+    signature,
+    text_checksum,
+)
 from meshlab.comm._backend import Call
 
 # The memory has the keys of the areas, the areas, and one text per rank. An area belongs to a communicator and has
@@ -109,10 +117,7 @@ class CallBoard:
 
 
 class BoardComparer:
-    """Compares the calls of one communicator. Implements `meshlab.comm._backend.Comparer`.
-
-    The monitor of the communicator posts each call in `area` before the call is compared.
-    """
+    """Compares the calls of one communicator, whose monitor posts each of them in `area` before."""
 
     def __init__(self, board: CallBoard, number: int, ranks: Sequence[int], words: memoryview) -> None:
         n = len(ranks)
@@ -194,7 +199,6 @@ class BoardComparer:
         return text or "something else"
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
-        """Compare the counts that the ranks send to and receive from each other."""
         if self._size > _MOST_WITH_COUNTS:
             return
         number = self.area[self.index] >> CHECKSUM_BITS
@@ -214,19 +218,9 @@ class BoardComparer:
         for _ in self._polls():
             if min(self._read.tolist()) >= number:
                 break
-        for position in range(len(calls)):
-            counts = [
-                [[int(count) for count in part.split(",")] for part in texts[index].split(";")[position].split("|")]
-                for index in range(self._size)
-            ]
-            for sender in range(self._size):
-                for receiver in range(self._size):
-                    sent, expected = counts[sender][0][receiver], counts[receiver][1][sender]
-                    if sent != expected:
-                        raise CommunicatorError(
-                            f"ranks disagree: rank {sender} of the group sends {sent} elements to rank {receiver}, "
-                            f"which expects {expected}"
-                        )
+        for of_call in zip(*(texts[index].split(";") for index in range(self._size)), strict=True):
+            counts = [[[int(count) for count in part.split(",")] for part in text.split("|")] for text in of_call]
+            check_counts(*zip(*counts, strict=True))
 
     def _polls(self) -> Iterator[None]:
         """Yield at increasing intervals, until the client makes the rank abort."""
@@ -239,10 +233,7 @@ class BoardComparer:
                 os.sched_yield()
                 continue
             if self._board.should_abort():
-                raise CommunicatorError(
-                    "aborted by the client because another rank stopped responding; see the EngineError of the client, "
-                    "then call engines.restart()"
-                )
+                raise client_abort()
             time.sleep(_PAUSE_S)
 
     def leave(self) -> None:

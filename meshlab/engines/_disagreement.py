@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from meshlab.engines._rounds import Reply
+from meshlab.engines._positions import CallSummary
 
 
-def find_disagreement(replies: Sequence[Reply]) -> tuple[int, list[int]] | None:
-    """Return the key of a communicator whose ranks called different collectives, and these ranks. None if all agree."""
-    # If a rank raised, others may have issued calls that it did not reach.
-    if any(reply.error is not None for reply in replies):
-        return None
-    ranks: dict[int, list[int]] = {}
-    first: dict[int, tuple[int, int]] = {}
-    wrong: set[int] = set()
-    for reply in replies:
-        for key, summary in reply.calls.items():
-            ranks.setdefault(key, []).append(reply.rank)
-            if first.setdefault(key, (summary.n, summary.digest)) != (summary.n, summary.digest):
-                wrong.add(key)
+def find_disagreement(calls: Mapping[int, Mapping[int, CallSummary]]) -> tuple[int, dict[int, CallSummary]] | None:
+    """Return the key of a communicator whose ranks called different collectives, and their calls. None if all agree."""
+    by_key: dict[int, dict[int, CallSummary]] = {}
+    for rank, summaries in calls.items():
+        for key, summary in summaries.items():
+            by_key.setdefault(key, {})[rank] = summary
     # Communicators are in the order of their creation, so the first one is not a consequence of another.
-    return next(((key, ranks[key]) for key in ranks if key in wrong), None)
+    for key, summaries in by_key.items():
+        if len({(summary.n, summary.digest) for summary in summaries.values()}) > 1:
+            return key, summaries
+    return None
 
 
 def describe_disagreement(group: str, tails: Mapping[int, tuple[int, Sequence[str]]]) -> str:

@@ -8,10 +8,9 @@ import secrets
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from meshlab.base import _markup as markup
@@ -24,6 +23,7 @@ from meshlab.comm._worlds import beside_module
 from meshlab.engines._checks import check_mesh_backends, check_mesh_size, check_packages_of
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._lease import Lease, raise_first_error
+from meshlab.engines._positions import CallSummary
 from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, ranks_label, without_banner
 from meshlab.engines._verification import verify_mesh
 from meshlab.mesh._axes import WORLD
@@ -121,10 +121,7 @@ class Engines:
 
     @property
     def state(self) -> str:
-        """``"ready"``, ``"busy"``, ``"broken"``, ``"closing"`` or ``"closed"``.
-
-        It is ``"closing"`` until the last process has ended, also if `close` was interrupted.
-        """
+        """``"ready"``, ``"busy"``, ``"broken"``, ``"closing"`` (until all processes have ended) or ``"closed"``."""
         lease = self._lease
         return "busy" if self._state == "ready" and lease is not None and not lease.is_query else self._state
 
@@ -139,14 +136,7 @@ class Engines:
         return ranks_label(self.ranks)
 
     def where_of(self, mesh: DeviceMesh, axes: Sequence[str]) -> str:
-        """Label of the system that is measured along some axes of a mesh. It names every backend.
-
-        Parameters
-        ----------
-        mesh : DeviceMesh
-            The mesh.
-        axes : sequence of str
-            The axes or groups.
+        """Label of the system that is measured along some axes or groups of a mesh. It names every backend.
 
         Examples
         --------
@@ -215,10 +205,7 @@ class Engines:
         return pd.DataFrame(rows).astype(dict.fromkeys(("calls", "communicators", "memory_bytes"), "Int64"))
 
     def library_logs(self) -> list[str]:
-        """Return NCCL's debug output, one string per rank.
-
-        The strings are empty unless the engines were started with ``env={"NCCL_DEBUG": "INFO"}``.
-        """
+        """Return NCCL's debug output by rank, which is empty unless ``env`` of `launch` sets NCCL_DEBUG."""
         return self._rank_set.library_logs()
 
     def _library_log(self) -> str:
@@ -294,15 +281,9 @@ class Engines:
         ...     frame = engines.run(lambda comm: comm.ranks, "dp=2, tp=2", axis="dp")
         >>> frame["value"].tolist()
         [(0, 2), (1, 3), (0, 2), (1, 3)]
-
-        With ``check=False``, errors are values, and their tracebacks are kept:
-
         >>> with ml.launch(2, backend="threads") as engines:
-        ...     frame = engines.run(lambda comm: 1 // comm.rank, check=False)
-        >>> print(frame["error"][0])
+        ...     print(engines.run(lambda comm: 1 // comm.rank, check=False)["error"][0])
         ZeroDivisionError: integer division or modulo by zero
-        >>> print(frame.attrs["tracebacks"][0].splitlines()[0])
-        Traceback (most recent call last):
         """
         mesh = None if mesh is None else as_mesh(mesh, fill=self.world_size)
         if mesh is not None:
@@ -317,8 +298,7 @@ class Engines:
     def verify(self, mesh: MeshLike) -> pd.DataFrame:
         """Check that all ranks agree on the mesh and that every group has exactly the expected members.
 
-        Every rank computes the fingerprint of the mesh separately. Then the members of every group, of all axes and all
-        custom groups, exchange their global ranks and add up a rank-coded number.
+        The members of every group exchange their global ranks and add up a rank-coded number.
 
         Parameters
         ----------
@@ -346,14 +326,10 @@ class Engines:
         --------
         >>> import meshlab as ml
         >>> with ml.launch(4, backend="threads") as engines:
-        ...     groups = engines.verify("dp=2, tp=2")
-        >>> groups[["group", "ranks", "is_right"]]
-           group         ranks  is_right
-        0  world  (0, 1, 2, 3)      True
-        1   dp_0        (0, 2)      True
-        2   dp_1        (1, 3)      True
-        3   tp_0        (0, 1)      True
-        4   tp_1        (2, 3)      True
+        ...     print(engines.verify("dp=2, tp=2")[["group", "ranks", "is_right"]].tail(2))
+          group   ranks  is_right
+        3  tp_0  (0, 1)      True
+        4  tp_1  (2, 3)      True
         """
         mesh = as_mesh(mesh, fill=self.world_size)
         self.check_mesh(mesh)
@@ -362,11 +338,6 @@ class Engines:
 
     def check_mesh(self, mesh: DeviceMesh) -> None:
         """Raise an error unless the mesh can run on these engines.
-
-        Parameters
-        ----------
-        mesh : DeviceMesh
-            The mesh.
 
         Raises
         ------
@@ -392,14 +363,7 @@ class Engines:
                 check_packages_of(backend)
 
     def backend_of(self, mesh: DeviceMesh, axis: str | Sequence[str]) -> str:
-        """Return the name of the backend that opens the groups of a mesh along an axis.
-
-        Parameters
-        ----------
-        mesh : DeviceMesh
-            The mesh.
-        axis : str or sequence of str
-            The groups, as in ``mesh[axis]``.
+        """Return the name of the backend that opens the groups ``mesh[axis]``.
 
         Examples
         --------
@@ -428,12 +392,8 @@ class Engines:
         --------
         >>> import meshlab as ml
         >>> with ml.launch(2, backend="threads") as engines:
-        ...     print(engines.capabilities().where, "and", engines.capabilities("gloo").where)
-        ...     engines.capabilities("nccl")
-        Traceback (most recent call last):
-        ...
-        meshlab.errors.EngineError: the engines run 'threads' and can open 'threads' and 'gloo', not 'nccl'; start
-        engines with backend='nccl'
+        ...     engines.capabilities().where, engines.capabilities("gloo").where
+        ('threads in this process', 'Gloo on this CPU')
         """
         if backend is None or backend == self.backend:
             return self.ranks[0].capabilities
@@ -450,10 +410,7 @@ class Engines:
     # -- lifetime ------------------------------------------------------------------------------------------------------
 
     def interrupt(self) -> None:
-        """Raise KeyboardInterrupt in the function that the ranks are running.
-
-        A rank that is blocked inside MPI or NCCL is not interrupted before the call returns.
-        """
+        """Raise KeyboardInterrupt in the function that the ranks are running, after a call of MPI or NCCL returns."""
         if self._state == "ready":
             self._rank_set.interrupt()
 
@@ -484,11 +441,9 @@ class Engines:
         >>> import meshlab as ml
         >>> with ml.launch(2, backend="threads") as engines:
         ...     engines.kill()
-        ...     print(engines.state)
         ...     engines.restart()
-        ...     print(engines.state, engines.run(lambda comm: comm.rank)["value"].tolist())
-        broken
-        ready [0, 1]
+        ...     engines.run(lambda comm: comm.rank)["value"].tolist()
+        [0, 1]
         """
         if self._is_closed():
             raise _closed_error()
@@ -568,9 +523,7 @@ class Engines:
     def __enter__(self) -> Engines:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close(cancel=True)
 
     # -- for `Lease` ---------------------------------------------------------------------------------------------------
@@ -692,16 +645,25 @@ class Engines:
         arguments: Sequence[tuple[Any, ...]],
         *,
         ranks: Sequence[int] | None = None,
-        groups: Sequence[int] | None = None,
-        communicators: Mapping[str, Sequence[int]] | None = None,
         task: str,
         deadline_s: float | None = None,
     ) -> list[Reply]:
-        """Call a method of the worker on several ranks. Stop all ranks if not all of them respond."""
-        members = range(self.world_size) if ranks is None else ranks
-        self._round = Round(self._rank_set, self.ranks, members, task, groups, communicators)
+        """Call a method of the worker on several ranks, by default all."""
+        with self._new_round(range(self.world_size) if ranks is None else ranks, task) as current:
+            return current.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
+
+    @contextmanager
+    def _new_round(
+        self,
+        ranks: Sequence[int],
+        task: str,
+        groups: Sequence[int] | None = None,
+        communicators: Mapping[str, Sequence[int]] | None = None,
+    ) -> Iterator[Round]:
+        """Yield a round. Stop all ranks if not all of its ranks respond within the ``with`` block."""
+        self._round = Round(self._rank_set, self.ranks, ranks, task, groups, communicators)
         try:
-            replies = self._round.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
+            yield self._round
         except RoundFailedError as failure:
             if self._state != "ready":  # `close` or `kill`, called by another thread, made the round fail
                 how = "closed" if self._is_closed() else f"stopped ({self._why_broken})"
@@ -716,19 +678,19 @@ class Engines:
                 log=failure.log,
                 library_log=library_log,
             ) from failure.cause
-        if any(reply.error is not None for reply in replies):
+        if self._round.has_errors:
             # A rank that raised may have skipped collectives that its group entered, which would pair up with the wrong
             # calls of the next task. New communicators start from a clean state.
             self._close_group_sets("after an error")
-        return replies
 
-    def _raise_on_disagreement(self, replies: Sequence[Reply], task: str) -> None:
+    def _raise_on_disagreement(self, calls: Mapping[int, Mapping[int, CallSummary]], task: str) -> None:
         """Raise if the ranks of a communicator called different collectives, although all functions have returned."""
-        disagreement = find_disagreement(replies)
+        disagreement = find_disagreement(calls)
         if disagreement is None:
             return
-        key, ranks = disagreement
-        group = next(reply.calls[key].group for reply in replies if key in reply.calls)
+        key, summaries = disagreement
+        ranks = list(summaries)
+        group = summaries[ranks[0]].group
         tails = self._run_round("recent_calls", [(key,)] * len(ranks), ranks=ranks, task="comparing the calls of ranks")
         reason = f"{describe_disagreement(group, {reply.rank: reply.value for reply in tails})} while {task}"
         hint = "issue the same calls on every rank, or pass checks='all' to launch() for an error before the call"

@@ -28,9 +28,8 @@ def launch(
 ) -> Engines:
     """Start `n` ranks on this machine.
 
-    Ranks in processes have a temporary folder of their own (the variable TMPDIR), which is removed when the engines are
-    closed. If a rank, its launcher or the controller of the engines dies, the current call raises an `EngineError` that
-    names it.
+    Ranks in processes have their own temporary folder (the variable TMPDIR), which is removed when the engines are
+    closed.
 
     Parameters
     ----------
@@ -46,13 +45,10 @@ def launch(
     env : mapping of str to str, optional
         Environment variables of the engines, such as ``{"NCCL_ALGO": "Ring"}``. Not supported by threads.
     checks : {"first", "all", "off"}, default "first"
-        The calls that are compared between ranks, because libraries do not notice that ranks issue different calls:
-        NCCL returns wrong results, and MPI may hang. ``"first"`` compares a prepared call when it runs for the first
-        time, and on GPUs each kind of call (collective, count, dtype, op and root) when it is issued for the first
-        time. When a function returns, all its calls are compared, and `Engines.run` raises if they differ. ``"all"``
-        compares every call before it starts, except repetitions in `PreparedCall.measure` and in graphs. ``"off"``
-        compares nothing. Threads always compare every call. The counts of messages between two ranks are compared by
-        MPI, Gloo and threads, but not on GPUs.
+        The calls that are compared between ranks, described in `meshlab.comm.CHECKS`: if ranks issue different calls,
+        NCCL returns wrong results, and MPI may hang. On GPUs, ``"first"`` compares each kind of call (collective,
+        count, dtype, op and root) when it is issued for the first time. Threads always compare every call. The counts
+        of messages between two ranks are not compared on GPUs.
     deadline_s : float, default 30
         Maximum duration of a call, in seconds, before its ranks are considered stuck.
     timeout_s : float, default 60

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,9 +46,7 @@ class Lease:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.engines._release()
 
     def call(
@@ -64,11 +61,8 @@ class Lease:
         ranks: Collection[int] | None = None,
         deadline_s: float | None = None,
     ) -> list[Reply]:
-        """Call a function on every rank that is in groups along all of `axis`, `also` and `concurrent`.
-
-        Its arguments are the communicators in this order and `arguments`. Those of `also` use the backend of `axis`,
-        and those of `concurrent` may be used at the same time as the others.
-        """
+        """Call a function with the communicators along `axis`, `also` and `concurrent` on the ranks that are in all."""
+        # Those of `also` use the backend of `axis`. Those of `concurrent` may be used at the same time as the others.
         engines = self.engines
         if engines.between_tasks is not None:
             engines.between_tasks(self)
@@ -96,16 +90,11 @@ class Lease:
         message = task if engines._facts.in_process else _pickled(task)
         # With several communicators, only ranks that share all of their groups must enter the same number of calls.
         _, together = np.unique(np.stack(colors), axis=1, return_inverse=True)
-        replies = engines._run_round(
-            "run",
-            [(tuple(names), message)] * len(members),
-            ranks=members,
-            groups=together.ravel().tolist(),
-            communicators=communicators,
-            task=self.task,
-            deadline_s=deadline_s,
-        )
-        engines._raise_on_disagreement(replies, self.task)
+        with engines._new_round(members, self.task, together.ravel().tolist(), communicators) as current:
+            messages = [(tuple(names), message)] * len(members)
+            replies = current.run("run", messages, engines.deadline_s if deadline_s is None else deadline_s)
+        if not current.has_errors:  # or other ranks have issued calls that the rank which raised did not reach
+            engines._raise_on_disagreement({reply.rank: reply.calls for reply in replies}, self.task)
         return replies
 
     def on_every_rank(self, method: str, *arguments: Any) -> list[Reply]:

@@ -29,7 +29,7 @@ from meshlab.engines._call_board import CallBoard
 from meshlab.engines._controller import Controller
 from meshlab.engines._interrupts import interrupts_kept
 from meshlab.engines._lifeline import BACKEND, CONNECTION, REAPER, WITHOUT_SHELL, command
-from meshlab.engines._parts import STOPPED, Parts
+from meshlab.engines._parts import STOPPED, Parts, is_stopped, status_of
 from meshlab.engines._processes import ProcessSet
 from meshlab.engines._reaper import RUN, Reaper, clean_up, kill_processes, marked_processes, remove_files
 from meshlab.engines._rounds import RankExit, RankInfo, WorkerConfig
@@ -358,7 +358,7 @@ class LaunchedSet(ProcessSet):
     def stalled(self) -> RankExit | None:
         """Return a rank or a process of the controller that is stopped."""
         lost = None if self._controller is None else self._controller.lost(at_once=True)
-        stopped = next((info.rank for info in self._infos if _is_stopped(info.pid)), None)
+        stopped = next((info.rank for info in self._infos if is_stopped(info.pid)), None)
         return lost or (None if stopped is None else RankExit(stopped, STOPPED))
 
     def _lost_part(self) -> RankExit | None:
@@ -385,7 +385,7 @@ class LaunchedSet(ProcessSet):
                 return rank_exit
             time.sleep(_POLL_S)
             time_s = time.monotonic()
-            if time_s < last and any(_status(info.pid) == psutil.STATUS_ZOMBIE for info in self._infos):
+            if time_s < last and any(status_of(info.pid) == psutil.STATUS_ZOMBIE for info in self._infos):
                 deadline = time_s + _EXIT_S
         return None
 
@@ -417,7 +417,6 @@ class LaunchedSet(ProcessSet):
         return RankExit(without_shell[0], _how(WITHOUT_SHELL))
 
     def interrupt(self) -> None:
-        """Send SIGINT to the process of every rank."""
         for info in self._infos:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(info.pid, signal.SIGINT)
@@ -475,7 +474,6 @@ class LaunchedSet(ProcessSet):
         return {"NCCL_DEBUG_FILE": str(self._folder / "nccl-%p.log")} if is_debug else {}
 
     def library_logs(self) -> list[str]:
-        """Return NCCL's debug output, by rank."""
         logs = []
         for info in self._infos:
             try:
@@ -523,7 +521,7 @@ class LaunchedSet(ProcessSet):
         """Let the ranks end themselves, if all of them can."""
         if self._client is None or self._lost_part() is not None:
             return
-        if not all(_is_alive(info.pid) and not _is_stopped(info.pid) for info in self._infos):
+        if not all(_is_alive(info.pid) and not is_stopped(info.pid) for info in self._infos):
             return
         with contextlib.suppress(Exception):
             # Without the hub, because the client would wait for its reply without a limit.
@@ -540,20 +538,8 @@ def _how(code: int) -> str:
     return f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
 
 
-def _status(pid: int) -> str:
-    """Return the status of a process as psutil names it. An empty string if the process does not exist."""
-    try:
-        return str(psutil.Process(pid).status())
-    except psutil.Error:
-        return ""
-
-
 def _is_alive(pid: int) -> bool:
-    return _status(pid) not in ("", psutil.STATUS_ZOMBIE)
-
-
-def _is_stopped(pid: int) -> bool:
-    return _status(pid) == psutil.STATUS_STOPPED
+    return status_of(pid) not in ("", psutil.STATUS_ZOMBIE)
 
 
 def _engines(n: int) -> str:

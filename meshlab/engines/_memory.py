@@ -71,11 +71,7 @@ def free_bytes(comm: Any) -> tuple[bool, int]:
 
 
 def usable_bytes(free: Sequence[tuple[bool, int]], hosts: Sequence[str]) -> npt.NDArray[np.int64]:
-    """Return the memory that the buffers of each rank may use, of the results of `free_bytes` and the hosts by rank.
-
-    >>> usable_bytes([(True, 1000), (True, 1000)], ["a", "a"]).tolist()
-    [400, 400]
-    """
+    """Return the memory that the buffers of each rank may use, of the results of `free_bytes` and the hosts by rank."""
     shares = [
         int(USABLE * n_bytes / (hosts.count(host) if is_shared else 1))
         for (is_shared, n_bytes), host in zip(free, hosts, strict=True)

@@ -36,11 +36,7 @@ class LoadMonitor:
             engines.between_tasks = self._ask
 
     def read(self) -> list[dict[str, Any]]:
-        """Return the latest reading of each host. A host without a reading is missing.
-
-        The keys are ``host``, ``at`` (seconds since 1970), ``cpu_percent``, ``cores``, ``load``, ``memory_used_bytes``,
-        ``memory_bytes`` and ``devices`` (see `meshlab.topology.readers._nvml.LiveReader`).
-        """
+        """Return the latest reading of each host that has one, with the keys of `meshlab.engines._sampler.main`."""
         if self._is_closed.is_set():
             return []
         if self._here is not None and not self._here.is_running:

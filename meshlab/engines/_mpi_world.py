@@ -1,8 +1,4 @@
-"""Engines without a controller: processes that mpiexec or srun started together. Rank 0 is also the client.
-
-Every process calls `join`. Rank 0 gets `Engines`, and the other ranks serve it until the engines are closed. Tasks and
-replies are sent over a separate communicator, which is idle while rank 0 measures.
-"""
+"""Engines without a controller: processes that mpiexec or srun started together. Rank 0 is also the client."""
 
 from __future__ import annotations
 
@@ -84,7 +80,7 @@ def join(*, backend: str = "auto", checks: Checks = "first", deadline_s: float =
     if backend not in names:
         raise EngineError(f"backend must be {choice_text(names)} for processes of an MPI launcher, not {backend!r}")
     world = mpi.world()
-    control = world.comm.Dup()
+    control = world.comm.Dup()  # for tasks and replies; it is idle while rank 0 measures
     worker = Worker(_open(world, control, backend), Positions(world.size), checks)
     infos: Sequence[RankInfo] | None = control.gather(worker.info())
     if infos is None:
@@ -171,7 +167,6 @@ class MpiWorldSet(RankSet):
         return self._infos
 
     def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        """Queue a task for a rank."""
         future: Future[Reply] = Future()
         if self._is_broken:
             future.set_exception(RankDiedError("the ranks were abandoned"))

@@ -32,11 +32,16 @@ def how_ended(process: psutil.Process) -> str:
     return f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
 
 
-def is_stopped(process: psutil.Process) -> bool:
-    """Return whether a process was stopped and not continued."""
+def status_of(pid: int) -> str:
+    """Return the status of a process as psutil names it. An empty string if the process does not exist."""
     with contextlib.suppress(psutil.Error):
-        return bool(process.status() == psutil.STATUS_STOPPED)
-    return False
+        return str(psutil.Process(pid).status())
+    return ""
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped and not continued."""
+    return status_of(pid) == psutil.STATUS_STOPPED
 
 
 def _zombie_code(pid: int) -> int | None:
@@ -95,7 +100,7 @@ class Parts:
         for part in self._parts:
             if how := how_ended(part.process):
                 return part.exit(how)
-            if not is_stopped(part.process):
+            if not is_stopped(part.process.pid):
                 self._stopped_since.pop(part.process.pid, None)
             elif time_s - self._stopped_since.setdefault(part.process.pid, time_s) >= patience_s:
                 return part.exit(STOPPED)

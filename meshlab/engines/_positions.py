@@ -164,16 +164,14 @@ class CommunicatorMonitor:
         self._key = key
         self._posted = 0
         self._comparer: BoardComparer | None = None
-        self._area, self._index = _nowhere(), 0
+        self._area, self._index = memoryview(bytearray(8)).cast("q"), 0
         self._history = histories[key] = CallHistory(group)
         self._recent = self._history.recent
 
     def code(self, call: str) -> int:
-        """Return the argument of `enter` and `leave` for a kind of call."""
         return 256 * self._slot + _CODES[call]
 
     def enter(self, code: int, checksum: int) -> None:
-        """Record a collective that starts."""
         words = self._words
         words[self._count] += 1
         words[_CURRENT] = code
@@ -186,15 +184,12 @@ class CommunicatorMonitor:
             self._history.fold()
 
     def enter_message(self, code: int, checksum: int) -> None:
-        """Record a message that starts. It is not counted, because it involves only two ranks."""
         self._words[_CURRENT] = code
 
     def leave(self, code: int) -> None:
-        """Record that a call has returned."""
         self._words[_CURRENT] = -code
 
     def child(self, group: str, color: int) -> CommunicatorMonitor:
-        """Return the monitor of a communicator that was split from this one."""
         return self._writer.monitor(group, f"{self._key} {self._posted >> CHECKSUM_BITS} {color}")
 
     def comparer(self, ranks: Sequence[int]) -> BoardComparer | None:
@@ -258,10 +253,6 @@ class CallSummary:
 
 def _padded(group: str) -> bytes:
     return group.encode()[:_NAME_BYTES].ljust(_NAME_BYTES, b"\0")
-
-
-def _nowhere() -> memoryview:
-    return memoryview(bytearray(8)).cast("q")
 
 
 def _n_bytes(size: int) -> int:

@@ -28,10 +28,7 @@ _CONTROLLER = ["--HeartMonitor.period=250", "--ip=127.0.0.1", "--log-level=WARN"
 
 
 def make_cluster(profile: Path, name: str, launcher: str) -> Any:
-    """Return an ipyparallel cluster that keeps all its files in one folder and logs nothing.
-
-    The launcher ``"mpi"`` starts all engines with one mpiexec, and ``"local"`` starts each one separately.
-    """
+    """Return an ipyparallel cluster with the launcher "mpi" or "local", which keeps its files in one folder."""
     try:
         import ipyparallel
         from traitlets.config import Config
@@ -82,7 +79,6 @@ class ProcessSet(RankSet):
 
     @property
     def client(self) -> Any:
-        """The ipyparallel client, for ``%%px`` and direct use."""
         return self._client
 
     def _open_ranks(self, configs: Mapping[int, WorkerConfig], timeout_s: float) -> tuple[RankInfo, ...]:
@@ -135,7 +131,6 @@ class ProcessSet(RankSet):
         return self._views[engine]
 
     def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        """Run a method of the worker on one rank."""
         future: Future[Reply] = Future()
         try:
             view = self._view(self._engine_ids[rank])
@@ -170,11 +165,9 @@ class ProcessSet(RankSet):
             self._client.purge_local_results(result)
 
     def positions(self) -> list[Position]:
-        """Return the last call that each rank entered."""
         return [Position()] * self.size if self._positions is None else self._positions.read()
 
     def interrupt(self) -> None:
-        """Send SIGINT to every rank."""
         with contextlib.suppress(Exception):  # an engine or the client is gone, which the next call reports
             self._client.send_signal(signal.SIGINT, targets=list(self._engine_ids), block=False)
 
@@ -195,7 +188,6 @@ class AttachedSet(ProcessSet):
         self._checks: Checks = checks
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
-        """Make the engines ranks."""
         ids = list(self._client.ids)
         if not ids:
             raise EngineError("the client has no engines", hint="start engines, wait for them, and attach again")

@@ -50,20 +50,7 @@ class RankInfo:
 
 
 def ranks_label(ranks: Sequence[RankInfo]) -> str:
-    """Return the label of the system that the ranks use.
-
-    Examples
-    --------
-    >>> from meshlab.comm import Capabilities
-    >>> def rank_on(gpu, rank):
-    ...     facts = {"device number": str(gpu)}
-    ...     can = Capabilities("nccl", "NCCL 2.32.3", "", "H200 · NCCL 2.32.3", (), (), (), (), True, facts)
-    ...     return RankInfo(rank, 4, "node1", 1000 + rank, 1, "3.12", "0.1", can)
-    >>> ranks_label([rank_on(rank, rank) for rank in range(4)])
-    '4 × H200 · NCCL 2.32.3'
-    >>> ranks_label([rank_on(rank // 2, rank) for rank in range(4)])
-    '4 ranks on 2 × H200 · NCCL 2.32.3'
-    """
+    """Return the label of the system that the ranks use, such as "4 ranks on 2 × H200 · NCCL 2.32.3"."""
     n, where = len(ranks), ranks[0].capabilities.where
     if ranks[0].capabilities.backend not in GPU_BACKENDS:
         return f"{n} rank{'s' * (n != 1)} · {where}"
@@ -95,32 +82,16 @@ class WorkerConfig:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Response of one rank: a value or an error.
-
-    Parameters
-    ----------
-    rank : int
-        The global rank.
-    value : object
-        The return value of the function.
-    error : str or None
-        Type and message of the exception that the function raised.
-    trace : str
-        The traceback, as text.
-    is_interrupt : bool
-        True if the rank was interrupted from outside.
-    exception : BaseException or None
-        The exception itself. None if the rank is a different process and the exception cannot be pickled.
-    calls : mapping of int to CallSummary
-        The collectives that a function called, by the key of the communicator. Empty if they are not compared.
-    """
+    """Response of one rank: a value or an error."""
 
     rank: int
     value: Any = None
-    error: str | None = None
+    error: str | None = None  # type and message of the exception that the function raised
     trace: str = field(default="", repr=False)
-    is_interrupt: bool = False
+    is_interrupt: bool = False  # whether the rank was interrupted from outside
+    # None if the rank is a different process and the exception cannot be pickled
     exception: BaseException | None = field(default=None, repr=False, compare=False)
+    # The collectives that a function called, by the key of the communicator. Empty if they are not compared.
     calls: Mapping[int, CallSummary] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -238,10 +209,7 @@ class RankSet(Protocol):
         return None
 
     def close(self) -> None:
-        """Stop all ranks and clean up within 10 seconds, also while another thread is inside `start`.
-
-        A second call completes what an interrupted one has left, and otherwise has no effect.
-        """
+        """Stop all ranks and clean up within 10 seconds, also while `start` runs. It can be called again."""
 
 
 _GRACE_S = 1.0  # time that the other ranks get to respond after one rank has raised
@@ -288,6 +256,8 @@ class Round:
         self._responses: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
         self._cancel_reason = ""
         self._method = ""
+        self.has_errors = False
+        """True if the method raised on a rank."""
 
     def run(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Reply]:
         """Call the method on every rank. Raise a `RoundFailedError` unless all of them respond within `deadline_s`."""
@@ -327,7 +297,7 @@ class Round:
                 # collective that this rank will never enter, and waiting for the full deadline would add no
                 # information.
                 if replies[rank].error is not None and first_error is None:
-                    first_error = replies[rank]
+                    first_error, self.has_errors = replies[rank], True
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
         return [replies[rank] for rank in self._ranks]
 
@@ -420,9 +390,10 @@ class Round:
     def _places(self, waiting: Sequence[int], positions: Sequence[Position]) -> list[str]:
         """Describe the call in which each rank waits, or the last one that it has left."""
         ranks_at: dict[tuple[str, str], list[int]] = {}
+        has_left = "last enqueued" if BACKENDS[self._set.backend].enqueues else "last called"
         for rank in waiting:
             if _has_called(positions[rank]):
-                verb = "waits in" if positions[rank].is_inside else self._has_left
+                verb = "waits in" if positions[rank].is_inside else has_left
                 ranks_at.setdefault((verb, str(positions[rank])), []).append(rank)
         texts = [
             f"{_ranks_text(ranks)} {'wait in' if verb == 'waits in' and len(ranks) > 1 else verb} {place}"
@@ -431,11 +402,6 @@ class Round:
         n_more = len(texts) - _MOST_PLACES
         more = [f"the other ranks are in {n_more} other call{'s' * (n_more != 1)}"] if n_more > 0 else []
         return texts[:_MOST_PLACES] + more
-
-    @property
-    def _has_left(self) -> str:
-        """The verb for a rank whose last call has returned."""
-        return "last enqueued" if BACKENDS[self._set.backend].enqueues else "last called"
 
     def _cause(self, waiting: Sequence[int], positions: Sequence[Position]) -> tuple[list[int], str, str]:
         """Return the ranks that are responsible, and the cause and its fix if the positions show them."""

@@ -40,7 +40,6 @@ class ThreadSet(RankSet):
         self._lock = threading.Lock()  # an interrupt sees a task as submitted or not submitted, never half-way
 
     def start(self, timeout_s: float) -> tuple[RankInfo, ...]:
-        """Start the threads."""
         self._world = thread_world(self.backend, self.size)
         self._positions = Positions(self.size)
         workers = [Worker(self._world.backend(rank), self._positions, self._checks) for rank in range(self.size)]
@@ -51,7 +50,6 @@ class ThreadSet(RankSet):
         return tuple(future.result(timeout_s).value for future in infos)
 
     def submit(self, rank: int, method: str, arguments: tuple[Any, ...]) -> Future[Reply]:
-        """Queue a task for one thread."""
         future: Future[Reply] = Future()
         with self._lock:
             if not self._threads:
@@ -68,7 +66,6 @@ class ThreadSet(RankSet):
         return future
 
     def positions(self) -> list[Position]:
-        """Return the last call that each rank entered."""
         return self._positions.read()
 
     def interrupt(self) -> None:
@@ -92,7 +89,6 @@ class ThreadSet(RankSet):
                 future.set_exception(RankDiedError("the threads were stopped"))
 
     def close(self) -> None:
-        """Stop the threads."""
         threads = self._threads
         self.kill()
         deadline = time.monotonic() + _CLOSE_S

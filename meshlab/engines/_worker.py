@@ -1,7 +1,4 @@
-"""The code that runs on an engine: a `Worker` per rank holds communicators and runs the functions of the client.
-
-It does not import the benchmark code. A benchmark arrives as a function, like any other task.
-"""
+"""The code that runs on an engine: a `Worker` per rank holds communicators and runs the functions of the client."""
 
 from __future__ import annotations
 
@@ -19,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from meshlab.base._backends import BACKENDS, PROCESS_BACKENDS, choice_text
-from meshlab.base._errors import CommunicatorError, EngineError
+from meshlab.base._errors import EngineError
 from meshlab.base._version import __version__
-from meshlab.comm._agreement import Checks, checksum
+from meshlab.comm._agreement import Checks, checksum, client_abort
 from meshlab.comm._backend import Backend, Rendezvous
 from meshlab.comm._communicator import Communicator
 from meshlab.comm._compositions import with_compositions
@@ -105,7 +102,7 @@ class Worker:
     def _while_waiting(self) -> None:
         """Do what the other backend would do if the rank waited in it."""
         if self._should_abort():
-            raise CommunicatorError("aborted by the client because another rank stopped responding")
+            raise client_abort()
         progress = getattr(self._backend, "progress", None)
         if progress is not None:
             progress()
@@ -120,10 +117,8 @@ class Worker:
         separate: bool = False,
         beside: str | None = None,
     ) -> None:
-        """Create the communicators of the set of groups `name`. Every rank of the world must call it.
-
-        The rank has the index `key` in `group`, which has the index `color` in the set, or it is in no group (None).
-        """
+        """Create the communicators of the set of groups `name`. Collective over the world."""
+        # The rank has the index `key` in `group`, which has the index `color` in the set, or it is in no group (None).
         world = self._backend if beside is None else self._worlds.get(beside)
         if world is None:
             raise EngineError(f"rank {self.rank} has not opened {beside}", rank=self.rank)

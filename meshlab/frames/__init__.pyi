@@ -8,7 +8,7 @@ from ._moved import list_runs as list_runs
 from ._schema import DEVICES as DEVICES
 from ._schema import RESULTS as RESULTS
 from ._schema import SAMPLES as SAMPLES
-from ._schema import bandwidth as bandwidth
 from ._schema import describe as describe
+from ._statistics import bandwidth as bandwidth
 from ._trials import TRIALS as TRIALS
 from ._trials import TUNED as TUNED

@@ -75,7 +75,8 @@ def example(name: str = "h200x2") -> pd.DataFrame | Tuning:
     """
     from meshlab.analysis.tuning._tuning import Tuning
     from meshlab.frames._files import frame_from_csv
-    from meshlab.frames._schema import RESULTS, bandwidth
+    from meshlab.frames._schema import RESULTS
+    from meshlab.frames._statistics import bandwidth
 
     folder = Path(__file__).parent / "examples"
     if name == _TUNING:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.comm._backend import Timings
 from meshlab.frames._statistics import FEWEST_FOR_SHAPE, find_modes, relative_trend, summarise
 from meshlab.plans._options import OPTIONS
 from meshlab.plans._steps import MeasuredGroup, Step
@@ -45,16 +46,13 @@ _TOLERANCE_US = 1.0
 _MOST_POINTS = 200
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class RankSamples:
-    """The batches of one rank in one step. The arrays have one value per batch, and the names of their columns."""
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RankSamples(Timings):
+    """The timings of one rank in one step. The arrays have the names of the columns of the samples."""
 
     calls: npt.NDArray[np.int64]
-    time_us: Floats
-    host_us: Floats
-    start_us: Floats | None  # on the clock of the host; None unless starts were aligned
-    is_warmup: npt.NDArray[np.bool_]  # True for batches that are excluded from the statistics, also those below
-    is_covered: npt.NDArray[np.bool_]  # False if the concurrent collective ended during the batch
+    is_warmup: npt.NDArray[np.bool_]  # True for batches that are excluded from the statistics, also uncovered ones
+    is_covered: npt.NDArray[np.bool_]
     stop_reason: str  # precise, time or batches
     n_wrong: int | None = None  # wrong elements of this rank; None if unchecked
     # When this rank entered the first collective of a function in isolated mode. None if that is the start.
@@ -95,22 +93,15 @@ def rows_of_step(
         # medians would miss delays that hit a different rank in every batch.
         times = np.stack([part.time_us for part in parts])[:, counts]
         slowest = times.max(axis=0)
-        summary = summarise(slowest)
         wrong = [part.n_wrong for part in parts]
         n_wrong = None if None in wrong else sum(count or 0 for count in wrong)
         starts = _on_one_clock(parts, group.ranks, hosts)
         rows.append(
             _fixed_columns(step, group)
             | {
-                "n_samples": summary.n,
+                "n_samples": len(slowest),
                 "calls": int(parts[0].calls[-1]),
-                "time_us": summary.median,
-                "time_us_lo": summary.lo,
-                "time_us_hi": summary.hi,
-                "p95_us": summary.p95,
-                "p99_us": summary.p99,
-                "min_us": summary.min,
-                "max_us": summary.max,
+                **summarise(slowest),
                 "skew_us": float(np.median(np.ptp(times, axis=0))),
                 "n_modes": _n_modes(slowest),
                 "trend": relative_trend(slowest),

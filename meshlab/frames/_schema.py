@@ -1,4 +1,4 @@
-"""The `results`, `samples` and `devices` frames: columns, dtypes and units, and the only computation of bandwidth.
+"""The `results`, `samples` and `devices` frames: columns, dtypes and units.
 
 Everything that produces or reads measurements uses this module: runs on engines, readers of other tools' logs, the live
 view, plots and reports.
@@ -15,7 +15,6 @@ import numpy as np
 
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import BenchError
-from meshlab.comm._catalog import CATALOG
 from meshlab.plans._options import CALL_OPTIONS, OPTIONS
 
 if TYPE_CHECKING:
@@ -233,61 +232,6 @@ def require_columns(frame: pd.DataFrame, names: Sequence[str], what: str = "resu
     missing = [name for name in names if name not in columns]
     if missing:
         raise BenchError(f"expected a {what} frame, but this one has no column {', '.join(missing)}")
-
-
-def bandwidth(
-    collective: Sequence[str | None], size_bytes: Any, n_ranks: Any, time_us: Any
-) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
-    """Compute algorithm and bus bandwidth from times. All bandwidths in meshlab are computed here.
-
-    algbw = S / t, and busbw = algbw times the collective's factor, as defined in nccl-tests' PERFORMANCE.md.
-
-    Parameters
-    ----------
-    collective : sequence of str
-        Name of the collective of each row. The busbw of an unknown or missing name is NaN.
-    size_bytes : array_like
-        Message size S of each row, in bytes. Missing values are allowed.
-    n_ranks : array_like
-        Number of ranks of each row. Missing values are allowed.
-    time_us : array_like
-        Time per call of each row, in µs. Missing values are allowed.
-
-    Returns
-    -------
-    algbw_gbs, busbw_gbs : numpy.ndarray
-        Bandwidths in GB/s (10^9 bytes per second), float64. NaN if the time, the size or the factor is missing, and for
-        the busbw of a single rank.
-
-    Examples
-    --------
-    >>> import meshlab as ml
-    >>> algbw, busbw = ml.frames.bandwidth(["all_reduce"], [1 << 30], [2], [3295.43])
-    >>> round(float(algbw[0]), 2), round(float(busbw[0]), 2)
-    (325.83, 325.83)
-    """
-    size, ranks, time = (_floats(values) for values in (size_bytes, n_ranks, time_us))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        algbw = np.where(time > 0, size / time / 1e3, np.nan)
-        factor = np.array(
-            [
-                CATALOG[name].bus_factor(int(n))
-                if isinstance(name, str) and name in CATALOG and 2 <= n < np.inf
-                else np.nan
-                for name, n in zip(collective, ranks, strict=True)
-            ],
-            dtype=np.float64,
-        ).reshape(algbw.shape)
-    return algbw, algbw * factor
-
-
-def _floats(values: Any) -> np.ndarray[Any, np.dtype[np.float64]]:
-    if hasattr(values, "to_numpy"):
-        return np.asarray(values.to_numpy(dtype="float64", na_value=np.nan), dtype=np.float64)
-    try:
-        return np.asarray(values, dtype=np.float64)
-    except OverflowError as error:
-        raise BenchError("a size, a number of ranks or a time is larger than any float") from error
 
 
 def conform(frame: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:

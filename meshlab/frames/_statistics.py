@@ -1,33 +1,25 @@
-"""Robust statistics of times. Times are skewed and have outliers, so nothing here assumes a normal distribution."""
+"""Robust statistics of times, and the only computation of bandwidth from them.
+
+Times are skewed and have outliers, so nothing here assumes a normal distribution.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._errors import BenchError
+from meshlab.comm._catalog import CATALOG
+
 FEWEST_FOR_INTERVAL, FEWEST_FOR_P95, FEWEST_FOR_P99, FEWEST_FOR_SHAPE = 6, 20, 100, 20
 _SPIKE_DEVIATIONS, _SMALLEST_DEVIATION = 5.0, 0.01
 
 Floats = npt.NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Summary statistics of times, in their unit. NaN if there are too few times."""
-
-    n: int
-    median: float
-    lo: float
-    hi: float
-    """Bounds of the 95 % confidence interval of the median."""
-    p95: float
-    p99: float
-    min: float
-    max: float
 
 
 def median_interval(values: Floats) -> tuple[float, float]:
@@ -46,27 +38,73 @@ def median_interval(values: Floats) -> tuple[float, float]:
     return float(ordered[lower - 1]), float(ordered[upper - 1])
 
 
-def summarise(values: npt.ArrayLike) -> Summary:
-    """Compute the summary statistics of times."""
+def summarise(values: npt.ArrayLike) -> dict[str, float]:
+    """Return the statistics of times in µs, by their columns of the results. NaN if there are too few times."""
     times: Floats = np.asarray(values, dtype=np.float64)
     n = len(times)
-    if not n:
-        return Summary(0, *[math.nan] * 7)
     lo, hi = median_interval(times)
+    return {
+        "time_us": float(np.median(times)) if n else math.nan,
+        "time_us_lo": lo,
+        "time_us_hi": hi,
+        "p95_us": float(np.quantile(times, 0.95)) if n >= FEWEST_FOR_P95 else math.nan,
+        "p99_us": float(np.quantile(times, 0.99)) if n >= FEWEST_FOR_P99 else math.nan,
+        "min_us": float(times.min()) if n else math.nan,
+        "max_us": float(times.max()) if n else math.nan,
+    }
 
-    def percentile(share: float, fewest: int) -> float:
-        return float(np.quantile(times, share)) if n >= fewest else math.nan
 
-    return Summary(
-        n=n,
-        median=float(np.median(times)),
-        lo=lo,
-        hi=hi,
-        p95=percentile(0.95, FEWEST_FOR_P95),
-        p99=percentile(0.99, FEWEST_FOR_P99),
-        min=float(times.min()),
-        max=float(times.max()),
-    )
+def bandwidth(collective: Sequence[str | None], size_bytes: Any, n_ranks: Any, time_us: Any) -> tuple[Floats, Floats]:
+    """Compute algorithm and bus bandwidth from times. All bandwidths in meshlab are computed here.
+
+    algbw = S / t, and busbw = algbw times the collective's factor, as defined in nccl-tests' PERFORMANCE.md.
+
+    Parameters
+    ----------
+    collective : sequence of str
+        Name of the collective of each row. The busbw of an unknown or missing name is NaN.
+    size_bytes : array_like
+        Message size S of each row, in bytes. Missing values are allowed.
+    n_ranks : array_like
+        Number of ranks of each row. Missing values are allowed.
+    time_us : array_like
+        Time per call of each row, in µs. Missing values are allowed.
+
+    Returns
+    -------
+    algbw_gbs, busbw_gbs : numpy.ndarray
+        Bandwidths in GB/s (10^9 bytes per second), float64. NaN if the time, the size or the factor is missing, and for
+        the busbw of a single rank.
+
+    Examples
+    --------
+    >>> import meshlab as ml
+    >>> algbw, busbw = ml.frames.bandwidth(["all_reduce"], [1 << 30], [2], [3295.43])
+    >>> round(float(algbw[0]), 2), round(float(busbw[0]), 2)
+    (325.83, 325.83)
+    """
+    size, ranks, time = (_floats(values) for values in (size_bytes, n_ranks, time_us))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        algbw = np.where(time > 0, size / time / 1e3, np.nan)
+        factor = np.array(
+            [
+                CATALOG[name].bus_factor(int(n))
+                if isinstance(name, str) and name in CATALOG and 2 <= n < np.inf
+                else np.nan
+                for name, n in zip(collective, ranks, strict=True)
+            ],
+            dtype=np.float64,
+        ).reshape(algbw.shape)
+    return algbw, algbw * factor
+
+
+def _floats(values: Any) -> Floats:
+    if hasattr(values, "to_numpy"):
+        return np.asarray(values.to_numpy(dtype="float64", na_value=np.nan), dtype=np.float64)
+    try:
+        return np.asarray(values, dtype=np.float64)
+    except OverflowError as error:
+        raise BenchError("a size, a number of ranks or a time is larger than any float") from error
 
 
 def is_precise(values: npt.NDArray[Any], precision: float) -> bool:

@@ -20,8 +20,8 @@ from meshlab.base._markup import card, table
 from meshlab.base._numerals import whole
 from meshlab.base._units import format_size
 from meshlab.comm._backend import CTA_POLICIES
-from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples
-from meshlab.frames._statistics import summarise
+from meshlab.frames._schema import RESULTS, SAMPLES, conform, empty_results, empty_samples
+from meshlab.frames._statistics import bandwidth, summarise
 from meshlab.nccl_tests._info import NO_FACTS, NcclFacts, merge_facts
 
 if TYPE_CHECKING:
@@ -720,16 +720,7 @@ def _group(section: Section) -> str | None:
 
 def _summary(times: IterationTimes) -> dict[str, float]:
     """Return statistics of the iterations that the tool does not skip."""
-    statistics = summarise(times.times_us[times.skipped :])
-    summary = {
-        "time_us": statistics.median,
-        "time_us_lo": statistics.lo,
-        "time_us_hi": statistics.hi,
-        "p95_us": statistics.p95,
-        "p99_us": statistics.p99,
-        "min_us": statistics.min,
-        "max_us": statistics.max,
-    }
+    summary = summarise(times.times_us[times.skipped :])
     if times.per_process_us is not None and len(times.per_process_us) > 1:
         ranks = times.per_process_us[:, times.skipped :]
         summary["skew_us"] = float(np.median(ranks.max(axis=0) - ranks.min(axis=0)))

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._units import format_size
-from meshlab.frames._schema import bandwidth
+from meshlab.frames._statistics import bandwidth
 from meshlab.nccl_tests._log import OWN_RATES, Floats, LogTable, Note, Preamble, rounding_of_rates
 
 _REDUCES = frozenset(name for name, collective in COLLECTIVES.items() if collective.reduces)

@@ -14,7 +14,8 @@ from meshlab.base._errors import BenchError, did_you_mean
 from meshlab.base._units import SEPARATOR
 from meshlab.frames._labels import LABELLED, axis_label, is_wrong, value_label
 from meshlab.frames._rows import Row
-from meshlab.frames._schema import bandwidth, numbered_rows, require_columns
+from meshlab.frames._schema import numbered_rows, require_columns
+from meshlab.frames._statistics import bandwidth
 from meshlab.plans._options import OPTIONS
 
 if TYPE_CHECKING:
@@ -314,3 +315,33 @@ def stroke_note(lines: Iterable[Line]) -> list[str]:
     thin = [f"thin: every {member}"] if has_thin else []
     slowest = f"{'thick' if has_thin else 'line'}: slowest {member} at each size"
     return [slowest, *(f"band: its {text}" for text in bands), *thin]
+
+
+_MOST_PACKED_GROUPS = 64
+"""A line with more groups than this has no thin lines, because each update sends the values of all groups."""
+
+_NO_LINES: Mapping[str, Line] = MappingProxyType({})
+
+
+def pack_lines(
+    series: Mapping[str, Line],
+    *,
+    previous: Mapping[str, Line] = _NO_LINES,
+    predicted: Mapping[str, Line] = _NO_LINES,
+) -> dict[str, Any]:
+    """Return lines by name in the format of js/curve.js: a list of their shapes, the points of all, and a note."""
+    drawn = [
+        (name, line if len(line.groups) <= _MOST_PACKED_GROUPS else line.without_groups(), "")
+        for name, line in zip(series, with_groups(list(series.values())), strict=True)
+    ]
+    note = SEPARATOR.join(stroke_note(line for _, line, _ in drawn))
+    for kind, lines in (("previous", previous), ("predicted", predicted)):
+        drawn += [(name, line.without_groups(), kind) for name, line in lines.items()]
+    return {
+        "lines": [
+            {"name": name, "kind": kind, "points": len(line), "band": line.has_band, "groups": len(line.groups)}
+            for name, line, kind in drawn
+        ],
+        "points": b"".join(line.tobytes() for _, line, _ in drawn),
+        "note": note,
+    }

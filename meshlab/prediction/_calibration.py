@@ -21,7 +21,8 @@ from meshlab.base._typed_values import typed_value
 from meshlab.base._units import format_size, format_time_us
 from meshlab.comm._backend import MODES
 from meshlab.frames._labels import GPU_SOURCES, is_wrong, value_label, where_text
-from meshlab.frames._schema import bandwidth, differing_options, is_pair, is_plain
+from meshlab.frames._schema import differing_options, is_pair, is_plain
+from meshlab.frames._statistics import bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
 from meshlab.prediction._costs import COLLECTIVES, cost

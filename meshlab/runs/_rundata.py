@@ -15,7 +15,8 @@ from meshlab.base._errors import MeshlabError
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_size
 from meshlab.frames._rows import Columns, Row
-from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth, conform, devices_frame, empty_results, empty_samples
+from meshlab.frames._schema import RESULTS, SAMPLES, conform, devices_frame, empty_results, empty_samples
+from meshlab.frames._statistics import bandwidth
 from meshlab.frames._table import ResultsTable, results_table, run_html
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan

@@ -31,16 +31,8 @@ from meshlab.frames._files import (
     frame_to_parquet,
     upgrade,
 )
-from meshlab.frames._schema import (
-    RESULTS,
-    SAMPLES,
-    Column,
-    bandwidth,
-    conform,
-    empty_results,
-    empty_samples,
-    require_columns,
-)
+from meshlab.frames._schema import RESULTS, SAMPLES, Column, conform, empty_results, empty_samples, require_columns
+from meshlab.frames._statistics import bandwidth
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.runs._journal import Journal, is_journal_open, read_journal

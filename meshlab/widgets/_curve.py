@@ -15,44 +15,13 @@ import numpy.typing as npt
 import traitlets
 
 from meshlab.base._markup import escape
-from meshlab.base._units import SEPARATOR
 from meshlab.plots._curves import curve_box, draw_lines
-from meshlab.plots._lines import Line, stroke_note, with_groups
+from meshlab.plots._lines import Line, pack_lines, stroke_note, with_groups
 from meshlab.plots._style import PALETTE, figure_png, reserve, set_title
 from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-
-_MOST_GROUPS = 64
-"""A line with more groups than this has no thin lines, because each update sends the values of all groups."""
-
-_NO_LINES: Mapping[str, Line] = MappingProxyType({})
-
-
-def pack_lines(
-    series: Mapping[str, Line],
-    *,
-    previous: Mapping[str, Line] = _NO_LINES,
-    predicted: Mapping[str, Line] = _NO_LINES,
-) -> dict[str, Any]:
-    """Return lines by name in the format of js/curve.js: a list of their shapes, the points of all, and a note."""
-    drawn = [
-        (name, line if len(line.groups) <= _MOST_GROUPS else line.without_groups(), "")
-        for name, line in zip(series, with_groups(list(series.values())), strict=True)
-    ]
-    note = SEPARATOR.join(stroke_note(line for _, line, _ in drawn))
-    for kind, lines in (("previous", previous), ("predicted", predicted)):
-        drawn += [(name, line.without_groups(), kind) for name, line in lines.items()]
-    return {
-        "lines": [
-            {"name": name, "kind": kind, "points": len(line), "band": line.has_band, "groups": len(line.groups)}
-            for name, line, kind in drawn
-        ],
-        "points": b"".join(line.tobytes() for _, line, _ in drawn),
-        "note": note,
-    }
 
 
 class Curve(anywidget.AnyWidget):

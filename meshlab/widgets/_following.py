@@ -18,9 +18,8 @@ from meshlab.base._units import SEPARATOR, format_seconds, format_size, format_t
 from meshlab.benchmark._run import Run
 from meshlab.frames._labels import LABELLED, axis_label
 from meshlab.plans._options import OPTIONS, option_texts
-from meshlab.plots._lines import GrowingLines, Key, Line, line_key, line_names
+from meshlab.plots._lines import GrowingLines, Key, Line, line_key, line_names, pack_lines
 from meshlab.plots._style import PALETTE
-from meshlab.widgets._curve import pack_lines
 from meshlab.widgets._details import details_of
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ ADDITIONS = {
                 sends="count",
                 receives="count x n",
                 synchronises=True,
-                bus_factor=_others,
+                bus_factor=_OTHERS,
                 is_composed=True,
                 nccl_test=NcclTest(program="rotated_gather"),
                 summary="Concatenates the inputs of all ranks on every rank, starting with that of the last rank.",
@@ -56,6 +56,8 @@ COMPOSITIONS: Mapping[str, Composition] = MappingProxyType({})
 """,
         """\
 def _rotated_gather(call: Call, backend: Backend) -> Sequence[Sequence[Call]]:
+    from meshlab.comm._catalog import CATALOG
+
     part, n = backend.empty(call.send.shape, call.send.dtype), backend.size
     message = call._replace(in_place=False, dest=None, source=None)
     return [

@@ -145,3 +145,8 @@ def test_short_names_of_dtypes_are_accepted() -> None:
     dtypes = ["half", "fp16", "bf16", "single", "fp32", "double", "fp64"]
     assert Plan("all_reduce", "tp", dtype=dtypes).dtype == ("float16", "bfloat16", "float32", "float64")
     assert find_dtype("bf16") == find_dtype("bfloat16")
+
+
+def test_half_of_a_surrogate_pair_becomes_a_character_that_can_be_written() -> None:
+    assert errors.printable("n\ud800de") == "n\N{REPLACEMENT CHARACTER}de"
+    assert errors.printable("\ud83d\ude00 größer") == "\N{GRINNING FACE} größer"

@@ -328,10 +328,12 @@ def test_launches_have_new_communicators_and_separate_rows(thread_engines: ml.En
 
 
 def test_a_wrong_row_raises_an_alert(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark.on_ranks import _timing as timing
+    from meshlab.benchmark.on_ranks import _step_calls as step_calls
     from meshlab.widgets._live import LiveView
 
-    monkeypatch.setattr(timing, "count_wrong_elements", lambda comm, *rest, **more: 3 if comm.world_rank == 2 else 0)
+    monkeypatch.setattr(
+        step_calls, "count_wrong_elements", lambda comm, *rest, **more: 3 if comm.world_rank == 2 else 0
+    )
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=SHORT)
     view = LiveView(run)
     run.wait(120)

@@ -114,14 +114,14 @@ def test_settings_that_differ_between_ranks_are_reported() -> None:
 def test_redaction_replaces_hosts_uuids_addresses_and_users_everywhere(
     thread_engines: ml.Engines, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshlab.benchmark.on_ranks import _timing as timing
+    from meshlab.benchmark.on_ranks import _step_calls as step_calls
 
     host, uuid = platform.node(), "GPU-01234567-89ab-cdef-0123-456789abcdef"
 
     def fail(parts: Any) -> Any:
         raise OSError(f"{uuid} on {host} (10.1.2.3:4567), see /home/olga/log")
 
-    monkeypatch.setattr(timing, "allocate", fail)
+    monkeypatch.setattr(step_calls, "allocate", fail)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK)
     with pytest.raises(BenchError, match=uuid):  # the error of the run contains names too
         run.wait(120)

@@ -61,9 +61,9 @@ def test_a_cancelled_run_resumes_and_keeps_its_rows(
 
 
 def test_failed_steps_are_repeated_after_a_restart(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark.on_ranks import _timing as timing
+    from meshlab.benchmark.on_ranks import _step_calls as step_calls
 
-    honest = timing.allocate
+    honest = step_calls.allocate
 
     def stuck(parts: Any) -> Any:
         if any(step.size_bytes == 4096 and comm.world_rank == 1 for comm, step in parts):
@@ -71,7 +71,7 @@ def test_failed_steps_are_repeated_after_a_restart(thread_engines: ml.Engines, m
         return honest(parts)
 
     with monkeypatch.context() as patch:
-        patch.setattr(timing, "allocate", stuck)
+        patch.setattr(step_calls, "allocate", stuck)
         first = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K, 16K", sampling=QUICK)
         with pytest.raises(EngineError, match="rank 1 raised ValueError: a bad cable"):
             first.wait(120)

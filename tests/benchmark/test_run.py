@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 import meshlab as ml
 from meshlab.base._errors import BenchError, EngineError, MeshError, ParseError
 from meshlab.engines._reaper import marked_processes
-from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth
+from meshlab.frames._schema import RESULTS, SAMPLES
+from meshlab.frames._statistics import bandwidth
 from meshlab.plans._sampling import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
@@ -235,16 +236,16 @@ while run.progress.done < 2:
 def test_a_step_whose_ranks_all_raise_is_a_failed_row(
     thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from meshlab.benchmark.on_ranks import _timing as timing
+    from meshlab.benchmark.on_ranks import _step_calls as step_calls
 
-    honest = timing.allocate
+    honest = step_calls.allocate
 
     def no_memory(parts: Any) -> Any:
         if any(step.size_bytes == 4096 for _, step in parts):
             raise MemoryError("too large")
         return honest(parts)
 
-    monkeypatch.setattr(timing, "allocate", no_memory)
+    monkeypatch.setattr(step_calls, "allocate", no_memory)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 4K, 16K", sampling=QUICK)
     results = run.wait(120)
     assert run.state == "done"
@@ -291,9 +292,9 @@ def test_engines_are_free_when_listeners_are_notified_of_the_end(
 
 
 def test_wrong_results_are_marked(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    from meshlab.benchmark.on_ranks import _timing as timing
+    from meshlab.benchmark.on_ranks import _step_calls as step_calls
 
-    monkeypatch.setattr(timing, "count_wrong_elements", lambda comm, *rest: 3 if comm.world_rank == 2 else 0)
+    monkeypatch.setattr(step_calls, "count_wrong_elements", lambda comm, *rest: 3 if comm.world_rank == 2 else 0)
     results = ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK).wait(120)
     assert results["n_wrong"].tolist() == [0, 3]
     assert results["status"].tolist() == ["ok", "wrong"]

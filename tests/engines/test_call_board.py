@@ -23,7 +23,6 @@ from meshlab.comm.backends._threads import ThreadWorld
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._positions import Positions, PositionWriter
-from meshlab.engines._rounds import Reply
 
 
 class Unchecked:
@@ -186,12 +185,12 @@ def repeat(order: Sequence[str]) -> Callable[[Communicator], None]:
 def test_repeated_calls_are_compared_when_the_function_has_returned(tmp_path: Path) -> None:
     ranks = run_ranks(tmp_path, repeat(["aab", "aba"]))
     assert [rank.error for rank in ranks] == ["", ""]
-    replies = [
-        Reply(3 + number, calls={key: history.summary() for key, history in rank.writer.histories().items()})
+    calls = {
+        3 + number: {key: history.summary() for key, history in rank.writer.histories().items()}
         for number, rank in enumerate(ranks)
-    ]
-    key, involved = find_disagreement(replies) or (0, [])
-    assert involved == [3, 4]
+    }
+    key, involved = find_disagreement(calls) or (0, {})
+    assert list(involved) == [3, 4]
     tails = {3 + number: rank.writer.histories()[key].tail() for number, rank in enumerate(ranks)}
     assert describe_disagreement("tp_0", tails) == (
         "ranks disagree: as call 4 of tp_0, rank 3 called all_reduce count=2 dtype=float64 op=sum, but rank 4 called "

@@ -19,6 +19,8 @@ import meshlab as ml
 from meshlab.base._errors import CommunicatorError, EngineError, MeshError
 from meshlab.engines import _verification as verification
 from meshlab.engines._lease import Lease
+from meshlab.engines._memory import usable_bytes
+from meshlab.engines._rounds import RankInfo, ranks_label
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 
@@ -377,3 +379,21 @@ def test_the_client_does_not_keep_the_ids_of_messages(mpi_engines: ml.Engines) -
     for _ in range(3):
         mpi_engines.run(lambda comm: comm.rank)
     assert client.history == before
+
+
+@pytest.mark.parametrize(
+    ("gpus", "label"),
+    [([0, 1, 2, 3], "4 × H200 · NCCL 2.32.3"), ([0, 0, 1, 1], "4 ranks on 2 × H200 · NCCL 2.32.3")],
+)
+def test_the_label_of_the_system_counts_ranks_and_gpus(gpus: list[int], label: str) -> None:
+    def rank_on(gpu: int, rank: int) -> RankInfo:
+        facts = {"device number": str(gpu)}
+        can = ml.comm.Capabilities("nccl", "NCCL 2.32.3", "", "H200 · NCCL 2.32.3", (), (), (), (), True, facts)
+        return RankInfo(rank, 4, "node1", 1000 + rank, 1, "3.12", "0.1", can)
+
+    assert ranks_label([rank_on(gpu, rank) for rank, gpu in enumerate(gpus)]) == label
+
+
+def test_ranks_of_a_host_share_its_memory_but_not_that_of_their_gpus() -> None:
+    assert usable_bytes([(True, 1000), (True, 1000), (True, 1000)], ["a", "a", "b"]).tolist() == [400, 400, 800]
+    assert usable_bytes([(False, 1000), (False, 500)], ["a", "a"]).tolist() == [800, 400]

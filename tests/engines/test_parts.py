@@ -58,13 +58,13 @@ def test_a_process_may_be_stopped_for_a_while() -> None:
         parts = Parts()
         parts.add("the clock", psutil.Process(process.pid))
         os.kill(process.pid, signal.SIGSTOP)
-        wait_for(lambda: is_stopped(psutil.Process(process.pid)))
+        wait_for(lambda: is_stopped(process.pid))
         stopped = RankExit(None, STOPPED, f"the clock (process {process.pid})")
         assert parts.lost() is None
         assert parts.lost(0.0) == stopped
         assert stopped.text == f"the clock (process {process.pid}) was stopped by a signal"
         os.kill(process.pid, signal.SIGCONT)
-        wait_for(lambda: not is_stopped(psutil.Process(process.pid)))
+        wait_for(lambda: not is_stopped(process.pid))
         assert parts.lost(0.0) is None
         parts.clear()
         process.kill()

@@ -19,7 +19,8 @@ from meshlab.frames._files import (
     frame_to_json,
     frame_to_parquet,
 )
-from meshlab.frames._schema import RESULTS, SAMPLES, bandwidth, conform, describe, empty_results, empty_samples
+from meshlab.frames._schema import RESULTS, SAMPLES, conform, describe, empty_results, empty_samples
+from meshlab.frames._statistics import bandwidth
 
 DESIGN = {
     "results": """run_id launch step source collective op dtype root in_place mode

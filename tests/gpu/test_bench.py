@@ -123,7 +123,7 @@ def test_results_are_checked_on_the_gpu(gpu_engines: ml.Engines, mesh: ml.Device
     def corrupt(comm: Any, step: Any) -> int:
         from meshlab.benchmark.on_ranks._buffers import allocate
         from meshlab.benchmark.on_ranks._checking import count_wrong_elements
-        from meshlab.benchmark.on_ranks._timing import prepare_step
+        from meshlab.benchmark.on_ranks._step_calls import prepare_step
 
         (buffers,) = allocate([(comm, step)])
         call = prepare_step(comm, step, buffers)

@@ -24,7 +24,7 @@ import pandas as pd
 import meshlab as ml
 from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.benchmark.on_ranks._buffers import StepBuffers, release_buffers
-from meshlab.benchmark.on_ranks._timing import prepare_step, set_up_step
+from meshlab.benchmark.on_ranks._step_calls import prepare_step, set_up_step
 from meshlab.benchmark.tuning._options import TuningOption, chooses_per_call
 from meshlab.comm._catalog import CATALOG
 from meshlab.frames._trials import OPTION, option_key

@@ -40,12 +40,12 @@ ADDITIONS = {
     touched_bytes: tuple[int, ...]
 """,
     },
-    "benchmark/on_ranks/_timing.py": {
+    "benchmark/on_ranks/_sampling.py": {
         "        batches = take_batches(call.measure, StopVote(everyone, groups)": """\
         if step.touched_bytes:
             call = _Touching(call, step.touched_bytes)
 """,
-        "def _per_call(": '''\
+        "def per_call(": '''\
 class _Touching:
     """A call that writes other memory before each chunk of batches."""
 
@@ -81,7 +81,7 @@ def add_to(folder: Path, package: Path) -> list[str]:
 def use_it() -> None:
     """Measure with the option, and look for it in the frames, titles and files of the run."""
     import meshlab as ml
-    from meshlab.benchmark.on_ranks import _timing
+    from meshlab.benchmark.on_ranks import _sampling
     from meshlab.frames._labels import title_parts
     from meshlab.plots._lines import lines_of
 
@@ -90,7 +90,7 @@ def use_it() -> None:
     with ml.launch(2, backend="threads") as engines:
         run = ml.bench(engines, "tp=2", "all_reduce", **choices, touched_bytes=[0, 4096])
         results = run.wait()
-        assert _timing._Touching.n_written > 0
+        assert _sampling._Touching.n_written > 0
         others = ml.bench(engines, "tp=2", "all_reduce", **choices).wait()
     assert results[NAME].tolist() == [0, 0, 4096, 4096]
     assert set(results["status"]) == {"ok"}

@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from meshlab.base._errors import BenchError
 from meshlab.frames._labels import title_parts, where_text
-from meshlab.frames._schema import RESULTS, bandwidth, conform
+from meshlab.frames._schema import RESULTS, conform
+from meshlab.frames._statistics import bandwidth
 from meshlab.plans._plan import Plan
 from meshlab.plots._lines import KEYS, Line, line_key, line_names, lines_of, stroke_note, with_groups
 

@@ -270,9 +270,9 @@ def test_only_the_last_few_runs_are_remembered(thread_engines: ml.Engines) -> No
 
 
 def test_a_run_whose_rank_raises_shows_the_rank_and_the_fix(thread_engines: ml.Engines, monkeypatch: Any) -> None:
-    from meshlab.benchmark.on_ranks import _timing as timing
+    from meshlab.benchmark.on_ranks import _step_calls as step_calls
 
-    honest = timing.allocate
+    honest = step_calls.allocate
     gate = threading.Event()
 
     def fail(parts: Any) -> Any:
@@ -280,7 +280,7 @@ def test_a_run_whose_rank_raises_shows_the_rank_and_the_fix(thread_engines: ml.E
             raise ValueError("a bad cable")
         return honest(parts)
 
-    monkeypatch.setattr(timing, "allocate", fail)
+    monkeypatch.setattr(step_calls, "allocate", fail)
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K:16K", sampling=QUICK)
     view = LiveView(run)
     view.when_over(gate.set)

@@ -22,7 +22,8 @@ from meshlab.base._errors import BenchError, CommunicatorError, did_you_mean
 from meshlab.base._forwarding import implementation
 from meshlab.base._units import SEPARATOR, THIN, format_size, parse_size
 from meshlab.comm._backend import Buffers, CallChoice, CallConfig
-from meshlab.frames._schema import RESULTS, bandwidth, conform, plain_value
+from meshlab.frames._schema import RESULTS, conform, plain_value
+from meshlab.frames._statistics import bandwidth
 from meshlab.frames._table import align_decimals, three_digits
 from meshlab.frames._trials import CASE, OPTION, as_trials, is_default
 from meshlab.mesh._mesh import DeviceMesh, as_mesh

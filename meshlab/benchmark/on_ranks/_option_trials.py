@@ -13,7 +13,7 @@ import numpy.typing as npt
 from meshlab.base._errors import BenchError, MeshlabError
 from meshlab.benchmark.on_ranks._halving import halve
 from meshlab.benchmark.on_ranks._sampling import StopVote
-from meshlab.benchmark.on_ranks._timing import set_up_step
+from meshlab.benchmark.on_ranks._step_calls import set_up_step
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.benchmark.on_ranks._sampling import StopVote, calls_per_batch
-from meshlab.benchmark.on_ranks._timing import set_up_step
+from meshlab.benchmark.on_ranks._step_calls import set_up_step
 
 if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator

@@ -1,4 +1,4 @@
-"""Timing and checking of one step on one rank. Runs on the engines."""
+"""Timing of two collectives at the same time, and of user-defined functions. Runs on the engines."""
 
 from __future__ import annotations
 
@@ -16,13 +16,10 @@ import numpy.typing as npt
 
 from meshlab.base._errors import CommunicatorError
 from meshlab.benchmark.on_ranks._buffers import StepBuffers, allocate
-from meshlab.benchmark.on_ranks._checking import count_wrong_elements
-from meshlab.benchmark.on_ranks._sampling import StopVote, calls_per_batch, group_vote, take_batches
+from meshlab.benchmark.on_ranks._sampling import StopVote, calls_per_batch, group_vote, per_call, take_batches
+from meshlab.benchmark.on_ranks._step_calls import aggregated, set_up_step
 from meshlab.comm._backend import Mode, Timings
-from meshlab.comm._catalog import CATALOG
 from meshlab.frames._rows import Floats, RankSamples
-from meshlab.plans._options import CONFIGURED
-from meshlab.plans._steps import pairs_of_round
 
 if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
@@ -32,132 +29,6 @@ if TYPE_CHECKING:
 
 
 Ints = npt.NDArray[np.int32]
-
-
-def measure_step(comm: Communicator, step: Step, sampling: Sampling, check: bool, n_blocks: int = 1) -> RankSamples:
-    """Time one block of a step in a single group. Collective over the group."""
-    with comm.backend.local():  # see measure_together
-        call, n_wrong = set_up_step(comm, step, check)
-        batches = take_batches(call.measure, group_vote(comm), step.mode, sampling, n_blocks)
-        return replace(_per_call(batches, step), n_wrong=n_wrong)
-
-
-def measure_together(
-    comm: Communicator,
-    everyone: Communicator,
-    step: Step,
-    sampling: Sampling,
-    check: bool,
-    n_blocks: int,
-    groups: Ints,
-) -> RankSamples:
-    """Time a block in several groups at the same time, which all stop at the same batch. Collective over all groups.
-
-    `groups` has the ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
-    """
-    # All calls of a step are in the communication stream, also the check and the votes. After calls of the communicator
-    # in another stream, small calls in graphs took 0.1 to 0.2 µs longer (2 × H200, NCCL 2.28.9).
-    with comm.backend.local():
-        call, n_wrong = set_up_step(comm, step, check)
-        batches = take_batches(call.measure, StopVote(everyone, groups), step.mode, sampling, n_blocks)
-        return replace(_per_call(batches, step), n_wrong=n_wrong)
-
-
-def _per_call(batches: RankSamples, step: Step) -> RankSamples:
-    """Convert the times of groups of calls that are issued together to times per call."""
-    n = step.n_aggregated or 1
-    if n == 1:
-        return batches
-    return replace(batches, calls=batches.calls * n, time_us=batches.time_us / n, host_us=batches.host_us / n)
-
-
-def set_up_step(
-    comm: Communicator, step: Step, check: bool, buffers: Sequence[StepBuffers] = ()
-) -> tuple[PreparedCall, int | None]:
-    """Prepare the call of a step, or its calls that are issued together, and check the results.
-
-    The buffers contain zeros afterwards. There is one item of `buffers` per call. By default they are allocated.
-    """
-    if not CATALOG[step.collective].has_size:
-        return comm.prepare(step.collective), None
-    # The check comes before the timed part. It is also the first call, in which the library connects the peers.
-    buffers = buffers or allocate(_aggregated(comm, step))
-    call = _together([prepare_step(comm, step, pair) for pair in buffers])
-    n_wrong = sum(count_wrong_elements(comm, step, call, pair) for pair in buffers) if check else None
-    # Time with zeros: an in-place reduction adds its own output again in every call, and other values would grow to
-    # infinity or to NaN within a thousand calls. Zeros remain zeros, and libraries move them no faster.
-    for pair in buffers:
-        pair.send[...] = 0
-        pair.out[...] = 0
-    return call, n_wrong
-
-
-def _aggregated(comm: Communicator, step: Step) -> list[tuple[Communicator, Step]]:
-    """Return one item per call of a step. Calls that are issued together have separate buffers."""
-    return [(comm, step)] * (step.n_aggregated or 1)
-
-
-def _together(calls: Sequence[PreparedCall]) -> PreparedCall:
-    """Return calls of one communicator as one call that issues them together."""
-    if len(calls) == 1:
-        return calls[0]
-    return calls[0]._communicator._prepare_batch([call.calls[0] for call in calls])
-
-
-def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> RankSamples | None:
-    """Time a message between this rank and its partner of the round. Return None for a rank without a partner.
-
-    Collective over the group, whose other pairs exchange messages at the same time.
-    """
-    pairs = pairs_of_round(comm.size, step.number)
-    own_pair = next((pair for pair in pairs if comm.rank in pair), None)
-    # A rank without a partner calls nothing, but takes part in the barriers and votes of the group.
-    work: Callable[[], object] = _nothing
-    n_wrong = None
-    # All ranks of the group register memory together.
-    buffers = allocate(_aggregated(comm, step)) if own_pair is not None or step.buffers != "plain" else []
-    if own_pair is not None:
-        other = own_pair[own_pair[0] == comm.rank]
-        calls = []
-        for send, out in buffers:
-            if step.collective == "send_recv":
-                calls.append(comm.prepare("send_recv", send, out, dest=other, source=other, dtype=step.dtype))
-            elif comm.rank == own_pair[0]:
-                calls.append(comm.prepare("send", send, dest=other, dtype=step.dtype))
-            else:
-                calls.append(comm.prepare("recv", out=out, source=other, dtype=step.dtype))
-        call = _together(calls)
-        if check:
-            n_wrong = sum(count_wrong_elements(comm, step, call, arrays, source=other) for arrays in buffers)
-        work = call.timed
-    barrier = comm.prepare("barrier").enqueue
-
-    def measure(mode: Mode, calls: int, batches: int) -> Timings:
-        return comm.backend.measure(work, barrier, mode, calls, batches)
-
-    batches = take_batches(measure, StopVote(comm, pairs), step.mode, sampling)
-    return None if own_pair is None else replace(_per_call(batches, step), n_wrong=n_wrong)
-
-
-def _nothing() -> None:
-    return None
-
-
-def prepare_step(comm: Communicator, step: Step, buffers: StepBuffers) -> PreparedCall:
-    """Prepare the call of a step on its buffers, with the configuration of the step."""
-    config = {name: getattr(step, name) for name in CONFIGURED}
-    if any(value is not None for value in config.values()):
-        comm = comm.configured(**config)
-    row, n = CATALOG[step.collective], comm.size
-    arguments: dict[str, Any] = {"op": step.op, "root": step.root, "dtype": step.dtype}
-    if row.peers:
-        # A ring, as in sendrecv_perf of nccl-tests: every rank sends to the next one and receives from the previous
-        # one, which loads all ranks in the same way.
-        arguments |= {"dest": (comm.rank + 1) % n, "source": (comm.rank - 1) % n}
-    if row.counted:
-        # Equal chunks: the sizes of all_to_all_v are then comparable with those of all_to_all.
-        arguments |= {"send_counts": [step.count] * n, "recv_counts": [step.count] * n}
-    return comm.prepare(step.collective, *buffers, **arguments)
 
 
 def measure_concurrent(
@@ -176,7 +47,7 @@ def measure_concurrent(
     """
     if step.concurrent is None:
         raise TypeError("the step has no concurrent step")
-    parts = _aggregated(comm, step), _aggregated(other, step.concurrent)
+    parts = aggregated(comm, step), aggregated(other, step.concurrent)
     buffers = allocate([*parts[0], *parts[1]])
     first = _Concurrent(comm, step, check, buffers[: len(parts[0])])
     second = _Concurrent(other, step.concurrent, check, buffers[len(parts[0]) :])
@@ -189,7 +60,7 @@ def measure_concurrent(
             batches = take_batches(measure, vote, step.mode, sampling, n_blocks)
         else:
             batches = _take_under_load_of_thread(measured, load, sampling, n_blocks)
-        measurements.append(replace(_per_call(batches, measured.step), n_wrong=measured.n_wrong))
+        measurements.append(per_call(batches, measured.step, measured.n_wrong))
     return measurements[0], measurements[1]
 
 

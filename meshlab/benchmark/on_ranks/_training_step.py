@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from meshlab.benchmark.on_ranks._buffers import allocate_shared, release_buffers
 from meshlab.benchmark.on_ranks._sampling import StopVote
-from meshlab.benchmark.on_ranks._timing import prepare_step, set_up_step
+from meshlab.benchmark.on_ranks._step_calls import prepare_step, set_up_step
 from meshlab.comm.backends._cuda_parts import find_cublas
 from meshlab.engines._memory import free_bytes
 

@@ -154,16 +154,16 @@ class RehearsedLayout:
 
         waits, busy = middle(whole[..., 2 : 2 + k]), middle(whole[..., 2 + k :])
         slower = float(middle(whole[..., 0] - whole[..., 2 : 2 + k].sum(axis=-1)) - middle(compute[..., 0]))
-        beyond = step.median - compute_us
+        beyond = step["time_us"] - compute_us
         # Communication takes memory bandwidth and multiprocessors, so computation may be slower next to it. The rest of
         # the time is divided among the axes by the time for which computation waited for each.
         slowdown = min(max(slower, 0.0), beyond) if waits.sum() > 0 else beyond
         shares = waits / waits.sum() if waits.sum() > 0 else waits
         exposed = (beyond - slowdown) * shares
         return {
-            "step": step.median,
-            "step_lo": step.lo,
-            "step_hi": step.hi,
+            "step": step["time_us"],
+            "step_lo": step["time_us_lo"],
+            "step_hi": step["time_us_hi"],
             "compute": compute_us,
             "slowdown": slowdown,
             "exposed": exposed,

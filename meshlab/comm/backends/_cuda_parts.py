@@ -1,8 +1,7 @@
 """The packages and libraries that the `nccl` backend needs, and the fix for each one that is missing or does not match.
 
-CuPy compiles its kernels when they first run. Its wheel contains the headers of CCCL, but neither NVRTC, which is the
-compiler, nor the headers of the CUDA runtime. Libraries are searched with NVIDIA's cuda-pathfinder, as CuPy and nccl4py
-do: first in the environment, then in a CUDA toolkit of the machine.
+CuPy compiles its kernels when they first run. Its wheel contains neither NVRTC, the compiler, nor the headers of the
+CUDA runtime. NVIDIA's cuda-pathfinder finds libraries in the environment, and then in a CUDA toolkit of the machine.
 """
 
 from __future__ import annotations
@@ -21,16 +20,13 @@ _OLDEST_DRIVER = {12: 525, 13: 580}  # by the major version of CUDA
 
 
 class CudaPart(NamedTuple):
-    """A part that collectives on GPUs need: its version and path in `text`, or a problem and its fix.
-
-    `conflicts` is True if the part is installed but cannot work.
-    """
+    """A part that collectives on GPUs need."""
 
     name: str
-    text: str
+    text: str  # its version and path
     problem: str = ""
     fix: str = ""
-    conflicts: bool = False
+    conflicts: bool = False  # True if it is installed but cannot work
 
 
 def find_parts() -> list[CudaPart]:

@@ -18,41 +18,29 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from meshlab.base._backends import BACKENDS
+from meshlab.base._backends import BACKENDS, package_version
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._agreement import checksum, message_mismatch, mismatch_error, signature
+from meshlab.comm._agreement import check_counts, checksum, message_mismatch, mismatch_error, signature
 from meshlab.comm._backend import (
+    BARRIER,
     Backend,
     BlockingBackend,
+    BlockingCalls,
     Call,
     Capabilities,
-    Mode,
     Rendezvous,
-    Timings,
     check_packages,
-    measure_blocking,
 )
 from meshlab.comm._catalog import CATALOG, NATIVE
-from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
+from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer, multiply
 from meshlab.comm.backends._gloo_world import INSTALL, GlooWorld, first_line, load_torch, shared_store
 
 # A rank that waits for a collective returns to Python this often, for interrupts, aborts and other libraries.
 _SLICE = timedelta(milliseconds=50)
 
 # Gloo moves these types under a torch dtype, and reduces those that are not views.
-_TORCH_NAMES = {
-    "float32": "float32",
-    "float64": "float64",
-    "float16": "float16",
-    "bfloat16": "bfloat16",
-    "int8": "int8",
-    "uint8": "uint8",
-    "int32": "int32",
-    "uint32": "int32",
-    "int64": "int64",
-    "uint64": "int64",
-}
 _NOT_REDUCED = ("uint32", "uint64")
+_TORCH_NAMES = {name: name.removeprefix("u") if name in _NOT_REDUCED else name for name in DTYPES}
 
 # The reduce operation of Gloo under each of ours. avg and pre_mul_sum also scale the result or the input.
 _UNDERLYING = {"sum": "SUM", "prod": "PRODUCT", "min": "MIN", "max": "MAX", "avg": "SUM", "pre_mul_sum": "SUM"}
@@ -82,10 +70,7 @@ def load() -> None:
 
 
 def open_world(rendezvous: Rendezvous) -> GlooBackend:
-    """Open the communicator of all ranks. All ranks must call it, and it blocks until they do.
-
-    The ranks find each other in the file of the rendezvous, or else over the other world that they have opened.
-    """
+    """Open the communicator of all ranks, which meet in the file of the rendezvous, or over the world beside it."""
     check_installed()
     store: Any
     if rendezvous.store_file is not None:
@@ -99,34 +84,20 @@ def open_world(rendezvous: Rendezvous) -> GlooBackend:
 
 
 class _Bound(NamedTuple):
-    """A call, translated to operations of Gloo.
+    """A call, translated to operations of Gloo."""
 
-    Parameters
-    ----------
-    starts : tuple of callable
-        Functions that start an operation each and return its work.
-    before, after : callable, optional
-        Functions to run before the first operation starts, and after the last one has ended.
-    receive : callable, optional
-        A function to run after all operations have started. It receives a message, and returns its error, or None.
-    has_timeout : bool, default True
-        False if the works cannot be waited for with a timeout: torch ignores that of reduce_scatter, and closes the
-        connection after that of a message.
-    """
-
-    starts: tuple[Callable[[], Any], ...]
-    before: Callable[[], object] | None = None
-    after: Callable[[], object] | None = None
-    receive: Callable[[], CommunicatorError | None] | None = None
+    starts: tuple[Callable[[], Any], ...]  # each starts an operation and returns its work
+    before: Callable[[], object] | None = None  # runs before the first operation starts
+    after: Callable[[], object] | None = None  # runs after the last one has ended
+    receive: Callable[[], CommunicatorError | None] | None = None  # runs when all have started, and returns its error
+    # torch ignores the timeout of reduce_scatter, and closes the connection after that of a message.
     has_timeout: bool = True
 
 
 class GlooBackend(BlockingBackend):
-    """One rank's endpoint of a process group of Gloo. Implements `meshlab.comm._backend.Backend`.
+    """One rank's endpoint of a process group of Gloo, whose store has no other group with its `prefix`."""
 
-    Calls block until they are done. A rank that waits for a collective can be interrupted, but one that waits for a
-    message cannot. No other communicator of the store has the same `prefix`, which is equal on all ranks.
-    """
+    # A rank that waits for a collective can be interrupted, but one that waits for a message cannot.
 
     def __init__(self, world: GlooWorld, prefix: str, rank: int, size: int) -> None:
         self.rank = rank
@@ -144,28 +115,20 @@ class GlooBackend(BlockingBackend):
         return GlooBackend(self._world, f"{self._prefix}{name}/", self.rank, self.size)
 
     def prepare(self, call: Call) -> _GlooCalls:
-        """Bind a checked call to torch's tensors and options."""
         return _GlooCalls(self, (call,))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _GlooCalls:
-        """Bind several checked calls, which are started together."""
         return _GlooCalls(self, calls)
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that runs the call on different arrays."""
         kind = call._replace(send=None, recv=None)  # the result must not keep the arrays alive
         return lambda send, recv: self.work((kind._replace(send=send, recv=recv),))()
 
     def comparer(self) -> _GlooComparer | None:
-        """Return the object that compares the calls of the ranks."""
         return self._comparer if self.size > 1 else None
 
     def work(self, calls: Sequence[Call], *, is_timed: bool = False) -> Callable[[], None]:
-        """Return a function that runs calls together: it starts all of them, and then waits for all.
-
-        To be timed, calls use the operations of Gloo alone: messages have no headers, and the minimum and the maximum
-        of NaN are not defined.
-        """
+        """Return a function that starts all calls and then waits for all. To be timed, they have no extras."""
         bound = [_bind(call, self, is_timed=is_timed) for call in calls]
         starts = [(start, call.has_timeout) for call in bound for start in call.starts]
         befores = [call.before for call in bound if call.before is not None]
@@ -262,11 +225,9 @@ class GlooBackend(BlockingBackend):
         return GlooBackend(self._world, prefix, members.index((key, self.rank)), len(members))
 
     def capabilities(self) -> Capabilities:
-        """Return the capabilities of Gloo."""
         return capabilities()
 
     def close(self) -> None:
-        """Free the communicator."""
         self._comparer.close()
         self._free()
 
@@ -284,10 +245,7 @@ class GlooBackend(BlockingBackend):
         self.group = None
 
 
-_BARRIER = Call(CATALOG["barrier"], None, None, 0, None, None, None, False)
-
-
-class _GlooCalls:
+class _GlooCalls(BlockingCalls):
     def __init__(self, backend: GlooBackend, calls: Sequence[Call]) -> None:
         self._backend = backend
         self._calls = calls
@@ -301,8 +259,11 @@ class _GlooCalls:
         """The function that `measure` times."""
         return self.work if not any(map(_has_extras, self._calls)) else self._backend.work(self._calls, is_timed=True)
 
-    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        return measure_blocking(self.timed, self._backend.work((_BARRIER,)), mode, calls, batches)
+    def timed_work(self) -> Callable[[], object]:
+        return self.timed
+
+    def barrier(self) -> Callable[[], object]:
+        return self._backend.work((BARRIER,))
 
 
 def _has_extras(call: Call) -> bool:
@@ -315,12 +276,11 @@ def _ignores_nan(call: Call) -> bool:
 
 
 class _Messages:
-    """The messages of a communicator, each with a header of its tag, its count and its dtype.
+    """The messages of a communicator, each with a header of its tag, its count and its dtype."""
 
-    Gloo ends the process if a message is longer than the array that receives it, and does not notice a shorter one. And
-    a send of Gloo waits for its receive. So a receive takes the messages of its source in order, and keeps those with
-    another tag.
-    """
+    # Gloo ends the process if a message is longer than the array that receives it, and does not notice a shorter one.
+    # And a send of Gloo waits for its receive. So a receive takes the messages of its source in order, and keeps those
+    # with another tag.
 
     def __init__(self, group: Any) -> None:
         self._group = group
@@ -389,18 +349,15 @@ def _bind(call: Call, backend: GlooBackend, *, is_timed: bool) -> _Bound:
         counts = list(call.recv_counts or ()), list(call.send_counts or ())
         return _Bound((partial(group.alltoall_base, recv, send, *counts, c10d.AllToAllOptions()),))
     if name == "gather":
-        options = c10d.GatherOptions()
-        options.rootRank = call.root
+        options = _options(c10d.GatherOptions, rootRank=call.root)
         return _Bound((partial(group.gather, _rows(recv, backend.size), [send], options),))
     if name == "scatter":
-        options = c10d.ScatterOptions()
-        options.rootRank = call.root
+        options = _options(c10d.ScatterOptions, rootRank=call.root)
         return _Bound((partial(group.scatter, [recv], _rows(send, backend.size), options),))
     if name == "broadcast":
         # A broadcast of Gloo has one array, which is the output on other ranks. The root sends its input, and then
         # copies it to its output.
-        options = c10d.BroadcastOptions()
-        options.rootRank, options.rootTensor = call.root, 0
+        options = _options(c10d.BroadcastOptions, rootRank=call.root, rootTensor=0)
         if call.in_place or backend.rank != call.root:
             return _Bound((partial(group.broadcast, [recv], options),))
         after = partial(np.copyto, flat_elements(call.recv, call.dtype), flat_elements(call.send, call.dtype))
@@ -418,36 +375,38 @@ def _bind_reduction(call: Call, send: Any, recv: Any, backend: GlooBackend, *, i
     if call.op == "avg" and call.recv is not None:
         after = partial(divide, flat_elements(call.recv, call.dtype), backend.size)
     if name == "reduce_scatter":
-        options = c10d.ReduceScatterOptions()
-        options.reduceOp = op
+        options = _options(c10d.ReduceScatterOptions, reduceOp=op)
         before = None
         if call.scalar is not None:
             scaled = np.empty_like(source)
-            before, send = partial(_multiply, source, call.scalar, scaled), _tensor(scaled, call.dtype)
+            before, send = partial(multiply, source, call.scalar, scaled), _tensor(scaled, call.dtype)
         return _Bound((partial(group._reduce_scatter_base, recv, send, options),), before, after, has_timeout=False)
 
     # all_reduce and reduce of Gloo replace their only array, on all ranks. Ranks without an output use scratch memory,
     # because the input must not change.
     target = np.empty_like(source) if call.recv is None else flat_elements(call.recv, call.dtype)
     if call.scalar is not None:
-        before = partial(_multiply, source, call.scalar, target)
+        before = partial(multiply, source, call.scalar, target)
     else:
         before = None if call.in_place else partial(np.copyto, target, source)
     tensors = [_tensor(target, call.dtype)]
     if name == "all_reduce":
-        options = c10d.AllreduceOptions()
-        options.reduceOp = op
+        options = _options(c10d.AllreduceOptions, reduceOp=op)
         return _Bound((partial(group.allreduce, tensors, options),), before, after)
-    options = c10d.ReduceOptions()
-    options.reduceOp, options.rootRank, options.rootTensor = op, call.root, 0
+    options = _options(c10d.ReduceOptions, reduceOp=op, rootRank=call.root, rootTensor=0)
     return _Bound((partial(group.reduce, tensors, options),), before, after)
 
 
-def _bind_with_keys(call: Call, backend: GlooBackend) -> _Bound:
-    """Translate a minimum or maximum of floating point, whose result for NaN in Gloo depends on the order of the ranks.
+def _options(kind: Any, **values: Any) -> Any:
+    options = kind()
+    for name, value in values.items():
+        setattr(options, name, value)
+    return options
 
-    It is that of integers with the same order, in which NaN is the last choice.
-    """
+
+def _bind_with_keys(call: Call, backend: GlooBackend) -> _Bound:
+    """Translate a minimum or maximum of floating point to integers with the same order, in which NaN is last."""
+    # In Gloo, the result for NaN depends on the order of the ranks.
     source = flat_elements(call.send, call.dtype)
     kind = np.dtype(np.int64 if source.itemsize == 8 else np.int32)  # Gloo has no integers of 16 bits
     keys = np.empty(source.size, kind)
@@ -531,20 +490,14 @@ def _tensor(array: Any, dtype: Any) -> Any:
     return torch.from_numpy(flat.view(f"i{flat.itemsize}")).view(getattr(torch, _TORCH_NAMES[dtype.name]))
 
 
-def _multiply(source: Array, scalar: Any, target: Array) -> None:
-    with np.errstate(all="ignore"):
-        np.multiply(source, scalar, out=target)
-
-
 # -- comparison and capabilities ---------------------------------------------------------------------------------------
 
 
 class _GlooComparer:
-    """Compares the calls of all ranks of a group before they start. Implements `meshlab.comm._backend.Comparer`.
+    """Compares the calls of all ranks of a group before they start."""
 
-    Gloo does not notice that ranks call different collectives. It ends the process, returns wrong data or waits. The
-    comparison uses a second group, so a rank that compares is never matched with a rank that already moves data.
-    """
+    # If ranks call different collectives, Gloo ends the process, returns wrong data or waits. The comparison uses a
+    # second group, so a rank that compares is never matched with a rank that already moves data.
 
     def __init__(self, backend: GlooBackend) -> None:
         self._backend = backend
@@ -553,7 +506,6 @@ class _GlooComparer:
         self._work: Callable[[], None] | None = None
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
-        """Raise on all ranks unless all ranks issue the same calls. An empty sequence means a split."""
         if self._second is None or self._work is None:
             self._second = second = self._backend.sibling("compare")
             kind = Call(CATALOG["all_reduce"], self._numbers, self._numbers, 2, np.dtype(np.int64), "min", None, True)
@@ -569,17 +521,9 @@ class _GlooComparer:
             raise mismatch_error(0, texts[0], rank, other)
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
-        """Raise on all ranks unless each rank expects the counts that the others send."""
         counts = self._gather([(call.send_counts or (), call.recv_counts or ()) for call in calls])
-        for number in range(len(calls)):
-            for sender, of_sender in enumerate(counts):
-                for receiver, of_receiver in enumerate(counts):
-                    sent, expected = of_sender[number][0][receiver], of_receiver[number][1][sender]
-                    if sent != expected:
-                        raise CommunicatorError(
-                            f"ranks disagree: rank {sender} of the group sends {sent} elements to rank {receiver}, "
-                            f"which expects {expected}"
-                        )
+        for of_call in zip(*counts, strict=True):
+            check_counts(*zip(*of_call, strict=True))
 
     def _gather(self, value: Any) -> list[Any]:
         """Return the values of all ranks."""
@@ -593,22 +537,17 @@ class _GlooComparer:
         return [pickle.loads(row.tobytes()) for row in recv]
 
     def close(self) -> None:
-        """Free the second group."""
         if self._second is not None:
             self._second._free()
 
 
 @cache
 def capabilities() -> Capabilities:
-    """Return the capabilities of Gloo in the torch of this Python, without importing it.
-
-    They are the complete catalog, without the 8-bit floats, which only NCCL has. Gloo does not reduce unsigned integers
-    of 32 and 64 bits.
-    """
+    """Return the capabilities of Gloo in the torch of this Python, without importing it."""
     dtypes = tuple(name for name, dtype in DTYPES.items() if carrier(dtype) == dtype)
     return Capabilities(
         backend="gloo",
-        library=f"Gloo of torch {_version()}",
+        library=f"Gloo of torch {package_version('torch')}",
         path=_library_path(),
         where=BACKENDS["gloo"].where,
         collectives=NATIVE,
@@ -617,7 +556,7 @@ def capabilities() -> Capabilities:
         modes=("isolated", "pipelined"),
         abort=False,
         facts={
-            "torch": _version(),
+            "torch": package_version("torch"),
             "transport": "TCP",
             "out of place": "all_reduce, reduce and broadcast of Gloo have one array, so a copy is part of the call",
             "reduce_scatter": "torch reduces all chunks on every rank, and keeps one of them",
@@ -639,12 +578,3 @@ def _library_path() -> str:
         return "unknown"
     path = Path(spec.origin).parent / "lib" / "libtorch_cpu.so"
     return str(path) if path.exists() else "unknown"
-
-
-def _version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("torch")
-    except PackageNotFoundError:
-        return "unknown"

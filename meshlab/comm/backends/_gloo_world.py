@@ -116,13 +116,11 @@ def _host_number() -> int:
 
 @dataclass(frozen=True)
 class GlooWorld:
-    """The store and the network that all communicators of a rank share.
-
-    If all ranks are on this host (`is_local`), Gloo uses only the loopback device. Otherwise it uses the network
-    interface in the environment variable GLOO_SOCKET_IFNAME, or else that of the host name.
-    """
+    """The store and the network that all communicators of a rank share."""
 
     store: Any
+    # True if all ranks are on this host. Gloo then uses only the loopback device, and otherwise the network interface
+    # in the environment variable GLOO_SOCKET_IFNAME, or else that of the host name.
     is_local: bool
     while_waiting: Callable[[], object]
 

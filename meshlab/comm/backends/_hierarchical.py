@@ -1,17 +1,14 @@
 """Hierarchical communicators: each call runs in stages, on a communicator within the node and on one across nodes.
 
 An all_reduce becomes a reduce_scatter within each node, one all_reduce across nodes for every chunk, and an all_gather
-within each node. So only 1/n of the data of a node with n ranks crosses each link between nodes.
-
-A message has no stages. Ranks with different nodes and different local ranks share neither of the two communicators, so
-messages run on the communicator of all ranks, if there is one.
+within each node. So only 1/n of the data of a node with n ranks crosses each link between nodes. Messages have no
+stages, and run on the communicator of all ranks, if there is one.
 """
 
 from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
@@ -19,12 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._backend import Call, Capabilities, Mode, Timings
+from meshlab.comm._backend import BARRIER, Call, Capabilities, Mode, Timings
 from meshlab.comm._catalog import CATALOG, find_collective
 from meshlab.comm._communicator import Communicator
 from meshlab.comm._elements import ReduceOp, divide, find_dtype, find_op, flat_elements, is_integer, pre_mul_sum
 from meshlab.comm._prepared_call import PreparedCall
-from meshlab.comm._streams import Event
 from meshlab.comm.backends._two_levels import TwoLevels, nodes_of
 from meshlab.mesh._groups import Hierarchy
 
@@ -73,10 +69,7 @@ def plan_stages(layout: TwoLevels, name: str, count: int, rank: int, root: int) 
 
 
 class HierarchicalBackend:
-    """Runs each call as several calls of two communicators. Implements `meshlab.comm._backend.Backend`.
-
-    Messages run on the communicator of all ranks (`whole`). Without it, they run on the one that both ranks share.
-    """
+    """Runs each call as several of two communicators, and messages on `whole` or on the one that both ranks share."""
 
     def __init__(
         self,
@@ -98,9 +91,13 @@ class HierarchicalBackend:
         self.empty = inner.empty
         self.device = inner.backend.device
         self.blocks = inner.backend.blocks
+        # All stages of a call run in the stream of the inner communicator, or are ordered with it.
+        self.stream = inner.stream
+        self.sync, self.record, self.wait_for = inner.sync, inner.record, inner.wait
+        self.wait_idle = getattr(inner.backend, "wait_idle", lambda: None)
+        self.local, self.measure = inner.backend.local, inner.backend.measure
 
     def prepare(self, call: Call) -> _Staged:
-        """Prepare the stages of a checked call."""
         if call.collective.peers:
             return _Staged(self, self._messages((call,)))
         make: dict[str, Callable[[Call], list[Callable[[], object]]]] = {
@@ -114,7 +111,6 @@ class HierarchicalBackend:
         return _Staged(self, make[call.collective.name](call))
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that prepares the stages for different arrays, and runs them."""
         kind = call._replace(send=None, recv=None)
         return lambda send, recv: self.prepare(kind._replace(send=send, recv=recv))()
 
@@ -128,16 +124,6 @@ class HierarchicalBackend:
                 "a hierarchical communicator does not support batches with collectives; issue the calls separately"
             )
         return _Staged(self, self._messages(calls))
-
-    def measure(
-        self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
-    ) -> Timings:
-        """Time calls on the clock of the inner communicator."""
-        return self._inner.backend.measure(work, barrier, mode, calls, batches)
-
-    def local(self) -> AbstractContextManager[Any]:
-        """Return the context of the inner communicator."""
-        return self._inner.backend.local()
 
     def split(self, color: int | None, key: int, *, separate: bool = False) -> NoReturn:
         """Raise, because the levels have to be split with their names and global ranks: see `Hierarchical.split`."""
@@ -201,40 +187,13 @@ class HierarchicalBackend:
         self._owned = [*self._owned, comm]
 
     def close(self) -> None:
-        """Close the communicators that were created for this one."""
         for comm in self._owned:
             if comm is not None:
                 comm.close()
 
-    # All stages of a call run in the stream of the inner communicator, or are ordered with it.
-
-    @property
-    def stream(self) -> Any:
-        """The stream of the inner communicator."""
-        return self._inner.stream
-
     @property
     def current_stream(self) -> Any:
-        """The current stream of the caller."""
         return self._inner.current_stream
-
-    def sync(self) -> None:
-        """Wait until all calls are done."""
-        self._inner.sync()
-
-    def record(self, stream: Any = None) -> Event:
-        """Return an event of the work in a stream."""
-        return self._inner.record(stream)
-
-    def wait_for(self, event: Event, stream: Any = None) -> None:
-        """Make a stream wait for an event."""
-        self._inner.wait(event, stream)
-
-    def wait_idle(self) -> None:
-        """Wait for the stream of the inner communicator, if it has one."""
-        wait_idle = getattr(self._inner.backend, "wait_idle", None)
-        if wait_idle is not None:
-            wait_idle()
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
@@ -417,8 +376,7 @@ class _Staged:
                 stage()
 
     def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        barrier = self._backend.prepare(Call(CATALOG["barrier"], None, None, 0, None, None, None, False))
-        return self._backend.measure(self, barrier, mode, calls, batches)
+        return self._backend.measure(self, self._backend.prepare(BARRIER), mode, calls, batches)
 
 
 def _prepare_messages(comm: Communicator, calls: Sequence[Call]) -> PreparedCall:
@@ -452,13 +410,12 @@ class Hierarchical(Communicator):
     """A communicator that runs each call in stages, within nodes and across nodes. Created by `cut` and `join`.
 
     It supports all_reduce, reduce, broadcast and barrier, and on nodes of equal size also reduce_scatter and
-    all_gather, if both of its communicators have their stages. Results equal those of the flat call up to rounding. An
-    average is a single sum over all ranks, so it is correct on nodes of different sizes. If the elements cannot be
-    split evenly, they are copied to a padded buffer. On nodes of different sizes, the size of the smallest node is the
-    number of ranks per node that communicate across nodes.
+    all_gather, if both of its communicators have their stages. Results equal those of the flat call up to rounding. If
+    the elements cannot be split evenly, they are copied to a padded buffer. On nodes of different sizes, the size of
+    the smallest node is the number of ranks per node that communicate across nodes.
 
-    Messages have no stages. After `cut` they are messages of the communicator that was cut, with its tags. After `join`
-    they connect only ranks of one node, or with the same local rank. A batch may contain only messages.
+    Messages are those of the communicator that was cut. After `join` they connect only ranks of one node, or with the
+    same local rank. A batch may contain only messages.
 
     Parameters
     ----------
@@ -468,12 +425,8 @@ class Hierarchical(Communicator):
         The ranks with the same local rank on all nodes. None for a rank without a counterpart on the smallest node.
     layout : TwoLevels
         The nodes of all ranks.
-    name : str
-        Name of the group.
-    ranks : sequence of int
-        Global ranks of the group, in order.
-    rank : int
-        This rank's number in the group.
+    name, ranks, rank : str, sequence of int, int
+        Name and global ranks of the group, and this rank's number in it.
     owns_levels : bool
         If True, closing this communicator also closes `inner` and `outer`.
     whole : Communicator, optional
@@ -623,12 +576,8 @@ class Hierarchical(Communicator):
 
         Parameters
         ----------
-        color : int or None
-            Ranks with the same color form a group. Ranks with None are in no group.
-        key : int, optional
-            Sort key of this rank in the new group. By default its rank in this group.
-        name : str, optional
-            Name of the new group. By default the name of this group and the color.
+        color, key, name
+            As in `Communicator.split`.
 
         Returns
         -------

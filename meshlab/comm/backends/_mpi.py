@@ -2,47 +2,37 @@
 
 from __future__ import annotations
 
+import itertools
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache, partial
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from meshlab.base._backends import BACKENDS
+from meshlab.base._backends import BACKENDS, package_version
 from meshlab.base._errors import CommunicatorError
 from meshlab.base._hints import Argument, Hint
-from meshlab.comm._agreement import checksum, mismatch_error, signature
+from meshlab.comm._agreement import checksum, counts_mismatch, mismatch_error, signature
 from meshlab.comm._backend import (
     Backend,
     BlockingBackend,
+    BlockingCalls,
     Call,
     Capabilities,
-    Mode,
     Rendezvous,
-    Timings,
     check_packages,
-    measure_blocking,
 )
 from meshlab.comm._catalog import NATIVE
-from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements, is_integer
+from meshlab.comm._elements import DTYPES, OPS, carrier, divide, flat_elements, is_integer, multiply
 from meshlab.comm.backends._mpi_messages import MpiMessages, Receive
 
 _INSTALL = Hint("run pip install mpi4py mpich, or use {}", Argument("backend", "threads"))
 
 # The MPI standard does not require half precision, so unsigned integers of the same size move the data.
-_HANDLES = {
-    "float16": "UINT16_T",
-    "bfloat16": "UINT16_T",
-    "float32": "FLOAT",
-    "float64": "DOUBLE",
-    "int8": "INT8_T",
-    "uint8": "UINT8_T",
-    "int32": "INT32_T",
-    "uint32": "UINT32_T",
-    "int64": "INT64_T",
-    "uint64": "UINT64_T",
-}
+_HANDLES = {"float16": "UINT16_T", "bfloat16": "UINT16_T", "float32": "FLOAT", "float64": "DOUBLE"}
+_HANDLES |= {name: f"{name.upper()}_T" for name in ("int8", "uint8", "int32", "uint32", "int64", "uint64")}
 
 _PLAIN = {"sum": "SUM", "prod": "PROD", "min": "MIN", "max": "MAX"}
 
@@ -51,29 +41,16 @@ _UNDERLYING = {"sum": "sum", "prod": "prod", "min": "min", "max": "max", "avg": 
 
 
 class Binding(NamedTuple):
-    """A call, translated to a method of mpi4py's communicator.
+    """A call, translated to a method of mpi4py's communicator."""
 
-    Parameters
-    ----------
-    method : str
-        Name of the blocking method.
-    arguments : tuple
-        Its arguments.
-    before, after : callable, optional
-        Functions to run before and after it.
-    buffers : tuple of list, optional
-        The buffer specifications of input and output in `arguments`, as ``[array, datatype]``. None if the call also
-        uses its arrays in another way, and so cannot run on different ones.
-    finish : callable, optional
-        If `buffers` is not None, `after` as a function of input and output.
-    """
-
-    method: str
+    method: str  # the blocking one
     arguments: tuple[Any, ...] = ()
     before: Callable[[], object] | None = None
     after: Callable[[], object] | None = None
+    # The buffer specifications of input and output in `arguments`, as [array, datatype]. None if the call also uses its
+    # arrays in another way, and so cannot run on different ones.
     buffers: tuple[list[Any], list[Any]] | None = None
-    finish: Callable[[Any, Any], object] | None = None
+    finish: Callable[[Any, Any], object] | None = None  # with `buffers`, `after` as a function of input and output
 
     def blocking(self, comm: Any) -> Callable[[], object]:
         """Return a callable that runs the call, with as few Python frames as possible."""
@@ -114,11 +91,9 @@ class MpiBinder:
 
     def _ignore_nan(self) -> None:
         """Replace the minimum and the maximum of floating point, whose result for NaN depends on the library."""
-        for name, handle in _PLAIN.items():
-            if name in ("min", "max"):
-                for dtype in self._datatypes:
-                    if not is_integer(dtype) and self._ops[name, dtype] == getattr(self.mpi, handle):
-                        self._ops[name, dtype] = self._user_op(name, dtype)
+        for name, dtype in itertools.product(("min", "max"), self._datatypes):
+            if not is_integer(dtype) and self._ops[name, dtype] == getattr(self.mpi, _PLAIN[name]):
+                self._ops[name, dtype] = self._user_op(name, dtype)
 
     def _user_op(self, name: str, dtype: np.dtype[Any]) -> Any:
         return self.mpi.Op.Create(partial(_combine, OPS[name].combine, dtype), True)
@@ -264,7 +239,7 @@ class MpiBinder:
             # MPI has no scaled sum. The scaled input goes to a separate buffer, because the caller's must not change.
             source = flat_elements(call.send, call.dtype)
             scaled = np.empty_like(source)
-            before = partial(_multiply, source, call.scalar, scaled)
+            before = partial(multiply, source, call.scalar, scaled)
             send, in_place = [_buffer(scaled), send[1]], False
         if call.op == "avg" and call.recv is not None:
             finish = partial(_divide, call.dtype, backend.size)
@@ -303,11 +278,6 @@ def _copy(dtype: Any, send: Any, recv: Any) -> None:
 
 def _divide(dtype: Any, n: int, send: Any, recv: Any) -> None:
     divide(flat_elements(recv, dtype), n)
-
-
-def _multiply(source: Array, scalar: Any, target: Array) -> None:
-    with np.errstate(all="ignore"):
-        np.multiply(source, scalar, out=target)
 
 
 def _combine(combine: Any, dtype: np.dtype[Any], incoming: Any, total: Any, datatype: Any) -> None:
@@ -353,10 +323,7 @@ def world() -> MpiBackend:
 
 
 class MpiBackend(BlockingBackend):
-    """One rank's endpoint of an MPI communicator, which it owns. Implements `meshlab.comm._backend.Backend`.
-
-    Calls block until they are done. A rank that waits cannot be released, so after a fault all processes are replaced.
-    """
+    """One rank's endpoint of an MPI communicator, which it owns. A rank that waits in it cannot be released."""
 
     def __init__(self, comm: Any) -> None:
         self.comm = comm
@@ -368,15 +335,12 @@ class MpiBackend(BlockingBackend):
         self._comparer = _MpiComparer(self.messages.separate, self.binder.mpi)
 
     def prepare(self, call: Call) -> _MpiCalls:
-        """Bind a checked call to MPI's buffers and operations."""
         return _MpiCalls(self, (call,), partial(self.binder.single, call, self))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _MpiCalls:
-        """Bind several checked calls, which are started together."""
         return _MpiCalls(self, calls, partial(self.binder.together, calls, self))
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that runs the call on different arrays."""
         kind = call._replace(send=None, recv=None)  # the result must not keep the arrays alive
         binding = None if call.collective.peers else self.binder.bind(call, self)
         if binding is None or binding.buffers is None:
@@ -406,7 +370,6 @@ class MpiBackend(BlockingBackend):
         self.comm.Iprobe()
 
     def comparer(self) -> _MpiComparer | None:
-        """Return the object that compares the calls of the ranks."""
         return self._comparer if self.size > 1 else None
 
     def explain(self, error: Exception, calls: Sequence[Call]) -> NoReturn:
@@ -428,18 +391,16 @@ class MpiBackend(BlockingBackend):
         return _capabilities()
 
     def close(self) -> None:
-        """Free the communicator."""
         self.messages.separate.Free()
         self.comm.Free()
 
 
 class _MpiComparer:
-    """Compares the calls of all ranks of a group before they start. Implements `meshlab.comm._agreement.Comparer`.
+    """Compares the calls of all ranks of a group before they start."""
 
-    Mismatched calls are undefined behaviour in MPI: wrong data, a hang or a crash. The comparison uses a separate
-    communicator, so a rank that compares is never matched with a rank that already moves data. It waits until the
-    deadline ends the call.
-    """
+    # Mismatched calls are undefined behaviour in MPI: wrong data, a hang or a crash. The comparison uses a separate
+    # communicator, so a rank that compares is never matched with a rank that already moves data. It waits until the
+    # deadline ends the call.
 
     def __init__(self, comm: Any, mpi: Any) -> None:
         self._comm = comm
@@ -447,7 +408,6 @@ class _MpiComparer:
         self._arguments = mpi.IN_PLACE, [self._numbers, mpi.INT64_T], mpi.MIN
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
-        """Raise on all ranks unless all ranks issue the same calls. An empty sequence means a split."""
         # One Allreduce of 16 bytes, in place and with prepared arguments. The minimum of a number and of its negative
         # shows whether all ranks have the same one.
         numbers = self._numbers
@@ -460,7 +420,6 @@ class _MpiComparer:
             raise mismatch_error(0, texts[0], rank, other)
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
-        """Raise on all ranks unless each rank expects the counts that the others send."""
         for call in calls:
             self._compare_counts(call.send_counts or (), call.recv_counts or ())
 
@@ -470,13 +429,10 @@ class _MpiComparer:
         # A mismatch between any two ranks must raise on all ranks, or the others would start the call.
         for receiver, reported in enumerate(self._comm.allgather(wrong[:1])):
             for sender, sent, expected in reported:
-                raise CommunicatorError(
-                    f"ranks disagree: rank {sender} of the group sends {sent} elements to rank {receiver}, "
-                    f"which expects {expected}"
-                )
+                raise counts_mismatch(sender, receiver, sent, expected)
 
 
-class _MpiCalls:
+class _MpiCalls(BlockingCalls):
     """Calls that `bind` has bound to MPI. It is called once for the calls, and once to time them if that differs."""
 
     def __init__(self, backend: MpiBackend, calls: Sequence[Call], bind: Callable[..., Callable[[], object]]) -> None:
@@ -493,9 +449,17 @@ class _MpiCalls:
         except self._error as error:
             self._backend.explain(error, self._calls)
 
-    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
+    def barrier(self) -> Callable[[], object]:
+        barrier: Callable[[], object] = self._backend.comm.Barrier
+        return barrier
+
+    def timed_work(self) -> Callable[[], object]:
+        return self._timed_work
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
         try:
-            return measure_blocking(self._timed_work, self._backend.comm.Barrier, mode, calls, batches)
+            yield
         except self._error as error:
             self._backend.explain(error, self._calls)
 
@@ -525,7 +489,7 @@ def _capabilities() -> Capabilities:
         abort=False,
         facts={
             "MPI standard": ".".join(str(part) for part in mpi.Get_version()),
-            "mpi4py": _version("mpi4py"),
+            "mpi4py": package_version("mpi4py"),
             "thread level": str(mpi.Query_thread()),
             "avg": "MPI_SUM, then each rank divides",
             "pre_mul_sum": "each rank multiplies, then MPI_SUM",
@@ -545,12 +509,3 @@ def _library_path() -> str:
         return "unknown"
     paths = [line.split()[-1] for line in maps.splitlines() if "/libmpi" in line]
     return paths[0] if paths else "unknown"
-
-
-def _version(distribution: str) -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version(distribution)
-    except PackageNotFoundError:
-        return "unknown"

@@ -22,13 +22,12 @@ _SPINS = 200  # polls without giving way to other processes
 
 
 class MpiMessages:
-    """The messages of one communicator.
+    """The messages of one communicator."""
 
-    A receive has to accept every dtype, to report a wrong one, and so it cannot select a tag. Messages without a tag
-    come in the order in which MPI delivers them. Messages with a tag use a second communicator, from which a receive
-    takes all messages of its source until it finds its own. It keeps the others, so their senders continue. It also
-    keeps messages without a tag, because their sender may have to continue before it sends the one with the tag.
-    """
+    # A receive has to accept every dtype, to report a wrong one, and so it cannot select a tag. Messages without a tag
+    # come in the order in which MPI delivers them. Messages with a tag use a second communicator, from which a receive
+    # takes all messages of its source until it finds its own. It keeps the others, so their senders continue. It also
+    # keeps messages without a tag, because their sender may have to continue before it sends the one with the tag.
 
     def __init__(self, comm: Any, mpi: Any) -> None:
         self.mpi = mpi

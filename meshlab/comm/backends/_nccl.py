@@ -20,6 +20,7 @@ import numpy as np
 
 from meshlab.base._errors import CommunicatorError
 from meshlab.base._hints import Argument, Hint
+from meshlab.comm._agreement import client_abort
 from meshlab.comm._backend import Backend, Call, CallConfig, Capabilities, Mode, Rendezvous, Timings, check_packages
 from meshlab.comm._catalog import CATALOG, NATIVE
 from meshlab.comm._elements import DTYPES, OPS
@@ -158,12 +159,11 @@ class _Gpu:
 
 
 class NcclBackend:
-    """One rank's endpoint of a NCCL communicator. Implements `meshlab.comm._backend.Backend`.
+    """One rank's endpoint of a NCCL communicator, which it owns, or a view of `owner`."""
 
-    A call waits for earlier work in the user's current stream, and later work in that stream waits for the call, so
-    plain CuPy code before and after a call needs no synchronisation. All calls of a process are ordered with each
-    other, also if they are issued in different streams. The object owns the communicator, or is a view of `owner`.
-    """
+    # A call waits for earlier work in the user's current stream, and later work in that stream waits for the call, so
+    # plain CuPy code before and after a call needs no synchronisation. All calls of a process are ordered with each
+    # other, also if they are issued in different streams.
 
     blocks = False
 
@@ -187,22 +187,18 @@ class NcclBackend:
 
     @property
     def xp(self) -> Any:
-        """CuPy."""
         return load_libraries().cupy
 
     @property
     def device(self) -> int:
-        """CUDA device index on which arrays must be."""
         return self.gpu.device
 
     @property
     def stream(self) -> Any:
-        """The communication stream."""
         return self.gpu.stream
 
     @property
     def current_stream(self) -> Any:
-        """The current stream of the caller on the device of this rank."""
         return load_libraries().cupy.cuda.get_current_stream(self.gpu.device)
 
     def sync(self) -> None:
@@ -241,24 +237,22 @@ class NcclBackend:
         n_bytes = math.prod(shape if isinstance(shape, tuple) else (shape,)) * dtype.itemsize
         if n_bytes == 0:
             return cupy.empty(shape, dtype)
-        self._free_deleted()
+        if has_deleted():
+            self.wait_idle()
         block = NcclMemory(n_bytes)
         self.gpu.blocks[block.pointer] = block
         memory = cupy.cuda.UnownedMemory(block.pointer, n_bytes, block, self.gpu.device)
         return cupy.ndarray(shape, dtype, cupy.cuda.MemoryPointer(memory, 0))
 
     def prepare(self, call: Call) -> _NcclCalls:
-        """Bind a checked call to pointers, counts and handles."""
         self.check_alive()
         return _NcclCalls(self, (call,), self.binder.bind(call))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _NcclCalls:
-        """Bind several checked calls to one NCCL group."""
         self.check_alive()
         return _NcclCalls(self, calls, self.binder.together([self.binder.bind(call) for call in calls]))
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that runs the call on different arrays."""
         kind = call._replace(send=None, recv=None)  # the result must not keep the arrays alive
         bind, gpu, errors = self.binder.bind_pointers(kind), self.gpu, load_libraries().errors
         if bind is None:
@@ -357,10 +351,6 @@ class NcclBackend:
             (b for b in list(self.gpu.blocks.values()) if b.pointer <= pointer and end <= b.pointer + b.n_bytes), None
         )
 
-    def _free_deleted(self) -> None:
-        if has_deleted():
-            self.wait_idle()
-
     def simulate_us(self, call: Call) -> float:
         """Return the duration that NCCL's model predicts for a call, in µs, without running it."""
         return self.binder.simulate_us(self.binder.bind(call), self.gpu.stream.ptr)
@@ -382,11 +372,9 @@ class NcclBackend:
         return NcclBackend(comm, self.gpu) if color is not None else None
 
     def _split_separately(self, color: int | None, key: int) -> NcclBackend | None:
-        """Create one communicator per color, each on a new stream and with its own channels.
-
-        ncclCommSplit always shares the channels of this communicator, because it has the option split_share. Two
-        communicators that share channels cannot run at the same time, so these are created from unique ids.
-        """
+        """Create one communicator per color, each on a new stream and with its own channels."""
+        # ncclCommSplit always shares the channels of this communicator, because it has the option split_share. Two
+        # communicators that share channels cannot run at the same time, so these are created from unique ids.
         nccl = load_libraries().nccl
         groups = self._share(np.array([-1 if color is None else color, key], np.int64))
         members = [int(rank) for rank in np.lexsort((groups[:, 1], groups[:, 0])) if groups[rank, 0] == color]
@@ -444,7 +432,6 @@ class NcclBackend:
         )
 
     def close(self) -> None:
-        """Free the communicator."""
         if self.gpu.is_aborted:  # destroy() is collective, and the other ranks may be gone
             self.abort()
             return
@@ -497,15 +484,11 @@ class NcclBackend:
             raise CommunicatorError(f"NCCL reports: {reason}", code=code)
         if self.gpu.should_abort():
             self.abort()
-            raise CommunicatorError(
-                "aborted by the client because another rank stopped responding; see the EngineError of the client, "
-                "then call engines.restart()"
-            )
+            raise client_abort()
 
     def measure(
         self, work: Callable[[], object], barrier: Callable[[], object], mode: Mode, calls: int, batches: int
     ) -> Timings:
-        """Time a function that enqueues calls on the communication stream, on the clock of the GPU."""
         self.make_ready()
         return self._timer.measure(work, barrier, mode, calls, batches)
 
@@ -521,10 +504,7 @@ class NcclBackend:
         self.gpu.wait_for_user()
 
     def measure_under_load(self, work: Work, mode: Mode, calls: int, batches: int, load: Load) -> Timings:
-        """Time batches of calls while the calls of a separate communicator run. See `StreamTimer.measure_under_load`.
-
-        All ranks of both groups must call it with the same numbers of calls.
-        """
+        """Time batches of calls while those of a separate communicator run. Collective over both groups."""
         self.make_ready()
         return self._timer.measure_under_load(work, self.barrier, mode, calls, batches, load)
 

@@ -31,13 +31,8 @@ _DISABLING = ("NCCL_WIN_ENABLE", "NCCL_CUMEM_ENABLE")  # variables that turn sym
 
 # The protocols of each algorithm in the selection strings of NCCL. Symmetric kernels (symk) have none.
 _PROTOCOLS_OF = {
-    "ring": ("ll", "ll128", "simple"),
-    "tree": ("ll", "ll128", "simple"),
-    "collnet_direct": ("simple",),
-    "collnet_chain": ("simple",),
-    "nvls": ("simple",),
-    "nvlstree": ("simple",),
-    "pat": ("simple",),
+    **dict.fromkeys(("ring", "tree"), ("ll", "ll128", "simple")),
+    **dict.fromkeys(("collnet_direct", "collnet_chain", "nvls", "nvlstree", "pat"), ("simple",)),
 }
 
 Work = Callable[[], object]
@@ -299,11 +294,9 @@ class NcclBinder:
 
 
 def sharp_fact(enabled: str | None, n_lsa_teams: int | None, read_log: Callable[[], str]) -> str:
-    """Return whether switches reduce between hosts (CollNet): "yes", "unknown", or "no: " and the reason.
-
-    NCCL does not report it, except in its log. `n_lsa_teams` is the number of teams of ranks that access each other's
-    memory, each on one host or in one NVLink domain.
-    """
+    """Return whether switches reduce between hosts (CollNet): "yes", "unknown", or "no: " and the reason."""
+    # NCCL reports it only in its log. The ranks of an LSA team access each other's memory: they are on one host, or in
+    # one NVLink domain.
     if enabled is None or enabled.strip() != "1":
         return "no: NCCL_COLLNET_ENABLE=1 turns it on"
     if n_lsa_teams == 1:

@@ -1,8 +1,7 @@
 """Memory that NCCL allocates, and buffers that a communicator has registered.
 
-Python deletes an array at any moment: within a capture or a group of calls, while the rank waits for others, after an
-abort, or at exit. Giving a registered buffer back at such a moment could invalidate the capture, or use a communicator
-that is gone. So the memory of a deleted array is only put on a list, and freed when the backend waits the next time.
+Python may delete an array within a capture, after an abort, or at exit, when giving a registered buffer back would
+invalidate the capture or use a communicator that is gone. So its memory is freed when the backend waits the next time.
 """
 
 from __future__ import annotations
@@ -57,13 +56,10 @@ class BufferRegistration:
 
 
 class RegisteredBuffers:
-    """The registered buffers of one communicator. Its views share the object.
-
-    `is_alive` returns False after an abort, or after the communicator was destroyed: the library has then ended all
-    registrations, and must not be called.
-    """
+    """The registered buffers of one communicator. Its views share the object."""
 
     def __init__(self, is_alive: Callable[[], bool]) -> None:
+        # False after an abort or `destroy`, which have ended all registrations: the library must not be called.
         self.is_alive = is_alive
         self._open: set[BufferRegistration] = set()
 

@@ -11,15 +11,16 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._agreement import mismatch_error, signature
-from meshlab.comm._backend import Backend, BlockingBackend, Call, Capabilities, Mode, Timings, measure_blocking
-from meshlab.comm._catalog import CATALOG, NATIVE
+from meshlab.comm._agreement import check_counts, mismatch_error, signature
+from meshlab.comm._backend import BARRIER, Backend, BlockingBackend, BlockingCalls, Call, Capabilities
+from meshlab.comm._catalog import NATIVE
 from meshlab.comm._elements import DTYPES, OPS, Array, carrier, divide, flat_elements
 
 
@@ -49,30 +50,6 @@ def _reduced(calls: Sequence[Call]) -> Array:
     return total
 
 
-def _all_reduce(calls: Sequence[Call]) -> list[Array]:
-    return [_reduced(calls)] * len(calls)
-
-
-def _all_gather(calls: Sequence[Call]) -> list[Array]:
-    return [np.concatenate(_inputs(calls))] * len(calls)
-
-
-def _reduce_scatter(calls: Sequence[Call]) -> list[Array]:
-    return _chunks(_reduced(calls), [call.count for call in calls])
-
-
-def _all_to_all(calls: Sequence[Call]) -> list[Array]:
-    return _exchange(calls, [[call.count] * len(calls) for call in calls])
-
-
-def _all_to_all_v(calls: Sequence[Call]) -> list[Array]:
-    return _exchange(calls, [call.send_counts or () for call in calls])
-
-
-def _broadcast(calls: Sequence[Call]) -> list[Array]:
-    return [_inputs(calls)[calls[0].root or 0].copy()] * len(calls)
-
-
 def _scatter(calls: Sequence[Call]) -> list[Array]:
     root = calls[calls[0].root or 0]
     return _chunks(flat_elements(root.send, root.dtype).copy(), [call.count for call in calls])
@@ -87,15 +64,16 @@ def _chunks(data: Array, counts: Sequence[int]) -> list[Array]:
     return np.split(data, np.cumsum(counts)[:-1])
 
 
-_RESULTS = {
-    "all_reduce": _all_reduce,
-    "all_gather": _all_gather,
-    "reduce_scatter": _reduce_scatter,
-    "all_to_all": _all_to_all,
-    "all_to_all_v": _all_to_all_v,
-    "broadcast": _broadcast,
-    "reduce": _all_reduce,  # ranks without an output discard the result
-    "gather": _all_gather,
+_RESULTS: dict[str, Callable[[Sequence[Call]], list[Array]]] = {
+    "all_reduce": lambda calls: [_reduced(calls)] * len(calls),
+    "all_gather": lambda calls: [np.concatenate(_inputs(calls))] * len(calls),
+    "reduce_scatter": lambda calls: _chunks(_reduced(calls), [call.count for call in calls]),
+    "all_to_all": lambda calls: _exchange(calls, [[call.count] * len(calls) for call in calls]),
+    "all_to_all_v": lambda calls: _exchange(calls, [call.send_counts or () for call in calls]),
+    "broadcast": lambda calls: [_inputs(calls)[calls[0].root or 0].copy()] * len(calls),
+    # Ranks without an output discard the result.
+    "reduce": lambda calls: [_reduced(calls)] * len(calls),
+    "gather": lambda calls: [np.concatenate(_inputs(calls))] * len(calls),
     "scatter": _scatter,
 }
 
@@ -260,9 +238,10 @@ class ThreadWorld:
             }
             collective.finish()
             return
-        mismatch = _mismatched_counts(calls)
-        if mismatch:
-            collective.finish(f"ranks disagree: {mismatch}")
+        try:
+            check_counts([call.send_counts or () for call in calls], [call.recv_counts or () for call in calls])
+        except CommunicatorError as error:
+            collective.finish(str(error))
             return
         try:
             execute(calls)
@@ -387,16 +366,6 @@ def _entry_text(entry: Call | tuple[int | None, int]) -> str:
     return signature([entry] if isinstance(entry, Call) else [])
 
 
-def _mismatched_counts(calls: Sequence[Call]) -> str:
-    """Describe the first two ranks of an all_to_all_v whose counts differ. Return an empty string if all match."""
-    for rank, call in enumerate(calls):
-        for other, count in enumerate(call.send_counts or ()):
-            expected = (calls[other].recv_counts or ())[rank]
-            if count != expected:
-                return f"rank {rank} of the group sends {count} elements to rank {other}, which expects {expected}"
-    return ""
-
-
 class ThreadBackend(BlockingBackend):
     """One rank's endpoint of a `ThreadWorld`. Implements `meshlab.comm._backend.Backend`."""
 
@@ -406,15 +375,12 @@ class ThreadBackend(BlockingBackend):
         self.size = world.size
 
     def prepare(self, call: Call) -> _ThreadCalls:
-        """Bind a checked call to this rank."""
         return _ThreadCalls(self, (call,))
 
     def prepare_batch(self, calls: Sequence[Call]) -> _ThreadCalls:
-        """Bind several checked calls to this rank."""
         return _ThreadCalls(self, calls)
 
     def runner(self, call: Call) -> Callable[[Any, Any], object]:
-        """Return a function that runs the call on different arrays."""
         kind = call._replace(send=None, recv=None)
         return lambda send, recv: self.world.run(self.rank, (kind._replace(send=send, recv=recv),))
 
@@ -447,10 +413,8 @@ class ThreadBackend(BlockingBackend):
 
 _LARGEST_TAG = (1 << 31) - 1  # of a C int, which holds the tags of most libraries
 
-_BARRIER = Call(CATALOG["barrier"], None, None, 0, None, None, None, False)
 
-
-class _ThreadCalls:
+class _ThreadCalls(BlockingCalls):
     def __init__(self, backend: ThreadBackend, calls: Sequence[Call]) -> None:
         self._backend = backend
         self._calls = calls
@@ -458,6 +422,5 @@ class _ThreadCalls:
     def __call__(self) -> None:
         self._backend.world.run(self._backend.rank, self._calls)
 
-    def measure(self, mode: Mode, calls: int, batches: int) -> Timings:
-        world, rank = self._backend.world, self._backend.rank
-        return measure_blocking(self, lambda: world.run(rank, (_BARRIER,)), mode, calls, batches)
+    def barrier(self) -> Callable[[], object]:
+        return partial(self._backend.world.run, self._backend.rank, (BARRIER,))

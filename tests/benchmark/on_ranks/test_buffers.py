@@ -10,7 +10,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.benchmark.on_ranks._buffers import allocate, block_bytes, plan_buffers, release_buffers
-from meshlab.benchmark.on_ranks._timing import measure_pair, measure_step
+from meshlab.benchmark.on_ranks._sampling import measure_pair, measure_step
 from meshlab.plans._plan import Plan
 from meshlab.plans._sampling import Sampling
 from tests.comm.threads_with_windows import with_windows

@@ -12,8 +12,8 @@ import pytest
 import meshlab as ml
 from meshlab.benchmark.on_ranks._buffers import allocate
 from meshlab.benchmark.on_ranks._checking import count_wrong_elements
-from meshlab.benchmark.on_ranks._sampling import group_vote, take_batches
-from meshlab.benchmark.on_ranks._timing import measure_step, prepare_step
+from meshlab.benchmark.on_ranks._sampling import group_vote, measure_step, take_batches
+from meshlab.benchmark.on_ranks._step_calls import prepare_step
 from meshlab.comm._backend import Timings
 from meshlab.comm._catalog import CATALOG
 from meshlab.comm.backends._threads import ThreadBackend, ThreadWorld

@@ -13,7 +13,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._errors import BenchError, EngineError, MeshError
-from meshlab.benchmark.on_ranks import _timing as timing
+from meshlab.benchmark.on_ranks import _step_calls as step_calls
 from meshlab.benchmark.on_ranks import _training_step as training_step
 from meshlab.benchmark.on_ranks._training_step import Variant
 from meshlab.benchmark.rehearsal import _rehearse as rehearsing
@@ -69,7 +69,7 @@ class Slow:
     """A prepared call that takes longer on one axis."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, axis: str, seconds: float) -> None:
-        original = timing.prepare_step
+        original = step_calls.prepare_step
 
         def prepare(comm: Any, step: Any, buffers: Any) -> Any:
             prepared = original(comm, step, buffers)
@@ -118,7 +118,7 @@ def test_without_threads_in_mpi_nothing_overlaps(monkeypatch: pytest.MonkeyPatch
 
 
 def test_wrong_results_are_counted(monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines) -> None:
-    monkeypatch.setattr(timing, "count_wrong_elements", lambda comm, step, call, buffers: 3 * (step.axis == "dp"))
+    monkeypatch.setattr(step_calls, "count_wrong_elements", lambda comm, step, call, buffers: 3 * (step.axis == "dp"))
     found = rehearse(thread_engines)
     assert found.frame().dropna(subset="axis")["n_wrong"].tolist() == [0, 12]
     assert "WRONG: 12 elements of the results are wrong" in found.explain()
