@@ -170,10 +170,7 @@ def _redacted(seen: Seen, redactor: Redactor) -> Seen:
 
 
 def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tuple[TextFinding, ...]:
-    """Order findings: root causes before their consequences, and most severe first. Consequences name their cause.
-
-    If anything is wrong, the findings that report that nothing is wrong are left out.
-    """
+    """Order findings, root causes and severe ones first, without the healthy ones if any is serious."""
     items = list(findings)
     serious = {item.code for item in items if item.severity in ("error", "warning")}
     if serious:

@@ -32,11 +32,7 @@ _VARYING = b"0123456789abcdef"
 
 
 def _skeleton(text: str) -> bytes:
-    """Return the distinct lines of a text without digits and the letters of hexadecimal numbers.
-
-    The lines of a long log differ in little else, so this is short. A string that is not in it is not in the text:
-    rules look for hundreds of strings, and most logs have few of them.
-    """
+    """Return the distinct lines without hexadecimal digits: short, and what it lacks is not in the text."""
     data = text.encode(errors="replace").translate(None, _VARYING)
     if _BLANKS in data:  # every string that begins with a blank is compared with each of them
         data = re.sub(_BLANKS + b"+", _BLANKS, data)

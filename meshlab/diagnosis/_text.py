@@ -6,8 +6,8 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from meshlab.base._markup import visible
-from meshlab.diagnosis._quoting import fenced, markdown_text, quoted_lines
+from meshlab.base._markup import markdown_text, visible
+from meshlab.diagnosis._quoting import fenced, quoted_lines
 
 if TYPE_CHECKING:
     from meshlab.diagnosis._explanation import Explanation

@@ -103,10 +103,7 @@ def _check_results(n: int, text: str, file: str | None) -> None:
 
 
 def _complete_part(text: str, file: str | None) -> dict[str, Any] | None:
-    """Return the complete part of a truncated document: everything before the results, and each complete result.
-
-    A run that is killed leaves the results that it has written, because the tool writes them one by one.
-    """
+    """Return the part of a truncated document before the results, with each complete result."""
     match = _RESULTS.search(text)
     if match is None:
         return None

@@ -1,7 +1,4 @@
-"""The values that represent a log of nccl-tests: sections with their rows, and the frames of a complete log.
-
-From top to bottom: the names that the tool uses, the device list, the rows, a section, the log, and its frames.
-"""
+"""The values that represent a log of nccl-tests: sections with their rows, and the frames of a complete log."""
 
 from __future__ import annotations
 
@@ -477,10 +474,7 @@ def average_matches(table: LogTable, footer: Footer) -> bool | None:
 
 
 def rounding_of_rates(rates: Floats) -> Floats:
-    """Return half a unit of the last printed digit of bandwidths.
-
-    Text has two decimals below 1,000 GB/s, one below 10,000 and none above. From a million on it has one digit.
-    """
+    """Return half a unit of the last printed digit of bandwidths."""
     return np.select(
         [rates < 1e3, rates < 1e4, rates < 999_999.5], [0.00501, 0.0501, 0.501], default=0.501 * np.maximum(rates, 1.0)
     )
@@ -606,12 +600,7 @@ _STATISTICS = ("time_us", "time_us_lo", "time_us_hi", "p95_us", "p99_us", "min_u
 
 
 def _results_frame(log: Log) -> pd.DataFrame:
-    """Return all rows of a log as a results frame.
-
-    A row with times of individual iterations gets their median with its interval and percentiles. Any other row counts
-    as one batch: its time is the tool's mean of all iterations, without an interval. ``attrs`` apply to the complete
-    log: ``file``, ``gpu``, ``library`` and ``environment`` (NCCL's variables).
-    """
+    """Return all rows of a log as a results frame. Rows without iterations count as one batch, without an interval."""
     import pandas as pd
 
     parts = [_section_columns(log.name, section) for section in log.sections if len(section.table)]
@@ -754,11 +743,7 @@ def _joined(texts: Iterator[str | None]) -> str:
 
 
 def _samples_frame(log: Log) -> pd.DataFrame:
-    """Return the times of individual iterations as a samples frame, with one iteration per batch.
-
-    If every process has one GPU, there is one row per iteration and rank. Otherwise there is one row per iteration,
-    the slowest process, without a rank.
-    """
+    """Return the times of individual iterations, per rank if every process has one GPU, else of the slowest."""
     import pandas as pd
 
     parts = [_iteration_columns(log.name, section, times) for section in log.sections for times in section.iterations]

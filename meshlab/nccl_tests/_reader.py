@@ -1,8 +1,7 @@
 """Reads a log of nccl-tests: decodes the text, sorts its lines into sections, and closes each section.
 
-A log is rarely a clean file. Launchers put prefixes before each line, ranks write into each other's lines, NCCL's debug
-messages interrupt the table, and runs are killed. So lines have no fixed grammar: rows are found by their element type,
-and all other lines by keywords.
+Launchers, other ranks and NCCL's messages interrupt the lines, and runs are killed. So rows are found by their element
+type, and all other lines by keywords.
 """
 
 from __future__ import annotations
@@ -134,8 +133,7 @@ def _read_text(name: str, blocks: Iterator[str]) -> Log:
     if not sections and prelude == NO_FACTS:
         raise ParseError(
             f"no nccl-tests output found: {_describe(start, reader.line)}",
-            hint="pass a log with lines such as '# nThread 1 nGpus 8 minBytes …', and a table of size, count, type, "
-            "time, algbw and busbw",
+            hint="pass a log with '# nThread 1 nGpus 8 minBytes …' and a table of sizes, times, algbw and busbw",
             text=start,
             file=name,
         )
@@ -229,13 +227,7 @@ class Stage(IntEnum):
 
 
 class LogReader:
-    """Sorts the lines of a log into sections.
-
-    The state is one open section with its `Stage`. Every line that is recognised belongs to a stage. If the open
-    section has not passed that stage yet, the line belongs to it. Otherwise the line starts a new section (`_enter`).
-    This works for files in which several runs follow each other, and for files that begin in the middle of a run. The
-    reader never looks ahead, and it keeps no lines.
-    """
+    """Sorts the lines of a log into sections, without looking ahead or keeping lines."""
 
     def __init__(self) -> None:
         self.line = 0
@@ -282,11 +274,7 @@ class LogReader:
         return tuple(self._closed)
 
     def _is_copied(self, what: str) -> bool:
-        """Return whether a line that starts a run belongs to a copy of the open run that is printing at the same time.
-
-        Processes that do not know of each other, because the test was built without MPI, all print the preamble of a
-        run. So the line repeats one of a few lines before, and the open run has no rows yet.
-        """
+        """Return whether a line that starts a run belongs to a copy of the open run that prints at the same time."""
         section = self._open
         if section is None or section.failure_lines or len(section.rows) or section.stage == Stage.CLOSED:
             return False
@@ -297,6 +285,8 @@ class LogReader:
         section.printed[what] = self.line
         return True
 
+    # A line belongs to the open section if that has not passed the stage of the line. Otherwise it starts a new one, as
+    # in files with several runs, or files that begin in the middle of a run.
     def _enter(self, stage: Stage, *, new: bool) -> OpenSection:
         """Return the section that a line of this stage belongs to, and move it to the stage."""
         if self._open is None or new:

@@ -1,7 +1,4 @@
-"""Finds rows of an nccl-tests table that do not fit the others: repeated ones, rows of another table, changed cells.
-
-`rows.consistent_rows` omits rows whose own numbers contradict each other. The rows here are kept, with a warning.
-"""
+"""Finds rows of an nccl-tests table that do not fit the others. They are kept, with a warning."""
 
 from __future__ import annotations
 

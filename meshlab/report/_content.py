@@ -134,7 +134,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
                 "Time",
                 "The time of a call is that of its slowest rank. Each result is the median over batches of calls, with "
                 "a nonparametric 95 % interval (order statistics; missing below 6 batches). Warm-up batches are "
-                "excluded. Outliers are included.",
+                "excluded, outliers are not.",
             )
         )
     if "nccl-tests" in sources:
@@ -153,8 +153,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
         (
             "Curves",
             "The thick line is at the median of the slowest group at each size, and the band is the interval of this "
-            "group. With several launches, it ranges from the lowest to the highest bound of their intervals. Thin "
-            "lines show every group.",
+            "group. With several launches, it spans their intervals. Thin lines show every group.",
         ),
         (
             "algbw",
@@ -163,13 +162,11 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
         ),
         (
             "busbw",
-            "algbw × a factor that makes it comparable with the rate of a link for any number of ranks: "
-            f"{_factors(results)}.",
+            f"algbw × a factor that makes it comparable with the rate of a link: {_factors(results)}.",
         ),
         (
             "Wrong",
-            "The number of elements that differ from the exact result, of all elements on all ranks. Checked outside "
-            "the timed region.",
+            "The number of elements on all ranks that differ from the exact result, checked outside the timed region.",
         ),
     ]
     if "bound_gbs" in results and results["bound_gbs"].notna().any():
@@ -200,8 +197,7 @@ def _loads(results: pd.DataFrame) -> list[str]:
     if "pairs" in groupings:
         sentences.append(
             "Pairs: every pair of ranks in a group, in rounds of disjoint pairs. A figure frames the pairs below "
-            f"80{THIN}% of the median bandwidth. Such a pair is clearly slow if the interval of its time does not "
-            "contain the median."
+            f"80{THIN}% of the median bandwidth. It is clearly slow if the interval of its time excludes the median."
         )
     if len(concurrent):
         first = concurrent.iloc[:1]

@@ -114,10 +114,7 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[ReportPicture
 
 
 def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> list[ReportPicture]:
-    """Draw the groups of each axis on the machine, with the route of the first group and the load of every link.
-
-    If the mesh has more ranks than the machine has devices, one figure shows only the machine, with a note.
-    """
+    """Draw the groups of each axis on the machine, or only the machine if it is too small for the mesh."""
     if not cluster.n_devices:
         return []
     if cluster.n_devices < mesh.world_size:

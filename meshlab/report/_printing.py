@@ -11,13 +11,7 @@ from pathlib import Path
 from meshlab.base._errors import BenchError
 
 _BROWSERS = (
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-    "chrome",
-    "microsoft-edge",
-    "msedge",
+    *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge", "msedge"),
 )
 _MAC = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",

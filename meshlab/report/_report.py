@@ -192,10 +192,8 @@ class Report:
         earlier = None if baseline is None else as_frames(baseline, read_other=read_nccl_tests)
         if redact:
             if not isinstance(run, (RunData, Tuning)):
-                raise BenchError(
-                    f"redact=True needs a run, not {type(run).__name__}, because only runs have a list of their hosts; "
-                    "pass a Run or its folder"
-                )
+                kind = type(run).__name__
+                raise BenchError(f"redact=True needs a run, not {kind}, to find its hosts; pass a Run or its folder")
             # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
             recorded_run = run if isinstance(run, RunData) else None
             parts = (self.cluster, tuning, title, limits, earlier, stages)

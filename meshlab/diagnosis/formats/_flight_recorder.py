@@ -82,10 +82,8 @@ class FlightDump:
     line: int  # number of its first line in the text
 
     def last_seq(self, group: str) -> int:
-        """Return the number of the last collective that the rank called in a group, 0 if there was none.
-
-        The recorder notes a call before NCCL enqueues it, and the status is updated after it.
-        """
+        """Return the number of the last collective that the rank called in a group, 0 if there was none."""
+        # The recorder notes a call before NCCL enqueues it, and the status is updated after it.
         status = self.groups.get(group)
         called = max((call.seq for call in self.calls if call.group == group and not call.is_p2p), default=0)
         return max(called, (status.last_enqueued or 0) if status else 0)

@@ -65,12 +65,8 @@ def matrix_of(paste: Paste) -> Cluster | None:
 
 
 def machine_of(paste: Paste) -> Cluster | None:
-    """Return the hardware that all parts of a paste describe together, or None if no part names a GPU or a port.
-
-    The link matrix of nvidia-smi comes first, then the tree of NCCL. Other tools add what they print about the same
-    host: names and bus IDs of GPUs, active NVLinks, GPUs off the bus, and rates and states of ports. If the matrices or
-    trees show several hosts, only what names its host is added.
-    """
+    """Return the hardware that all parts of a paste describe together, or None if none names a GPU or a port."""
+    # Of several hosts, the other tools add only what names its host.
     matrix, tree = paste.once(matrix_of), paste.once(tree_of)
     base = matrix if matrix is not None else tree
     if matrix is not None and tree is not None and matrix.n_nodes == tree.n_nodes == 1:

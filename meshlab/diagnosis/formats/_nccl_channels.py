@@ -49,11 +49,7 @@ class _Owners:
 
 
 def _communicators(paste: Paste) -> pd.DataFrame:
-    """Return one row per rank of each communicator.
-
-    Columns: ``comm``, ``rank``, ``n_ranks``, ``host``, ``pid``, ``device``, ``nvml_device``, ``bus_id``, ``n_nodes``,
-    ``local_rank``, ``state``, ``function``, ``line``.
-    """
+    """Return one row per rank of each communicator."""
     import pandas as pd
 
     names = ["comm", "rank", "n_ranks", "host", "pid", "device", "nvml_device", "bus_id", "n_nodes", "local_rank"]
@@ -65,11 +61,7 @@ def _communicators(paste: Paste) -> pd.DataFrame:
 
 
 def _channels(paste: Paste) -> pd.DataFrame:
-    """Return one row per connection.
-
-    Columns: ``comm``, ``channel``, ``connection``, ``rank`` (that printed it), ``peer``, ``direction`` (send or
-    receive), ``via`` (such as ``"P2P/CUMEM"`` or ``"NET/IB/GDRDMA"``), ``net_device`` (number of the NIC), ``host``.
-    """
+    """Return one row per connection: `via` is a kind such as ``"NET/IB/GDRDMA"``, `net_device` a NIC."""
     rows = []
     owner = paste.once(_Owners)
     for item in messages(paste, " via "):
@@ -96,10 +88,7 @@ def _channels(paste: Paste) -> pd.DataFrame:
 
 
 def _rings(paste: Paste) -> pd.DataFrame:
-    """Return one row per channel and rank of each ring. Columns: ``comm``, ``channel``, ``rank``, ``next``.
-
-    A ring is read from the order that rank 0 prints, and otherwise from the lines of the ranks.
-    """
+    """Return one row per channel and rank of each ring, from the order that rank 0 prints if it is there."""
     owner = paste.once(_Owners)
     links: dict[tuple[str | None, int, int], int] = {}
     for item in messages(paste, "Channel ", "Ring "):
@@ -116,10 +105,7 @@ def _rings(paste: Paste) -> pd.DataFrame:
 
 
 def _trees(paste: Paste) -> pd.DataFrame:
-    """Return one row per channel and rank of each tree. Columns: ``comm``, ``channel``, ``rank``, ``parent``.
-
-    The root has no parent.
-    """
+    """Return one row per channel and rank of each tree. The root has no parent."""
     owner = paste.once(_Owners)
     links: dict[tuple[str | None, int, int], int | None] = {}
     for item in messages(paste, "Trees [", "Tree "):

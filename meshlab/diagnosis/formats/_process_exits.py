@@ -218,27 +218,10 @@ def _blocks(paste: Paste) -> Iterator[ProcessExit]:
 
 
 _LITERALS = (
-    "failed (exitcode:",
-    "exitcode  :",
-    "closing signal SIGTERM",
-    "Root Cause (first observed failure)",
-    "ChildFailedError",
-    "exited on signal",
-    "srun: error:",
-    "slurmstepd: error:",
-    "terminated with signal",
-    "exits with return code =",
-    "BAD TERMINATION OF ONE OF YOUR",
-    "oom_kill event",
-    "OOMKilled",
-    "ORTE",
-    "PMIX",
-    "pmix",
-    "prterun",
-    "Caught signal",
-    "Fatal Python error",
-    "CANCELLED AT",
-    "Worker exit type:",
+    *("failed (exitcode:", "exitcode  :", "closing signal SIGTERM", "Root Cause (first observed failure)"),
+    *("ChildFailedError", "exited on signal", "srun: error:", "slurmstepd: error:", "terminated with signal"),
+    *("exits with return code =", "BAD TERMINATION OF ONE OF YOUR", "oom_kill event", "OOMKilled", "ORTE", "PMIX"),
+    *("pmix", "prterun", "Caught signal", "Fatal Python error", "CANCELLED AT", "Worker exit type:"),
 )
 
 

@@ -62,23 +62,10 @@ _ANALYSED = re.compile(
 _ANALYSED_FIELD = re.compile(r"\b(group info|collective|missing ranks): (.+)$")
 
 _LITERALS = (
-    "ProcessGroupNCCL",
-    "Watchdog caught collective",
-    "timed out in blocking wait",
-    "CollectiveFingerPrint",
-    "torch.distributed",
-    "[c10d]",
-    "TCPStore",
-    "ProcessGroupGloo",
-    "monitoredBarrier",
-    "Timeout at collective:",
-    "joined but didn't finish collective",
-    "but didn't join collective",
-    "Not all ranks joining collective",
-    "Culprit rank",
-    "last enqueued NCCL work",
-    "DistBackendError",
-    "torch/distributed/",
+    *("ProcessGroupNCCL", "Watchdog caught collective", "timed out in blocking wait", "CollectiveFingerPrint"),
+    *("torch.distributed", "[c10d]", "TCPStore", "ProcessGroupGloo", "monitoredBarrier", "Timeout at collective:"),
+    *("joined but didn't finish collective", "but didn't join collective", "Not all ranks joining collective"),
+    *("Culprit rank", "last enqueued NCCL work", "DistBackendError", "torch/distributed/"),
 )
 
 

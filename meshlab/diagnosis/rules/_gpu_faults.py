@@ -64,16 +64,14 @@ def gpu_off_bus(paste: Paste) -> Iterator[TextFinding]:
         where += f" ({loss.pci_id})" if loss.pci_id else ""
         where += f" of {loss.host}" if loss.host else ""
         when = (
-            "Xid 79: it fell off the bus while it was running, so every rank that uses it or waits for it fails "
-            "or hangs"
+            "Xid 79: it fell off the bus while in use, so every rank that uses it or waits for it fails or hangs"
             if loss.by_xid
             else "the driver gets no answer from it on PCIe"
         )
         yield gpu_off_bus.finding(
             "error",
             where,
-            f"{when[0].upper()}{when[1:]}. The text does not show whether power, heat, the slot or the GPU is at "
-            "fault.",
+            f"{when[0].upper()}{when[1:]}. Power, heat, the slot or the GPU may be at fault.",
             "Drain the host and power it off completely (a reboot is not always enough). If it happens again, "
             "reseat or replace the card, and check power and riser. nvidia-bug-report.sh collects the evidence.",
             loss.lines,
@@ -120,10 +118,8 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _names((_gpu(item) for item in switches), "NVSwitch"),
             "The driver logged fatal NVSwitch errors: SXid "
-            f"{', '.join(str(c) for c in sorted({s.code for s in switches}))}. GPUs that use this switch hang or get "
-            "Xid 45.",
-            "Read /var/log/fabricmanager.log, reset all GPUs of the host together or reboot it, and report the node if "
-            "it happens again.",
+            f"{', '.join(str(c) for c in sorted({s.code for s in switches}))}. GPUs behind it hang or get Xid 45.",
+            "Read /var/log/fabricmanager.logand reset all GPUs of the host, or reboot it.",
             _lines(switches),
         )
 
@@ -151,13 +147,11 @@ def nvlink_warning(paste: Paste) -> Iterator[TextFinding]:
             _names(map(_gpu, items), "GPU" if isinstance(items[0], Xid) else "NVSwitch"),
             f"The driver logged NVLink errors that it calls nonfatal ({codes}){on}: the links recovered. "
             + (
-                "A process on the same GPU ended (Xid 43 or 45), but the text does not show whether this was the "
-                "reason."
+                "A process on the same GPU ended (Xid 43 or 45), but the text does not show whether this was why."
                 if has_ended
                 else "Many of them announce a link that fails."
             ),
-            "Count them: nvidia-smi nvlink -e on that host now and after the next job. Take the host out if the "
-            "counters of a link keep growing.",
+            "Run nvidia-smi nvlink -e on that host now and after a job. Drain the host if a counter grows.",
             _lines(items),
         )
 
@@ -309,8 +303,7 @@ def application_fault(paste: Paste) -> Iterator[TextFinding]:
         yield application_fault.finding(
             "error",
             _names(map(_gpu, items)),
-            f"The driver logged {kinds}{whose}. Usually the program or a library is at fault, not the GPU; NCCL of the "
-            "other ranks then waits for this one.",
+            f"The driver logged {kinds}{whose}. The program or a library is at fault, rarely the GPU.",
             "Run the program under compute-sanitizer, or with CUDA_LAUNCH_BLOCKING=1 to find the kernel. "
             "If only one GPU fails with different programs, test it with dcgmi diag -r 3.",
             _lines(items),
@@ -342,8 +335,7 @@ def xid_consequence(paste: Paste) -> Iterator[TextFinding]:
         yield xid_consequence.finding(
             "normal",
             _names(map(_gpu, items)),
-            f"{kinds}. This happens whenever a process ends while its GPU is busy, also after Ctrl+C. It is "
-            "never a cause.",
+            f"{kinds}. It follows when a process ends while its GPU is busy, also after Ctrl+C. It is never a cause.",
             "" if has_cause else "Look for an earlier Xid in dmesg, or for what ended the process.",
             _lines(items),
         )
@@ -391,9 +383,8 @@ def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _queried_gpus(items),
             why,
-            "Check the fabric manager (systemctl status nvidia-fabricmanager, /var/log/fabricmanager.log) or, "
-            "in a rack with NVLink switches, NMX and nvidia-imex. Take the node out until it reports State Completed "
-            "and Status Success.",
+            "Check the fabric manager (systemctl status nvidia-fabricmanager, /var/log/fabricmanager.log) or, in a "
+            "rack with NVLink switches, NMX and nvidia-imex. Drain the node until it reports Completed and Success.",
             [item.line for item in items],
         )
     if values and not _fabric_problems(values):
@@ -420,8 +411,7 @@ def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
                 "error" if service.state == "failed" else "warning",
                 f"{service.name}{host}",
                 f"The service is {service.state}. GPUs with NVSwitches cannot be used without it.",
-                f"Start it: systemctl start {service.name}; read its log if it fails. Its version must equal that of "
-                "the driver.",
+                f"Start it: systemctl start {service.name}; if it fails, read its log. It needs the driver's version.",
                 service.lines,
             )
 
@@ -435,8 +425,7 @@ def _registered(values: Sequence[QueriedValue]) -> Iterator[TextFinding]:
         yield fabric_unhealthy.finding(
             "warning",
             _queried_gpus(in_rack),
-            "The GPU registered with the fabric, but its cluster UUID is zero. In an NVL72 rack this means that it is "
-            "in no NVLink domain of several hosts.",
+            "The GPU registered with the fabric, but its cluster UUID is zero. An NVL72 rack needs one.",
             "Check NMX and the NVLink switches of the rack, and nvidia-imex.",
             [item.line for item in in_rack],
         )
@@ -478,8 +467,7 @@ def driver_not_loaded(paste: Paste) -> Iterator[TextFinding]:
         yield driver_not_loaded.finding(
             "error",
             "the NVIDIA driver of this host",
-            "The loaded kernel module and the libraries of the driver have different versions, because the driver was "
-            "updated without a reboot.",
+            "The kernel module and the libraries of the driver differ: the driver was updated without a reboot.",
             "Reboot, or unload and load the kernel modules while no process uses a GPU.",
             mismatch,
         )
@@ -489,8 +477,7 @@ def driver_not_loaded(paste: Paste) -> Iterator[TextFinding]:
             "error",
             "the NVIDIA driver of this host",
             "nvidia-smi finds no driver or no GPU.",
-            "Check that the module is loaded (lsmod | grep nvidia), that dmesg has no error of NVRM, and that the "
-            "container was started with GPUs.",
+            "Check that the module is loaded (lsmod | grep nvidia), dmesg for NVRM, and the GPUs of the container.",
             absent,
         )
 
@@ -518,8 +505,7 @@ def gpu_without_nvlink(paste: Paste) -> Iterator[TextFinding]:
                 else "like those of the other GPUs, but this product has NVLink. In some virtual machines this is "
                 "by design."
             ),
-            "Look for NVLink errors in dmesg (Xid 74, 144 to 150) and in the log of the fabric manager, then reset "
-            "the GPU or reboot. Place no ranks on it until then.",
+            "Look for errors in dmesg (Xid 74, 144 to 150) and the fabric manager's log. Reset the GPU or reboot.",
             [link.line for link in links if (link.host, link.gpu) == key],
         )
 
@@ -544,10 +530,9 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             f"GPU{gpu} ({gpu_links[0].product})" + (f" of {host}" if host else ""),
             f"{active} of {len(gpu_links)} NVLinks are active, and {compared}: link{'s' * (len(dead) > 1)} "
-            f"{', '.join(map(str, dead))} {'are' if len(dead) > 1 else 'is'} inactive. In a virtual machine with a "
-            "part of the GPUs this is by design.",
-            "Compare with nvidia-smi topo -m, and look for errors with nvidia-smi nvlink -e. A reset of the GPU may "
-            "restore failed links.",
+            f"{', '.join(map(str, dead))} {'are' if len(dead) > 1 else 'is'} inactive. In some virtual machines, this "
+            "is by design.",
+            "Compare with nvidia-smi topo -m, and check nvidia-smi nvlink -e. A GPU reset may restore failed links.",
             [link.line for link in gpu_links if link.gbs is None],
         )
 
@@ -584,8 +569,7 @@ def nvlink_error_counters(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             f"GPU{gpu}" + (f" of {host}" if host else ""),
             "The counters of NVLink errors since the driver was loaded are not zero: "
-            f"{counts}{' and more' * (len(counters) > 4)}. Corrected errors cost bandwidth; "
-            "the text does not show when they happened.",
+            f"{counts}{' and more' * (len(counters) > 4)}. Corrected errors cost bandwidth.",
             "Run nvidia-smi nvlink -e again after a job. If a counter grows, reset the GPU or have its link checked.",
             [item.line for item in counters],
         )

@@ -99,14 +99,13 @@ _ECHOES = re.compile(
 
 
 # A word of each of them, in lower case. Most warnings have none, and finding out takes a tenth of the time.
-# Lists of words have several words per line (fmt: skip), because a column of them would fill a screen.
 _WORDS_OF_ECHOES = (
-    "connection closed by", "socket recv failed", "execute operation", "proxy call to", "closing connection",
-    "fatal error", "progress error", "is in abort", "ncclasyncjobcomplete", "could not receive type", "call to recv",
-    "call to send", "ncclproxy", "commreclaim", "commdestroysync", "poll failed", "handshake", "[rem allocator]",
-    "ibv_get_async_event", "failed to recv", "failed to send", "reset by peer", "broken pipe",
+    *("connection closed by", "socket recv failed", "execute operation", "proxy call to", "closing connection"),
+    *("fatal error", "progress error", "is in abort", "ncclasyncjobcomplete", "could not receive type", "call to recv"),
+    *("call to send", "ncclproxy", "commreclaim", "commdestroysync", "poll failed", "handshake", "[rem allocator]"),
+    *("ibv_get_async_event", "failed to recv", "failed to send", "reset by peer", "broken pipe"),
     "encountered progressing",
-)  # fmt: skip
+)
 
 
 def read_echoes(paste: Paste) -> frozenset[int]:
@@ -129,10 +128,10 @@ _HARMLESS = re.compile(
 _WORDS_OF_HARMLESS = ("open libibverbs", "NUMA auto balancing", "No module present for GPU Direct", "iommu=pt")
 _PEER = re.compile(r"(?:Connection closed by remote peer|Call to (?:recv from|send to)) (?P<peer>[^\s<]+)<")
 _OTHER_CAUSES = (
-    "Watchdog caught collective operation timeout", "out of memory", "uncorrectable ECC", "NVRM: Xid", "CUDA error",
-    "Bus error", "Segmentation fault", "No space left on device", "SIGKILL", "exitcode: -9", "Duplicate GPU detected",
-    "Test CUDA failure",
-)  # fmt: skip
+    *("Watchdog caught collective operation timeout", "out of memory", "uncorrectable ECC", "NVRM: Xid", "CUDA error"),
+    *("Bus error", "Segmentation fault", "No space left on device", "SIGKILL", "exitcode: -9"),
+    *("Duplicate GPU detected", "Test CUDA failure"),
+)
 
 
 @rule("rank-died", "A process ended, and the others noticed", source="NCCL src/misc/socket.cc, src/proxy.cc")
@@ -152,8 +151,7 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     yield peer_ended.finding(
         "error",
         f"a process on {text_list(others[:6])}, noticed by {affected(paste, [item for item, _ in closed])}",
-        f"A process on {text_list(others[:6])} closed its connection: it ended or aborted first. "
-        "These lines only notice it, and do not show why.",
+        f"A process on {text_list(others[:6])} closed its connection: it ended first, and these lines do not show why.",
         "Read the log of the ranks on that host: the first warning or traceback in time is the cause. "
         "Look there for exit codes, dmesg | grep -i -E 'killed process|xid', and the limits of the job.",
         [item.line for item, _ in closed],
@@ -190,10 +188,8 @@ def variables_differ(paste: Paste) -> Iterator[TextFinding]:
             yield variables_differ.finding(
                 "warning",
                 f"{name}: {', '.join(parts)}",
-                f"{name} differs between ranks. Ranks that choose different algorithms, sizes or transports can hang "
-                "or stop with a mismatch.",
-                f"Give {name} the same value on every rank (mpirun -x, srun --export, the environment of the "
-                "container, /etc/nccl.conf, ~/.nccl.conf).",
+                f"{name} differs between ranks. Different algorithms, sizes or transports can make them hang or fail.",
+                f"Give {name} the same value on every rank (mpirun -x, srun --export, the container, /etc/nccl.conf).",
                 [line for places in by_value.values() for _, line in places],
             )
 
@@ -261,8 +257,7 @@ JOB_RULES = rules_of(
         find=matching(_OF_BOOTSTRAP, "Message truncated : received "),
         why="During the setup a rank received more data than it expected. The ranks use different versions of NCCL, "
         "or they are in different calls (one creates a communicator that another does not).",
-        do="Compare the versions (NCCL_DEBUG=VERSION) on all ranks, and check that all ranks create the same "
-        "communicators in the same order.",
+        do="Compare versions (NCCL_DEBUG=VERSION), and check that all ranks create communicators in the same order.",
         source="NCCL src/bootstrap.cc",
     ),
     LineRule(
@@ -270,10 +265,8 @@ JOB_RULES = rules_of(
         title="A GPU failed before NCCL used it",
         looks_for="A warning of NCCL has an error of CUDA that a kernel caused earlier.",
         find=cuda_failures(_EARLIER),
-        why="CUDA reports '{text}'. Such errors come from a kernel that ran earlier on this GPU, usually one of the "
-        "program; NCCL is only the next to call CUDA.",
-        do="Run this rank with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer to find the kernel, and check dmesg | grep "
-        "-i xid on its host.",
+        why="CUDA reports '{text}'. An earlier kernel on this GPU caused it, usually one of the program, not NCCL.",
+        do="Find the kernel with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer. Check dmesg | grep -i xid on its host.",
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
         causes=("rank-died",),
     ),
@@ -312,8 +305,7 @@ JOB_RULES = rules_of(
         find=having('Missing "HSA_FORCE_FINE_GRAIN_PCIE=1"'),
         level="info",
         subject="{hosts}",
-        why="RCCL does not find HSA_FORCE_FINE_GRAIN_PCIE=1, which P2P over PCIe needs on AMD GPUs without XGMI "
-        "between them. It is a hint, not an error.",
+        why="RCCL misses HSA_FORCE_FINE_GRAIN_PCIE=1, which P2P between AMD GPUs without XGMI needs. This is a hint.",
         do="If the GPUs are connected by PCIe only, set HSA_FORCE_FINE_GRAIN_PCIE=1.",
         source=_RCCL,
     ),

@@ -23,13 +23,10 @@ def _histories(ports: Sequence[PortState]) -> dict[tuple[str | None, str, int], 
 
 
 def _is_flapping(states: Sequence[PortState], devices: int) -> bool:
-    """Return whether several states surely belong to one port, and differ.
-
-    Without the name of the host, two lists of ports may come from two hosts. The same address, or a text about one
-    device only, shows that it is one port.
-    """
+    """Return whether several states surely belong to one port, and differ."""
     if len(states) < 2 or len({(port.state, port.physical) for port in states}) < 2:
         return False
+    # Without the name of the host, two lists of ports may come from two hosts.
     addresses = {port.lid for port in states}
     is_one_address = len(addresses) == 1 and addresses.isdisjoint({None, *_NO_LIDS})
     is_one_guid = len({port.guid for port in states}) == 1 and states[0].guid is not None
@@ -51,11 +48,9 @@ def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
         yield ib_port_flap.finding(
             "error",
             states[0].name,
-            f"The state of the port changes between calls: {seen}. This fits a cable, a transceiver or a switch port "
-            "that fails.",
-            f"Take the host, or {states[0].device} with NCCL_IB_HCA=^{states[0].device}, out of the job. "
-            "Check the cable, and compare the counters of the port (symbol errors, link downed) with those of another "
-            "host.",
+            f"The state of the port changes: {seen}. A cable, a transceiver or a switch port may be failing.",
+            f"Take the host, or {states[0].device} with NCCL_IB_HCA=^{states[0].device}, out of the job. Check the "
+            "cable, and compare the counters of the port (symbol errors, link downed) with those of another host.",
             _all_lines(states),
         )
     for (host, interface), changes in _changes(paste).items():
@@ -65,8 +60,7 @@ def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
                 "error",
                 interface + (f" of {host}" if host else ""),
                 f"The kernel log shows {downs} times that the link went down.",
-                "Check the cable, the transceiver and the switch port, and leave the NIC out with NCCL_IB_HCA or "
-                "NCCL_SOCKET_IFNAME until it is stable.",
+                "Check cable, transceiver and switch port. Exclude the NIC (NCCL_IB_HCA, NCCL_SOCKET_IFNAME) for now.",
                 [change.line for change in changes],
             )
 
@@ -103,8 +97,7 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
         return (
             "error",
             "The link is up, but no subnet manager has given the port an address (state Initializing).",
-            "Start a subnet manager: on a managed switch, or opensm on one host of the fabric. If one runs (sminfo), "
-            "check that it sees this port.",
+            "Start a subnet manager on a switch, or opensm on a host. If one runs (sminfo), it must see this port.",
         )
     if port.physical == "LINKUP" and port.link_layer != "Ethernet":
         why = "The link itself is up, but the port has no address"
@@ -116,8 +109,7 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
             "error",
             why,
             "In a virtual machine or pod, give the virtual function a GUID and a link state (ip link set NETDEV vf N "
-            "node_guid …, port_guid …, state auto), and enable virtualisation in the subnet manager. Then check that "
-            "ibstat DEV prints State: Active.",
+            "node_guid …, port_guid …, state auto), and virtualisation in the subnet manager. Check ibstat DEV.",
         )
     why = f"The port is down (physical state {(port.physical or 'unknown').lower()})."
     if active:

@@ -52,8 +52,7 @@ def slow_node(paste: Paste) -> Iterator[TextFinding]:
             name,
             f"{_how_many(len(host_pairs), name)} {'reaches' if len(host_pairs) == 1 else 'reach'} {values_text}, "
             f"while its partners ({', '.join(partners)}) reach up to {fast:g} with other hosts.",
-            f"Compare {name} with a good host: NCCL_TOPO_DUMP_FILE on a rank there, rate and width of NICs and PCIe "
-            "(ibstat, lspci -vv), and GPU Direct RDMA on every NIC.",
+            f"Compare {name} with a good host: NCCL_TOPO_DUMP_FILE, ibstat, lspci -vv, GPU Direct RDMA.",
             [pair.line for pair in host_pairs],
         )
 

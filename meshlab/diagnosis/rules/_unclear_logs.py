@@ -73,17 +73,8 @@ _FAILED = re.compile(
     r"there was a network error|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError)"
 )
 _CAUSES = (
-    "NCCL WARN",
-    "Watchdog caught",
-    "out of memory",
-    "OutOfMemory",
-    "Too many open files",
-    "CUDA error",
-    "Test CUDA failure",
-    "exceeds device/fn maxSharedMem",
-    "Traceback",
-    "Xid",
-    "exited on signal",
+    *("NCCL WARN", "Watchdog caught", "out of memory", "OutOfMemory", "Too many open files", "CUDA error"),
+    *("Test CUDA failure", "exceeds device/fn maxSharedMem", "Traceback", "Xid", "exited on signal"),
     "failed (exitcode: -",
 )
 
