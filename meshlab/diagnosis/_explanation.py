@@ -188,7 +188,6 @@ def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tup
     is_minor = {name: number > 1 for number, name in enumerate(levels)}  # info and normal come last
     return tuple(
         sorted(
-            marked,
-            key=lambda item: (is_minor[item.severity], item.follows is not None, levels.index(item.severity)),
+            marked, key=lambda item: (is_minor[item.severity], item.follows is not None, levels.index(item.severity))
         )
     )

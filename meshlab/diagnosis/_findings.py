@@ -89,12 +89,7 @@ class Rule:
         return list(self.check(paste))
 
     def finding(
-        self,
-        severity: Level,
-        subject: str,
-        why: str,
-        do: str = "",
-        lines: Sequence[PasteLine | int] = (),
+        self, severity: Level, subject: str, why: str, do: str = "", lines: Sequence[PasteLine | int] = ()
     ) -> TextFinding:
         """Return a finding of this rule."""
         return TextFinding(self.code, subject, severity, why, do, line_numbers(lines), title=self.title)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from meshlab.mesh._mesh import DeviceMesh
     from meshlab.topology.model._cluster import Cluster
 
-
 _GAP = 3  # lines of another kind between two lines of one span
 
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from meshlab.diagnosis._explanation import Explanation
     from meshlab.diagnosis._findings import TextFinding
 
-
 LEVEL_MARKS = {"error": "✕", "warning": "▲", "info": "●", "normal": "○"}
 """A shape per severity, because colour must not be the only difference."""
 

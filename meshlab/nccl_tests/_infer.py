@@ -76,12 +76,7 @@ _SIGNATURES = {
     name: _signature(COLLECTIVES[name], test) for name, test in NCCL_TESTS.items() if not COLLECTIVES[name].counted
 } | {
     HYPERCUBE: _Signature(
-        reduces=False,
-        rooted=False,
-        size_per_rank=True,
-        checks_in_place=True,
-        old_op_column=False,
-        factor=lambda n: 1.0,
+        reduces=False, rooted=False, size_per_rank=True, checks_in_place=True, old_op_column=False, factor=lambda n: 1.0
     )
 }
 _MANY = 1 << 30

@@ -24,7 +24,6 @@ from meshlab.nccl_tests._info import NO_FACTS, NcclFacts, merge_facts
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Floats = npt.NDArray[np.float64]
 
 _NAN = float("nan")

@@ -23,16 +23,7 @@ from meshlab.nccl_tests._command_line import CommandOptions, options_in_line
 from meshlab.nccl_tests._infer import MOST_SECTIONS, SectionParts, find_program, make_section, too_many_sections
 from meshlab.nccl_tests._info import NO_FACTS, FactCollector, merge_facts, version_from_code
 from meshlab.nccl_tests._json import MOST_JSON, looks_like_json, read_json_sections
-from meshlab.nccl_tests._log import (
-    DEVICE_LINE,
-    DeviceLines,
-    Footer,
-    Log,
-    LogTable,
-    Note,
-    Preamble,
-    Section,
-)
+from meshlab.nccl_tests._log import DEVICE_LINE, DeviceLines, Footer, Log, LogTable, Note, Preamble, Section
 from meshlab.nccl_tests._pieces import (
     TYPES,
     Fragment,

@@ -20,7 +20,6 @@ from meshlab.runs._store import as_results
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _PROGRAMS = {collective: program for program, collective in COLLECTIVE_OF_PROGRAM.items()}
 _PRINTS_OP = frozenset(name for name, test in NCCL_TESTS.items() if test.may_print_op)
 _TYPES = {dtype: name for name, dtype in reversed(DTYPE_OF_TYPE.items())}

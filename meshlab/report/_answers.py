@@ -19,15 +19,7 @@ from meshlab.analysis._pairs import pair_table
 from meshlab.analysis._thresholds import ThresholdCheck
 from meshlab.base._backends import BACKENDS
 from meshlab.base._units import SEPARATOR, THIN, format_bandwidth, format_range, format_size, format_time_us
-from meshlab.frames._labels import (
-    CPU_SOURCES,
-    LABELLED,
-    axis_label,
-    describe_groups,
-    is_wrong,
-    pair_label,
-    where_text,
-)
+from meshlab.frames._labels import CPU_SOURCES, LABELLED, axis_label, describe_groups, is_wrong, pair_label, where_text
 from meshlab.frames._schema import empty_samples, is_pair, is_plain
 from meshlab.plots._lines import Line, lines_of
 from meshlab.prediction._bounds import bound_lines, bound_note, share_of_bound
@@ -36,7 +28,6 @@ from meshlab.runs._store import Frames
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 State = Literal["good", "bad", "note", "plain", "skipped"]
 

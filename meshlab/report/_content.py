@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 
     from meshlab.topology.model._cluster import Cluster
 
-
 _MOST_NAMED = 3
-
 _FEW_SAMPLES = 30
-
 _WIDE_INTERVAL = 0.10
 
 
@@ -105,7 +102,6 @@ _MODES = {
     "graph": "graph: calls captured once in a CUDA graph and replayed, as with nccl-tests -G",
 }
 
-
 _STOPPED = {
     "precise": "an interval that is narrow enough",
     "time": "the limit of time",
@@ -160,10 +156,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
             "size S / time t, in GB/s (10⁹ bytes per second). S is the buffer size of one rank, or the total over "
             f"ranks for {_totals(results)}, as in nccl-tests. Sizes are binary: 1 KiB is 1,024 bytes.",
         ),
-        (
-            "busbw",
-            f"algbw × a factor that makes it comparable with the rate of a link: {_factors(results)}.",
-        ),
+        ("busbw", f"algbw × a factor that makes it comparable with the rate of a link: {_factors(results)}."),
         (
             "Wrong",
             "The number of elements on all ranks that differ from the exact result, checked outside the timed region.",

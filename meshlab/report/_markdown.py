@@ -69,12 +69,7 @@ def markdown_page(
     for title, section in (("Thresholds", content.thresholds), ("Changes since the baseline", content.changed)):
         if section is not None:
             lines += [f"## {title}", "", *_rendered(section)]
-    lines += [
-        "## Method",
-        "",
-        *map(_fact, content.method),
-        "",
-    ]
+    lines += ["## Method", "", *map(_fact, content.method), ""]
     if content.repeat:
         lines += ["To repeat the measurement:", "", "```", content.repeat.replace("`", "'"), "```", ""]
     if content.environment:

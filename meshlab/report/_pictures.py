@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from meshlab.topology.model._cluster import Cluster
 
-
 WIDTH = 5.75
 """Width in inches. 5.75 inches are 552 CSS pixels, which fit into a 600 px window without shrinking the text."""
 

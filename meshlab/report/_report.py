@@ -36,14 +36,7 @@ from meshlab.report._embedding import embedded, read_embedded
 from meshlab.report._junit import junit_xml
 from meshlab.report._markdown import markdown_page
 from meshlab.report._next_step import next_step, next_step_of_acceptance
-from meshlab.report._pictures import (
-    Pictures,
-    draw,
-    matrix_pictures,
-    picture_file,
-    pictures_by_axis,
-    tuning_pictures,
-)
+from meshlab.report._pictures import Pictures, draw, matrix_pictures, picture_file, pictures_by_axis, tuning_pictures
 from meshlab.report._printing import page_to_pdf
 from meshlab.report._repeating import repeat_command
 from meshlab.report._stages import Stages
@@ -66,9 +59,7 @@ if TYPE_CHECKING:
 
     from meshlab.topology.model._cluster import Cluster
 
-
 _MOST_LOG_LINES = 200
-
 _MOST_PICTURES = 8
 
 _SUFFIXES = (".html", ".md", ".pdf", ".xml", ".csv", ".parquet", ".json")

@@ -17,7 +17,6 @@ from meshlab.diagnosis._seen import Seen, TextFormat
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _MARKS = ('"entries"', '"pg_config"', '"pg_status"')
 # A brace or a bracket that may begin JSON, unlike that of [rank3]: or of [2025-11-29 12:00:00].
 _VALUE = r"(?:\{(?=\s*[\"}])|\[(?=\s*(?:[\[{\"\]]|-?\d[\d.eE+-]*\s*[,\]]|true|false|null|NaN|-?Infinity)))"

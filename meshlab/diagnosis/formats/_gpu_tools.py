@@ -13,7 +13,6 @@ from meshlab.diagnosis.formats._kernel_log import host_of, short_bus
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _GPU = re.compile(r"^\s*GPU (\d+): (\S+(?:\s+\S+)*?)(?: \(UUID: [^)]*\))?\s*$")
 _GPU_SIGN = re.compile(r"GPU \d+: ")
 _LINK = re.compile(r"^\s*Link (\d+): (?:<?(inactive)>?|(\d+(?:\.\d+)?) GB/s)\s*$", re.IGNORECASE)
@@ -159,12 +158,7 @@ def _matrix_numbers(paste: Paste) -> list[int]:
         if _MATRIX_ROW.search(line.text):
             numbers.append(line.number)
             check_number(
-                paste,
-                len(numbers),
-                "rows of nvidia-smi topo",
-                most=20_000,
-                length=10_000,
-                hint="pass fewer hosts",
+                paste, len(numbers), "rows of nvidia-smi topo", most=20_000, length=10_000, hint="pass fewer hosts"
             )
     return numbers
 

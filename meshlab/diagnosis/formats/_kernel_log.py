@@ -15,7 +15,6 @@ from meshlab.diagnosis._paste import LONGEST_LINE, Paste, PasteLine, check_numbe
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _BUS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?"
 _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_BUS}|[0-9a-fA-F:.]+(?![0-9a-fA-F:.]))[^)]*\): (\d+)(?:, ?(.*))?$")
 _PROCESS = re.compile(r"pid='?(\d+)'?(?:, name=([^,]*))?")

@@ -31,7 +31,6 @@ from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _TREE = re.compile(r"(?:=== System : max| \+ (?:PCI|NVL|NET|SYS|C2C)\[|NCCL INFO \+ |(?:GPU|NET)/[0-9A-Fa-f-]+ ?:\w)")
 
 
@@ -290,12 +289,7 @@ MACHINE_FORMATS: tuple[TextFormat, ...] = (
         lambda paste: _see({}, None, paste),
         "the output of nvidia-smi -q",
     ),
-    TextFormat(
-        "nvidia-smi",
-        _find_gpus,
-        _see_gpus,
-        "the output of nvidia-smi",
-    ),
+    TextFormat("nvidia-smi", _find_gpus, _see_gpus, "the output of nvidia-smi"),
     TextFormat("RDMA ports", _find_ports, _see_ports, "the output of ibstat, ibstatus, ibv_devinfo or rdma link"),
     TextFormat(
         "kernel log", lambda paste: paste.once(read_kernel_log).numbers, _see_kernel, "the output of dmesg about NVRM"

@@ -17,7 +17,6 @@ from meshlab.diagnosis._seen import Seen, TextFormat
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _HEAD = re.compile(r"NCCL version (?P<nccl>\S+) compiled with CUDA (?P<cuda>[\d.]+)")
 _DRIVER = re.compile(r"CUDA runtime version (?P<runtime>\d+), driver version (?P<driver>\d+)")
 _ROW = re.compile(
@@ -477,8 +476,7 @@ def _see(paste: Paste) -> Seen:
     n_comms = sum(row.n_comms for row in report.rows) if report.rows else len(report.communicators)
     facts["communicators"] = str(n_comms) if n_comms else ""
     return Seen(
-        facts={name: value for name, value in facts.items() if value},
-        frames={"launches": lambda: _launches(reports)},
+        facts={name: value for name, value in facts.items() if value}, frames={"launches": lambda: _launches(reports)}
     )
 
 

@@ -14,7 +14,6 @@ from meshlab.diagnosis.formats._kernel_log import host_of
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _IBSTAT = re.compile(r"^\s*CA '([\w.-]+)'")
 _IBSTAT_PORT = re.compile(r"^\s*Port (\d+):\s*$")
 _IBSTATUS = re.compile(r"^\s*Infiniband device '([\w.-]+)' port (\d+) status:")

@@ -699,11 +699,7 @@ def _other_end(timeout: WorkTimeout, op: str) -> str:
 _HEARTBEAT = re.compile(r"watchdog got stuck for (\d+) seconds|Heartbeat monitor timed out")
 
 
-@rule(
-    "watchdog-stuck",
-    "PyTorch's watchdog thread is stuck",
-    source=_WATCHDOG,
-)
+@rule("watchdog-stuck", "PyTorch's watchdog thread is stuck", source=_WATCHDOG)
 def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
     """Look for the heartbeat monitor, which ends a process whose watchdog thread hangs in a call of CUDA or Python."""
     matches = other_lines(paste).matches(_HEARTBEAT, "watchdog got stuck for", "Heartbeat monitor timed out")

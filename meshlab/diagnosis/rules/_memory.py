@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._paste import Paste, PasteLine
-from meshlab.diagnosis.formats._nccl_lines import (
-    affected,
-    message_of,
-    messages,
-)
+from meshlab.diagnosis.formats._nccl_lines import affected, message_of, messages
 from meshlab.diagnosis.rules._line_rules import (
     LineRule,
     Lines,

@@ -72,10 +72,7 @@ def graph_capture(paste: Paste) -> Iterator[TextFinding]:
     if not matches:
         return
     lines = [line for line, _ in matches]
-    call = next(
-        (match[1] for _, match in other_lines(paste).matches(_CALL, *_IN_FUNCTIONS)),
-        "",
-    )
+    call = next((match[1] for _, match in other_lines(paste).matches(_CALL, *_IN_FUNCTIONS)), "")
     yield graph_capture.finding(
         "error",
         _who(lines, "the rank that prints it") + (f", {call} inside a graph capture" if call else ""),
@@ -157,7 +154,6 @@ _CUDA_ERROR = re.compile(
     r"^(?!.*(?:Xid|NCCL WARN)).*?(?P<error>an illegal memory access was encountered|device-side assert triggered"
     r"|unspecified launch failure|misaligned address)"
 )
-
 
 PROGRAM_ERROR_RULES = rules_of(
     __name__,

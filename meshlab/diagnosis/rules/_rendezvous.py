@@ -47,10 +47,7 @@ def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
         lines = [line for family in families.values() for line in family]
         if "IPv4" not in families:
             yield hostname_unresolved.finding(
-                "normal",
-                name,
-                f"{name} has no IPv6 address. PyTorch then uses IPv4, so this is harmless.",
-                lines=lines,
+                "normal", name, f"{name} has no IPv6 address. PyTorch then uses IPv4, so this is harmless.", lines=lines
             )
             continue
         where = _hosts(lines)

@@ -164,7 +164,6 @@ _LIBRARY = re.compile(
     r"|forward compatibility was attempted on non supported HW)"
 )
 
-
 _IN_NCCL = re.compile(
     r"NCCL WARN .*(?:named symbol not found|no kernel image is available|invalid device function|no device function)"
 )
