@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import BenchError, did_you_mean
-from meshlab.diagnosis._findings import LEVELS, Rule, TextFinding
+from meshlab.diagnosis._findings import FINDING_FIELDS, LEVELS, Rule, TextFinding
 from meshlab.diagnosis._html import as_html
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis._seen import Seen, Span
+from meshlab.diagnosis._seen import Seen, Span, frame_of
 from meshlab.diagnosis._text import as_brief, as_json, as_markdown, as_text, verdict
 from meshlab.runs._redact import Redactor, redactor_of
 
@@ -114,10 +114,7 @@ class Explanation:
             ``severity``, ``code``, ``title``, ``subject``, ``why``, ``do``, ``lines`` (a tuple of line numbers) and
             ``follows``. What looks wrong but is normal is included.
         """
-        import pandas as pd
-
-        names = ["severity", "code", "title", "subject", "why", "do", "lines", "follows"]
-        return pd.DataFrame([[getattr(item, name) for name in names] for item in self.all_findings], columns=names)
+        return frame_of(self.all_findings, *FINDING_FIELDS)
 
     def brief(self) -> str:
         """Return the errors and warnings in a few lines, for the message of an exception. Empty if there are none."""

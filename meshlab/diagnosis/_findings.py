@@ -57,6 +57,9 @@ class TextFinding:
         return f"{where}: {self.why} {self.do}".rstrip()
 
 
+FINDING_FIELDS = ("severity", "code", "title", "subject", "why", "do", "lines", "follows")
+"""The fields of a finding in tables and JSON."""
+
 Check = Callable[[Paste], Iterable[TextFinding]]
 
 

@@ -7,26 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._flight_recorder import FlightCall, FlightDump, FlightGroup, read_flight_dumps
+from meshlab.diagnosis.formats._nccl_lines import number_list
 from meshlab.diagnosis.formats._torch_lines import GroupStatus, TorchLog, WorkTimeout
 
 
 def rank_list(ranks: Iterable[int]) -> str:
     """Return ranks in words, with runs as ranges."""
-    ordered = sorted(set(ranks))
-    parts: list[str] = []
-    position = 0
-    while position < len(ordered):
-        end = position
-        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
-            end += 1
-        if end - position >= 2:
-            parts.append(f"{ordered[position]}-{ordered[end]}")
-        else:
-            parts += [str(rank) for rank in ordered[position : end + 1]]
-        position = end + 1
-    if len(ordered) == 1:
-        return f"rank {parts[0]}"
-    return "ranks " + (" and ".join(parts) if len(parts) < 3 else ", ".join(parts[:-1]) + f" and {parts[-1]}")
+    return number_list(ranks, "rank", most_parts=None)
 
 
 def plain_name(op: str) -> str:

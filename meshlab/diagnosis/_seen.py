@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -51,6 +51,13 @@ class TextFormat:
     find: Callable[[Paste], Sequence[int]]
     see: Callable[[Paste], Seen]  # reads a paste that has such lines
     example: str  # for the message if nothing is recognised: "the output of nvidia-smi topo -m"
+
+
+def frame_of(items: Iterable[object], *names: str) -> pd.DataFrame:
+    """Return attributes of some items as the columns of a table."""
+    import pandas as pd
+
+    return pd.DataFrame([[getattr(item, name) for name in names] for item in items], columns=list(names))
 
 
 def spans_of(kind: str, numbers: Sequence[int]) -> list[Span]:

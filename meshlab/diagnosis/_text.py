@@ -7,6 +7,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._markup import markdown_text, visible
+from meshlab.diagnosis._findings import FINDING_FIELDS
 from meshlab.diagnosis._quoting import fenced, quoted_lines
 
 if TYPE_CHECKING:
@@ -188,8 +189,7 @@ def as_json(explanation: Explanation) -> str:
     """Return the explanation as JSON: verdict, recognised parts, findings, what is normal, and facts."""
 
     def plain(item: TextFinding) -> dict[str, Any]:
-        names = ["severity", "code", "title", "subject", "why", "do", "lines", "follows"]
-        return {name: getattr(item, name) for name in names}
+        return {name: getattr(item, name) for name in FINDING_FIELDS}
 
     document = {
         "verdict": verdict(explanation),

@@ -230,30 +230,21 @@ def _only(values: set[_T]) -> _T | None:
 def merge_facts(facts: Sequence[NcclFacts]) -> NcclFacts:
     """Merge facts: the first known value is kept, transports are added up, and sizes must agree."""
 
-    def first(name: str) -> str | None:
-        return next((getattr(fact, name) for fact in facts if getattr(fact, name) is not None), None)
+    def values(name: str) -> list[Any]:
+        return [value for fact in facts if (value := getattr(fact, name)) is not None]
 
-    def agreed(name: str) -> int | None:
-        return _only({getattr(fact, name) for fact in facts if getattr(fact, name) is not None})
-
-    def joined(name: str) -> Mapping[str, int]:
-        return MappingProxyType({key: value for fact in reversed(facts) for key, value in getattr(fact, name).items()})
-
+    fields: dict[str, Any] = {name: next(iter(values(name)), None) for name in ("version", "network", "nvls")}
+    fields |= {name: _only(set(values(name))) for name in ("n_ranks", "n_nodes", "ranks_per_node")}
+    fields |= {
+        name: MappingProxyType({key: value for part in reversed(values(name)) for key, value in part.items()})
+        for name in ("channels", "rings", "trees", "environment")
+    }
     vias: Counter[str] = Counter()
     for fact in facts:
         vias.update(fact.transports)
     return NcclFacts(
-        first("version"),
-        agreed("n_ranks"),
-        agreed("n_nodes"),
-        agreed("ranks_per_node"),
-        joined("channels"),
-        MappingProxyType({key: value for fact in reversed(facts) for key, value in fact.rings.items()}),
-        MappingProxyType({key: value for fact in reversed(facts) for key, value in fact.trees.items()}),
-        MappingProxyType(dict(vias.most_common())),
-        first("network"),
-        next((fact.nvls for fact in facts if fact.nvls is not None), None),
-        MappingProxyType({key: value for fact in reversed(facts) for key, value in fact.environment.items()}),
-        frozenset().union(*(fact.operations for fact in facts)),
-        tuple(dict.fromkeys(problem for fact in facts for problem in fact.problems)),
+        **fields,
+        transports=MappingProxyType(dict(vias.most_common())),
+        operations=frozenset().union(*values("operations")),
+        problems=tuple(dict.fromkeys(problem for fact in facts for problem in fact.problems)),
     )

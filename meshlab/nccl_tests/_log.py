@@ -78,13 +78,7 @@ class DeviceLine(NamedTuple):
 
 
 class DeviceLines(Sequence[DeviceLine]):
-    """The device list, parsed line by line on demand: a log of a large machine has hundreds of thousands of lines.
-
-    Examples
-    --------
-    >>> DeviceLines(["Rank  0 Group  0 Pid   1000 on     node00 device  0 [0x53] NVIDIA H100"])[0].bus_id
-    '0x53'
-    """
+    """The device list, parsed line by line on demand: that of a large machine has hundreds of thousands of lines."""
 
     __slots__ = ("_lines",)
 
@@ -130,17 +124,14 @@ class DeviceLines(Sequence[DeviceLine]):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One placement (out of place or in place) of one row, as printed.
-
-    `n_wrong` is None if the result was not checked. `error` is the largest relative error, which versions before 2.13
-    print instead of a count. The last four fields need per-iteration timing (``-I``).
-    """
+    """One placement (out of place or in place) of one row, as printed."""
 
     time_us: float
     algbw_gbs: float
     busbw_gbs: float
-    n_wrong: int | None = None
-    error: float | None = None
+    n_wrong: int | None = None  # None if the result was not checked
+    error: float | None = None  # largest relative error, which versions before 2.13 print instead of a count
+    # These need per-iteration timing (-I).
     min_us: float | None = None
     max_us: float | None = None
     p99_us: float | None = None
@@ -164,66 +155,32 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True)
 class IterationTimes:
-    """Times of the individual iterations of one row and placement (JSON since version 2).
+    """Times of the individual iterations of one row and placement (JSON since version 2), in µs."""
 
-    Parameters
-    ----------
-    row : int
-        Index of the row in the section.
-    in_place : bool
-        The placement.
-    skipped : int
-        Number of leading iterations that the tool's own summary omits.
-    times_us : numpy.ndarray
-        One time per iteration, in µs: the slowest process.
-    per_process_us : numpy.ndarray or None
-        Shape (processes, iterations), in µs: the slowest GPU of each process.
-    """
-
-    row: int
+    row: int  # in the section
     in_place: bool
-    skipped: int
-    times_us: Floats
-    per_process_us: Floats | None
+    skipped: int  # leading iterations that the tool's own summary omits
+    times_us: Floats  # the slowest process
+    per_process_us: Floats | None  # (processes, iterations): the slowest GPU of each
 
 
 @dataclass(frozen=True, slots=True)
 class LogTable:
-    """The rows of a section as columns. Placement 0 is out of place, placement 1 is in place.
+    """The rows of a section as columns. Placement 0 is out of place, placement 1 is in place."""
 
-    Parameters
-    ----------
-    line, size_bytes, count, root : numpy.ndarray
-        One integer per row. Line 0 and root -1 stand for a missing value.
-    type, op, timestamp : sequence of str
-        One string per row. An empty string stands for a missing value. `timestamp` is empty if no row has one.
-    values : numpy.ndarray
-        Shape (rows, 2, 4): time in µs, algbw and busbw in GB/s, and the last column (wrong elements or error).
-    iteration : numpy.ndarray or None
-        Shape (rows, 2, 4): fastest, slowest and 99th percentile in µs, and the coefficient of variation in percent.
-    present : numpy.ndarray
-        Shape (rows, 2): True if the placement was printed.
-    counted : bool
-        True if the last column counts wrong elements, False if it is the error of the old layout.
-    op_column : bool
-        True if the table has a column for the reduce operation. In the old layout only some tests have it.
-    cpu_time : bool
-        True if the time was taken on the host (``-C``). The bandwidths next to it were not computed from it.
-    """
-
-    line: npt.NDArray[np.int64]
+    line: npt.NDArray[np.int64]  # 0 if unknown
     size_bytes: npt.NDArray[np.int64]
     count: npt.NDArray[np.int64]
-    root: npt.NDArray[np.int64]
+    root: npt.NDArray[np.int64]  # -1 without one
     type: Sequence[str]
-    op: Sequence[str]
-    timestamp: Sequence[str]
-    values: Floats
-    iteration: Floats | None
-    present: npt.NDArray[np.bool_]
-    counted: bool = True
-    op_column: bool = True
-    cpu_time: bool = False
+    op: Sequence[str]  # empty without one
+    timestamp: Sequence[str]  # empty if no row has one
+    values: Floats  # (rows, 2, 4): time in µs, algbw and busbw in GB/s, and wrong elements or error
+    iteration: Floats | None  # (rows, 2, 4): minimum, maximum and p99 in µs, coefficient of variation in percent
+    present: npt.NDArray[np.bool_]  # (rows, 2): the placement was printed
+    counted: bool = True  # the last column counts wrong elements. False: it is the error of the old layout
+    op_column: bool = True  # there is a column for the operation. In the old layout only some tests have it
+    cpu_time: bool = False  # taken on the host (-C). The bandwidths next to it were not computed from it
 
     def __len__(self) -> int:
         return len(self.line)
@@ -305,13 +262,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Preamble:
-    """The settings that the tool prints first. None marks a setting that the log does not contain.
+    """The settings that the tool prints first. None marks a setting that the log does not contain."""
 
-    `program` is the name of the test in the log itself, and `blocking` is the message about ``-z``. `local_register`
-    (``-R``) and `cta_policy` (``-x``, -1 if it is not set) come from the command line, if the log has it.
-    """
-
-    program: str | None = None
+    program: str | None = None  # name of the test in the log itself
     tool: str | None = None
     tool_version: str | None = None
     library_version: str | None = None
@@ -327,24 +280,21 @@ class Preamble:
     validation: int | None = None
     graph: int | None = None
     unalign: int | None = None
-    blocking: str | None = None
+    blocking: str | None = None  # the message about -z
     skipped_iters: int | None = None
-    local_register: int | None = None
-    cta_policy: int | None = None
+    # Of the command line, if the log has it.
+    local_register: int | None = None  # -R
+    cta_policy: int | None = None  # -x, -1 if it is not set
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The lines below the table.
+    """The lines below the table."""
 
-    `out_of_bounds` counts failed checks (rows × placements × ranks), not elements. `fast_enough` is the verdict of
-    ``NCCL_TESTS_MIN_BW`` if that variable was set.
-    """
-
-    out_of_bounds: int | None = None
+    out_of_bounds: int | None = None  # failed checks (rows × placements × ranks), not elements
     correct: bool | None = None
     average_busbw_gbs: float | None = None
-    fast_enough: bool | None = None
+    fast_enough: bool | None = None  # the verdict of NCCL_TESTS_MIN_BW, if it was set
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._paste import Paste, PasteLine, check_number
+from meshlab.diagnosis._seen import frame_of
 from meshlab.diagnosis.formats._kernel_log import host_of, short_bus
 
 if TYPE_CHECKING:
@@ -165,10 +166,7 @@ def _matrix_numbers(paste: Paste) -> list[int]:
 
 def link_frame(links: tuple[NvlinkState, ...]) -> pd.DataFrame:
     """Return the state of NVLinks as a table."""
-    import pandas as pd
-
-    names = ["host", "gpu", "product", "link", "gbs"]
-    return pd.DataFrame([[getattr(link, name) for name in names] for link in links], columns=names)
+    return frame_of(links, "host", "gpu", "product", "link", "gbs")
 
 
 def _links(paste: Paste) -> list[tuple[int, str, PasteLine]]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from meshlab.base._numerals import whole
 from meshlab.base._prefixes import find_prefix
 from meshlab.diagnosis._paste import LONGEST_LINE, Paste, PasteLine, check_number
+from meshlab.diagnosis._seen import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -137,11 +138,7 @@ def read_kernel_log(paste: Paste) -> KernelLog:
 
 def xid_frame(log: KernelLog) -> pd.DataFrame:
     """Return the Xids as a table."""
-    import pandas as pd
-
-    names = ["host", "bus_id", "code", "link", "fatal", "cause", "pid", "process", "text"]
-    rows = [[item.line, *(getattr(item, name) for name in names)] for item in log.xids]
-    return pd.DataFrame(rows, columns=["line", *names])
+    return frame_of(log.xids, "line", "host", "bus_id", "code", "link", "fatal", "cause", "pid", "process", "text")
 
 
 def _xid_at(paste: Paste, number: int) -> Xid | None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import frame_of
 from meshlab.diagnosis.formats._nccl_lines import NcclMessage, message_of, messages, rank_of, read_communicators
 from meshlab.nccl_tests._info import RING_ORDER, TREE_LINKS, transport_kind
 
@@ -50,14 +51,10 @@ class _Owners:
 
 def _communicators(paste: Paste) -> pd.DataFrame:
     """Return one row per rank of each communicator."""
-    import pandas as pd
-
     names = ["comm", "rank", "n_ranks", "host", "pid", "device", "nvml_device", "bus_id", "n_nodes", "local_rank"]
-    names += ["state", "function", "line"]
-    rows = [[getattr(item, name) for name in names] for item in paste.once(read_communicators)]
-    frame = pd.DataFrame(rows, columns=names)
-    whole = ["rank", "n_ranks", "pid", "device", "nvml_device", "n_nodes", "local_rank", "line"]
-    return frame.astype(dict.fromkeys(whole, "Int64"))
+    frame = frame_of(paste.once(read_communicators), *names, "state", "function", "line")
+    integers = ["rank", "n_ranks", "pid", "device", "nvml_device", "n_nodes", "local_rank", "line"]
+    return frame.astype(dict.fromkeys(integers, "Int64"))
 
 
 def _channels(paste: Paste) -> pd.DataFrame:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -482,20 +483,17 @@ def _line_number(line: PasteLine | NcclMessage) -> int:
     return line.number if isinstance(line, PasteLine) else line.line
 
 
-def number_list(numbers: Iterable[int], noun: str) -> str:
+def number_list(numbers: Iterable[int], noun: str, most_parts: int | None = 12) -> str:
     """Return numbers with a noun, and consecutive numbers as a range."""
     ordered = sorted(set(numbers))
     parts: list[str] = []
-    start = 0
-    for index, number in enumerate(ordered):
-        if index + 1 == len(ordered) or ordered[index + 1] != number + 1:
-            run = ordered[start : index + 1]
-            parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(value) for value in run]
-            start = index + 1
+    for _, group in itertools.groupby(enumerate(ordered), lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
+    nouns = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     if not parts:
         return ""
-    nouns = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    if len(parts) > 12:
+    if most_parts is not None and len(parts) > most_parts:
         return f"{len(ordered)} {nouns}, from {ordered[0]} to {ordered[-1]}"
     return f"{noun} {parts[0]}" if len(ordered) == 1 else f"{nouns} {text_list(parts)}"
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._seen import frame_of
 from meshlab.diagnosis.formats._kernel_log import host_of
 
 if TYPE_CHECKING:
@@ -56,10 +57,8 @@ def read_ports(paste: Paste) -> tuple[PortState, ...]:
 
 def port_frame(ports: tuple[PortState, ...]) -> pd.DataFrame:
     """Return the states of ports as a table."""
-    import pandas as pd
-
-    names = ["host", "device", "port", "state", "physical", "gbits", "lid", "sm_lid", "link_layer", "netdev"]
-    return pd.DataFrame([[getattr(port, name) for name in names] for port in ports], columns=names)
+    names = ("host", "device", "port", "state", "physical", "gbits", "lid", "sm_lid", "link_layer", "netdev")
+    return frame_of(ports, *names)
 
 
 def _rdma_link(paste: Paste) -> Iterator[PortState]:

@@ -14,7 +14,6 @@ from meshlab.diagnosis.formats._gpu_tools import matrix_numbers, read_nvlinks
 from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links
 from meshlab.diagnosis.formats._machine_text import health_of, machine_of, matrix_of, tree_of
 from meshlab.diagnosis.rules._line_rules import LineRule, matching, rules_of
-from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._links import NEAR, UNKNOWN, Distance
 
@@ -62,11 +61,8 @@ _SHM = 1 << 30
 @rule("host-health", "A fault or misconfiguration of the links inside a host", source=_HEALTH)
 def host_health(paste: Paste) -> Iterator[TextFinding]:
     """Applies the rules of `meshlab.topology._health` to the matrices and trees in the text."""
-    findings, machine = paste.once(health_of), paste.once(machine_of)
-    if findings is None or machine is None:
-        return
     is_tree = paste.once(matrix_of) is None
-    for item in findings:
+    for item in paste.once(health_of) or ():
         if item.code in _REPORTED_ELSEWHERE or (is_tree and item.code in _OF_WHOLE_HOSTS):
             continue
         code = _CODES.get(item.code, item.code)
@@ -84,11 +80,8 @@ def host_health(paste: Paste) -> Iterator[TextFinding]:
 @rule("nic-far-from-gpu", "No NIC is near a GPU", source=(_SMI, _HEALTH))
 def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
     """Looks in the link matrix for GPUs without a NIC behind their PCIe switch, if other GPUs have one."""
-    findings, machine = paste.once(health_of), paste.once(machine_of)
-    if findings is None or machine is None:
-        return
-    far_hosts = {name for item in findings if item.code == "no-near-nic" for name in item.nodes}
-    for node, names in _kinds(machine):
+    far_hosts = {name for item in paste.once(health_of) or () if item.code == "no-near-nic" for name in item.nodes}
+    for node, names in _kinds(paste):
         if names[0] not in far_hosts:
             continue
         count = len(node.devices)
@@ -128,12 +121,10 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
 @rule("no-nvlink", "There is no NVLink between the GPUs", source=_SMI)
 def no_nvlink(paste: Paste) -> Iterator[TextFinding]:
     """Looks for complete link matrices of several GPUs without NVLink. It is a fault only if the product has NVLink."""
-    findings, machine = paste.once(health_of), paste.once(machine_of)
-    if findings is None or machine is None:
-        return
+    findings = paste.once(health_of) or ()
     faults = {name: item for item in findings if item.code == "all-pcie" for name in item.nodes}
     reported = {name for item in findings if item.code in ("maybe-mp", "nvlink-unused", "mp") for name in item.nodes}
-    for node, names in _kinds(machine):
+    for node, names in _kinds(paste):
         count = len(node.devices)
         inner = node.distance[:count, :count]
         is_complete = node.nvlink_known and node.complete and not (inner == Distance.UNKNOWN).any()
@@ -158,11 +149,8 @@ def no_nvlink(paste: Paste) -> Iterator[TextFinding]:
 @rule("nvlink-p2p-broken", "GPUs have NVLink but no peer access", source=_SMI)
 def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
     """Compares nvidia-smi topo -p2p with the NVLinks in topo -m or nvlink -s."""
-    machine = paste.once(machine_of)
-    if machine is None:
-        return
     active = {(link.host, link.gpu) for link in paste.once(read_nvlinks) if link.gbs is not None}
-    for node, names in _kinds(machine):
+    for node, names in _kinds(paste):
         pairs = [
             (i, j)
             for i, j in _blocked(node)
@@ -185,11 +173,8 @@ def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
 @rule("p2p-not-supported", "The driver offers no peer access between GPUs", source=_SMI)
 def p2p_matrix(paste: Paste) -> Iterator[TextFinding]:
     """Looks for pairs in nvidia-smi topo -p2p that are not OK, without NVLink between them."""
-    machine = paste.once(machine_of)
-    if machine is None:
-        return
     active = {(link.host, link.gpu) for link in paste.once(read_nvlinks) if link.gbs is not None}
-    for node, names in _kinds(machine):
+    for node, names in _kinds(paste):
         pairs = [(i, j) for i, j in _blocked(node) if node.nvlinks[i, j] == 0]
         if not pairs or active:
             continue
@@ -221,12 +206,11 @@ _P2P_WORDS = {
 @rule("healthy-matrix", "The links inside the host are as they should be", source=(_SMI, _HEALTH))
 def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
     """Looks for matrices and trees in which no rule finds a fault, and says what they show."""
-    findings, machine = paste.once(health_of), paste.once(machine_of)
-    if findings is None or machine is None or (paste.once(matrix_of) is None and paste.once(tree_of) is None):
+    if paste.once(matrix_of) is None and paste.once(tree_of) is None:
         return
-    faults = (item for item in findings if item.severity != "note" and item.code not in _BY_DESIGN)
+    faults = (item for item in paste.once(health_of) or () if item.severity != "note" and item.code not in _BY_DESIGN)
     faulty = {name for item in faults for name in item.nodes}
-    for node, names in _kinds(machine):
+    for node, names in _kinds(paste):
         count = len(node.devices)
         if count < 2 or names[0] in faulty or _blocked(node):
             continue
@@ -389,12 +373,13 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-def _kinds(machine: Cluster) -> Iterator[tuple[Node, list[str]]]:
+def _kinds(paste: Paste) -> Iterator[tuple[Node, list[str]]]:
     """Iterate over hosts that differ, each with the names of all hosts that equal it."""
+    machine = paste.once(machine_of)
+    if machine is None:
+        return
     for kind, node in enumerate(machine.templates):
-        names = [
-            name for name, host_kind in zip(machine.names, machine.kinds.tolist(), strict=True) if host_kind == kind
-        ]
+        names = [name for name, number in zip(machine.names, machine.kinds.tolist(), strict=True) if number == kind]
         if names:
             yield node, names
 
