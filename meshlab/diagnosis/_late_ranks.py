@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._flight_recorder import FlightCall, FlightDump, FlightGroup, read_flight_dumps
 from meshlab.diagnosis.formats._nccl_lines import number_list
 from meshlab.diagnosis.formats._torch_lines import GroupStatus, TorchLog, WorkTimeout
@@ -126,14 +127,8 @@ class _Dumps:
     def __init__(self, dumps: Sequence[FlightDump]) -> None:
         self.by_rank = {dump.rank: dump for dump in dumps}
         self.position = {rank: position for position, rank in enumerate(self.by_rank)}
-        self.with_group: dict[str, list[FlightDump]] = {}
-        self.calls: dict[tuple[int, str], list[FlightCall]] = {}
-        for dump in dumps:
-            for name in dump.groups:
-                self.with_group.setdefault(name, []).append(dump)
-        for rank, dump in self.by_rank.items():
-            for call in dump.calls:
-                self.calls.setdefault((rank, call.group), []).append(call)
+        self.with_group = grouped((name, dump) for dump in dumps for name in dump.groups)
+        self.calls = grouped(((rank, call.group), call) for rank, dump in self.by_rank.items() for call in dump.calls)
 
 
 def calls_by_group(paste: Paste) -> list[GroupCalls]:
@@ -162,13 +157,12 @@ def stuck_ranks(dumps: Sequence[FlightDump]) -> set[int]:
 def late_in_pairs(groups: Iterable[GroupCalls]) -> Iterator[tuple[int, int, FlightCall]]:
     """Yield ranks that did not call the receive or send that another rank waits for: late, waiting, and its call."""
     for group in groups:
-        pending: dict[tuple[int, int, str], list[tuple[int, FlightCall]]] = {}
-        for rank, of_rank in group.all_calls.items():
-            for call in of_rank:
-                if call.state == "completed":
-                    continue
-                if call.source is not None and call.destination is not None:
-                    pending.setdefault((call.source, call.destination, call.op), []).append((rank, call))
+        pending = grouped(
+            ((call.source, call.destination, call.op), (rank, call))
+            for rank, of_rank in group.all_calls.items()
+            for call in of_rank
+            if call.state != "completed" and call.source is not None and call.destination is not None
+        )
         for (source, destination, op), calls in pending.items():
             other = destination if op == "send" else source
             if other >= len(group.ranks) or (source, destination, "recv" if op == "send" else "send") in pending:

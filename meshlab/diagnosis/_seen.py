@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from meshlab.mesh._mesh import DeviceMesh
     from meshlab.topology.model._cluster import Cluster
 
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 _GAP = 3  # lines of another kind between two lines of one span
 
 
@@ -58,6 +60,14 @@ def frame_of(items: Iterable[object], *names: str) -> pd.DataFrame:
     import pandas as pd
 
     return pd.DataFrame([[getattr(item, name) for name in names] for item in items], columns=list(names))
+
+
+def grouped(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
+    """Return the values of each key, in order."""
+    groups: dict[_K, list[_V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def spans_of(kind: str, numbers: Sequence[int]) -> list[Span]:

@@ -12,7 +12,7 @@ from meshlab.base._errors import ParseError
 from meshlab.base._numerals import whole, whole_or_none
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis._seen import Seen, TextFormat
+from meshlab.diagnosis._seen import Seen, TextFormat, grouped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -411,9 +411,7 @@ def _json_communicator(comm: Mapping[str, Any], line: int) -> RasCommunicator:
     }
     mismatches = []
     for name in dict.fromkeys(name for of_rank in counts.values() for name in of_rank):
-        by_count: dict[int, list[int]] = {}
-        for rank, of_rank in counts.items():
-            by_count.setdefault(of_rank.get(name, 0), []).append(rank)
+        by_count = grouped((of_rank.get(name, 0), rank) for rank, of_rank in counts.items())
         if len(by_count) > 1:
             states = tuple(RasState(count, len(group), tuple(group)) for count, group in sorted(by_count.items()))
             mismatches.append(RasMismatch(name, states, (line,)))

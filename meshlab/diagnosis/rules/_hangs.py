@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from meshlab.base._collectives import TORCH_FUNCTIONS
 from meshlab.base._numerals import whole
@@ -23,6 +23,7 @@ from meshlab.diagnosis._late_ranks import (
 )
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._flight_recorder import FlightDump, n_elements, read_flight_dumps
 from meshlab.diagnosis.formats._torch_lines import FingerPrint, TorchLog, WorkTimeout, last_rank_prefix, read_torch_log
 from meshlab.mesh._axes import MAX_RANKS
@@ -247,12 +248,9 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """
     log = paste.once(read_torch_log)
     for report in log.desync:
-        at: dict[int, dict[str, list[int]]] = {}
-        for number, _, op, ranks in report.states:
-            at.setdefault(number, {}).setdefault(plain_name(op), []).extend(ranks)
-        for number, ops in at.items():
-            if len(ops) > 1:
-                calls = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in ops.items())
+        at = grouped((number, (rank, op)) for number, _, op, ranks in report.states for rank in ranks)
+        for number, rank_ops in at.items():
+            if calls := _differing(rank_ops):
                 yield _different_ops(f"collective #{number}", calls, "the desync report", report.lines)
     for prints in _mismatched_prints(log):
         if len({plain_name(fingerprint.op) for fingerprint in prints}) > 1 or _sequence_differs(prints):
@@ -261,16 +259,8 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
                 "this collective", calls, "TORCH_DISTRIBUTED_DEBUG=DETAIL", [fingerprint.line for fingerprint in prints]
             )
     for timeouts, _ in lines_by_group(log).values():
-        by_seq: dict[int, list[WorkTimeout]] = {}
-        for timeout in timeouts:
-            if timeout.seq is not None:
-                by_seq.setdefault(timeout.seq, []).append(timeout)
-        for seq, at_seq in by_seq.items():
-            by_op: dict[str, list[int]] = {}
-            for timeout in at_seq:
-                by_op.setdefault(plain_name(timeout.op), []).append(timeout.rank)
-            if len(by_op) > 1:
-                calls = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
+        for seq, at_seq in grouped((item.seq, item) for item in timeouts if item.seq is not None).items():
+            if calls := _differing((timeout.rank, timeout.op) for timeout in at_seq):
                 yield _different_ops(f"collective {seq}", calls, "the watchdogs", [timeout.line for timeout in at_seq])
     for analysis in log.analysed:
         if analysis.error == "COLLECTIVE_TYPE_MISMATCH":
@@ -281,6 +271,12 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
                 [analysis.line],
             )
     yield from _order_in_dumps(paste)
+
+
+def _differing(calls: Iterable[tuple[int, str]]) -> str:
+    """Return ranks by what they called, or an empty string if that is the same collective."""
+    by_op = grouped((plain_name(op), rank) for rank, op in calls)
+    return ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items()) if len(by_op) > 1 else ""
 
 
 def _different_ops(where: str, calls: str, source: str, lines: Sequence[PasteLine | int]) -> TextFinding:
@@ -301,9 +297,7 @@ def _sequence_differs(prints: Sequence[FingerPrint]) -> bool:
 
 def _mismatched_prints(log: TorchLog) -> Iterator[list[FingerPrint]]:
     """Yield the calls of different ranks that DETAIL compared: of one message, or of one message per rank."""
-    by_line: dict[int, list[FingerPrint]] = {}
-    for fingerprint in log.finger_prints:
-        by_line.setdefault(fingerprint.line.number, []).append(fingerprint)
+    by_line = grouped((fingerprint.line.number, fingerprint) for fingerprint in log.finger_prints)
     paired = [prints for prints in by_line.values() if len({fingerprint.rank for fingerprint in prints}) > 1]
     if paired:
         seen = set()
@@ -328,18 +322,13 @@ def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
     stuck = stuck_ranks(dumps)
     for group in groups:
         for seq, calls in group.by_number().items():
-            by_op: dict[str, list[int]] = {}
-            for rank, call in calls.items():
-                by_op.setdefault(plain_name(call.op), []).append(rank)
-            if len(by_op) > 1:
-                called = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
-                lines = [call.line for call in calls.values()]
+            if called := _differing((rank, call.op) for rank, call in calls.items()):
                 yield order_mismatch.finding(
                     "error",
                     f"{called} at collective {seq} of {group.desc}",
                     f"Under number {seq} of one process group, the ranks called different collectives: {called}.{note}",
                     "Compare the stacks of these calls, and make all ranks call the same collectives in one order.",
-                    lines,
+                    [call.line for call in calls.values()],
                 )
                 break
     behind = list(late_in_dumps(groups))
@@ -432,11 +421,9 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
                 )
                 break
     for timeouts, _ in lines_by_group(log).values():
-        by_call: dict[tuple[int | None, str], dict[int, list[WorkTimeout]]] = {}
-        for timeout in timeouts:
-            if timeout.seq is not None and timeout.elements_in is not None and _EVEN.match(timeout.op):
-                by_call.setdefault((timeout.seq, timeout.op), {}).setdefault(timeout.elements_in, []).append(timeout)
-        for (seq, op), sizes in by_call.items():
+        even = [item for item in timeouts if None not in (item.seq, item.elements_in) and _EVEN.match(item.op)]
+        for (seq, op), same_call in grouped(((item.seq, item.op), item) for item in even).items():
+            sizes = grouped((item.elements_in, item) for item in same_call)
             if len(sizes) > 1:
                 sides = " against ".join(
                     f"{rank_list(timeout.rank for timeout in same_size)} ({size:,} elements)"
@@ -503,13 +490,11 @@ def _sizes_in_dumps(paste: Paste) -> Iterator[TextFinding]:
             op = next(iter(calls.values())).op
             if not _EVEN.match(op) or "coalesced" in op:
                 continue
-            sizes: dict[tuple[object, ...], list[int]] = {}
-            for rank, call in calls.items():
-                sizes.setdefault((n_elements(call.sizes_in), call.dtypes), []).append(rank)
+            sizes = grouped(((n_elements(call.sizes_in), call.dtypes), rank) for rank, call in calls.items())
             if len(sizes) > 1:
                 name = "sizes" if len({size for size, _ in sizes}) > 1 else "types"
                 sides = " against ".join(
-                    f"{rank_list(ranks)} ({f'{size:,} elements' if name == 'sizes' else ', '.join(dtypes)})"  # type: ignore[arg-type]
+                    f"{rank_list(ranks)} ({f'{size:,} elements' if name == 'sizes' else ', '.join(dtypes)})"
                     for (size, dtypes), ranks in sizes.items()
                 )
                 lines = [call.line for call in calls.values()]
@@ -562,10 +547,9 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
 
 def _timeouts_by_group(log: TorchLog) -> list[list[WorkTimeout]]:
     """Return the timeouts of each process group. Lines without a group belong to the only group with their call."""
-    groups: dict[tuple[object, ...], list[WorkTimeout]] = {}
-    for timeout in log.timeouts:
-        key = (str(timeout.group),) if timeout.group is not None else ("", timeout.op, timeout.seq)
-        groups.setdefault(key, []).append(timeout)
+    groups: dict[tuple[object, ...], list[WorkTimeout]] = grouped(
+        (("", item.op, item.seq) if item.group is None else (str(item.group),), item) for item in log.timeouts
+    )
     for _, *call in [key for key in groups if len(key) > 1]:
         same = [
             name

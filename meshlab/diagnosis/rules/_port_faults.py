@@ -6,20 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis._findings import Level, Rule, TextFinding, rule
 from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._kernel_log import LinkChange, read_kernel_log
 from meshlab.diagnosis.formats._rdma_ports import PortState, read_ports
 
 _IBSTAT = "https://docs.nvidia.com/networking/display/ofedv561046/infiniband+fabric+utilities"
 _NO_LIDS = (0, 0xFFFF)
 _VICTIM_CODES = ("ib-retry-exceeded", "net-unreachable", "socket-fallback", "single-nic")
-
-
-def _histories(ports: Sequence[PortState]) -> dict[tuple[str | None, str, int], list[PortState]]:
-    """Return the states of every port in the order of the text."""
-    histories: dict[tuple[str | None, str, int], list[PortState]] = {}
-    for port in ports:
-        histories.setdefault((port.host, port.device, port.port), []).append(port)
-    return histories
 
 
 def _is_flapping(states: Sequence[PortState], devices: int) -> bool:
@@ -40,7 +33,7 @@ def _all_lines(states: Sequence[PortState]) -> list[PasteLine]:
 @rule("ib-port-flap", "A network port goes up and down", source=_IBSTAT, causes=_VICTIM_CODES)
 def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
     """Looks for one port with different states in the same paste, and for links in dmesg that went down repeatedly."""
-    histories = _histories(paste.once(read_ports))
+    histories = _histories(paste)
     for states in histories.values():
         if not _is_flapping(states, len({device for _, device, _ in histories})):
             continue
@@ -68,13 +61,12 @@ def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
 @rule("ib-port-down", "A network port is not active", source=_IBSTAT, causes=_VICTIM_CODES)
 def ib_port_down(paste: Paste) -> Iterator[TextFinding]:
     """Looks at the last state of every port. A port that is disabled next to active ones may be unused."""
-    histories = _histories(paste.once(read_ports))
+    histories = _histories(paste)
     devices = len({device for _, device, _ in histories})
     last = [states[-1] for states in histories.values()]
-    groups: dict[tuple[Level, str, str], list[PortState]] = {}
-    for states in histories.values():
-        if not _is_flapping(states, devices) and states[-1].state in ("DOWN", "ACTIVEDEFER", "INIT", "ARMED"):
-            groups.setdefault(_judged(states[-1], last), []).append(states[-1])
+    stable = [states[-1] for states in histories.values() if not _is_flapping(states, devices)]
+    inactive = [port for port in stable if port.state in ("DOWN", "ACTIVEDEFER", "INIT", "ARMED")]
+    groups = grouped((_judged(port, last), port) for port in inactive)
     for (severity, why, do), ports in groups.items():
         names = ", ".join(port.name for port in ports[:8]) + (f" and {len(ports) - 8} more" if len(ports) > 8 else "")
         lines = [line for port in ports for line in port.lines]
@@ -124,7 +116,7 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
 @rule("ports-active", "All network ports are active", source=_IBSTAT)
 def ports_active(paste: Paste) -> Iterator[TextFinding]:
     """Looks for lists of ports that are all active, and names what may look wrong in them."""
-    histories = _histories(paste.once(read_ports))
+    histories = _histories(paste)
     last = [states[-1] for states in histories.values()]
     devices = len({device for _, device, _ in histories})
     if not last or any(port.state != "ACTIVE" for port in last):
@@ -150,11 +142,14 @@ def ports_active(paste: Paste) -> Iterator[TextFinding]:
     )
 
 
+def _histories(paste: Paste) -> dict[tuple[str | None, str, int], list[PortState]]:
+    """Return the states of every port in the order of the text."""
+    return grouped(((port.host, port.device, port.port), port) for port in paste.once(read_ports))
+
+
 def _changes(paste: Paste) -> dict[tuple[str | None, str], list[LinkChange]]:
-    changes: dict[tuple[str | None, str], list[LinkChange]] = {}
-    for change in paste.once(read_kernel_log).link_changes:
-        changes.setdefault((change.host, change.interface), []).append(change)
-    return changes
+    changes = paste.once(read_kernel_log).link_changes
+    return grouped(((change.host, change.interface), change) for change in changes)
 
 
 PORT_RULES: tuple[Rule, ...] = (ib_port_flap, ib_port_down, ports_active)

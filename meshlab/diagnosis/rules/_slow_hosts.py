@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._pair_table import HostPair, read_host_pairs
 
 _SLOW = 0.8
@@ -17,10 +18,7 @@ def _split(pairs: tuple[HostPair, ...]) -> tuple[list[HostPair], dict[str, list[
     ordered = sorted(pair.value for pair in pairs)
     fast = ordered[-max(len(ordered) // 3, 1)]  # the upper third is not affected by one outlier
     slow = [pair for pair in pairs if pair.value < _SLOW * fast]
-    by_host: dict[str, list[HostPair]] = {}
-    for pair in pairs:
-        by_host.setdefault(pair.a, []).append(pair)
-        by_host.setdefault(pair.b, []).append(pair)
+    by_host = grouped((name, pair) for pair in pairs for name in (pair.a, pair.b))
     cleared = {name for name, host_pairs in by_host.items() if any(pair not in slow for pair in host_pairs)}
     return slow, by_host, cleared, fast
 
