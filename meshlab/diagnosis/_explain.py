@@ -78,8 +78,7 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
     failed: dict[str, list[str]] = {}  # names of what failed, by the error
     for form in FORMATS:
         try:
-            numbers = form.find(paste)
-            if numbers:
+            if numbers := form.find(paste):
                 spans += spans_of(form.kind, numbers)
                 seen.append(form.see(paste))
         except LimitError:
@@ -138,8 +137,7 @@ def _paste_of(source: TextSource | Sequence[TextSource]) -> Paste:
 
 def _text_of(source: TextSource) -> tuple[str, str | None]:
     """Return the text of a source and the name of its file, or raise if it is binary."""
-    path = path_of(source)
-    if path is None and isinstance(source, str):
+    if (path := path_of(source)) is None and isinstance(source, str):
         refuse_pickle(source)
         return printable(source), None
     name = None if path is None else str(path)

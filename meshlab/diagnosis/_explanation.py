@@ -100,8 +100,7 @@ class Explanation:
         """
         import pandas as pd
 
-        frames = [seen.frames[name]() for seen in self.seen if name in seen.frames]
-        if not frames:
+        if not (frames := [seen.frames[name]() for seen in self.seen if name in seen.frames]):
             raise BenchError(f"the text has no table {name!r}", hint=did_you_mean(name, self.tables))
         return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
@@ -169,8 +168,7 @@ def _redacted(seen: Seen, redactor: Redactor) -> Seen:
 def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tuple[TextFinding, ...]:
     """Order findings, root causes and severe ones first, without the healthy ones if any is serious."""
     items = list(findings)
-    serious = {item.code for item in items if item.severity in ("error", "warning")}
-    if serious:
+    if serious := {item.code for item in items if item.severity in ("error", "warning")}:
         items = [item for item in items if item.code != "nothing-wrong"]
     causes: dict[str, list[str]] = {}
     for rule in rules:

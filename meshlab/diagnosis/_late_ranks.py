@@ -28,8 +28,7 @@ _COLLECTIVES = {name.replace("_", ""): name for name in COLLECTIVES}
 
 def _key(line: WorkTimeout | GroupStatus, names: dict[int, int]) -> str | None:
     """Return a name of the group that is the same on all ranks, or None if the line does not contain one."""
-    group = line.group
-    if group is None:
+    if (group := line.group) is None:
         return None
     # Before PyTorch 2.4, a group was a number that each process counted for itself: PG 1 of two ranks may be two
     # groups. If all of them are at their own global rank, it can only be a group that starts at rank 0.
@@ -41,12 +40,10 @@ def lines_by_group(log: TorchLog) -> dict[str, tuple[list[WorkTimeout], list[Gro
     names = {status.rank: status.group.rank for status in log.statuses}
     groups: dict[str, tuple[list[WorkTimeout], list[GroupStatus]]] = {}
     for timeout in log.timeouts:
-        key = _key(timeout, names)
-        if key is not None:
+        if (key := _key(timeout, names)) is not None:
             groups.setdefault(key, ([], []))[0].append(timeout)
     for status in log.statuses:
-        key = _key(status, names)
-        if key is not None:
+        if (key := _key(status, names)) is not None:
             groups.setdefault(key, ([], []))[1].append(status)
     return {
         key: (timeouts, statuses)
@@ -60,8 +57,7 @@ def lines_by_group(log: TorchLog) -> dict[str, tuple[list[WorkTimeout], list[Gro
 def late_in_logs(log: TorchLog) -> Iterator[tuple[str, WorkTimeout, list[GroupStatus]]]:
     """Yield the first collective that timed out in each group, with the statuses of ranks that had not enqueued it."""
     for timeouts, statuses in lines_by_group(log).values():
-        numbered = [timeout for timeout in timeouts if timeout.seq is not None]
-        if not numbered:
+        if not (numbered := [timeout for timeout in timeouts if timeout.seq is not None]):
             continue
         first = min(numbered, key=lambda timeout: timeout.seq or 0)
         stuck = {timeout.rank for timeout in numbered}
@@ -140,8 +136,7 @@ def calls_by_group(paste: Paste) -> list[GroupCalls]:
 def late_in_dumps(groups: Iterable[GroupCalls]) -> Iterator[tuple[GroupCalls, int, list[int], FlightCall]]:
     """Yield the group, the number and the ranks that did not call it, with the call of a rank that waits."""
     for group in groups:
-        waiting = group.waiting()
-        if not waiting:
+        if not (waiting := group.waiting()):
             continue
         seq = min(call.seq for call in waiting.values())
         late = [rank for rank in group.dumps if (last := group.last(rank)) is not None and last < seq]

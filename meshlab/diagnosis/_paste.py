@@ -112,8 +112,7 @@ class Paste:
 
     def line(self, number: int) -> PasteLine:
         """Return a line by its number, from 1."""
-        line = self._lines.get(number)
-        if line is None:
+        if (line := self._lines.get(number)) is None:
             raw = self.raw(number)[:LONGEST_LINE]
             length, rank, host = find_prefix(raw)
             text = raw[length:]
@@ -153,8 +152,7 @@ class Paste:
         The pattern has no anchors. No line is created for the others, which takes several times as long.
         """
         text, search, bounds = self.text, pattern.search, self.bounds
-        numbers = self.numbers(*literals)
-        if not numbers or search(text) is None:
+        if not (numbers := self.numbers(*literals)) or search(text) is None:
             return []
         return [self.line(number) for number in numbers if search(text, *bounds(number)) is not None]
 
@@ -206,8 +204,7 @@ class Paste:
         self._read[reader] = result
 
     def _numbers(self, literal: str) -> list[int]:
-        hits = self._hits.get(literal)
-        if hits is None:
+        if (hits := self._hits.get(literal)) is None:
             hits = self._hits[literal] = []
             if self._skeleton is not None:
                 if self.may_contain(literal):

@@ -28,8 +28,7 @@ _MOST_LINES_MARKDOWN = 8
 def verdict(explanation: Explanation) -> str:
     """Return the most important finding and the number of the others, in a sentence or two."""
     findings = explanation.findings
-    wrong = [item for item in findings if item.severity in ("error", "warning")]
-    if not wrong:
+    if not (wrong := [item for item in findings if item.severity in ("error", "warning")]):
         n, kinds = len(explanation.paste), dict.fromkeys(span.kind for span in explanation.recognised)
         text = f"No known problem found in {n:,} line{'s' * (n != 1)}"
         text += f" ({', '.join(kinds)})." if kinds else "."
@@ -131,8 +130,7 @@ def as_text(explanation: Explanation, width: int = 100) -> str:
 def as_brief(explanation: Explanation, most: int = 3) -> str:
     """Return the errors and warnings that are root causes, in one line each and without quoted lines."""
     wrong = [item for item in explanation.findings if item.severity in ("error", "warning")]
-    roots = [item for item in wrong if item.follows is None] or wrong
-    if not roots:
+    if not (roots := [item for item in wrong if item.follows is None] or wrong):
         return ""
     lines = [
         f"  {LEVEL_MARKS[item.severity]} {_headline(item)}. {visible(f'{item.why} {item.do}').strip()}"

@@ -115,8 +115,7 @@ class FactCollector:
     def add_version(self, line: str) -> None:
         """Add a line that contains ``NCCL version`` or ``RCCL version``."""
         self._empty = False
-        match = LIBRARY_VERSION.search(line)
-        if match is not None and self.version is None:
+        if (match := LIBRARY_VERSION.search(line)) is not None and self.version is None:
             self.version = match[1]
 
     def add_variable(self, name: str, value: str) -> None:
@@ -146,8 +145,7 @@ class FactCollector:
                     self._trees.setdefault(whole(channel), {})[whole(rank)] = whole(parent)
         elif first == "N":
             if message.startswith("NCCL_"):
-                match = VARIABLE.match(message)
-                if match is not None:
+                if (match := VARIABLE.match(message)) is not None:
                     self.add_variable(match[1], match[2])
             elif message.startswith("NVLS multicast support is "):
                 self._nvls = " not available" not in message
@@ -160,8 +158,7 @@ class FactCollector:
             if colon and name.isalpha():
                 self._operations.add(name)
         elif "anks " in message:
-            match = _RANKS.search(message)
-            if match is not None:
+            if (match := _RANKS.search(message)) is not None:
                 nodes, local = match[2], match[3]
                 self._sizes.add((whole(match[1]), whole(nodes) if nodes else None, whole(local) if local else None))
         elif " coll channels" in message:
@@ -171,16 +168,14 @@ class FactCollector:
     def _add_channel(self, message: str) -> None:
         head, via, how = message.partition(" via ")
         if via:
-            kind = transport_kind(how.rstrip())
-            if kind:
+            if kind := transport_kind(how.rstrip()):
                 self._vias[kind] += 1
             return
         # Each process prints the rings of its communicators, and the first one counts.
         name = head[8 : head.find("/")]
         if name in self._ring_names:
             return
-        match = RING_ORDER.match(head)
-        if match is not None:
+        if (match := RING_ORDER.match(head)) is not None:
             self._ring_names.add(name)
             self._rings.setdefault(whole(match[1]), tuple(map(whole, match[3].split())))
 

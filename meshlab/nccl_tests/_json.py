@@ -104,8 +104,7 @@ def _check_results(n: int, text: str, file: str | None) -> None:
 
 def _complete_part(text: str, file: str | None) -> dict[str, Any] | None:
     """Return the part of a truncated document before the results, with each complete result."""
-    match = _RESULTS.search(text)
-    if match is None:
+    if (match := _RESULTS.search(text)) is None:
         return None
     try:
         document: dict[str, Any] = parse_json(text[: match.end()] + "]}")
@@ -298,8 +297,7 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
     has_iterations = cpu_time = False
     for placement, key in enumerate(_PLACEMENTS):
         column = list(compress(timings[key], good))
-        rows = [index for index, timing in enumerate(column) if timing is not None]
-        if not rows:
+        if not (rows := [index for index, timing in enumerate(column) if timing is not None]):
             continue
         present[rows, placement] = True
         values[rows, placement] = [column[index] for index in rows]

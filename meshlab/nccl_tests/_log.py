@@ -95,8 +95,7 @@ class DeviceLines(Sequence[DeviceLine]):
     def __getitem__(self, index: int | slice) -> DeviceLine | DeviceLines:
         if isinstance(index, slice):
             return DeviceLines(self._lines[index])
-        match = DEVICE_LINE.search(self._lines[index])
-        if match is None:
+        if (match := DEVICE_LINE.search(self._lines[index])) is None:
             raise IndexError(f"line {index} of the device list does not name a device")
         rank, group, pid, host, device, bus_id, name = match.groups()
         return DeviceLine(
@@ -187,20 +186,12 @@ class LogTable:
 
     def take(self, rows: npt.NDArray[np.int64]) -> LogTable:
         """Return a table of these rows only."""
-        indices = rows.tolist()
-        return replace(
-            self,
-            line=self.line[rows],
-            size_bytes=self.size_bytes[rows],
-            count=self.count[rows],
-            root=self.root[rows],
-            type=[self.type[index] for index in indices],
-            op=[self.op[index] for index in indices],
-            timestamp=[self.timestamp[index] for index in indices] if self.timestamp else (),
-            values=self.values[rows],
-            iteration=None if self.iteration is None else self.iteration[rows],
-            present=self.present[rows],
-        )
+        arrays = ("line", "size_bytes", "count", "root", "values", "present")
+        parts: dict[str, Any] = {name: getattr(self, name)[rows] for name in arrays}
+        for name in ("type", "op", "timestamp"):
+            texts = getattr(self, name)
+            parts[name] = [texts[index] for index in rows.tolist()] if texts else ()
+        return replace(self, **parts, iteration=None if self.iteration is None else self.iteration[rows])
 
     def mean_busbw_gbs(self) -> float | None:
         """Return the mean of all printed bus bandwidths, which the tool prints as the average."""
@@ -380,8 +371,7 @@ class Section:
     @property
     def library(self) -> str | None:
         """The library with its version, such as ``"NCCL 2.29.2"``."""
-        version = self.nccl.version or self.preamble.library_version
-        if version is None:
+        if (version := self.nccl.version or self.preamble.library_version) is None:
             return None
         name = "RCCL" if self.preamble.tool == "rccl-tests" else "NCCL"
         return f"{name} {version.partition('+')[0]}"

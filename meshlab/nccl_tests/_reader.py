@@ -153,8 +153,7 @@ def _lines(blocks: Iterator[str]) -> Iterator[list[str]]:
             yield [_clean(tail)]
             tail, skipping = "", False
         text = tail + block
-        end = text.rfind("\n") + 1
-        if end:
+        if end := text.rfind("\n") + 1:
             yield _clean(text[: end - 1]).split("\n")
         tail = text[end:]
         if len(tail) > _LONGEST_LINE:
@@ -319,14 +318,12 @@ class LogReader:
             self._facts.add_version(raw)
             return True
         else:
-            match = _EXPORT.search(raw)
-            if match is not None:
+            if (match := _EXPORT.search(raw)) is not None:
                 self._facts.add_variable(match[1], match[2])
             return False
         # A message may start in the middle of a row, or end in front of one. A row has wide gaps, but the host, pid and
         # thread that NCCL prints before its messages have none.
-        section = self._open
-        if section is not None and section.stage == Stage.TABLE and "  " in raw:
+        if (section := self._open) is not None and section.stage == Stage.TABLE and "  " in raw:
             if self._n_pieces < _MOST_PIECES:
                 if raw.find("  ", 0, at) >= 0:
                     self._read_before_message(section, raw, at)
@@ -359,8 +356,7 @@ class LogReader:
         return False
 
     def _read_row(self, tokens: list[str], text: str) -> None:
-        section = self._open
-        if section is None or section.stage != Stage.TABLE:
+        if (section := self._open) is None or section.stage != Stage.TABLE:
             section = self._enter(Stage.TABLE, new=section is None or section.stage == Stage.CLOSED)
             section.began_table = True
         # The end of a size and the rest of its row look like a row, but like one whose size does not fit.
@@ -393,8 +389,7 @@ class LogReader:
         """Read a row, or a part of one, that follows a message without a line break."""
         if not may_have_type(raw, at):
             return
-        row = row_after_message(raw, at)
-        if row is None:
+        if (row := row_after_message(raw, at)) is None:
             if has_type_and_cells(raw, at):
                 self._n_pieces += 1
                 section.count_part(self.line)
@@ -408,8 +403,7 @@ class LogReader:
 
     def _continue_row(self, section: OpenSection, rests: Sequence[str]) -> bool:
         """Add the row that the fragment and one of several texts make. Return False if there is not exactly one."""
-        fragment = section.fragment
-        if fragment is None or self._is_exhausted(section):
+        if (fragment := section.fragment) is None or self._is_exhausted(section):
             return False
         joined = fragment.joined(rests)
         section.n_joined += len(joined)
@@ -472,8 +466,7 @@ class LogReader:
         elif "RCCL version" in raw:
             self._facts.add_version(raw)
         elif "_perf" in raw or "test" in raw:
-            program = find_program(raw)
-            if program is not None:
+            if (program := find_program(raw)) is not None:
                 self._programs.setdefault(program, []).append(options_in_line(raw))
                 self._unfinished = (program, raw) if raw.endswith("\\") else None
         elif self._open is not None:
@@ -582,13 +575,11 @@ class LogReader:
         section.has_header = section.began_table = True
         section.printed["header"] = self.line
         start = next((index for index, token in enumerate(tokens) if token in ("size", "bytes")), 0)
-        shape = read_header(tuple(tokens[start:]), self._in_place_only)
-        if shape is not None:
+        if (shape := read_header(tuple(tokens[start:]), self._in_place_only)) is not None:
             section.rows = RowBuffer(shape)
 
     def _read_footer(self, raw: str) -> None:
-        match = _FOOTER.search(raw)
-        if match is None:
+        if (match := _FOOTER.search(raw)) is None:
             return
         what, value, verdict = match.groups()
         if self._open is not None and self._open.stage == Stage.CLOSED and self._open.copies() > 1:
@@ -660,8 +651,7 @@ class OpenSection:
 
     def drop_fragment(self) -> None:
         """Count an interrupted row without a continuation as broken."""
-        fragment = self.fragment
-        if fragment is not None:
+        if (fragment := self.fragment) is not None:
             if fragment.is_certain:
                 self.broken.append(fragment.line)
             self.fragment = None

@@ -59,8 +59,7 @@ class Shape:
 @lru_cache(maxsize=256)
 def read_header(tokens: tuple[str, ...], in_place_only: bool) -> Shape | None:
     """Read a line of column names. Return None if it is truncated or not a header."""
-    old = tokens[:2] == ("bytes", "N")
-    if old:
+    if old := tokens[:2] == ("bytes", "N"):
         tokens = tuple(_OLD_NAMES.get(token, token) for token in tokens)
     times = [index for index, token in enumerate(tokens) if token in ("time", "cputime")]
     if not times or "type" not in tokens[: times[0]]:
@@ -165,8 +164,7 @@ class RowBuffer:
         # All complete rows of a table are equally long after the size, because fields have fixed widths. So the exact
         # comparison, which formats the row again, is needed only until one row has passed it, and for other lengths.
         length = len(text) - len(tokens[0])
-        exact = not strict and length == self._full_length
-        if not exact:
+        if not (exact := not strict and length == self._full_length):
             exact = _is_as_printed(tokens, text, shape, start, present)
             if strict and not exact:
                 return False

@@ -113,8 +113,7 @@ def headline(replies: Sequence[Answer]) -> Answer:
         ("fast enough", "slower than expected"),
         ("changed", "slower than the baseline"),
     ):
-        answer = by_question.get(question)
-        if answer is not None and answer.state == "bad":
+        if (answer := by_question.get(question)) is not None and answer.state == "bad":
             right = "Correct, but" if correct.state == "good" else "Not checked, and"
             return Answer("", "bad", (f"{right} {text}. {answer.sentences[0]}",))
     fast = by_question["fast enough"]
@@ -174,8 +173,7 @@ def _correct_state(results: pd.DataFrame) -> State:
 
 
 def _correctness(results: pd.DataFrame) -> str:
-    total = len(results)
-    if not total:
+    if not (total := len(results)):
         return "Nothing was measured."
     wrong = results[is_wrong(results)]
     failed = int(results["status"].isin(UNFINISHED).sum())
@@ -217,8 +215,7 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
     if not lines:
         line_rows = rows
         lines = [line for line in lines_of(rows, "busbw_gbs") if len(line)]
-    expected = evidence.expected
-    if expected is not None and expected["verdict"].ne("unknown").any():
+    if (expected := evidence.expected) is not None and expected["verdict"].ne("unknown").any():
         state, sentences = _judged(expected)
         bounds = bound_note(line_rows)
         if len(bound_lines(line_rows)) == 1:
@@ -256,8 +253,7 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
 
 def _beside_prediction(row: pd.Series) -> str:
     """Return the predicted range of a row, and how far below it the row may be."""
-    band = predicted_range(row)
-    if not band:
+    if not (band := predicted_range(row)):
         return ""
     if not is_within_tolerance(row):
         return f", with {band} predicted"

@@ -46,12 +46,10 @@ def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None 
         doubts.append(
             f"{results_have(len(few))} fewer than {_FEW_SAMPLES} batches{where}, so the median is less certain."
         )
-    without = int(measured["time_us_lo"].isna().sum())
-    if without:
+    if without := int(measured["time_us_lo"].isna().sum()):
         doubts.append(f"{results_have(without)} no interval.")
     width = (measured["time_us_hi"] - measured["time_us_lo"]) / measured["time_us"]
-    wide = int((width > _WIDE_INTERVAL).sum())
-    if wide:
+    if wide := int((width > _WIDE_INTERVAL).sum()):
         doubts.append(f"{results_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g}{THIN}% of the median.")
     others = set(results["mesh_fingerprint"].dropna()) - {fingerprint}
     if fingerprint and others:
@@ -121,8 +119,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
             f"{axis}: {SOURCES.get(source, source)}" for axis, source in axis_sources.itertuples(index=False, name=None)
         ]
         facts.append(("Backends", "; ".join(texts) + "."))
-    loads = _loads(results)
-    if loads:
+    if loads := _loads(results):
         facts.append(("Axes", " ".join(loads)))
     if sources - {"nccl-tests"}:
         facts.append(
@@ -140,8 +137,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
                 "The mean over all iterations, by default averaged over ranks, without an interval.",
             )
         )
-    batches = span(results["n_samples"])
-    if batches:
+    if batches := span(results["n_samples"]):
         calls = span(results["calls"])
         calls_text = f", with {calls} call{'s' * (calls != '1')} each" if calls else ""
         facts.append(("Batches", f"{batches} per result{calls_text}"))

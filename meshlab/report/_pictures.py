@@ -150,8 +150,7 @@ def curve_pictures(
     }
     pictures = []
     for quantity, plot in plots.items():
-        extremes = list(_extremes(lines[quantity], quantity))
-        if extremes:
+        if extremes := list(_extremes(lines[quantity], quantity)):
             figure = Figure(_CURVE)
             plot(figure.add_axes(curve_box(_CURVE)), results, lines[quantity], earlier.get(quantity, []))
             kind, extreme = ("Bus bandwidth", "Highest") if quantity == "busbw_gbs" else ("Time per call", "Lowest")

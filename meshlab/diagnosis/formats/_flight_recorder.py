@@ -177,8 +177,7 @@ def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
     following = text.find("\n{", begin)  # the next dump
     end = len(text) if following < 0 else following + 1
     for key, pattern in _FIELDS.items():
-        where = pattern.search(text, begin, end)
-        if where:
+        if where := pattern.search(text, begin, end):
             with suppress(ParseError):  # the value itself is cut
                 dump[key], _ = decode_json(text, where.end())
     where = _ENTRIES.search(text, begin, end)
@@ -208,8 +207,7 @@ def _rank_of(paste: Paste, begin: int, dump: Mapping[str, Any]) -> int | None:
     if named:
         return whole(named[-1])
     for entry in _entries(dump):  # a send names its own rank first, and so does a receive
-        peers = _PEERS.search(str(entry.get("profiling_name", "")))
-        if peers:
+        if peers := _PEERS.search(str(entry.get("profiling_name", ""))):
             members = _numbers(_configs(dump).get(_group_of(entry)[0], {}).get("ranks"))
             own_rank = whole(peers["first"])
             return members[own_rank] if own_rank < len(members) else None
@@ -387,4 +385,3 @@ def n_elements(shapes: tuple[tuple[int, ...], ...]) -> int:
 FLIGHT_RECORDER = TextFormat(
     "flight recorder dump", _find, _see, "JSON of PyTorch's flight recorder (one dump per rank, one after the other)"
 )
-"""JSON of PyTorch's flight recorder."""

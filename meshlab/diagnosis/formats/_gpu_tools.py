@@ -87,8 +87,7 @@ def read_nvlinks(paste: Paste) -> tuple[NvlinkState, ...]:
     """Read the output of ``nvidia-smi nvlink -s``."""
     states = []
     for gpu, product, line in paste.once(_links):
-        match = _LINK.match(line.text)
-        if match is not None:
+        if (match := _LINK.match(line.text)) is not None:
             gbs = None if match[2] else float(match[3])
             states.append(NvlinkState(line, host_of(line), gpu, product, whole(match[1]), gbs))
         elif _ALL_INACTIVE.search(line.text):
@@ -100,8 +99,7 @@ def read_nvlink_counters(paste: Paste) -> tuple[NvlinkCounter, ...]:
     """Read the output of ``nvidia-smi nvlink -e``."""
     counters = []
     for gpu, _, line in paste.once(_links):
-        match = _COUNTER.match(line.text)
-        if match is not None:
+        if (match := _COUNTER.match(line.text)) is not None:
             counters.append(NvlinkCounter(line, host_of(line), gpu, whole(match[1]), match[2], whole(match[3])))
     return tuple(counters)
 
@@ -135,8 +133,7 @@ def read_queried_values(paste: Paste) -> tuple[QueriedValue, ...]:
         for number in range(start + 1, min(len(paste), start + _MOST_LINES) + 1):
             line = paste.line(number)
             value, inner = _QUERY_VALUE.match(line.text), _QUERY_SECTION.match(line.text)
-            match = value or inner
-            if match is None or len(match[1]) <= len(section[1]):
+            if (match := value or inner) is None or len(match[1]) <= len(section[1]):
                 break
             done = number
             path = [entry for entry in path if entry[0] < len(match[1])]
@@ -181,8 +178,7 @@ def _links(paste: Paste) -> list[tuple[int, str, PasteLine]]:
         return lines
     gpu: tuple[int, str] | None = None
     for line in paste.find("GPU ", "Link ", "inactive", "inActive"):
-        head = heads.get(line.number)
-        if head is not None:
+        if (head := heads.get(line.number)) is not None:
             gpu = whole(head[1]), head[2]
         elif gpu is not None and "NCCL" not in line.raw:
             lines.append((*gpu, line))
@@ -194,10 +190,8 @@ def _owner(paste: Paste, number: int) -> tuple[str | None, str | None]:
     product = None
     for before in range(number - 1, max(0, number - _MOST_LINES), -1):
         text = paste.line(before).text
-        head = _QUERY_GPU.match(text)
-        if head is not None:
+        if (head := _QUERY_GPU.match(text)) is not None:
             return short_bus(head[1]), product
-        value = _QUERY_VALUE.match(text)
-        if value is not None and value[2] == "Product Name":
+        if (value := _QUERY_VALUE.match(text)) is not None and value[2] == "Product Name":
             product = value[3]
     return None, product

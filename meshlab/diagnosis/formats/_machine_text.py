@@ -46,8 +46,7 @@ def tree_of(paste: Paste) -> Cluster | None:
 
 def matrix_of(paste: Paste) -> Cluster | None:
     """Return the cluster that the matrices of nvidia-smi describe, or None without any."""
-    numbers = matrix_numbers(paste)
-    if not numbers:
+    if not (numbers := matrix_numbers(paste)):
         return None
     # Only the lines around the rows, without the prefixes of launchers: a long log may surround the matrix.
     near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)})
@@ -182,8 +181,7 @@ def _latest(ports: Iterable[PortState]) -> dict[tuple[str, int], PortState]:
 
 
 def _nic(nic: Nic, ports: Mapping[tuple[str, int], PortState]) -> Nic:
-    nic_ports = [port for (device, _), port in ports.items() if device == nic.name]
-    if not nic_ports:
+    if not (nic_ports := [port for (device, _), port in ports.items() if device == nic.name]):
         return nic
     port = nic_ports[0]
     return replace(
@@ -301,4 +299,3 @@ MACHINE_FORMATS: tuple[TextFormat, ...] = (
         "the output of lspci -vvv, lsmod, ulimit -a, df /dev/shm or systemctl status",
     ),
 )
-"""The formats of tools that describe or check the hardware of a host."""

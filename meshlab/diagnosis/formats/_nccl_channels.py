@@ -62,8 +62,7 @@ def _channels(paste: Paste) -> pd.DataFrame:
     rows = []
     owner = paste.once(_Owners)
     for item in messages(paste, " via "):
-        match = _CHANNEL.search(item.text)
-        if match is None or not (via := transport_kind(match["how"])):
+        if (match := _CHANNEL.search(item.text)) is None or not (via := transport_kind(match["how"])):
             continue
         src, dst, direction = whole(match["src"]), whole(match["dst"]), match["direction"] or "send"
         rank, peer = (src, dst) if direction == "send" else (dst, src)
@@ -90,8 +89,7 @@ def _rings(paste: Paste) -> pd.DataFrame:
     links: dict[tuple[str | None, int, int], int] = {}
     for item in messages(paste, "Channel ", "Ring "):
         if " -> " not in item.text:
-            order = RING_ORDER.search(item.text)
-            if order is not None:
+            if (order := RING_ORDER.search(item.text)) is not None:
                 ranks = [whole(rank) for rank in order[3].split()]
                 if len(set(ranks)) == len(ranks):
                     for rank, after in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
@@ -167,8 +165,7 @@ def network_devices(paste: Paste) -> tuple[NetworkUse, ...]:
             continue
         seen.add(parts)
         item = message_of(paste.line(number))
-        match = _NET.search(item.text)
-        if match is not None:
+        if (match := _NET.search(item.text)) is not None:
             gpu_direct = "GDRDMA" in match["rest"]
             rank = rank_of(paste, item)
             key = (match["network"], whole(match["device"]), gpu_direct, item.host, rank)
@@ -200,8 +197,7 @@ def read_patterns(paste: Paste) -> tuple[GraphPattern, ...]:
     """Return the patterns of the text."""
     patterns = []
     for item in messages(paste, "NCCL INFO Pattern "):
-        match = _PATTERN.match(item.text)
-        if match is not None:
+        if (match := _PATTERN.match(item.text)) is not None:
             pattern, n_channels, intra, inter, type_intra, type_inter = match.groups()
             speeds = float(intra), float(inter)
             where = item.host, item.line

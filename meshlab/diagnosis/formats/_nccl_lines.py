@@ -63,8 +63,7 @@ class _Head(NamedTuple):
 
 @functools.lru_cache(8192)
 def _read_head(head: str) -> _Head | None:
-    match = _HEAD.search(head)
-    if match is None:
+    if (match := _HEAD.search(head)) is None:
         return None
     pid, thread = (whole(digits) if digits else None for digits in match.group("pid", "thread"))
     return _Head(match["host"] or match["only"], pid, thread, _device(match["device"]), match["source"])
@@ -197,8 +196,7 @@ def read_communicators(paste: Paste) -> tuple[CommRank, ...]:
     comm_ranks: dict[tuple[str | None, int | None, str, int], CommRank] = {}
     generation: dict[tuple[str | None, int | None, str], int] = defaultdict(int)
     for item in messages(paste, " nranks ", " nRanks "):
-        match = _COMM.match(item.text)
-        if match is None:
+        if (match := _COMM.match(item.text)) is None:
             continue
         fields = dict(_FIELDS.findall(match["rest"]))
         state = next((name for text, name in _STATES.items() if text in match["rest"]), None)
@@ -254,8 +252,7 @@ def read_versions(paste: Paste) -> tuple[VersionLine, ...]:
     """Return the versions of NCCL or RCCL that the text names. Before 2.22 only rank 0 prints it, without its host."""
     versions = []
     for item in messages(paste, "NCCL version", "RCCL version"):
-        match = LIBRARY_VERSION.search(item.text)
-        if match is not None:
+        if (match := LIBRARY_VERSION.search(item.text)) is not None:
             library = "RCCL" if match[0].startswith("R") else "NCCL"
             versions.append(VersionLine(match[1].rstrip(".,;)"), library, item.host, item.pid, item.line))
     return tuple(versions)
@@ -280,12 +277,9 @@ _COMMAND = re.compile(
 
 def read_variables(paste: Paste) -> tuple[Variable, ...]:
     """Return the variables that NCCL reports, and those that a pasted command sets."""
-    variables = []
     reported = messages(paste, " set by environment to ", " set to ")
-    for item in reported:
-        match = VARIABLE.search(item.text)
-        if match is not None:
-            variables.append(Variable(match[1], variable_value(match[2]), item.host, item.pid, item.line))
+    matches = ((item, VARIABLE.search(item.text)) for item in reported)
+    variables = [Variable(m[1], variable_value(m[2]), item.host, item.pid, item.line) for item, m in matches if m]
     others = set(paste.numbers("NCCL_", "FI_PROVIDER=")).difference(item.line for item in reported if item.level)
     for number in sorted(others):
         if "=" not in paste.raw(number):
@@ -403,8 +397,7 @@ def is_one_host(paste: Paste) -> bool | None:
     for item in comms:
         if item.local_ranks is not None and item.local_ranks < item.n_ranks:
             return False
-    devices = [match for _, match in paste.matches(DEVICE_LINE, " Pid ")]
-    if devices:
+    if devices := [match for _, match in paste.matches(DEVICE_LINE, " Pid ")]:
         return len({match[4] for match in devices}) == 1
     if comms:
         largest = max(comms, key=lambda item: item.n_ranks)

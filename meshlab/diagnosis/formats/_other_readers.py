@@ -70,8 +70,7 @@ def read_tests_log(paste: Paste) -> Log | None:
 
 
 def _see_tests_log(paste: Paste) -> Seen:
-    log = paste.once(read_tests_log)
-    if log is None:
+    if (log := paste.once(read_tests_log)) is None:
         return Seen()
     facts: dict[str, str] = {}
     for section in log.sections[:5]:

@@ -38,13 +38,10 @@ def read_host_pairs(paste: Paste) -> tuple[HostPair, ...]:
         line = paste.line(number)
         if len(line.raw) > _LONGEST_LINE:
             continue
-        match = _PAIR.match(line.raw) or _PAIR.match(line.text)
-        if match and match["a"] != match["b"]:
+        if (match := _PAIR.match(line.raw) or _PAIR.match(line.text)) and match["a"] != match["b"]:
             pairs.append(HostPair(match["a"], match["b"], float(match["value"]), number))
     kinds = {re.sub(r"\d+", "0", name) for pair in pairs for name in (pair.a, pair.b)}
-    if len(pairs) < _FEWEST or len(kinds) > 3:
-        return ()
-    return tuple(pairs)
+    return () if len(pairs) < _FEWEST or len(kinds) > 3 else tuple(pairs)
 
 
 def _says_bandwidth(paste: Paste) -> bool:
@@ -62,4 +59,3 @@ def _see(paste: Paste) -> Seen:
 
 
 PAIR_TABLE = TextFormat("pair bandwidth table", _find, _see, "a table of the bandwidth of pairs of hosts")
-"""Tables of the bandwidth of pairs of hosts."""

@@ -176,8 +176,7 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
     yield from _blocks(paste)
     for line, match in other_lines(paste).matches(_HYDRA, "RUNNING AT"):
         for number in range(line.number, min(line.number + 8, len(paste) + 1)):
-            code = _HYDRA_CODE.search(paste.line(number).text)
-            if code:
+            if code := _HYDRA_CODE.search(paste.line(number).text):
                 value = whole(code["code"] or code["signal"])
                 # mpiexec prints the number of the signal as the exit code.
                 yield _exit((line.number, number), None, value, pid=whole(match["pid"]), host=match["host"])
@@ -192,8 +191,7 @@ def _blocks(paste: Paste) -> Iterator[ProcessExit]:
     for number in other_lines(paste).numbers("exitcode  :"):
         fields: dict[str, str] = {}
         for position in range(max(number - 3, 1), min(number + 3, len(paste) + 1)):
-            field = _BLOCK_FIELD.match(paste.line(position).text)
-            if field:
+            if field := _BLOCK_FIELD.match(paste.line(position).text):
                 fields[field["name"]] = field["value"].strip()
         rank = _BLOCK_RANK.match(fields.get("rank", ""))
         code = _BLOCK_CODE.match(fields.get("exitcode", ""))
@@ -232,4 +230,3 @@ def _see(paste: Paste) -> Seen:
 
 
 PROCESS_EXITS = TextFormat("launcher messages", _find, _see, "what torchrun, mpirun or srun print when a job fails")
-"""Messages of launchers and schedulers about processes that ended."""

@@ -311,8 +311,7 @@ class _Draft:
 
     def _listed(self, rank: int, number: int) -> None:
         """Add a rank to the group that the line above announced."""
-        states = self._states()
-        if states:
+        if states := self._states():
             last = states[-1]
             states[-1] = RasState(last.value, last.n_ranks, (*last.ranks, rank))
         if self.kind == "mismatch":
@@ -501,4 +500,3 @@ def _launches(reports: tuple[RasReport, ...]) -> pd.DataFrame:
 
 
 RAS_REPORT = TextFormat("RAS report", _find, _see, "the output of ncclras")
-"""Reports of NCCL's RAS subsystem."""

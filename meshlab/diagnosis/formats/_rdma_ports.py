@@ -87,28 +87,24 @@ def _rdma_link(paste: Paste) -> Iterator[PortState]:
 
 def _blocks(paste: Paste) -> Iterator[PortState]:
     """Read the tools that print one value a line below the name of the device."""
-    starts = paste.numbers("CA '", "Infiniband device '", "hca_id:")
-    if not starts:
+    if not (starts := paste.numbers("CA '", "Infiniband device '", "hca_id:")):
         yield from _nameless(paste)
     for index, start in enumerate(starts):
         stop = min(starts[index + 1] if index + 1 < len(starts) else len(paste) + 1, start + 4 * _MOST_LINES)
         head = paste.line(start)
         status = _IBSTATUS.match(head.text)
-        name = status or _IBSTAT.match(head.text) or _DEVINFO.match(head.text)
-        if name is None:
+        if (name := status or _IBSTAT.match(head.text) or _DEVINFO.match(head.text)) is None:
             continue
         port, lines = (whole(status[2]) if status else 0), [head]
         values: dict[str, str] = {}
         for number in range(start + 1, stop):
             line = paste.line(number)
-            begins = _IBSTAT_PORT.match(line.text) or _DEVINFO_PORT.match(line.text)
-            if begins is not None:
+            if (begins := _IBSTAT_PORT.match(line.text) or _DEVINFO_PORT.match(line.text)) is not None:
                 if port and values:
                     yield from _port(head, name[1], port, lines, values)
                 port, lines, values = whole(begins[1]), [line], {}
                 continue
-            value = _VALUE.match(line.text)
-            if value is None:
+            if (value := _VALUE.match(line.text)) is None:
                 if line.text.strip() and port:
                     break  # the next command
                 continue
@@ -126,8 +122,7 @@ def _nameless(paste: Paste) -> Iterator[PortState]:
             continue
         lines, values = [], {}
         for number in range(state.number, min(len(paste), state.number + 10) + 1):
-            value = _VALUE.match(paste.line(number).text)
-            if value is None:
+            if (value := _VALUE.match(paste.line(number).text)) is None:
                 break
             values[value[1].lower()] = value[2]
             lines.append(paste.line(number))

@@ -297,11 +297,9 @@ def _snapshot(paste: Paste, start: int) -> Iterator[tuple[int, str, str, tuple[i
     number = None
     for position in range(start, min(len(paste), start + 400) + 1):
         raw = paste.line(position).raw
-        head = _SNAPSHOT_HEAD.search(raw)
-        if head:
+        if head := _SNAPSHOT_HEAD.search(raw):
             number = whole(head[1])
-        state = _SNAPSHOT.search(raw)
-        if state and number is not None:
+        if (state := _SNAPSHOT.search(raw)) and number is not None:
             yield number, state["state"], state["op"], ranks_of(state["ranks"])
         elif not head and position > start + 1 and number is not None:
             return
@@ -344,8 +342,7 @@ def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
             other = paste.line(position).text
             if "Not all ranks joining" in other or ("Culprit rank" in other and "Culprit rank" in line.raw):
                 break
-            field = _ANALYSED_FIELD.search(other)
-            if field:
+            if field := _ANALYSED_FIELD.search(other):
                 fields.setdefault(field[1], field[2].strip())
             elif seq is None and (entry := re.search(r"sequence number: (\d+)|[Cc]ollective (\d+) at entry", other)):
                 seq = whole(entry[1] or entry[2])
@@ -365,11 +362,9 @@ def _find(paste: Paste) -> list[int]:
 def _see(paste: Paste) -> Seen:
     log = paste.once(read_torch_log)
     facts: dict[str, str] = {}
-    stuck = {f"{timeout.op.lstrip('_').lower()}" for timeout in log.timeouts}
-    if stuck:
+    if stuck := {f"{timeout.op.lstrip('_').lower()}" for timeout in log.timeouts}:
         facts["timed out"] = ", ".join(sorted(stuck))
-    groups = {str(status.group) for status in log.statuses}
-    if groups:
+    if groups := {str(status.group) for status in log.statuses}:
         facts["process groups"] = ", ".join(sorted(groups))
     frames: dict[str, Callable[[], pd.DataFrame]] = {}
     if log.timeouts or log.statuses:
@@ -416,4 +411,3 @@ def _calls(log: TorchLog) -> pd.DataFrame:
 
 
 TORCH_LOG = TextFormat("PyTorch log", _find, _see, "the log of a PyTorch job")
-"""Messages of PyTorch's distributed package."""

@@ -126,8 +126,7 @@ def _closed_connections(paste: Paste) -> Iterator[TextFinding]:
 @rule("worker-exited", "A worker ended with an error of its own", source=_ELASTIC)
 def worker_exited(paste: Paste) -> Iterator[TextFinding]:
     """Look for workers with an exit code, which have printed their error themselves."""
-    ends = [end for end in paste.once(read_process_exits) if end.code and end.is_first]
-    if ends:
+    if ends := [end for end in paste.once(read_process_exits) if end.code and end.is_first]:
         yield worker_exited.finding(
             "info",
             _names(ends),
@@ -264,8 +263,7 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
             "NCCL's own call failed, leave memory for its buffers, or lower NCCL_BUFFSIZE or NCCL_MAX_NCHANNELS.",
             [number for numbers in ranks.values() for number in numbers],
         )
-    odd = other_lines(paste).find("more than 1EB memory")
-    if odd:
+    if odd := other_lines(paste).find("more than 1EB memory"):
         yield oom_rank.finding(
             "normal",
             "an allocation of exabytes",

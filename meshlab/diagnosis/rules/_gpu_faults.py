@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
@@ -101,10 +102,7 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
             why += " Xid 45 is only the cleanup of the processes afterwards, and names these errors as its cause."
         if 145 in codes and 149 in codes:
             why += " Xid 149 is reported by the network interface of the link, Xid 145 by GPUs that received bad data."
-        why += (
-            " All communication over these links stops or fails. The text does not show whether the GPU, the cable or "
-        )
-        why += "the switch is at fault."
+        why += " All communication over these links stops or fails. The GPU, the cable or the switch may be at fault."
         yield nvlink_error.finding(
             "error",
             _nvlink_subject(items, named),
@@ -209,8 +207,7 @@ def ecc_uncorrectable(paste: Paste) -> Iterator[TextFinding]:
             _lines(items),
         )
     values = [item for item in paste.once(read_queried_values) if _is_uncorrectable(item)]
-    counters = [item for item in values if "Volatile" in item.sections]
-    if counters:
+    if counters := [item for item in values if "Volatile" in item.sections]:
         yield ecc_uncorrectable.finding(
             "error",
             _queried_gpus(counters),
@@ -219,8 +216,7 @@ def ecc_uncorrectable(paste: Paste) -> Iterator[TextFinding]:
             _MEMORY_FIX,
             [item.line for item in counters],
         )
-    rows = [row for row in paste.once(read_gpu_rows) if row.ecc]
-    if rows:
+    if rows := [row for row in paste.once(read_gpu_rows) if row.ecc]:
         yield ecc_uncorrectable.finding(
             "error",
             _names(f"{row.gpu} ({row.bus_id})" + (f" of {row.host}" if row.host else "") for row in rows),
@@ -313,8 +309,7 @@ def application_fault(paste: Paste) -> Iterator[TextFinding]:
 @rule("gsp-timeout", "The firmware of a GPU does not respond", source=_CATALOG, causes=_VICTIM_CODES)
 def gsp_timeout(paste: Paste) -> Iterator[TextFinding]:
     """Looks for Xid 119 and 120."""
-    items = [item for item in paste.once(read_kernel_log).xids if item.code in _GSP]
-    if items:
+    if items := [item for item in paste.once(read_kernel_log).xids if item.code in _GSP]:
         yield gsp_timeout.finding(
             "error",
             _names(map(_gpu, items)),
@@ -328,8 +323,7 @@ def gsp_timeout(paste: Paste) -> Iterator[TextFinding]:
 def xid_consequence(paste: Paste) -> Iterator[TextFinding]:
     """Looks for Xid 43 and 45, which the driver logs when it ends a process, whatever the reason is."""
     xids = paste.once(read_kernel_log).xids
-    items = [item for item in xids if item.code in _CONSEQUENCES]
-    if items:
+    if items := [item for item in xids if item.code in _CONSEQUENCES]:
         has_cause = any(item.cause is not None or item.code not in _CONSEQUENCES for item in xids)
         kinds = "; ".join(dict.fromkeys(f"Xid {item.code}: {_CONSEQUENCES[item.code]}" for item in items))
         yield xid_consequence.finding(
@@ -345,8 +339,7 @@ def xid_consequence(paste: Paste) -> Iterator[TextFinding]:
 def other_xid(paste: Paste) -> Iterator[TextFinding]:
     """Looks for Xids that no other rule knows, and for the recovery action that Xid 154 asks for."""
     xids = paste.once(read_kernel_log).xids
-    others = [item for item in xids if item.code not in _HANDLED]
-    if others:
+    if others := [item for item in xids if item.code not in _HANDLED]:
         yield other_xid.finding(
             "warning",
             _names(map(_gpu, others)),
@@ -420,8 +413,7 @@ def _registered(values: Sequence[QueriedValue]) -> Iterator[TextFinding]:
     """Judge GPUs that registered with the fabric: in a rack with NVLink switches they also need a cluster."""
     ready = [item for item in values if item.name == "Status" and item.value == "Success"]
     zero = [item for item in values if item.name == "ClusterUUID" and set(item.value) <= set("0-")]
-    in_rack = [item for item in zero if re.search(r"GB[23]00", item.product or "")]
-    if in_rack:
+    if in_rack := [item for item in zero if re.search(r"GB[23]00", item.product or "")]:
         yield fabric_unhealthy.finding(
             "warning",
             _queried_gpus(in_rack),
@@ -462,24 +454,23 @@ def _fabric_problems(values: Sequence[QueriedValue]) -> dict[str, list[QueriedVa
 @rule("driver-not-loaded", "The driver does not respond to nvidia-smi", source="nvidia-smi(1)")
 def driver_not_loaded(paste: Paste) -> Iterator[TextFinding]:
     """Looks for the messages of nvidia-smi and NVML about the driver itself."""
-    mismatch = paste.find("Driver/library version mismatch")
-    if mismatch:
-        yield driver_not_loaded.finding(
-            "error",
-            "the NVIDIA driver of this host",
-            "The kernel module and the libraries of the driver differ: the driver was updated without a reboot.",
-            "Reboot, or unload and load the kernel modules while no process uses a GPU.",
-            mismatch,
-        )
-    absent = paste.find("couldn't communicate with the NVIDIA driver", "No devices were found")
-    if absent:
-        yield driver_not_loaded.finding(
-            "error",
-            "the NVIDIA driver of this host",
-            "nvidia-smi finds no driver or no GPU.",
-            "Check that the module is loaded (lsmod | grep nvidia), dmesg for NVRM, and the GPUs of the container.",
-            absent,
-        )
+    for literals, why, do in _DRIVER_FAULTS:
+        if lines := paste.find(*literals):
+            yield driver_not_loaded.finding("error", "the NVIDIA driver of this host", why, do, lines)
+
+
+_DRIVER_FAULTS = (
+    (
+        ("Driver/library version mismatch",),
+        "The kernel module and the libraries of the driver differ: the driver was updated without a reboot.",
+        "Reboot, or unload and load the kernel modules while no process uses a GPU.",
+    ),
+    (
+        ("couldn't communicate with the NVIDIA driver", "No devices were found"),
+        "nvidia-smi finds no driver or no GPU.",
+        "Check that the module is loaded (lsmod | grep nvidia), dmesg for NVRM, and the GPUs of the container.",
+    ),
+)
 
 
 @rule("gpu-without-nvlink", "A GPU has no NVLink, but others have", source="nvidia-smi nvlink -h")
@@ -519,9 +510,7 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
         active = sum(link.gbs is not None for link in gpu_links)
         dead = [link.link for link in gpu_links if link.gbs is None and link.link is not None]
         same = [link for link in links if link.product == gpu_links[0].product and link.gbs is not None]
-        counts: dict[tuple[str | None, int], int] = {}
-        for link in same:
-            counts[link.host, link.gpu] = counts.get((link.host, link.gpu), 0) + 1
+        counts = Counter((link.host, link.gpu) for link in same)
         most = max(counts.values(), default=0)
         if not active or not dead or not (most > active or _always_has_nvlink(gpu_links[0].product)):
             continue
@@ -540,12 +529,9 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
 @rule("nvlinks-active", "All NVLinks are active", source="nvidia-smi nvlink -h")
 def nvlinks_active(paste: Paste) -> Iterator[TextFinding]:
     """Looks for the output of nvidia-smi nvlink -s in which all links of all GPUs are active."""
-    links = paste.once(read_nvlinks)
-    if not links or any(link.gbs is None for link in links):
+    if not (links := paste.once(read_nvlinks)) or any(link.gbs is None for link in links):
         return
-    counts: dict[tuple[str | None, int], int] = {}
-    for link in links:
-        counts[link.host, link.gpu] = counts.get((link.host, link.gpu), 0) + 1
+    counts = Counter((link.host, link.gpu) for link in links)
     if len(set(counts.values())) == 1:  # otherwise the text is truncated
         gpus = [f"GPU{gpu}" + (f" of {host}" if host else "") for host, gpu in counts]
         yield TextFinding(

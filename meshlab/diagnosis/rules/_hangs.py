@@ -49,22 +49,18 @@ def _minutes(milliseconds: int | None) -> str:
 
 def _collect(paste: Paste, log: TorchLog) -> str:
     """Return what to set before the next run, for the version of PyTorch that printed the log."""
-    if other_lines(paste).numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal") or len(
-        paste.once(read_flight_dumps)
-    ):
+    has_recorder = other_lines(paste).numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal")
+    buffer = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+    if has_recorder or paste.once(read_flight_dumps):
+        buffer = f"TORCH_FR_BUFFER_SIZE=2000 {buffer} (the new and the old name) and"
+    elif not other_lines(paste).numbers("[PG ") and not any(timeout.is_global for timeout in log.timeouts):
         return (
-            "set TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (the new and the old name) and "
-            "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste the logs of all ranks, or their dumps "
-            "nccl_trace_rank_* as JSON"
-        )
-    if other_lines(paste).numbers("[PG ") or any(timeout.is_global for timeout in log.timeouts):
-        return (
-            "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste "
-            "the logs of all ranks, or their dumps nccl_trace_rank_* as JSON"
+            "set NCCL_DESYNC_DEBUG=1 TORCH_DISTRIBUTED_DEBUG=DETAIL (from PyTorch 2.2, TORCH_NCCL_DESYNC_DEBUG), then "
+            "paste the logs of all ranks"
         )
     return (
-        "set NCCL_DESYNC_DEBUG=1 TORCH_DISTRIBUTED_DEBUG=DETAIL (from PyTorch 2.2, TORCH_NCCL_DESYNC_DEBUG), then "
-        "paste all logs"
+        f"set {buffer} TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste the logs of all ranks, or "
+        "their dumps nccl_trace_rank_* as JSON"
     )
 
 
@@ -150,8 +146,7 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
     note = _order_note(dumps)
     # A rank that is late here and waits in another call is a victim itself.
     for group, seq, late, call in late_in_dumps(groups):
-        roots = [rank for rank in late if rank not in stuck]
-        if not roots:
+        if not (roots := [rank for rank in late if rank not in stuck]):
             continue
         waiting = sorted(rank for rank, first_call in group.waiting().items() if first_call.seq == seq)
         lasts = sorted({group.last(rank) or 0 for rank in roots})
@@ -193,8 +188,7 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
 def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
     stuck = {timeout.rank for timeout in log.timeouts}
     for group, first, late in late_in_logs(log):
-        roots = sorted({status.rank for status in late} - stuck)
-        if not roots:
+        if not (roots := sorted({status.rank for status in late} - stuck)):
             continue
         waiting = sorted(
             {timeout.rank for timeout in log.timeouts if timeout.seq == first.seq and timeout.op == first.op}
@@ -221,8 +215,7 @@ _UNIQUE_ID = re.compile(
 def _missing_id(paste: Paste) -> Iterator[TextFinding]:
     """Find ranks that waited for the id of the communicator, which the first rank of the group writes."""
     matches = other_lines(paste).matches(_UNIQUE_ID, "retrieving ncclUniqueId")
-    late = [(line, match) for line, match in matches if re.search(r"(?i)time", match["error"])]
-    if late:
+    if late := [(line, match) for line, match in matches if re.search(r"(?i)time", match["error"])]:
         root = late[0][1]["root"]
         waiting = sorted({whole(match["rank"]) for _, match in late})
         yield rank_missing.finding(
@@ -346,8 +339,7 @@ def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
             )
         return
     for group, seq, late, _ in behind:
-        place = _other_place(group, seq, late)
-        if place is not None:
+        if (place := _other_place(group, seq, late)) is not None:
             yield place
 
 

@@ -88,8 +88,7 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
         away = node.distance[:count, count:]
         # The rows of the NICs alone do not show which of their columns are GPUs.
         is_known = [UNKNOWN not in node.words[i][count:] for i in range(count)]
-        far = [i for i in range(count) if away[i].min() > NEAR and is_known[i]]
-        if not far:
+        if not (far := [i for i in range(count) if away[i].min() > NEAR and is_known[i]]):
             continue
         described = [
             f"{node.ends[i]} (nearest NIC {node.nics[int(away[i].argmin())].name} at "
@@ -175,8 +174,7 @@ def p2p_matrix(paste: Paste) -> Iterator[TextFinding]:
     """Looks for pairs in nvidia-smi topo -p2p that are not OK, without NVLink between them."""
     active = {(link.host, link.gpu) for link in paste.once(read_nvlinks) if link.gbs is not None}
     for node, names in _kinds(paste):
-        pairs = [(i, j) for i, j in _blocked(node) if node.nvlinks[i, j] == 0]
-        if not pairs or active:
+        if not (pairs := [(i, j) for i, j in _blocked(node) if node.nvlinks[i, j] == 0]) or active:
             continue
         words = sorted({node.p2p[i][j] for i, j in pairs})
         meanings = ", ".join(f"{word} ({_P2P_WORDS[word]})" for word in words)
@@ -221,8 +219,7 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
             described.update(range(count))
         inner = node.distance[:count, :count]
         off = ~np.eye(count, dtype=bool)
-        rows = [i for i in range(count) if (inner[i][off[i]] == Distance.NVLINK).all()]
-        if rows:
+        if rows := [i for i in range(count) if (inner[i][off[i]] == Distance.NVLINK).all()]:
             links = sorted({int(node.nvlinks[i, j]) for i in rows for j in range(count) if i != j})
             those = "All GPUs reach" if len(rows) == count else f"{', '.join(_end(node, i) for i in rows)} reach"
             those = those.replace("reach", "reaches") if len(rows) == 1 else those
@@ -298,8 +295,7 @@ def acs_iommu_p2p(paste: Paste) -> Iterator[TextFinding]:
 
 def _iommu(paste: Paste) -> Iterator[TextFinding]:
     """Find faults of the IOMMU in the kernel log that name a GPU or a NIC, and an IOMMU that translates."""
-    faults = paste.matches(_IOMMU_FAULT, "IO_PAGE_FAULT", "DMAR:")
-    if faults:
+    if faults := paste.matches(_IOMMU_FAULT, "IO_PAGE_FAULT", "DMAR:"):
         devices = list(dict.fromkeys(device for _, match in faults if (device := match[1] or match[2])))
         is_known = any(word in line.raw for line, _ in faults for word in ("nvidia", "mlx5", "bnxt"))
         yield acs_iommu_p2p.finding(
@@ -311,8 +307,7 @@ def _iommu(paste: Paste) -> Iterator[TextFinding]:
             [line for line, _ in faults],
         )
         return
-    translated = paste.find("Default domain type: Translated")
-    if translated:
+    if translated := paste.find("Default domain type: Translated"):
         yield acs_iommu_p2p.finding(
             "info",
             "the IOMMU of this host",
@@ -375,8 +370,7 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
 
 def _kinds(paste: Paste) -> Iterator[tuple[Node, list[str]]]:
     """Iterate over hosts that differ, each with the names of all hosts that equal it."""
-    machine = paste.once(machine_of)
-    if machine is None:
+    if (machine := paste.once(machine_of)) is None:
         return
     for kind, node in enumerate(machine.templates):
         names = [name for name, number in zip(machine.names, machine.kinds.tolist(), strict=True) if number == kind]
@@ -399,8 +393,7 @@ def _blocked(node: Node) -> list[tuple[int, int]]:
 
 def _end(node: Node, device: int) -> str:
     """Return the name of a GPU with its bus ID in NCCL's notation: ``GPU5 (8F000)`` for 0000:8f:00.0."""
-    bus_id = node.devices[device].bus_id
-    if bus_id is None:
+    if (bus_id := node.devices[device].bus_id) is None:
         return node.ends[device]
     domain, bus, rest = bus_id.split(":")
     number = whole(domain, 16) << 20 | whole(bus, 16) << 12 | whole(rest[:2], 16) << 4 | whole(rest[3:] or "0", 16)

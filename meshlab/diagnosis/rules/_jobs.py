@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._nccl_lines import (
+    CommRank,
     affected,
     hosts_of,
     number_list,
@@ -142,8 +144,7 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     warnings = [item for item in paste.once(read_warnings) if item.line not in harmless]
     if not warnings or not all(item.line in echoes for item in warnings) or paste.numbers(*_OTHER_CAUSES):
         return
-    closed = [(item, match) for item in warnings if (match := _PEER.search(item.text))]
-    if not closed:
+    if not (closed := [(item, match) for item in warnings if (match := _PEER.search(item.text))]):
         return
     peers = list(dict.fromkeys(match["peer"] for _, match in closed))
     own_hosts = set(hosts_of(paste, [item.line for item in warnings]))
@@ -200,42 +201,37 @@ def variables_differ(paste: Paste) -> Iterator[TextFinding]:
 @rule("init-incomplete", "Some ranks did not finish the setup", source="NCCL src/init.cc (2.18.3 and newer)")
 def init_incomplete(paste: Paste) -> Iterator[TextFinding]:
     """Some ranks of a communicator print that its setup is complete, and others only that it began."""
-    by_comm: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
-    for item in paste.once(read_communicators):
-        if item.comm:
-            by_comm[item.comm].append((item.rank, item.state, item.line))
-    for comm, ranks in by_comm.items():
-        stuck = [(rank, line) for rank, state, line in ranks if state == "started"]
-        if stuck and len(stuck) < len(ranks):
+    for comm, ranks in _by_communicator(paste).items():
+        if (stuck := [item for item in ranks if item.state == "started"]) and len(stuck) < len(ranks):
             yield init_incomplete.finding(
                 "info",
-                f"{number_list((rank for rank, _ in stuck), 'rank')} of communicator {comm}",
+                f"{number_list((item.rank for item in stuck), 'rank')} of communicator {comm}",
                 "These ranks began the setup of the communicator and do not print its end, while other ranks do. "
                 "They are stuck there, or their lines are missing in the text.",
                 "Look at the last lines of these ranks, and get their stacks (py-spy dump --native).",
-                [line for _, line in stuck],
+                [item.line for item in stuck],
             )
+
+
+def _by_communicator(paste: Paste) -> dict[str, list[CommRank]]:
+    return grouped((item.comm, item) for item in paste.once(read_communicators) if item.comm)
 
 
 @rule("ranks-not-shown", "The text has no lines of some ranks", source="NCCL src/init.cc")
 def ranks_not_shown(paste: Paste) -> Iterator[TextFinding]:
     """A communicator has more ranks than the text, and none of them finished its setup."""
-    by_comm: dict[str, list[tuple[int, int, str, int]]] = defaultdict(list)
-    for item in paste.once(read_communicators):
-        if item.comm:
-            by_comm[item.comm].append((item.rank, item.n_ranks, item.state, item.line))
-    for comm, ranks in by_comm.items():
-        if ranks[0][1] > MAX_RANKS:  # a digit too many
+    for comm, ranks in _by_communicator(paste).items():
+        if ranks[0].n_ranks > MAX_RANKS:  # a digit too many
             continue
-        missing = set(range(ranks[0][1])) - {rank for rank, _, _, _ in ranks}
-        if missing and len(ranks) > 1 and all(state == "started" for _, _, state, _ in ranks):
+        missing = set(range(ranks[0].n_ranks)) - {item.rank for item in ranks}
+        if missing and len(ranks) > 1 and all(item.state == "started" for item in ranks):
             yield ranks_not_shown.finding(
                 "info",
                 f"{number_list(missing, 'rank')} of communicator {comm}",
                 "No rank finished the setup of this communicator, and the text has no lines of these ranks. "
                 "If their logs are complete, they never began it, and all others wait for them.",
                 "Look whether these ranks are running, and at their last lines.",
-                [line for _, _, _, line in ranks],
+                [item.line for item in ranks],
             )
 
 

@@ -44,20 +44,13 @@ def plugin_not_found(paste: Paste) -> Iterator[TextFinding]:
         for item in messages(paste, "Failed to find nccl", "Failed to find ncclNetPlugin_v")
         if re.search(r"Plugin(?:_v\d+)? symbol", item.text)
     ]
-    if lines:
-        yield plugin_not_found.finding(
-            "normal",
-            text_list(hosts_of(paste, lines[:_MOST])[:8]),
-            "NCCL looks for optional plugins (network, tuner, profiler), and uses its own code without them.",
-            lines=lines[:_MOST],
-        )
-    if symbols:
-        yield plugin_not_found.finding(
-            "normal",
-            text_list(hosts_of(paste, symbols[:_MOST])[:8]),
-            "NCCL tries the interfaces of a plugin from newest to oldest, so a plugin need not have this symbol.",
-            lines=symbols[:_MOST],
-        )
+    for numbers, why in (
+        (lines, "NCCL looks for optional plugins (network, tuner, profiler), and uses its own code without them."),
+        (symbols, "NCCL tries the interfaces of a plugin from newest to oldest, so it need not have this symbol."),
+    ):
+        if numbers:
+            hosts = text_list(hosts_of(paste, numbers[:_MOST])[:8])
+            yield plugin_not_found.finding("normal", hosts, why, lines=numbers[:_MOST])
 
 
 @rule("pattern-without-channels", "A pattern is not possible on this machine", source="NCCL src/graph/search.cc")
@@ -257,8 +250,7 @@ def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
     echoes = paste.once(read_echoes)
     words = [word for word in _EXPLAINED if paste.may_contain(word)]
     unknown = (item for item in paste.once(read_warnings) if item.line not in echoes and not _is_explained(item, words))
-    warnings = list(islice(unknown, _MOST))
-    if warnings:
+    if warnings := list(islice(unknown, _MOST)):
         first = warnings[0]
         where = f" ({first.source})" if first.source else ""
         text = first.text if len(first.text) <= 160 else f"{first.text[:159]}…"

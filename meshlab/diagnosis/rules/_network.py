@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Level, TextFinding, rule
 from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._nccl_channels import network_devices, read_patterns
 from meshlab.diagnosis.formats._nccl_lines import (
     affected,
@@ -191,7 +192,7 @@ def net_plugin_differs(paste: Paste) -> Iterator[TextFinding]:
     names = {frozenset(networks) for networks in by_host.values()}
     if len(by_host) > 1 and len(names) > 1:
         yield _plugins_differ(
-            paste, {host: (", ".join(networks), min(networks.values())) for host, networks in by_host.items()}
+            {host: (", ".join(networks), min(networks.values())) for host, networks in by_host.items()}
         )
         return
     if names and len(by_host) == len(paste.once(read_hosts)):
@@ -200,7 +201,7 @@ def net_plugin_differs(paste: Paste) -> Iterator[TextFinding]:
     with_ports = {item.host: item for item in paste.once(read_ports) if item.host and item.devices}
     if not by_host and with_ports and without and not with_ports.keys() & without.keys():
         sides = {host: ("InfiniBand or RoCE", item.line) for host, item in with_ports.items()}
-        yield _plugins_differ(paste, sides | {host: ("no RDMA device", line) for host, line in without.items()})
+        yield _plugins_differ(sides | {host: ("no RDMA device", line) for host, line in without.items()})
         return
     plugins: dict[str, tuple[str, int]] = {}
     for message in messages(paste, "NET/Plugin", "Plugin Path :", "external network plugin"):
@@ -211,17 +212,20 @@ def net_plugin_differs(paste: Paste) -> Iterator[TextFinding]:
         elif re.search(r"No plugin found|Could not find|Using internal", message.text):
             plugins.setdefault(message.host, ("no plugin", message.line))
     if len({name for name, _ in plugins.values()}) > 1:
-        yield _plugins_differ(paste, plugins)
+        yield _plugins_differ(plugins)
 
 
-def _plugins_differ(paste: Paste, sides: dict[str, tuple[str, int]]) -> TextFinding:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for host, (name, _) in sides.items():
-        groups[name].append(host)
-    parts = [f"{text_list(hosts[:6])}{' …' if len(hosts) > 6 else ''}: {name}" for name, hosts in groups.items()]
+def _sides_text(sides: dict[str, tuple[str, int]]) -> str:
+    groups = grouped((what, who) for who, (what, _) in sides.items())
+    return "; ".join(
+        f"{text_list(names[:6])}{' …' if len(names) > 6 else ''}: {what}" for what, names in groups.items()
+    )
+
+
+def _plugins_differ(sides: dict[str, tuple[str, int]]) -> TextFinding:
     return net_plugin_differs.finding(
         "error",
-        "; ".join(parts),
+        _sides_text(sides),
         "The hosts use different network code. Their ranks cannot connect, so the job hangs or fails at the start.",
         "Make the library path the same on all hosts: either libnccl-net.so is found on each (LD_LIBRARY_PATH, "
         "NCCL_NET_PLUGIN) or on none (NCCL_NET_PLUGIN=none), and give NCCL_NET the same value everywhere.",
@@ -273,23 +277,19 @@ def nic_sets_differ(paste: Paste) -> Iterator[TextFinding]:
         who = use.host if len(paste.once(read_hosts)) > 1 else f"rank {use.rank}" if use.rank is not None else None
         if who and use.network != "Socket":
             devices_of[who].setdefault(use.device, use.line)
+    sides = {
+        who: (f"NIC {', '.join(map(str, sorted(devices)))}", min(devices.values()))
+        for who, devices in devices_of.items()
+    }
     if _asymmetric(paste):
-        sets = {
-            who: (f"NIC {', '.join(str(number) for number in sorted(devices))}", min(devices.values()))
-            for who, devices in devices_of.items()
-        }
-        yield _nics_differ(paste, sets)
+        yield _nics_differ(paste, sides)
         return
-    unusable = paste.find("NET/IB : Unable to open device", "NET/IB : Unable to query device")
+    unusable = paste.numbers("NET/IB : Unable to open device", "NET/IB : Unable to query device")
     ignored = _set_to(paste, "NCCL_IGNORE_NET_MISMATCH", "1")
     if (unusable or ignored) and len({frozenset(devices) for devices in devices_of.values()}) > 1:
-        sides = {
-            who: (f"NIC {', '.join(str(number) for number in sorted(devices))}", min(devices.values()))
-            for who, devices in devices_of.items()
-        }
-        yield _nics_differ(paste, sides, [*(line.number for line in unusable), *ignored])
+        yield _nics_differ(paste, sides, [*unusable, *ignored])
     elif unusable and ignored:
-        yield _nics_differ(paste, {}, [*(line.number for line in unusable), *ignored])
+        yield _nics_differ(paste, {}, [*unusable, *ignored])
 
 
 def _asymmetric(paste: Paste) -> bool:
@@ -314,13 +314,9 @@ def _asymmetric(paste: Paste) -> bool:
 
 
 def _nics_differ(paste: Paste, sides: dict[str, tuple[str, int]], more: list[int] | None = None) -> TextFinding:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for who, (what, _) in sides.items():
-        groups[what].append(who)
-    parts = [f"{text_list(names[:6])}: {what}" for what, names in groups.items()]
     return nic_sets_differ.finding(
         "error" if more else "warning",
-        "; ".join(parts) or affected(paste, more or ()),
+        _sides_text(sides) or affected(paste, more or ()),
         "Ranks of one job do not use the same set of NICs. A channel over a NIC that the other side does not have "
         "waits for a peer that never answers, or falls back to a slower path.",
         "Make the same NICs usable on every host (ibv_devinfo, devices of containers), or list them in NCCL_IB_HCA.",
@@ -335,8 +331,7 @@ def _nics_differ(paste: Paste, sides: dict[str, tuple[str, int]], more: list[int
 )
 def ib_device_unusable(paste: Paste) -> Iterator[TextFinding]:
     """NCCL cannot open or query a device."""
-    matches = paste.matches(_UNUSABLE, "NET/IB : Unable to ")
-    if matches:
+    if matches := paste.matches(_UNUSABLE, "NET/IB : Unable to "):
         devices = text_list(list(dict.fromkeys(match[1] for _, match in matches)))
         yield ib_device_unusable.finding(
             "warning",
@@ -406,8 +401,7 @@ def _gdr_disabled(paste: Paste) -> list[tuple[int, str]]:
 )
 def gdr_disabled(paste: Paste) -> Iterator[TextFinding]:
     """NCCL reports for an RDMA device that GPU Direct RDMA is off."""
-    disabled = _gdr_disabled(paste)
-    if not disabled or is_one_host(paste) is True:
+    if not (disabled := _gdr_disabled(paste)) or is_one_host(paste) is True:
         return
     devices = list(dict.fromkeys(name for _, name in disabled))
     off = _set_to(paste, "NCCL_NET_GDR_LEVEL", *_OFF) + _set_to(paste, "NCCL_IB_CUDA_SUPPORT", "0")

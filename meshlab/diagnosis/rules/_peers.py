@@ -123,8 +123,7 @@ _FABRIC = re.compile(r"MNNVL busId 0x(?P<bus>\w+) fabric UUID (?P<uuid>\S+) cliq
 )
 def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
     """CUDA reports error 802, or NCCL sees a GPU whose registration with the fabric is not complete."""
-    lines = paste.find("system not yet initialized")
-    if lines:
+    if lines := paste.find("system not yet initialized"):
         yield fabric_not_ready.finding(
             "error",
             affected(paste, lines),
@@ -155,8 +154,7 @@ def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
 )
 def imex_not_working(paste: Paste) -> Iterator[TextFinding]:
     """NCCL warns that multi-node NVLink is available, but not working."""
-    lines = paste.find("is available but not working on this system")
-    if lines:
+    if lines := paste.find("is available but not working on this system"):
         channel = any("channel" in line.text for line in lines)
         yield imex_not_working.finding(
             "error",
@@ -241,8 +239,7 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
         "nccl /proc/PID/maps): the wheel of pip, the package of the system, or one from LD_LIBRARY_PATH or LD_PRELOAD."
     )
     hosts = {item.version.partition("+")[0]: item.host for item in paste.once(read_versions) if item.host}
-    mismatches = paste.matches(_MISMATCH, "Mismatched NCCL version detected")
-    if mismatches:
+    if mismatches := paste.matches(_MISMATCH, "Mismatched NCCL version detected"):
         sides: dict[str, set[int]] = defaultdict(set)
         for _, match in mismatches:
             sides[_spell(match[2])].add(whole(match[1]))
@@ -255,8 +252,7 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
         why = "The ranks loaded different versions of NCCL, which cannot work in one communicator."
         yield version_mismatch.finding("error", " against ".join(parts), why, do, lines)
         return
-    peers = paste.matches(_PEER_VERSION, "NCCL version mismatch with remote peer")
-    if peers:
+    if peers := paste.matches(_PEER_VERSION, "NCCL version mismatch with remote peer"):
         line, match = peers[0]
         subject = f"{affected(paste, [line])} ({_spell(match[2])}) against {match[1]} ({_spell(match[3])})"
         yield version_mismatch.finding(
@@ -288,8 +284,7 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
 def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
     """NCCL names the version of the driver that it found, and the one that it needs."""
     pattern = re.compile(r"CUDA Driver version found is (\d+)\. Minimum requirement is (\d+)")
-    matches = paste.matches(pattern, "CUDA Driver version found is ")
-    if matches:
+    if matches := paste.matches(pattern, "CUDA Driver version found is "):
         have, need = (f"{whole(code) // 1000}.{whole(code) % 1000 // 10}" for code in matches[0][1].groups())
         yield driver_too_old_for_nccl.finding(
             "error",

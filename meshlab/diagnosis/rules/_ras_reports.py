@@ -88,8 +88,7 @@ def _mismatch(comm: RasCommunicator, mismatch: RasMismatch, *, stands_still: boo
             "Query RAS again after some seconds. If the states stay, look at the ranks that are not in RUNNING.",
             mismatch.lines,
         )
-    counted = [state for state in mismatch.states if isinstance(state.value, int)]
-    if not counted:
+    if not (counted := [state for state in mismatch.states if isinstance(state.value, int)]):
         return ras_mismatch.finding(
             "warning", name, f"The {mismatch.what} counts of its ranks differ.", "Query RAS again.", mismatch.lines
         )

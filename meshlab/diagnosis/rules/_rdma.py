@@ -69,8 +69,7 @@ def _where(paste: Paste, completions: list[_Completion]) -> str:
     """Name the ranks, the NICs and the peers of completions."""
     lines = [item.line for item in completions]
     hosts = hosts_of(paste, [line.number for line in lines])
-    devices = list(dict.fromkeys(item.device for item in completions if item.device))
-    if not devices:
+    if not (devices := list(dict.fromkeys(item.device for item in completions if item.device))):
         ports = [item for item in paste.once(read_ports) if item.host in hosts and len(item.devices) == 1]
         devices = list(dict.fromkeys(item.devices[0] for item in ports))
     layer = _layer(paste, hosts)
@@ -145,8 +144,7 @@ def _port_names(events: list[tuple[PasteLine, re.Match[str]]]) -> str:
 )
 def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
     """A completion has status 12 (``IBV_WC_RETRY_EXC_ERR``)."""
-    completions = _with_status(paste, 12)
-    if not completions:
+    if not (completions := _with_status(paste, 12)):
         return
     hosts = hosts_of(paste, [item.line.number for item in completions])
     layer = _layer(paste, hosts)
@@ -179,8 +177,7 @@ def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
 @rule("ib-flushed", "Requests were flushed after another error", source=(_VERBS, _NET_IB))
 def flushed(paste: Paste) -> Iterator[TextFinding]:
     """A completion has status 5 (``IBV_WC_WR_FLUSH_ERR``)."""
-    flushes = _with_status(paste, 5)
-    if flushes:
+    if flushes := _with_status(paste, 5):
         alone = not [item for item in paste.once(_completions) if item.status != 5]
         yield flushed.finding(
             "warning" if alone else "normal",
@@ -271,8 +268,7 @@ def _pair_where(paste: Paste, pairs: list[_QueuePair]) -> str:
 )
 def rails_not_connected(paste: Paste) -> Iterator[TextFinding]:
     """``ibv_modify_qp`` timed out: no answer to the address resolution of the peer."""
-    timeouts = _failed_for(paste, "timed out")
-    if not timeouts:
+    if not (timeouts := _failed_for(paste, "timed out")):
         return
     pairs = [(_ipv4(item.local_gid), _ipv4(item.remote_gid)) for item in timeouts]
     apart = any(a and b and int(a) >> 8 != int(b) >> 8 for a, b in pairs)
@@ -296,8 +292,7 @@ def rails_not_connected(paste: Paste) -> Iterator[TextFinding]:
 @rule("gid-index-invalid", "A RoCE address index does not exist", source=(_MODIFY, f"{_ENV}#nccl-ib-gid-index"))
 def gid_index_invalid(paste: Paste) -> Iterator[TextFinding]:
     """``ibv_modify_qp`` failed because of an invalid argument."""
-    pairs = _failed_for(paste, "Invalid")
-    if pairs:
+    if pairs := _failed_for(paste, "Invalid"):
         forced = [item for item in paste.once(read_variables) if item.name == "NCCL_IB_GID_INDEX"]
         why = "The NIC rejected the parameters of the connection. Usually an index of a GID does not exist "
         why += "on this port"
@@ -337,8 +332,7 @@ def _events(paste: Paste, *words: str) -> list[tuple[PasteLine, str | None, str]
 )
 def port_error(paste: Paste) -> Iterator[TextFinding]:
     """The NIC reports the event ``port error``."""
-    port_errors = _events(paste, "port error")
-    if not port_errors:
+    if not (port_errors := _events(paste, "port error")):
         return
     ports = list(dict.fromkeys(port.replace(":", " port ") for _, port, _ in port_errors if port))
     again = _events(paste, "port active")
@@ -411,16 +405,12 @@ def memlock_too_small(paste: Paste) -> Iterator[TextFinding]:
 
 def _memlock_limits(paste: Paste) -> list[tuple[PasteLine, str]]:
     """Return the limits that ``ulimit -l`` or ``ulimit -a`` printed."""
-    limits = []
-    for line in paste.find("max locked memory"):
-        match = _LIMIT.match(line.text)
-        if match and match["named"]:
-            limits.append((line, match["named"]))
+    matches = paste.matches(_LIMIT, "max locked memory")
+    limits = [(line, match["named"]) for line, match in matches if match["named"]]
     for number in paste.numbers("ulimit -l"):
         for below in range(number + 1, min(number + 4, len(paste)) + 1):
             line = paste.line(below)
-            match = _LIMIT.match(line.text)
-            if match and match["alone"]:
+            if (match := _LIMIT.match(line.text)) and match["alone"]:
                 limits.append((line, match["alone"]))
     return limits
 

@@ -71,8 +71,7 @@ def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
                 "Use IP addresses, or make the name known on every host. Check it with: getent hosts NAME",
                 lines,
             )
-    harmless = other_lines(paste).find("The hostname of the client socket cannot be retrieved")
-    if harmless:
+    if harmless := other_lines(paste).find("The hostname of the client socket cannot be retrieved"):
         yield hostname_unresolved.finding(
             "normal",
             "the name of a client",
@@ -138,8 +137,7 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
                 "Use one --rdzv-endpoint (or MASTER_ADDR and MASTER_PORT) everywhere. Check its port: nc -vz HOST PORT",
                 [line for line, _ in matches],
             )
-        retries = other_lines(paste).matches(_RETRY, "has failed to connect to")
-        if retries:
+        if retries := other_lines(paste).matches(_RETRY, "has failed to connect to"):
             yield store_unreachable.finding(
                 "normal",
                 ", ".join(dict.fromkeys(match["host"] for _, match in retries)),
@@ -212,8 +210,7 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
     """Look for Gloo on the loopback address, which works within one host only."""
     fallback = other_lines(paste).find("Using the loopback address as fallback")
     failed, loopbacks = _gloo_failures(paste)
-    lines = [*fallback, *loopbacks]
-    if not lines:
+    if not (lines := [*fallback, *loopbacks]):
         return
     if failed or loopbacks:
         yield gloo_loopback.finding(
@@ -253,8 +250,7 @@ _RDZV_TIMEOUT = re.compile(r"RendezvousTimeoutError|RendezvousClosedError|rendez
 )
 def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
     """Look for a store that waited for more ranks than came."""
-    matches = other_lines(paste).matches(_JOINED, "clients joined")
-    if matches:
+    if matches := other_lines(paste).matches(_JOINED, "clients joined"):
         line, match = matches[-1]
         n, total = whole(match["n"]), whole(match["of"])
         yield rendezvous_incomplete.finding(

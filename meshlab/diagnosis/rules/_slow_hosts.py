@@ -37,8 +37,7 @@ def _suspects(pairs: tuple[HostPair, ...]) -> dict[str, list[HostPair]]:
 @rule("slow-node", "One host is slower than the rest", source="NVIDIA/nccl-tests#106")
 def slow_node(paste: Paste) -> Iterator[TextFinding]:
     """Look for a host whose pairs are all slow although its partners are fast with others."""
-    pairs = paste.once(read_host_pairs)
-    if not pairs:
+    if not (pairs := paste.once(read_host_pairs)):
         return
     fast = _split(pairs)[3]
     for name, host_pairs in _suspects(pairs).items():
@@ -62,8 +61,7 @@ def _how_many(n: int, name: str) -> str:
 @rule("slow-node-undecided", "A slow pair, and it is not clear which host is slow", source="NVIDIA/nccl-tests#106")
 def slow_node_undecided(paste: Paste) -> Iterator[TextFinding]:
     """Look for slow pairs whose hosts were both measured only in slow pairs, or are both fast with others."""
-    pairs = paste.once(read_host_pairs)
-    if not pairs:
+    if not (pairs := paste.once(read_host_pairs)):
         return
     slow, _, cleared, fast = _split(pairs)
     suspects = _suspects(pairs)
