@@ -99,13 +99,11 @@ class GroupCalls:
 
     def waiting(self) -> dict[int, FlightCall]:
         """Return the first collective of each rank that is not completed."""
-        first: dict[int, FlightCall] = {}
-        for rank, calls in self.calls.items():
-            for seq in sorted(calls):
-                if calls[seq].state != "completed":
-                    first[rank] = calls[seq]
-                    break
-        return first
+        pending = {
+            rank: [calls[seq] for seq in sorted(calls) if calls[seq].state != "completed"]
+            for rank, calls in self.calls.items()
+        }
+        return {rank: calls[0] for rank, calls in pending.items() if calls}
 
     def last(self, rank: int) -> int | None:
         """Return the number of the rank's last collective, None if the dump was cut before it."""

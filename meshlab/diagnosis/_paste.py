@@ -59,14 +59,10 @@ class PasteLine(NamedTuple):
     ----------
     number : int
         Position in the paste, from 1.
-    raw : str
-        The line as it was pasted.
-    text : str
-        The line without the prefixes of launchers.
-    rank : int or None
-        The rank that a prefix names.
-    host : str or None
-        The host, pod or address that a prefix names.
+    raw, text : str
+        The line as it was pasted, and without the prefixes of launchers.
+    rank, host : int or None, str or None
+        The rank, and the host, pod or address, that a prefix names.
     """
 
     number: int

@@ -68,7 +68,6 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
     ----------
     source : str, bytes or path
         The text, or the path of a file or a folder. A single line that names an existing file is a path.
-
     world_size : int, optional
         Number of ranks of a config that does not contain it, such as the flags of Megatron.
 

@@ -62,6 +62,14 @@ def frame_of(items: Iterable[object], *names: str) -> pd.DataFrame:
     return pd.DataFrame([[getattr(item, name) for name in names] for item in items], columns=list(names))
 
 
+def unique(items: Iterable[_V], key: Callable[[_V], object]) -> tuple[_V, ...]:
+    """Return the first item of each key."""
+    first: dict[object, _V] = {}
+    for item in items:
+        first.setdefault(key(item), item)
+    return tuple(first.values())
+
+
 def grouped(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
     """Return the values of each key, in order."""
     groups: dict[_K, list[_V]] = {}

@@ -41,24 +41,16 @@ class NcclFacts:
         For example ``"2.20.3+cuda12.2"``.
     n_ranks, n_nodes, ranks_per_node : int or None
         Size of the communicator. Also None if the log has communicators of several sizes.
-    channels : mapping
-        Number of channels by kind: coll, collnet, nvls, p2p.
-    rings : mapping
-        Order of the ranks on the ring of each channel.
-    trees : mapping
-        By channel and rank, the parent of the rank. -1 for the root.
-    transports : mapping
-        Number of connections by kind, such as ``"P2P/CUMEM"`` or ``"NET/IB/GDRDMA"``, without device numbers.
-    network : str or None
-        The network in use.
-    nvls : bool or None
-        True if NVLink multicast is available.
+    channels, transports : mapping
+        Number of channels by kind (coll, collnet, nvls, p2p), and of connections by kind, such as ``"NET/IB/GDRDMA"``.
+    rings, trees : mapping
+        Order of the ranks on the ring of each channel. By channel and rank, the parent of the rank, -1 for the root.
+    network, nvls : str or None, bool or None
+        The network in use, and whether NVLink multicast is available.
     environment : mapping
         NCCL's variables. If ranks differ, this is the first value, and `problems` has a message.
-    operations : frozenset of str
-        Calls that were logged with ``NCCL_DEBUG_SUBSYS=COLL``.
-    problems : tuple of str
-        The library's warnings without duplicates, at most 20.
+    operations, problems : frozenset of str, tuple of str
+        Calls that were logged with ``NCCL_DEBUG_SUBSYS=COLL``, and up to 20 warnings of the library without duplicates.
     """
 
     version: str | None = None

@@ -294,36 +294,22 @@ class Section:
 
     Parameters
     ----------
-    number : int
-        Position in the file, counted from 1.
-    line : int
-        First line, counted from 1.
+    number, line : int
+        Position in the file, and first line, both counted from 1.
     collective : str or None
         meshlab's name of the collective. None if the log does not determine it.
     n_ranks : int or None
         Number of ranks in one communicator. None if the log does not determine it.
     status : {"complete", "incomplete", "failed", "no_table"}
         The last part of a run that was found. It is independent of wrong results, which are in `footer` and the rows.
-    preamble : Preamble
-        The settings.
-    devices : sequence of DeviceLine
-        The device list.
-    table : LogTable
-        The rows as columns.
-    footer : Footer
-        The lines below the table.
-    unparsable_rows : int
-        Number of lines that start or end like a row, but are not a complete one.
-    failure_lines : int
-        Number of failure messages of the tool.
-    failures : tuple of Note
-        These messages, at most 1,000 of them.
-    warnings : tuple of Note
-        Remarks that matter to a reader of the numbers.
-    nccl : NcclFacts
-        The facts that NCCL itself printed during the run.
-    iterations : tuple of IterationTimes
-        Times of individual iterations, if the log has them.
+    preamble, devices, table, footer : Preamble, sequence of DeviceLine, LogTable, Footer
+        The settings, the device list, the rows as columns, and the lines below the table.
+    unparsable_rows, failure_lines : int
+        Number of lines that start or end like a row, but are not a complete one, and of failure messages.
+    failures, warnings : tuple of Note
+        These messages, at most 1,000 of them, and remarks that matter to a reader of the numbers.
+    nccl, iterations : NcclFacts, tuple of IterationTimes
+        The facts that NCCL itself printed during the run, and times of individual iterations, if the log has them.
     copies : int
         Number of copies of the test that ran beside each other without knowing it, and printed into the section.
         1 for a proper run.

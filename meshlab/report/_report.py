@@ -453,7 +453,7 @@ class Report:
             machine=self._machine(),
             pivots=report_tables.pivot_tables(self._bounded),
             loads=loads,
-            loads_title=_loads_title(n_pairs, len(loads) - n_pairs),
+            loads_title="Contention" if not n_pairs else "Pairs" if n_pairs == len(loads) else "Pairs and contention",
             details=details,
             more_tables=more_tables,
             expected=report_tables.expectation_table(self.expected) if is_known else None,
@@ -550,11 +550,6 @@ def _hosts_of(cluster: Cluster | None) -> tuple[str, ...]:
 def _line(answer: Answer) -> str:
     sign = f"{answer.sign} " if answer.sign else ""
     return f"{sign}{answer.question}: {' '.join(answer.sentences)}"
-
-
-def _loads_title(n_pairs: int, n_others: int) -> str:
-    """Return the heading of the section with tables of pairs, of contention, or of both."""
-    return "Pairs and contention" if n_pairs and n_others else "Pairs" if n_pairs else "Contention"
 
 
 def _environment(sections: Mapping[str, Mapping[str, str]]) -> list[tuple[str, Facts]]:

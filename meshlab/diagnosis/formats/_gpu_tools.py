@@ -97,11 +97,11 @@ def read_nvlinks(paste: Paste) -> tuple[NvlinkState, ...]:
 
 def read_nvlink_counters(paste: Paste) -> tuple[NvlinkCounter, ...]:
     """Read the output of ``nvidia-smi nvlink -e``."""
-    counters = []
-    for gpu, _, line in paste.once(_links):
-        if (match := _COUNTER.match(line.text)) is not None:
-            counters.append(NvlinkCounter(line, host_of(line), gpu, whole(match[1]), match[2], whole(match[3])))
-    return tuple(counters)
+    return tuple(
+        NvlinkCounter(line, host_of(line), gpu, whole(match[1]), match[2], whole(match[3]))
+        for gpu, _, line in paste.once(_links)
+        if (match := _COUNTER.match(line.text)) is not None
+    )
 
 
 def read_gpu_rows(paste: Paste) -> tuple[GpuRow, ...]:

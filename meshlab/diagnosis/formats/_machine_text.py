@@ -50,11 +50,11 @@ def matrix_of(paste: Paste) -> Cluster | None:
         return None
     # Only the lines around the rows, without the prefixes of launchers: a long log may surround the matrix.
     near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)})
-    lines = [_matrix_line(paste.line(number).text) for number in near]
+    lines = [paste.line(number).text.removeprefix("> ") for number in near]
     if not any(_GPU_ROW.match(line) for line in lines):
         return None  # rows of NICs alone do not show which of their columns are GPUs
     if len(paste) in near and not paste.text.endswith("\n"):
-        lines[-1] = _without_cut_word(lines[-1])
+        lines[-1] = re.sub(r"NV\d*$", "", lines[-1])  # the last word may be cut: NV1 of NV18
     text = "\n".join(_without_cut_headers(lines))
     try:
         return read_nvidia_smi(text, machine="all")
@@ -82,15 +82,6 @@ def health_of(paste: Paste) -> Findings | None:
     """Return the findings of `meshlab.topology._health` on the hardware of a paste, or None without hardware."""
     machine = paste.once(machine_of)
     return None if machine is None else health(machine)
-
-
-def _matrix_line(text: str) -> str:
-    return text[2:] if text.startswith("> ") else text
-
-
-def _without_cut_word(line: str) -> str:
-    """Remove the last word of the text if it may be cut: NV1 of NV18."""
-    return re.sub(r"NV\d*$", "", line)
 
 
 def _without_cut_headers(lines: Sequence[str]) -> list[str]:

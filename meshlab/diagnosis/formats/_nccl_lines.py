@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from meshlab.base._numerals import whole
+from meshlab.diagnosis._findings import line_numbers
 from meshlab.diagnosis._paste import Paste, PasteLine, check_number
 from meshlab.nccl_tests._info import LIBRARY_VERSION, VARIABLE, variable_value
 from meshlab.nccl_tests._log import DEVICE_LINE
@@ -445,19 +446,17 @@ def rank_of(paste: Paste, item: NcclMessage) -> int | None:
     if item.pid is None:
         return item.rank
     ranks = paste.once(_read_ranks)
-    for candidate in (
+    candidates = (
         ranks.by_thread.get((item.host, item.pid, item.thread)),
         ranks.by_process.get((item.host, item.pid)),
         ranks.by_device.get((item.host, item.pid, item.device)),
-    ):
-        if candidate is not None:
-            return candidate
-    return item.rank
+    )
+    return next((rank for rank in candidates if rank is not None), item.rank)
 
 
 def affected(paste: Paste, lines: Iterable[int | PasteLine | NcclMessage]) -> str:
     """Name the ranks, GPUs and hosts that printed some lines, such as ``"nodeA ranks 0-3, nodeB rank 8"``."""
-    numbers = sorted({line if isinstance(line, int) else _line_number(line) for line in lines})
+    numbers = list(line_numbers(line.line if isinstance(line, NcclMessage) else line for line in lines))
     ranks: dict[str | None, set[int]] = defaultdict(set)
     devices: dict[str | None, set[int]] = defaultdict(set)
     for item in _messages_at(paste, numbers):
@@ -470,10 +469,6 @@ def affected(paste: Paste, lines: Iterable[int | PasteLine | NcclMessage]) -> st
         parts.append(" ".join(text for text in (host, which) if text))
     parts = [part for part in parts if part] or ([NOT_NAMED] if numbers else [])
     return ", ".join(parts) if len(parts) <= 8 else f"{', '.join(parts[:8])} and {len(parts) - 8} more hosts"
-
-
-def _line_number(line: PasteLine | NcclMessage) -> int:
-    return line.number if isinstance(line, PasteLine) else line.line
 
 
 def number_list(numbers: Iterable[int], noun: str, most_parts: int | None = 12) -> str:

@@ -31,7 +31,8 @@ class HostPair:
 
 def read_host_pairs(paste: Paste) -> tuple[HostPair, ...]:
     """Read the rows of a table of pairs. Fewer than three rows, or names of no common kind, are no table."""
-    if len(paste) > _MOST_LINES or not _says_bandwidth(paste):
+    words = ("GB/s", "GBps", "busbw", "algbw", "bandwidth", "Bandwidth", "_perf")
+    if len(paste) > _MOST_LINES or not other_lines(paste).numbers(*words):
         return ()
     pairs = []
     for number in range(1, len(paste) + 1):
@@ -42,10 +43,6 @@ def read_host_pairs(paste: Paste) -> tuple[HostPair, ...]:
             pairs.append(HostPair(match["a"], match["b"], float(match["value"]), number))
     kinds = {re.sub(r"\d+", "0", name) for pair in pairs for name in (pair.a, pair.b)}
     return () if len(pairs) < _FEWEST or len(kinds) > 3 else tuple(pairs)
-
-
-def _says_bandwidth(paste: Paste) -> bool:
-    return bool(other_lines(paste).numbers("GB/s", "GBps", "busbw", "algbw", "bandwidth", "Bandwidth", "_perf"))
 
 
 def _find(paste: Paste) -> list[int]:

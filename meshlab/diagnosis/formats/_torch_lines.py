@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
-from meshlab.diagnosis._seen import Seen, TextFormat
+from meshlab.diagnosis._seen import Seen, TextFormat, unique
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -178,12 +179,13 @@ def last_rank_prefix(line: PasteLine, end: int) -> int | None:
 
 def read_torch_log(paste: Paste) -> TorchLog:
     """Read the messages of PyTorch about its collectives."""
-    statuses = tuple(_statuses(paste))
+    statuses = unique(_statuses(paste), attrgetter("rank", "group", "enqueued", "completed", "at"))
     return TorchLog(
         timeouts=tuple(_timeouts(paste, statuses)),
         statuses=statuses,
-        desync=tuple(_desync_reports(paste)),
-        finger_prints=tuple(_finger_prints(paste)),
+        # Ranks that print the same report yield it once.
+        desync=unique(_desync_reports(paste), attrgetter("absent", "last", "unfinished", "at")),
+        finger_prints=unique(_finger_prints(paste), attrgetter("rank", "op", "seq", "shape")),
         barrier_missing=tuple(
             (line, ranks_of(match["ranks"])) for line, match in find_all(paste, _BARRIER, "failed to pass monitored")
         ),
@@ -205,12 +207,11 @@ def _group(match: re.Match[str]) -> GroupName:
 
 
 def _statuses(paste: Paste) -> Iterator[GroupStatus]:
-    seen = set()
     for line, match in find_all(paste, _STATUS, "ast enqueued NCCL work", "ast enqueued work"):
         at = _STATUS_AT.search(match["text"])
         group = _group(match)
         rank = last_rank_prefix(line, match.start())
-        status = GroupStatus(
+        yield GroupStatus(
             line,
             group.rank if rank is None else rank,
             group,
@@ -218,10 +219,6 @@ def _statuses(paste: Paste) -> Iterator[GroupStatus]:
             whole(match["completed"]),
             next((whole(digits) for digits in at.groups() if digits), None) if at else None,
         )
-        key = (status.rank, group, status.enqueued, status.completed, status.at)
-        if key not in seen:
-            seen.add(key)
-            yield status
 
 
 def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkTimeout]:
@@ -267,8 +264,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _desync_reports(paste: Paste) -> Iterator[DesyncReport]:
-    """Yield the reports, which consist of several lines each. Ranks that print the same report yield it once."""
-    seen = set()
+    """Yield the reports, which consist of several lines each."""
     numbers = other_lines(paste).numbers(
         "but didn't join collective", "joined but didn't finish", "They never joined any"
     )
@@ -286,11 +282,9 @@ def _desync_reports(paste: Paste) -> Iterator[DesyncReport]:
                     unfinished, at = unfinished + ranks_of(match["joined"]), whole(match["at"])
                 elif match["never"] is not None:
                     absent = absent + ranks_of(match["never"])
-        report = DesyncReport(tuple(lines), absent, last, unfinished, at, tuple(_snapshot(paste, lines[-1].number)))
-        key = (absent, last, unfinished, at)
-        if key not in seen and (absent or unfinished):
-            seen.add(key)
-            yield report
+        if absent or unfinished:
+            snapshot = tuple(_snapshot(paste, lines[-1].number))
+            yield DesyncReport(tuple(lines), absent, last, unfinished, at, snapshot)
 
 
 def _snapshot(paste: Paste, start: int) -> Iterator[tuple[int, str, str, tuple[int, ...]]]:
@@ -306,7 +300,6 @@ def _snapshot(paste: Paste, start: int) -> Iterator[tuple[int, str, str, tuple[i
 
 
 def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
-    seen = set()
     for number in other_lines(paste).numbers("is running collective:", "is running inconsistent collective:"):
         line = paste.line(number)
         # Terminals wrap these long messages, so the following lines belong to it until another one starts.
@@ -316,7 +309,7 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
             if match.start() >= length:
                 continue
             shape, dtype = match["shape"], match["dtype"]
-            fingerprint = FingerPrint(
+            yield FingerPrint(
                 line,
                 whole(match["rank"]),
                 match["op"] or match["bare"],
@@ -324,10 +317,6 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
                 None if shape is None else " ".join(shape.split()),
                 None if dtype is None else dtype.strip(),
             )
-            key = (fingerprint.rank, fingerprint.op, fingerprint.seq, fingerprint.shape)
-            if key not in seen:
-                seen.add(key)
-                yield fingerprint
 
 
 def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:

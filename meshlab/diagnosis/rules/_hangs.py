@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from meshlab.base._collectives import TORCH_FUNCTIONS
 from meshlab.base._numerals import whole
@@ -23,7 +24,7 @@ from meshlab.diagnosis._late_ranks import (
 )
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
-from meshlab.diagnosis._seen import grouped
+from meshlab.diagnosis._seen import grouped, unique
 from meshlab.diagnosis.formats._flight_recorder import FlightDump, n_elements, read_flight_dumps
 from meshlab.diagnosis.formats._torch_lines import FingerPrint, TorchLog, WorkTimeout, last_rank_prefix, read_torch_log
 from meshlab.mesh._axes import MAX_RANKS
@@ -49,9 +50,9 @@ def _minutes(milliseconds: int | None) -> str:
 
 def _collect(paste: Paste, log: TorchLog) -> str:
     """Return what to set before the next run, for the version of PyTorch that printed the log."""
-    has_recorder = other_lines(paste).numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal")
+    has_recorder = bool(other_lines(paste).numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal"))
     buffer = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
-    if has_recorder or paste.once(read_flight_dumps):
+    if has_recorder or len(paste.once(read_flight_dumps)):
         buffer = f"TORCH_FR_BUFFER_SIZE=2000 {buffer} (the new and the old name) and"
     elif not other_lines(paste).numbers("[PG ") and not any(timeout.is_global for timeout in log.timeouts):
         return (
@@ -176,7 +177,7 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
             rank_missing.finding(
                 "error",
                 f"{rank_list([rank])}, {peer} {'from' if peer == 'receive' else 'to'} rank {other}",
-                f"{rank_list([other]).capitalize()} waits in {call.op} {call.seq}, and rank {rank} has no pending "
+                f"{rank_list([other]).capitalize()} waits in {call.op} {call.seq}. Rank {rank} has no open "
                 f"{peer}.{note}",
                 f"Compare the order of sends and receives of ranks {other} and {rank}.",
                 [call.line],
@@ -200,7 +201,7 @@ def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
             f"{rank_list(waiting).capitalize()} waited in {plain_name(first.op)} {first.seq}; the last collective that "
             f"{rank_list(roots)} had enqueued in this group is {'none' if last < 1 else last}. A rank that is stuck "
             "inside the call itself looks the same, because PyTorch counts a collective after NCCL has taken it.",
-            f"Get the stack of {rank_list(roots)} (py-spy dump --pid PID): it computes, waits for I/O, or took another "
+            f"Get the stack of {rank_list(roots)} (py-spy dump --pid PID): it computes, does I/O, or took another "
             "branch.",
             [first.line, *(status.line for status in late)],
         )
@@ -293,20 +294,11 @@ def _mismatched_prints(log: TorchLog) -> Iterator[list[FingerPrint]]:
     by_line = grouped((fingerprint.line.number, fingerprint) for fingerprint in log.finger_prints)
     paired = [prints for prints in by_line.values() if len({fingerprint.rank for fingerprint in prints}) > 1]
     if paired:
-        seen = set()
-        for prints in paired:
-            key = frozenset(
-                (fingerprint.rank, fingerprint.op, fingerprint.seq, fingerprint.shape) for fingerprint in prints
-            )
-            if key not in seen:
-                seen.add(key)
-                yield prints
+        yield from unique(paired, lambda prints: frozenset((p.rank, p.op, p.seq, p.shape) for p in prints))
         return
-    by_rank: dict[int, FingerPrint] = {}
-    for fingerprint in log.finger_prints:
-        by_rank.setdefault(fingerprint.rank, fingerprint)
+    by_rank = unique(log.finger_prints, attrgetter("rank"))
     if len(by_rank) > 1:
-        yield list(by_rank.values())
+        yield list(by_rank)
 
 
 def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
@@ -507,8 +499,8 @@ def collective_mismatch(paste: Paste) -> Iterator[TextFinding]:
         yield collective_mismatch.finding(
             "error",
             f"rank {first.rank}, {plain_name(first.op)}",
-            f"PyTorch found that rank {first.rank} and others differ in a collective or its size; theirs is not in the "
-            "text.",
+            f"PyTorch found that rank {first.rank} and others differ in a collective or its size. What the others call "
+            "is not in the text.",
             "Paste the same message of all ranks: PyTorch before 2.0 prints on each rank only its own call.",
             [fingerprint.line for fingerprint in prints],
         )
@@ -571,12 +563,10 @@ def _group_timeout(paste: Paste, timeouts: Sequence[WorkTimeout], missing: str |
         return nccl_timeout.finding("error", where, f"{why}. It follows from the missing rank: {missing}.", lines=lines)
     look = ""
     if others:
-        why += ". The ranks are in different collectives of one process group. Their lines do not show which of them, "
-        why += "or which other rank, is the cause."
+        why += ". The ranks are in different collectives of one process group. Their lines do not show the cause."
         look = f"Look first at {rank_list(timeout.rank for timeout in others)} and at ranks that are not in the text. "
     elif len(ranks) == 1:
-        why += ", and is the one that noticed, not necessarily the cause: one rank's lines do not show which rank did "
-        why += "not join."
+        why += ", and may not be the cause: one rank's lines do not show which rank did not join."
         look = _other_end(first, first.op)
     else:
         why += f". Their lines agree, so the cause is outside them: {_outside(ranks)}, in the network, or on a GPU."

@@ -162,14 +162,9 @@ def cumem_host_asymmetric(paste: Paste) -> Iterator[TextFinding]:
 
 def _absent_segments(paste: Paste) -> Lines:
     """Find the lines of ranks that attach to a segment with a valid name, and do not find it."""
-    return Lines(
-        [
-            line.number
-            for line, match in paste.matches(_ATTACH, "attaching to shared memory segment")
-            if not _malformed(match["path"], whole(match["size"]))
-            and "No such file" in (match["error"] or "No such file")
-        ]
-    )
+    attached = paste.matches(_ATTACH, "attaching to shared memory segment")
+    named = [(line, match) for line, match in attached if not _malformed(match["path"], whole(match["size"]))]
+    return Lines([line.number for line, match in named if "No such file" in (match["error"] or "No such file")])
 
 
 MEMORY_RULES = rules_of(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis._findings import Level, Rule, TextFinding, rule
-from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._kernel_log import LinkChange, read_kernel_log
 from meshlab.diagnosis.formats._rdma_ports import PortState, read_ports
@@ -26,10 +26,6 @@ def _is_flapping(states: Sequence[PortState], devices: int) -> bool:
     return is_one_address or is_one_guid or devices == 1 or states[0].host is not None
 
 
-def _all_lines(states: Sequence[PortState]) -> list[PasteLine]:
-    return [line for port in states for line in port.lines]
-
-
 @rule("ib-port-flap", "A network port goes up and down", source=_IBSTAT, causes=_VICTIM_CODES)
 def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
     """Looks for one port with different states in the same paste, and for links in dmesg that went down repeatedly."""
@@ -44,7 +40,7 @@ def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
             f"The state of the port changes: {seen}. A cable, a transceiver or a switch port may be failing.",
             f"Take the host, or {states[0].device} with NCCL_IB_HCA=^{states[0].device}, out of the job. Check the "
             "cable, and compare the counters of the port (symbol errors, link downed) with those of another host.",
-            _all_lines(states),
+            [line for port in states for line in port.lines],
         )
     for (host, interface), changes in _changes(paste).items():
         downs = sum(not change.up for change in changes)
@@ -106,8 +102,7 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
     why = f"The port is down (physical state {(port.physical or 'unknown').lower()})."
     if active:
         why += f" {active} other port{'s' * (active > 1)} of the host {'are' if active > 1 else 'is'} active, so "
-        why += "this one "
-        why += "may be unused on purpose."
+        why += "this one may be unused on purpose."
     severity: Level = "error" if not active else "info" if port.physical == "DISABLED" else "warning"
     do = "If the job needs it, check the cable and the switch port, and enable it; otherwise exclude it with "
     return severity, why, do + "NCCL_IB_HCA=^DEV."

@@ -69,9 +69,7 @@ def _where(paste: Paste, completions: list[_Completion]) -> str:
     """Name the ranks, the NICs and the peers of completions."""
     lines = [item.line for item in completions]
     hosts = hosts_of(paste, [line.number for line in lines])
-    if not (devices := list(dict.fromkeys(item.device for item in completions if item.device))):
-        ports = [item for item in paste.once(read_ports) if item.host in hosts and len(item.devices) == 1]
-        devices = list(dict.fromkeys(item.devices[0] for item in ports))
+    devices = _devices(paste, completions, hosts)
     layer = _layer(paste, hosts)
     peers = list(dict.fromkeys(item.peer for item in completions if item.peer))
     text = affected(paste, lines)
@@ -79,6 +77,13 @@ def _where(paste: Paste, completions: list[_Completion]) -> str:
     text += f" ({layer})" if layer else ""
     text += f", peer {text_list(peers[:4])}" if peers else ""
     return text.lstrip(", ")
+
+
+def _devices(paste: Paste, items: Sequence[_Completion | _QueuePair], hosts: tuple[str, ...]) -> list[str]:
+    """Return the NICs that some lines name, else the only ones of their hosts."""
+    ports = (item for item in paste.once(read_ports) if item.host in hosts and len(item.devices) == 1)
+    named = dict.fromkeys(item.device for item in items if item.device)
+    return list(named or dict.fromkeys(item.devices[0] for item in ports))
 
 
 def _layer(paste: Paste, hosts: tuple[str, ...]) -> str | None:
@@ -247,11 +252,7 @@ def _ipv4(gid: str | None) -> ipaddress.IPv4Address | None:
 
 
 def _pair_where(paste: Paste, pairs: list[_QueuePair]) -> str:
-    devices = list(dict.fromkeys(item.device for item in pairs if item.device))
-    hosts = hosts_of(paste, [item.line.number for item in pairs])
-    if not devices:
-        ports = [item for item in paste.once(read_ports) if item.host in hosts and len(item.devices) == 1]
-        devices = list(dict.fromkeys(item.devices[0] for item in ports))
+    devices = _devices(paste, pairs, hosts_of(paste, [item.line.number for item in pairs]))
     first = pairs[0]
     local, remote = (_ipv4(gid) or gid for gid in (first.local_gid, first.remote_gid))
     text = affected(paste, [item.line for item in pairs])
@@ -294,11 +295,8 @@ def gid_index_invalid(paste: Paste) -> Iterator[TextFinding]:
     """``ibv_modify_qp`` failed because of an invalid argument."""
     if pairs := _failed_for(paste, "Invalid"):
         forced = [item for item in paste.once(read_variables) if item.name == "NCCL_IB_GID_INDEX"]
-        why = "The NIC rejected the parameters of the connection. Usually an index of a GID does not exist "
-        why += "on this port"
-        why += (
-            f" (NCCL_IB_GID_INDEX is {forced[0].value})." if forced else ", or that has another type than the peer's."
-        )
+        why = "The NIC rejected the parameters of the connection. Usually an index of a GID does not exist on this port"
+        why += f" ({forced[0].name} is {forced[0].value})." if forced else ", or has another type than the peer's."
         yield gid_index_invalid.finding(
             "error",
             _pair_where(paste, pairs),

@@ -256,8 +256,8 @@ def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
         yield rendezvous_incomplete.finding(
             "error",
             f"{total - n} of {total} ranks",
-            f"Rank 0 waited {match['s']} s, and {n} of {total} ranks arrived. The others did not start or cannot reach "
-            "it.",
+            f"Rank 0 waited {match['s']} s, and {n} of {total} ranks arrived. The others did not start or cannot "
+            "connect.",
             "Use one MASTER_ADDR, MASTER_PORT and world size on all hosts, and read the logs of the missing ranks.",
             [line],
         )

@@ -44,18 +44,16 @@ def slow_node(paste: Paste) -> Iterator[TextFinding]:
         partners = sorted({pair.b if pair.a == name else pair.a for pair in host_pairs})
         values = sorted(pair.value for pair in host_pairs)
         values_text = f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g} to {values[-1]:g}"
+        count = len(host_pairs)
+        pairs_text = {1: "Its only pair", 2: f"Both pairs with {name}"}.get(count, f"All {count} pairs with {name}")
         yield slow_node.finding(
             "warning",
             name,
-            f"{_how_many(len(host_pairs), name)} {'reaches' if len(host_pairs) == 1 else 'reach'} {values_text}, "
+            f"{pairs_text} {'reaches' if count == 1 else 'reach'} {values_text}, "
             f"while its partners ({', '.join(partners)}) reach up to {fast:g} with other hosts.",
             f"Compare {name} with a good host: NCCL_TOPO_DUMP_FILE, ibstat, lspci -vv, GPU Direct RDMA.",
             [pair.line for pair in host_pairs],
         )
-
-
-def _how_many(n: int, name: str) -> str:
-    return {1: "Its only pair", 2: f"Both pairs with {name}"}.get(n, f"All {n} pairs with {name}")
 
 
 @rule("slow-node-undecided", "A slow pair, and it is not clear which host is slow", source="NVIDIA/nccl-tests#106")
