@@ -299,7 +299,7 @@ def application_fault(paste: Paste) -> Iterator[TextFinding]:
         yield application_fault.finding(
             "error",
             _names(map(_gpu, items)),
-            f"The driver logged {kinds}{whose}. The program or a library is at fault, rarely the GPU.",
+            f"The driver logged {kinds}{whose}. Usually the program or a library is at fault.",
             "Run the program under compute-sanitizer, or with CUDA_LAUNCH_BLOCKING=1 to find the kernel. "
             "If only one GPU fails with different programs, test it with dcgmi diag -r 3.",
             _lines(items),

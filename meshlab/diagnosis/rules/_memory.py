@@ -215,7 +215,7 @@ MEMORY_RULES = rules_of(
         title="Sharing host memory through CUDA failed",
         looks_for="The transport for shared memory fails with another CUDA error.",
         find=cuda_failures(_OTHER_THAN_PEER_ACCESS, r"shm\.cc"),
-        why="The shared memory transport failed in a call of CUDA ({text}). It shares host memory between processes.",
+        why="The shared memory transport failed in a call of CUDA ({text}). CUDA cannot share host memory here.",
         do="Try NCCL_CUMEM_HOST_ENABLE=0, which uses /dev/shm instead (it must be large enough). "
         "If that helps, update the driver, and check the NUMA nodes and the permissions of the container.",
         source=(f"{_ENV}#nccl-cumem-host-enable", "NCCL src/transport/shm.cc"),

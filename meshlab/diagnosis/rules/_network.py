@@ -337,7 +337,8 @@ def ib_device_unusable(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             f"{affected(paste, [line for line, _ in matches])}, {devices}".lstrip(", "),
             f"The RDMA device {devices} is visible, but may not be opened, so NCCL continues with fewer NICs.",
-            "Pass the devices of all NICs (/dev/infiniband/uverbs*) into the container, or exclude it in NCCL_IB_HCA.",
+            "Pass the devices of all NICs (/dev/infiniband/uverbs*) into the container, or exclude this one in "
+            "NCCL_IB_HCA.",
             [line for line, _ in matches],
         )
 
@@ -375,7 +376,7 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
         "info" if limited or not (measures or per_host > 1) else "warning",
         f"{hosts}, {text_list(names)}".lstrip(", "),
         why,
-        "Run ibv_devinfo where the ranks run: each port should be Active. Check NCCL_IB_HCA and passed-in devices.",
+        "Run ibv_devinfo where the ranks run: each port should be Active. Check NCCL_IB_HCA and the devices passed in.",
         [*(ports[1] for ports in single.values()), *limited],
     )
 

@@ -107,7 +107,7 @@ def nvls_fabric(paste: Paste) -> Iterator[TextFinding]:
             "Setting up multicast memory for NVLink SHARP (NVLS) failed: the NVSwitches or the fabric manager of this "
             "host are in a bad state, or a container lacks what they need.",
             "On this host: systemctl status nvidia-fabricmanager, nvidia-smi -q (Fabric: Completed, Success), dmesg "
-            "for Xid and SXid. Restart it and reset the GPUs, or set NCCL_NVLS_ENABLE=0.",
+            "for Xid and SXid. Restart it and reset the GPUs, or lose NVLS with NCCL_NVLS_ENABLE=0.",
             lines,
         )
 
@@ -324,7 +324,7 @@ PEER_RULES = rules_of(
         looks_for="NCCL warns that P2P is disabled between GPUs that NVLink connects.",
         find=partial(_disabled_pairs, nvlink=True),
         subject=_connected_gpus,
-        why="NCCL sees NVLink between these GPUs, but the driver forbids P2P: for NCCL, a hardware fault.",
+        why="NCCL sees NVLink between these GPUs, but the driver forbids P2P, which is a hardware fault to NCCL.",
         do="On this host: nvidia-smi topo -p2p r, nvidia-smi nvlink -s, dmesg | grep -i xid, and on NVSwitch systems "
         "systemctl status nvidia-fabricmanager. Reset the GPUs or reboot. NCCL_IGNORE_DISABLED_P2P=1 only hides it.",
         source=(_PATHS, "https://github.com/NVIDIA/nccl/issues/2329"),

@@ -100,7 +100,7 @@ def unsupported_arch(paste: Paste) -> Iterator[TextFinding]:
         program = "the program"
     where = _where(paste, lines)
     build = (
-        f"Install a PyTorch whose wheel has {arch} (torch.cuda.get_arch_list()), of a newer CUDA."
+        f"Install a PyTorch for a newer CUDA, whose wheel has {arch} (torch.cuda.get_arch_list())."
         if warned or not paste.once(read_test_starts)
         else "Build nccl-tests and NCCL with "
         f"NVCC_GENCODE=-gencode=arch=compute_{arch.removeprefix('sm_')},code={arch} and a CUDA that supports it."
