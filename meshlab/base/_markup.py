@@ -12,6 +12,13 @@ _UNSEEN = re.compile(
     "\ud800-\udfff\U000e0000-\U000e007f]"
 )
 
+_MARKDOWN = re.compile(
+    r"[\\`*\[\]|~$]"
+    r"|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])"  # inside a word it is no emphasis: NCCL_DEBUG
+    r"|^[#+=-]+"  # the start of a heading, a quotation or a list without numbers
+)
+_REFERENCE = re.compile(r"(?<![\w&])([@#])(?=\w)")  # a person or an issue, which would be notified or linked
+
 # Colours use the CSS variables of the front end if it defines them, so that light and dark themes both work.
 _STYLE = (
     "<style>"
@@ -33,6 +40,14 @@ _STYLE = (
 def visible(text: str) -> str:
     """Return a text with visible names for characters that a terminal obeys, or that hide or reorder text."""
     return _UNSEEN.sub(lambda match: _name(match[0]), text)
+
+
+def markdown_text(text: str) -> str:
+    """Return a text for one line of Markdown, in which nothing is a tag, a link, an emphasis or a reference."""
+    text = visible(re.sub(r"[ \t\r\n]+", " ", text)).strip()
+    text = _MARKDOWN.sub(lambda match: "".join(f"\\{sign}" for sign in match[0]), text)
+    text = re.sub(r"^(\d+)([.)])(?=\s|$)", r"\1\\\2", text)  # a numbered list
+    return _REFERENCE.sub(r"\1&#8203;", html.escape(text, quote=False))
 
 
 def _name(sign: str) -> str:

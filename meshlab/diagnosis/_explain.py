@@ -24,8 +24,7 @@ _TOO_LARGE = "pass the part around the first error, or the lines with WARN and t
 
 # The first bytes of files that people pass by mistake, with what to pass instead.
 _BINARY = {
-    b"\x89PNG": ("a picture", "copy the text itself, because a picture cannot be read"),
-    b"\xff\xd8\xff": ("a picture", "copy the text itself, because a picture cannot be read"),
+    **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff"), ("a picture", "copy the text itself, because it cannot be read")),
     b"%PDF": ("a PDF", "copy the text itself"),
     b"PK\x03\x04": ("a zip archive", "unpack it, and pass one of its text files"),
     b"\x7fELF": ("a program or a core dump", "pass its output"),
@@ -78,8 +77,7 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
     failed: dict[str, list[str]] = {}  # names of what failed, by the error
     for form in FORMATS:
         try:
-            numbers = form.find(paste)
-            if numbers:
+            if numbers := form.find(paste):
                 spans += spans_of(form.kind, numbers)
                 seen.append(form.see(paste))
         except LimitError:
@@ -138,8 +136,7 @@ def _paste_of(source: TextSource | Sequence[TextSource]) -> Paste:
 
 def _text_of(source: TextSource) -> tuple[str, str | None]:
     """Return the text of a source and the name of its file, or raise if it is binary."""
-    path = path_of(source)
-    if path is None and isinstance(source, str):
+    if (path := path_of(source)) is None and isinstance(source, str):
         refuse_pickle(source)
         return printable(source), None
     name = None if path is None else str(path)

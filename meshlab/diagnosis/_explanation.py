@@ -8,10 +8,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import BenchError, did_you_mean
-from meshlab.diagnosis._findings import LEVELS, Rule, TextFinding
+from meshlab.diagnosis._findings import FINDING_FIELDS, LEVELS, Rule, TextFinding
 from meshlab.diagnosis._html import as_html
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis._seen import Seen, Span
+from meshlab.diagnosis._seen import Seen, Span, frame_of
 from meshlab.diagnosis._text import as_brief, as_json, as_markdown, as_text, verdict
 from meshlab.runs._redact import Redactor, redactor_of
 
@@ -100,8 +100,7 @@ class Explanation:
         """
         import pandas as pd
 
-        frames = [seen.frames[name]() for seen in self.seen if name in seen.frames]
-        if not frames:
+        if not (frames := [seen.frames[name]() for seen in self.seen if name in seen.frames]):
             raise BenchError(f"the text has no table {name!r}", hint=did_you_mean(name, self.tables))
         return frames[0] if len(frames) == 1 else pd.concat(frames, ignore_index=True)
 
@@ -114,10 +113,7 @@ class Explanation:
             ``severity``, ``code``, ``title``, ``subject``, ``why``, ``do``, ``lines`` (a tuple of line numbers) and
             ``follows``. What looks wrong but is normal is included.
         """
-        import pandas as pd
-
-        names = ["severity", "code", "title", "subject", "why", "do", "lines", "follows"]
-        return pd.DataFrame([[getattr(item, name) for name in names] for item in self.all_findings], columns=names)
+        return frame_of(self.all_findings, *FINDING_FIELDS)
 
     def brief(self) -> str:
         """Return the errors and warnings in a few lines, for the message of an exception. Empty if there are none."""
@@ -170,13 +166,9 @@ def _redacted(seen: Seen, redactor: Redactor) -> Seen:
 
 
 def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tuple[TextFinding, ...]:
-    """Order findings: root causes before their consequences, and most severe first. Consequences name their cause.
-
-    If anything is wrong, the findings that report that nothing is wrong are left out.
-    """
+    """Order findings, root causes and severe ones first, without the healthy ones if any is serious."""
     items = list(findings)
-    serious = {item.code for item in items if item.severity in ("error", "warning")}
-    if serious:
+    if serious := {item.code for item in items if item.severity in ("error", "warning")}:
         items = [item for item in items if item.code != "nothing-wrong"]
     causes: dict[str, list[str]] = {}
     for rule in rules:
@@ -191,7 +183,6 @@ def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tup
     is_minor = {name: number > 1 for number, name in enumerate(levels)}  # info and normal come last
     return tuple(
         sorted(
-            marked,
-            key=lambda item: (is_minor[item.severity], item.follows is not None, levels.index(item.severity)),
+            marked, key=lambda item: (is_minor[item.severity], item.follows is not None, levels.index(item.severity))
         )
     )

@@ -57,6 +57,9 @@ class TextFinding:
         return f"{where}: {self.why} {self.do}".rstrip()
 
 
+FINDING_FIELDS = ("severity", "code", "title", "subject", "why", "do", "lines", "follows")
+"""The fields of a finding in tables and JSON."""
+
 Check = Callable[[Paste], Iterable[TextFinding]]
 
 
@@ -89,12 +92,7 @@ class Rule:
         return list(self.check(paste))
 
     def finding(
-        self,
-        severity: Level,
-        subject: str,
-        why: str,
-        do: str = "",
-        lines: Sequence[PasteLine | int] = (),
+        self, severity: Level, subject: str, why: str, do: str = "", lines: Sequence[PasteLine | int] = ()
     ) -> TextFinding:
         """Return a finding of this rule."""
         return TextFinding(self.code, subject, severity, why, do, line_numbers(lines), title=self.title)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from meshlab.diagnosis._explanation import Explanation
     from meshlab.diagnosis._findings import TextFinding
 
-
 _OPEN_LINES = 3  # quoted openly; more are behind a disclosure
 _MOST_LINES = 40
 _MOST_FACT = 600  # characters

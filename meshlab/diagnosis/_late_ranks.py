@@ -6,27 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._flight_recorder import FlightCall, FlightDump, FlightGroup, read_flight_dumps
+from meshlab.diagnosis.formats._nccl_lines import number_list
 from meshlab.diagnosis.formats._torch_lines import GroupStatus, TorchLog, WorkTimeout
 
 
 def rank_list(ranks: Iterable[int]) -> str:
     """Return ranks in words, with runs as ranges."""
-    ordered = sorted(set(ranks))
-    parts: list[str] = []
-    position = 0
-    while position < len(ordered):
-        end = position
-        while end + 1 < len(ordered) and ordered[end + 1] == ordered[end] + 1:
-            end += 1
-        if end - position >= 2:
-            parts.append(f"{ordered[position]}-{ordered[end]}")
-        else:
-            parts += [str(rank) for rank in ordered[position : end + 1]]
-        position = end + 1
-    if len(ordered) == 1:
-        return f"rank {parts[0]}"
-    return "ranks " + (" and ".join(parts) if len(parts) < 3 else ", ".join(parts[:-1]) + f" and {parts[-1]}")
+    return number_list(ranks, "rank", most_parts=None)
 
 
 def plain_name(op: str) -> str:
@@ -40,8 +28,7 @@ _COLLECTIVES = {name.replace("_", ""): name for name in COLLECTIVES}
 
 def _key(line: WorkTimeout | GroupStatus, names: dict[int, int]) -> str | None:
     """Return a name of the group that is the same on all ranks, or None if the line does not contain one."""
-    group = line.group
-    if group is None:
+    if (group := line.group) is None:
         return None
     # Before PyTorch 2.4, a group was a number that each process counted for itself: PG 1 of two ranks may be two
     # groups. If all of them are at their own global rank, it can only be a group that starts at rank 0.
@@ -53,12 +40,10 @@ def lines_by_group(log: TorchLog) -> dict[str, tuple[list[WorkTimeout], list[Gro
     names = {status.rank: status.group.rank for status in log.statuses}
     groups: dict[str, tuple[list[WorkTimeout], list[GroupStatus]]] = {}
     for timeout in log.timeouts:
-        key = _key(timeout, names)
-        if key is not None:
+        if (key := _key(timeout, names)) is not None:
             groups.setdefault(key, ([], []))[0].append(timeout)
     for status in log.statuses:
-        key = _key(status, names)
-        if key is not None:
+        if (key := _key(status, names)) is not None:
             groups.setdefault(key, ([], []))[1].append(status)
     return {
         key: (timeouts, statuses)
@@ -72,8 +57,7 @@ def lines_by_group(log: TorchLog) -> dict[str, tuple[list[WorkTimeout], list[Gro
 def late_in_logs(log: TorchLog) -> Iterator[tuple[str, WorkTimeout, list[GroupStatus]]]:
     """Yield the first collective that timed out in each group, with the statuses of ranks that had not enqueued it."""
     for timeouts, statuses in lines_by_group(log).values():
-        numbered = [timeout for timeout in timeouts if timeout.seq is not None]
-        if not numbered:
+        if not (numbered := [timeout for timeout in timeouts if timeout.seq is not None]):
             continue
         first = min(numbered, key=lambda timeout: timeout.seq or 0)
         stuck = {timeout.rank for timeout in numbered}
@@ -115,13 +99,11 @@ class GroupCalls:
 
     def waiting(self) -> dict[int, FlightCall]:
         """Return the first collective of each rank that is not completed."""
-        first: dict[int, FlightCall] = {}
-        for rank, calls in self.calls.items():
-            for seq in sorted(calls):
-                if calls[seq].state != "completed":
-                    first[rank] = calls[seq]
-                    break
-        return first
+        pending = {
+            rank: [calls[seq] for seq in sorted(calls) if calls[seq].state != "completed"]
+            for rank, calls in self.calls.items()
+        }
+        return {rank: calls[0] for rank, calls in pending.items() if calls}
 
     def last(self, rank: int) -> int | None:
         """Return the number of the rank's last collective, None if the dump was cut before it."""
@@ -139,14 +121,8 @@ class _Dumps:
     def __init__(self, dumps: Sequence[FlightDump]) -> None:
         self.by_rank = {dump.rank: dump for dump in dumps}
         self.position = {rank: position for position, rank in enumerate(self.by_rank)}
-        self.with_group: dict[str, list[FlightDump]] = {}
-        self.calls: dict[tuple[int, str], list[FlightCall]] = {}
-        for dump in dumps:
-            for name in dump.groups:
-                self.with_group.setdefault(name, []).append(dump)
-        for rank, dump in self.by_rank.items():
-            for call in dump.calls:
-                self.calls.setdefault((rank, call.group), []).append(call)
+        self.with_group = grouped((name, dump) for dump in dumps for name in dump.groups)
+        self.calls = grouped(((rank, call.group), call) for rank, dump in self.by_rank.items() for call in dump.calls)
 
 
 def calls_by_group(paste: Paste) -> list[GroupCalls]:
@@ -158,8 +134,7 @@ def calls_by_group(paste: Paste) -> list[GroupCalls]:
 def late_in_dumps(groups: Iterable[GroupCalls]) -> Iterator[tuple[GroupCalls, int, list[int], FlightCall]]:
     """Yield the group, the number and the ranks that did not call it, with the call of a rank that waits."""
     for group in groups:
-        waiting = group.waiting()
-        if not waiting:
+        if not (waiting := group.waiting()):
             continue
         seq = min(call.seq for call in waiting.values())
         late = [rank for rank in group.dumps if (last := group.last(rank)) is not None and last < seq]
@@ -175,13 +150,12 @@ def stuck_ranks(dumps: Sequence[FlightDump]) -> set[int]:
 def late_in_pairs(groups: Iterable[GroupCalls]) -> Iterator[tuple[int, int, FlightCall]]:
     """Yield ranks that did not call the receive or send that another rank waits for: late, waiting, and its call."""
     for group in groups:
-        pending: dict[tuple[int, int, str], list[tuple[int, FlightCall]]] = {}
-        for rank, of_rank in group.all_calls.items():
-            for call in of_rank:
-                if call.state == "completed":
-                    continue
-                if call.source is not None and call.destination is not None:
-                    pending.setdefault((call.source, call.destination, call.op), []).append((rank, call))
+        pending = grouped(
+            ((call.source, call.destination, call.op), (rank, call))
+            for rank, of_rank in group.all_calls.items()
+            for call in of_rank
+            if call.state != "completed" and call.source is not None and call.destination is not None
+        )
         for (source, destination, op), calls in pending.items():
             other = destination if op == "send" else source
             if other >= len(group.ranks) or (source, destination, "recv" if op == "send" else "send") in pending:

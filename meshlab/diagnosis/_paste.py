@@ -32,11 +32,7 @@ _VARYING = b"0123456789abcdef"
 
 
 def _skeleton(text: str) -> bytes:
-    """Return the distinct lines of a text without digits and the letters of hexadecimal numbers.
-
-    The lines of a long log differ in little else, so this is short. A string that is not in it is not in the text:
-    rules look for hundreds of strings, and most logs have few of them.
-    """
+    """Return the distinct lines without hexadecimal digits: short, and what it lacks is not in the text."""
     data = text.encode(errors="replace").translate(None, _VARYING)
     if _BLANKS in data:  # every string that begins with a blank is compared with each of them
         data = re.sub(_BLANKS + b"+", _BLANKS, data)
@@ -63,14 +59,10 @@ class PasteLine(NamedTuple):
     ----------
     number : int
         Position in the paste, from 1.
-    raw : str
-        The line as it was pasted.
-    text : str
-        The line without the prefixes of launchers.
-    rank : int or None
-        The rank that a prefix names.
-    host : str or None
-        The host, pod or address that a prefix names.
+    raw, text : str
+        The line as it was pasted, and without the prefixes of launchers.
+    rank, host : int or None, str or None
+        The rank, and the host, pod or address, that a prefix names.
     """
 
     number: int
@@ -116,8 +108,7 @@ class Paste:
 
     def line(self, number: int) -> PasteLine:
         """Return a line by its number, from 1."""
-        line = self._lines.get(number)
-        if line is None:
+        if (line := self._lines.get(number)) is None:
             raw = self.raw(number)[:LONGEST_LINE]
             length, rank, host = find_prefix(raw)
             text = raw[length:]
@@ -157,8 +148,7 @@ class Paste:
         The pattern has no anchors. No line is created for the others, which takes several times as long.
         """
         text, search, bounds = self.text, pattern.search, self.bounds
-        numbers = self.numbers(*literals)
-        if not numbers or search(text) is None:
+        if not (numbers := self.numbers(*literals)) or search(text) is None:
             return []
         return [self.line(number) for number in numbers if search(text, *bounds(number)) is not None]
 
@@ -210,8 +200,7 @@ class Paste:
         self._read[reader] = result
 
     def _numbers(self, literal: str) -> list[int]:
-        hits = self._hits.get(literal)
-        if hits is None:
+        if (hits := self._hits.get(literal)) is None:
             hits = self._hits[literal] = []
             if self._skeleton is not None:
                 if self.may_contain(literal):

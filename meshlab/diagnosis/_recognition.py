@@ -68,7 +68,6 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
     ----------
     source : str, bytes or path
         The text, or the path of a file or a folder. A single line that names an existing file is a path.
-
     world_size : int, optional
         Number of ranks of a config that does not contain it, such as the flags of Megatron.
 
@@ -101,8 +100,7 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
         if run_id_in(folder) is None:
             raise ParseError("this folder has no saved run", hint="pass one of its files", file=str(folder))
         return Reading("saved run", RunData.load(folder))
-    path = path_of(source)
-    if path is not None and path.suffix.lower() in (".parquet", ".csv"):
+    if (path := path_of(source)) is not None and path.suffix.lower() in (".parquet", ".csv"):
         return Reading("results", as_results(path))
     if path is not None and path.suffix.lower() == ".json" and (reading := _own_json(path)) is not None:
         return reading
@@ -119,8 +117,7 @@ def _reading_of(text: str, name: str | None, world_size: int | None, *, may_be_n
     log = _tried(read_log, whole)
     if log is not None and any(len(section.table) or section.devices for section in log.sections):
         return Reading("nccl-tests log", log)
-    hardware = _tried(read_hardware, whole)
-    if hardware is not None:
+    if (hardware := _tried(read_hardware, whole)) is not None:
         return Reading("description of hardware" if isinstance(hardware, Cluster) else "graphs of NCCL", hardware)
     kind = mesh_text_kind(text) if len(text) <= LONGEST_TEXT else None
     if kind is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from meshlab.mesh._mesh import DeviceMesh
     from meshlab.topology.model._cluster import Cluster
 
-
+_K = TypeVar("_K")
+_V = TypeVar("_V")
 _GAP = 3  # lines of another kind between two lines of one span
 
 
@@ -52,6 +53,29 @@ class TextFormat:
     find: Callable[[Paste], Sequence[int]]
     see: Callable[[Paste], Seen]  # reads a paste that has such lines
     example: str  # for the message if nothing is recognised: "the output of nvidia-smi topo -m"
+
+
+def frame_of(items: Iterable[object], *names: str) -> pd.DataFrame:
+    """Return attributes of some items as the columns of a table."""
+    import pandas as pd
+
+    return pd.DataFrame([[getattr(item, name) for name in names] for item in items], columns=list(names))
+
+
+def unique(items: Iterable[_V], key: Callable[[_V], object]) -> tuple[_V, ...]:
+    """Return the first item of each key."""
+    first: dict[object, _V] = {}
+    for item in items:
+        first.setdefault(key(item), item)
+    return tuple(first.values())
+
+
+def grouped(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, list[_V]]:
+    """Return the values of each key, in order."""
+    groups: dict[_K, list[_V]] = {}
+    for key, value in pairs:
+        groups.setdefault(key, []).append(value)
+    return groups
 
 
 def spans_of(kind: str, numbers: Sequence[int]) -> list[Span]:

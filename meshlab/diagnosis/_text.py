@@ -6,13 +6,13 @@ import json
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from meshlab.base._markup import visible
-from meshlab.diagnosis._quoting import fenced, markdown_text, quoted_lines
+from meshlab.base._markup import markdown_text, visible
+from meshlab.diagnosis._findings import FINDING_FIELDS
+from meshlab.diagnosis._quoting import fenced, quoted_lines
 
 if TYPE_CHECKING:
     from meshlab.diagnosis._explanation import Explanation
     from meshlab.diagnosis._findings import TextFinding
-
 
 LEVEL_MARKS = {"error": "✕", "warning": "▲", "info": "●", "normal": "○"}
 """A shape per severity, because colour must not be the only difference."""
@@ -28,8 +28,7 @@ _MOST_LINES_MARKDOWN = 8
 def verdict(explanation: Explanation) -> str:
     """Return the most important finding and the number of the others, in a sentence or two."""
     findings = explanation.findings
-    wrong = [item for item in findings if item.severity in ("error", "warning")]
-    if not wrong:
+    if not (wrong := [item for item in findings if item.severity in ("error", "warning")]):
         n, kinds = len(explanation.paste), dict.fromkeys(span.kind for span in explanation.recognised)
         text = f"No known problem found in {n:,} line{'s' * (n != 1)}"
         text += f" ({', '.join(kinds)})." if kinds else "."
@@ -131,8 +130,7 @@ def as_text(explanation: Explanation, width: int = 100) -> str:
 def as_brief(explanation: Explanation, most: int = 3) -> str:
     """Return the errors and warnings that are root causes, in one line each and without quoted lines."""
     wrong = [item for item in explanation.findings if item.severity in ("error", "warning")]
-    roots = [item for item in wrong if item.follows is None] or wrong
-    if not roots:
+    if not (roots := [item for item in wrong if item.follows is None] or wrong):
         return ""
     lines = [
         f"  {LEVEL_MARKS[item.severity]} {_headline(item)}. {visible(f'{item.why} {item.do}').strip()}"
@@ -189,8 +187,7 @@ def as_json(explanation: Explanation) -> str:
     """Return the explanation as JSON: verdict, recognised parts, findings, what is normal, and facts."""
 
     def plain(item: TextFinding) -> dict[str, Any]:
-        names = ["severity", "code", "title", "subject", "why", "do", "lines", "follows"]
-        return {name: getattr(item, name) for name in names}
+        return {name: getattr(item, name) for name in FINDING_FIELDS}
 
     document = {
         "verdict": verdict(explanation),

@@ -1,9 +1,7 @@
 """Infers the collective and the number of ranks from the rows of an nccl-tests table, and builds the section.
 
-Before 2.17 a log does not contain the name of its test, and a device list may be missing or truncated. But the rows
-restrict both. By the rules of nccl-tests' doc/PERFORMANCE.md, the size is count × element size (all_reduce, broadcast,
-reduce, sendrecv) or that times the number of ranks (all others), and busbw / algbw is a function of the number of
-ranks. If several values remain possible, the result is None.
+Before 2.17 a log does not name its test. By doc/PERFORMANCE.md of nccl-tests, the size is count × element size, or that
+times the number of ranks, on which busbw / algbw depends. If several values remain, the result is None.
 """
 
 from __future__ import annotations
@@ -51,11 +49,7 @@ _FEW = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Signature:
-    """The way in which a test fills its columns. A field is None if the test fills the column in several ways.
-
-    `factor` is busbw / algbw by the number of ranks. `old_op_column` applies to the layout before 2.13, in which a test
-    has only the columns that it needs. alltoall has the column for the operation anyway, and leaves it blank.
-    """
+    """How a test fills its columns. A field is None if it does so in several ways."""
 
     reduces: bool | None
     rooted: bool
@@ -82,12 +76,7 @@ _SIGNATURES = {
     name: _signature(COLLECTIVES[name], test) for name, test in NCCL_TESTS.items() if not COLLECTIVES[name].counted
 } | {
     HYPERCUBE: _Signature(
-        reduces=False,
-        rooted=False,
-        size_per_rank=True,
-        checks_in_place=True,
-        old_op_column=False,
-        factor=lambda n: 1.0,
+        reduces=False, rooted=False, size_per_rank=True, checks_in_place=True, old_op_column=False, factor=lambda n: 1.0
     )
 }
 _MANY = 1 << 30
@@ -106,8 +95,7 @@ def infer_collective(
     if program in COLLECTIVE_OF_PROGRAM:  # the name in the log itself is always trusted
         return COLLECTIVE_OF_PROGRAM[program]
     # A command line may belong to a different run, so the rows have to match it, as well as NCCL's own calls.
-    named = COLLECTIVE_OF_PROGRAM.get(command or "")
-    if named is None and len(operations) == 1:
+    if (named := COLLECTIVE_OF_PROGRAM.get(command or "")) is None and len(operations) == 1:
         named = _OPERATIONS.get(next(iter(operations)))
     if not evidence.has_sizes or (named is not None and named not in _SIGNATURES):
         return named
@@ -192,11 +180,7 @@ def _matches(evidence: Evidence, n_ranks: int | None, signature: _Signature) -> 
 
 
 def _factor(table: LogTable) -> tuple[float, float]:
-    """Return bounds of busbw / algbw, or (0, 0) if there are none.
-
-    Every row has the same factor, but both of its rates are rounded. So each row gives an interval, and the factor is
-    in the intersection of all of them.
-    """
+    """Return bounds of busbw / algbw, in the intervals of all rows after rounding, or (0, 0) if there are none."""
     low, high = 0.0, math.inf
     # The last rows have the largest sizes, and so the rates with the most digits.
     rates: list[list[float]] = table.values[-_FEW:, :, 1:3].reshape(-1, 2).tolist()
@@ -211,17 +195,13 @@ def _factor(table: LogTable) -> tuple[float, float]:
 
 
 def implied_ranks(evidence: Evidence, collective: str | None) -> tuple[int, int | None] | None:
-    """Return the smallest and the largest number of ranks that the rows allow, or None if they do not restrict it.
-
-    If the size is a total over ranks, it determines the number exactly. For all_reduce, busbw / algbw is
-    2 (n - 1) / n, which approaches 2: after rounding, large numbers of ranks cannot be distinguished.
-    """
+    """Return the smallest and the largest number of ranks that the rows allow, or None without a limit."""
     if evidence.ranks_in_size is not None and evidence.ranks_in_size > 1:
         return evidence.ranks_in_size, evidence.ranks_in_size
     low, high = evidence.factor
     if collective != "all_reduce" or high < 1 or low >= 2:
         return None
-    # factor = 2 (n - 1) / n, so n = 2 / (2 - factor).
+    # factor = 2 (n - 1) / n, so n = 2 / (2 - factor). After rounding, large numbers cannot be distinguished.
     return max(2, math.ceil(2 / (2 - low) - 1e-9)), math.floor(2 / (2 - high) + 1e-9) if high < 2 else None
 
 
@@ -318,9 +298,8 @@ def _end_notes(parts: SectionParts, status: Status, *, has_notes: bool) -> list[
 def _copies_text(copies: int, n_ranks: int | None) -> str:
     ranks = "" if n_ranks is None else f", each with {n_ranks} rank{'s' * (n_ranks != 1)} of its own"
     return (
-        f"{copies} copies of the test ran beside each other{ranks}, instead of one run: nccl-tests was built without "
-        "MPI, or was started by another MPI's launcher; build it with make clean && make MPI=1 MPI_HOME=…, and start "
-        "it with that MPI's mpirun"
+        f"{copies} copies of the test ran side by side{ranks}, instead of one run: nccl-tests was built without MPI, "
+        "or was started by another MPI's launcher; run make clean && make MPI=1 MPI_HOME=…, and use its mpirun"
     )
 
 
@@ -338,11 +317,7 @@ def _status(parts: SectionParts) -> Status:
 def _n_ranks(
     listed: int | None, reported: int | None, implied: tuple[int, int | None] | None, notes: list[Note]
 ) -> int | None:
-    """Return the listed number of ranks, or else NCCL's, or else the one that the rows imply.
-
-    The rows overrule the others: a device list may be truncated, and NCCL may have created communicators of several
-    sizes.
-    """
+    """Return the listed number of ranks, else NCCL's, unless the rows contradict it, else the one that they imply."""
     least, most = implied or (1, None)
     for n in (listed, reported):
         if n is not None and least <= n and (most is None or n <= most):

@@ -41,24 +41,16 @@ class NcclFacts:
         For example ``"2.20.3+cuda12.2"``.
     n_ranks, n_nodes, ranks_per_node : int or None
         Size of the communicator. Also None if the log has communicators of several sizes.
-    channels : mapping
-        Number of channels by kind: coll, collnet, nvls, p2p.
-    rings : mapping
-        Order of the ranks on the ring of each channel.
-    trees : mapping
-        By channel and rank, the parent of the rank. -1 for the root.
-    transports : mapping
-        Number of connections by kind, such as ``"P2P/CUMEM"`` or ``"NET/IB/GDRDMA"``, without device numbers.
-    network : str or None
-        The network in use.
-    nvls : bool or None
-        True if NVLink multicast is available.
+    channels, transports : mapping
+        Number of channels by kind (coll, collnet, nvls, p2p), and of connections by kind, such as ``"NET/IB/GDRDMA"``.
+    rings, trees : mapping
+        Order of the ranks on the ring of each channel. By channel and rank, the parent of the rank, -1 for the root.
+    network, nvls : str or None, bool or None
+        The network in use, and whether NVLink multicast is available.
     environment : mapping
         NCCL's variables. If ranks differ, this is the first value, and `problems` has a message.
-    operations : frozenset of str
-        Calls that were logged with ``NCCL_DEBUG_SUBSYS=COLL``.
-    problems : tuple of str
-        The library's warnings without duplicates, at most 20.
+    operations, problems : frozenset of str, tuple of str
+        Calls that were logged with ``NCCL_DEBUG_SUBSYS=COLL``, and up to 20 warnings of the library without duplicates.
     """
 
     version: str | None = None
@@ -115,8 +107,7 @@ class FactCollector:
     def add_version(self, line: str) -> None:
         """Add a line that contains ``NCCL version`` or ``RCCL version``."""
         self._empty = False
-        match = LIBRARY_VERSION.search(line)
-        if match is not None and self.version is None:
+        if (match := LIBRARY_VERSION.search(line)) is not None and self.version is None:
             self.version = match[1]
 
     def add_variable(self, name: str, value: str) -> None:
@@ -146,8 +137,7 @@ class FactCollector:
                     self._trees.setdefault(whole(channel), {})[whole(rank)] = whole(parent)
         elif first == "N":
             if message.startswith("NCCL_"):
-                match = VARIABLE.match(message)
-                if match is not None:
+                if (match := VARIABLE.match(message)) is not None:
                     self.add_variable(match[1], match[2])
             elif message.startswith("NVLS multicast support is "):
                 self._nvls = " not available" not in message
@@ -160,8 +150,7 @@ class FactCollector:
             if colon and name.isalpha():
                 self._operations.add(name)
         elif "anks " in message:
-            match = _RANKS.search(message)
-            if match is not None:
+            if (match := _RANKS.search(message)) is not None:
                 nodes, local = match[2], match[3]
                 self._sizes.add((whole(match[1]), whole(nodes) if nodes else None, whole(local) if local else None))
         elif " coll channels" in message:
@@ -171,16 +160,14 @@ class FactCollector:
     def _add_channel(self, message: str) -> None:
         head, via, how = message.partition(" via ")
         if via:
-            kind = transport_kind(how.rstrip())
-            if kind:
+            if kind := transport_kind(how.rstrip()):
                 self._vias[kind] += 1
             return
         # Each process prints the rings of its communicators, and the first one counts.
         name = head[8 : head.find("/")]
         if name in self._ring_names:
             return
-        match = RING_ORDER.match(head)
-        if match is not None:
+        if (match := RING_ORDER.match(head)) is not None:
             self._ring_names.add(name)
             self._rings.setdefault(whole(match[1]), tuple(map(whole, match[3].split())))
 
@@ -230,30 +217,21 @@ def _only(values: set[_T]) -> _T | None:
 def merge_facts(facts: Sequence[NcclFacts]) -> NcclFacts:
     """Merge facts: the first known value is kept, transports are added up, and sizes must agree."""
 
-    def first(name: str) -> str | None:
-        return next((getattr(fact, name) for fact in facts if getattr(fact, name) is not None), None)
+    def values(name: str) -> list[Any]:
+        return [value for fact in facts if (value := getattr(fact, name)) is not None]
 
-    def agreed(name: str) -> int | None:
-        return _only({getattr(fact, name) for fact in facts if getattr(fact, name) is not None})
-
-    def joined(name: str) -> Mapping[str, int]:
-        return MappingProxyType({key: value for fact in reversed(facts) for key, value in getattr(fact, name).items()})
-
+    fields: dict[str, Any] = {name: next(iter(values(name)), None) for name in ("version", "network", "nvls")}
+    fields |= {name: _only(set(values(name))) for name in ("n_ranks", "n_nodes", "ranks_per_node")}
+    fields |= {
+        name: MappingProxyType({key: value for part in reversed(values(name)) for key, value in part.items()})
+        for name in ("channels", "rings", "trees", "environment")
+    }
     vias: Counter[str] = Counter()
     for fact in facts:
         vias.update(fact.transports)
     return NcclFacts(
-        first("version"),
-        agreed("n_ranks"),
-        agreed("n_nodes"),
-        agreed("ranks_per_node"),
-        joined("channels"),
-        MappingProxyType({key: value for fact in reversed(facts) for key, value in fact.rings.items()}),
-        MappingProxyType({key: value for fact in reversed(facts) for key, value in fact.trees.items()}),
-        MappingProxyType(dict(vias.most_common())),
-        first("network"),
-        next((fact.nvls for fact in facts if fact.nvls is not None), None),
-        MappingProxyType({key: value for fact in reversed(facts) for key, value in fact.environment.items()}),
-        frozenset().union(*(fact.operations for fact in facts)),
-        tuple(dict.fromkeys(problem for fact in facts for problem in fact.problems)),
+        **fields,
+        transports=MappingProxyType(dict(vias.most_common())),
+        operations=frozenset().union(*values("operations")),
+        problems=tuple(dict.fromkeys(problem for fact in facts for problem in fact.problems)),
     )

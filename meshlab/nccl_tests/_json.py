@@ -103,12 +103,8 @@ def _check_results(n: int, text: str, file: str | None) -> None:
 
 
 def _complete_part(text: str, file: str | None) -> dict[str, Any] | None:
-    """Return the complete part of a truncated document: everything before the results, and each complete result.
-
-    A run that is killed leaves the results that it has written, because the tool writes them one by one.
-    """
-    match = _RESULTS.search(text)
-    if match is None:
+    """Return the part of a truncated document before the results, with each complete result."""
+    if (match := _RESULTS.search(text)) is None:
         return None
     try:
         document: dict[str, Any] = parse_json(text[: match.end()] + "]}")
@@ -301,8 +297,7 @@ def _table(results: list[dict[str, Any]], *, is_exact: bool = True) -> tuple[Log
     has_iterations = cpu_time = False
     for placement, key in enumerate(_PLACEMENTS):
         column = list(compress(timings[key], good))
-        rows = [index for index, timing in enumerate(column) if timing is not None]
-        if not rows:
+        if not (rows := [index for index, timing in enumerate(column) if timing is not None]):
             continue
         present[rows, placement] = True
         values[rows, placement] = [column[index] for index in rows]

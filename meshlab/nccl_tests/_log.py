@@ -1,7 +1,4 @@
-"""The values that represent a log of nccl-tests: sections with their rows, and the frames of a complete log.
-
-From top to bottom: the names that the tool uses, the device list, the rows, a section, the log, and its frames.
-"""
+"""The values that represent a log of nccl-tests: sections with their rows, and the frames of a complete log."""
 
 from __future__ import annotations
 
@@ -26,7 +23,6 @@ from meshlab.nccl_tests._info import NO_FACTS, NcclFacts, merge_facts
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 Floats = npt.NDArray[np.float64]
 
@@ -82,13 +78,7 @@ class DeviceLine(NamedTuple):
 
 
 class DeviceLines(Sequence[DeviceLine]):
-    """The device list, parsed line by line on demand: a log of a large machine has hundreds of thousands of lines.
-
-    Examples
-    --------
-    >>> DeviceLines(["Rank  0 Group  0 Pid   1000 on     node00 device  0 [0x53] NVIDIA H100"])[0].bus_id
-    '0x53'
-    """
+    """The device list, parsed line by line on demand: that of a large machine has hundreds of thousands of lines."""
 
     __slots__ = ("_lines",)
 
@@ -105,8 +95,7 @@ class DeviceLines(Sequence[DeviceLine]):
     def __getitem__(self, index: int | slice) -> DeviceLine | DeviceLines:
         if isinstance(index, slice):
             return DeviceLines(self._lines[index])
-        match = DEVICE_LINE.search(self._lines[index])
-        if match is None:
+        if (match := DEVICE_LINE.search(self._lines[index])) is None:
             raise IndexError(f"line {index} of the device list does not name a device")
         rank, group, pid, host, device, bus_id, name = match.groups()
         return DeviceLine(
@@ -134,17 +123,14 @@ class DeviceLines(Sequence[DeviceLine]):
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """One placement (out of place or in place) of one row, as printed.
-
-    `n_wrong` is None if the result was not checked. `error` is the largest relative error, which versions before 2.13
-    print instead of a count. The last four fields need per-iteration timing (``-I``).
-    """
+    """One placement (out of place or in place) of one row, as printed."""
 
     time_us: float
     algbw_gbs: float
     busbw_gbs: float
-    n_wrong: int | None = None
-    error: float | None = None
+    n_wrong: int | None = None  # None if the result was not checked
+    error: float | None = None  # largest relative error, which versions before 2.13 print instead of a count
+    # These need per-iteration timing (-I).
     min_us: float | None = None
     max_us: float | None = None
     p99_us: float | None = None
@@ -168,86 +154,44 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True)
 class IterationTimes:
-    """Times of the individual iterations of one row and placement (JSON since version 2).
+    """Times of the individual iterations of one row and placement (JSON since version 2), in µs."""
 
-    Parameters
-    ----------
-    row : int
-        Index of the row in the section.
-    in_place : bool
-        The placement.
-    skipped : int
-        Number of leading iterations that the tool's own summary omits.
-    times_us : numpy.ndarray
-        One time per iteration, in µs: the slowest process.
-    per_process_us : numpy.ndarray or None
-        Shape (processes, iterations), in µs: the slowest GPU of each process.
-    """
-
-    row: int
+    row: int  # in the section
     in_place: bool
-    skipped: int
-    times_us: Floats
-    per_process_us: Floats | None
+    skipped: int  # leading iterations that the tool's own summary omits
+    times_us: Floats  # the slowest process
+    per_process_us: Floats | None  # (processes, iterations): the slowest GPU of each
 
 
 @dataclass(frozen=True, slots=True)
 class LogTable:
-    """The rows of a section as columns. Placement 0 is out of place, placement 1 is in place.
+    """The rows of a section as columns. Placement 0 is out of place, placement 1 is in place."""
 
-    Parameters
-    ----------
-    line, size_bytes, count, root : numpy.ndarray
-        One integer per row. Line 0 and root -1 stand for a missing value.
-    type, op, timestamp : sequence of str
-        One string per row. An empty string stands for a missing value. `timestamp` is empty if no row has one.
-    values : numpy.ndarray
-        Shape (rows, 2, 4): time in µs, algbw and busbw in GB/s, and the last column (wrong elements or error).
-    iteration : numpy.ndarray or None
-        Shape (rows, 2, 4): fastest, slowest and 99th percentile in µs, and the coefficient of variation in percent.
-    present : numpy.ndarray
-        Shape (rows, 2): True if the placement was printed.
-    counted : bool
-        True if the last column counts wrong elements, False if it is the error of the old layout.
-    op_column : bool
-        True if the table has a column for the reduce operation. In the old layout only some tests have it.
-    cpu_time : bool
-        True if the time was taken on the host (``-C``). The bandwidths next to it were not computed from it.
-    """
-
-    line: npt.NDArray[np.int64]
+    line: npt.NDArray[np.int64]  # 0 if unknown
     size_bytes: npt.NDArray[np.int64]
     count: npt.NDArray[np.int64]
-    root: npt.NDArray[np.int64]
+    root: npt.NDArray[np.int64]  # -1 without one
     type: Sequence[str]
-    op: Sequence[str]
-    timestamp: Sequence[str]
-    values: Floats
-    iteration: Floats | None
-    present: npt.NDArray[np.bool_]
-    counted: bool = True
-    op_column: bool = True
-    cpu_time: bool = False
+    op: Sequence[str]  # empty without one
+    timestamp: Sequence[str]  # empty if no row has one
+    values: Floats  # (rows, 2, 4): time in µs, algbw and busbw in GB/s, and wrong elements or error
+    iteration: Floats | None  # (rows, 2, 4): minimum, maximum and p99 in µs, coefficient of variation in percent
+    present: npt.NDArray[np.bool_]  # (rows, 2): the placement was printed
+    counted: bool = True  # the last column counts wrong elements. False: it is the error of the old layout
+    op_column: bool = True  # there is a column for the operation. In the old layout only some tests have it
+    cpu_time: bool = False  # taken on the host (-C). The bandwidths next to it were not computed from it
 
     def __len__(self) -> int:
         return len(self.line)
 
     def take(self, rows: npt.NDArray[np.int64]) -> LogTable:
         """Return a table of these rows only."""
-        indices = rows.tolist()
-        return replace(
-            self,
-            line=self.line[rows],
-            size_bytes=self.size_bytes[rows],
-            count=self.count[rows],
-            root=self.root[rows],
-            type=[self.type[index] for index in indices],
-            op=[self.op[index] for index in indices],
-            timestamp=[self.timestamp[index] for index in indices] if self.timestamp else (),
-            values=self.values[rows],
-            iteration=None if self.iteration is None else self.iteration[rows],
-            present=self.present[rows],
-        )
+        arrays = ("line", "size_bytes", "count", "root", "values", "present")
+        parts: dict[str, Any] = {name: getattr(self, name)[rows] for name in arrays}
+        for name in ("type", "op", "timestamp"):
+            texts = getattr(self, name)
+            parts[name] = [texts[index] for index in rows.tolist()] if texts else ()
+        return replace(self, **parts, iteration=None if self.iteration is None else self.iteration[rows])
 
     def mean_busbw_gbs(self) -> float | None:
         """Return the mean of all printed bus bandwidths, which the tool prints as the average."""
@@ -309,13 +253,9 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Preamble:
-    """The settings that the tool prints first. None marks a setting that the log does not contain.
+    """The settings that the tool prints first. None marks a setting that the log does not contain."""
 
-    `program` is the name of the test in the log itself, and `blocking` is the message about ``-z``. `local_register`
-    (``-R``) and `cta_policy` (``-x``, -1 if it is not set) come from the command line, if the log has it.
-    """
-
-    program: str | None = None
+    program: str | None = None  # name of the test in the log itself
     tool: str | None = None
     tool_version: str | None = None
     library_version: str | None = None
@@ -331,24 +271,21 @@ class Preamble:
     validation: int | None = None
     graph: int | None = None
     unalign: int | None = None
-    blocking: str | None = None
+    blocking: str | None = None  # the message about -z
     skipped_iters: int | None = None
-    local_register: int | None = None
-    cta_policy: int | None = None
+    # Of the command line, if the log has it.
+    local_register: int | None = None  # -R
+    cta_policy: int | None = None  # -x, -1 if it is not set
 
 
 @dataclass(frozen=True, slots=True)
 class Footer:
-    """The lines below the table.
+    """The lines below the table."""
 
-    `out_of_bounds` counts failed checks (rows × placements × ranks), not elements. `fast_enough` is the verdict of
-    ``NCCL_TESTS_MIN_BW`` if that variable was set.
-    """
-
-    out_of_bounds: int | None = None
+    out_of_bounds: int | None = None  # failed checks (rows × placements × ranks), not elements
     correct: bool | None = None
     average_busbw_gbs: float | None = None
-    fast_enough: bool | None = None
+    fast_enough: bool | None = None  # the verdict of NCCL_TESTS_MIN_BW, if it was set
 
 
 @dataclass(frozen=True)
@@ -357,36 +294,22 @@ class Section:
 
     Parameters
     ----------
-    number : int
-        Position in the file, counted from 1.
-    line : int
-        First line, counted from 1.
+    number, line : int
+        Position in the file, and first line, both counted from 1.
     collective : str or None
         meshlab's name of the collective. None if the log does not determine it.
     n_ranks : int or None
         Number of ranks in one communicator. None if the log does not determine it.
     status : {"complete", "incomplete", "failed", "no_table"}
         The last part of a run that was found. It is independent of wrong results, which are in `footer` and the rows.
-    preamble : Preamble
-        The settings.
-    devices : sequence of DeviceLine
-        The device list.
-    table : LogTable
-        The rows as columns.
-    footer : Footer
-        The lines below the table.
-    unparsable_rows : int
-        Number of lines that start or end like a row, but are not a complete one.
-    failure_lines : int
-        Number of failure messages of the tool.
-    failures : tuple of Note
-        These messages, at most 1,000 of them.
-    warnings : tuple of Note
-        Remarks that matter to a reader of the numbers.
-    nccl : NcclFacts
-        The facts that NCCL itself printed during the run.
-    iterations : tuple of IterationTimes
-        Times of individual iterations, if the log has them.
+    preamble, devices, table, footer : Preamble, sequence of DeviceLine, LogTable, Footer
+        The settings, the device list, the rows as columns, and the lines below the table.
+    unparsable_rows, failure_lines : int
+        Number of lines that start or end like a row, but are not a complete one, and of failure messages.
+    failures, warnings : tuple of Note
+        These messages, at most 1,000 of them, and remarks that matter to a reader of the numbers.
+    nccl, iterations : NcclFacts, tuple of IterationTimes
+        The facts that NCCL itself printed during the run, and times of individual iterations, if the log has them.
     copies : int
         Number of copies of the test that ran beside each other without knowing it, and printed into the section.
         1 for a proper run.
@@ -434,8 +357,7 @@ class Section:
     @property
     def library(self) -> str | None:
         """The library with its version, such as ``"NCCL 2.29.2"``."""
-        version = self.nccl.version or self.preamble.library_version
-        if version is None:
+        if (version := self.nccl.version or self.preamble.library_version) is None:
             return None
         name = "RCCL" if self.preamble.tool == "rccl-tests" else "NCCL"
         return f"{name} {version.partition('+')[0]}"
@@ -477,10 +399,7 @@ def average_matches(table: LogTable, footer: Footer) -> bool | None:
 
 
 def rounding_of_rates(rates: Floats) -> Floats:
-    """Return half a unit of the last printed digit of bandwidths.
-
-    Text has two decimals below 1,000 GB/s, one below 10,000 and none above. From a million on it has one digit.
-    """
+    """Return half a unit of the last printed digit of bandwidths."""
     return np.select(
         [rates < 1e3, rates < 1e4, rates < 999_999.5], [0.00501, 0.0501, 0.501], default=0.501 * np.maximum(rates, 1.0)
     )
@@ -606,12 +525,7 @@ _STATISTICS = ("time_us", "time_us_lo", "time_us_hi", "p95_us", "p99_us", "min_u
 
 
 def _results_frame(log: Log) -> pd.DataFrame:
-    """Return all rows of a log as a results frame.
-
-    A row with times of individual iterations gets their median with its interval and percentiles. Any other row counts
-    as one batch: its time is the tool's mean of all iterations, without an interval. ``attrs`` apply to the complete
-    log: ``file``, ``gpu``, ``library`` and ``environment`` (NCCL's variables).
-    """
+    """Return all rows of a log as a results frame. Rows without iterations count as one batch, without an interval."""
     import pandas as pd
 
     parts = [_section_columns(log.name, section) for section in log.sections if len(section.table)]
@@ -745,11 +659,7 @@ def _joined(texts: Iterator[str | None]) -> str:
 
 
 def _samples_frame(log: Log) -> pd.DataFrame:
-    """Return the times of individual iterations as a samples frame, with one iteration per batch.
-
-    If every process has one GPU, there is one row per iteration and rank. Otherwise there is one row per iteration,
-    the slowest process, without a rank.
-    """
+    """Return the times of individual iterations, per rank if every process has one GPU, else of the slowest."""
     import pandas as pd
 
     parts = [_iteration_columns(log.name, section, times) for section in log.sections for times in section.iterations]

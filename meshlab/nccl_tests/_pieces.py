@@ -1,8 +1,7 @@
 """Pieces of rows of an nccl-tests table, which other output has interrupted.
 
-A row is printed in several writes. Messages of NCCL, other ranks and launchers write in between, so a row may be in
-several lines, and a line may have the host of a message right behind the digits of a row. The functions here return all
-texts that such a line may have been. `RowBuffer.add_joined` accepts one of them if it is the only one that fits.
+A row is printed in several writes, and other processes write in between. The functions return all texts that a line
+may have been, and `RowBuffer.add_joined` accepts one of them if it is the only one that fits.
 """
 
 from __future__ import annotations
@@ -91,8 +90,7 @@ def ends_before_message(raw: str, at: int) -> tuple[list[str], str]:
     (['   1024     25', '   1024     2', '   1024     '], '   1024     25')
     """
     before = raw[max(0, at - _LONGEST_ROW) : at]
-    match = _MESSAGE_HEAD.search(before)
-    if match is None:
+    if (match := _MESSAGE_HEAD.search(before)) is None:
         return [before], before
     host = _last_word(before[: match.start()]).rpartition(":")[2]
     left = before[: match.start() - len(host)]
@@ -152,8 +150,7 @@ def is_part_of_row(raw: str, tokens: Sequence[str]) -> bool:
     """Return whether a line has numbers as only a row has them: behind a type, or at least two with decimals."""
     if has_type_and_cells(raw) or _PLACEMENT_AT_END.search(raw[-_LONGEST_ROW:]) is not None:
         return True
-    cells = list(tokens[:_LONGEST_ROW])
-    if not cells:
+    if not (cells := list(tokens[:_LONGEST_ROW])):
         return False
     if not _is_cell(cells[0]) and _is_end_of_cell(cells[0]):
         cells = cells[1:]

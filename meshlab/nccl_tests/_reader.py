@@ -1,8 +1,7 @@
 """Reads a log of nccl-tests: decodes the text, sorts its lines into sections, and closes each section.
 
-A log is rarely a clean file. Launchers put prefixes before each line, ranks write into each other's lines, NCCL's debug
-messages interrupt the table, and runs are killed. So lines have no fixed grammar: rows are found by their element type,
-and all other lines by keywords.
+Launchers, other ranks and NCCL's messages interrupt the lines, and runs are killed. So rows are found by their element
+type, and all other lines by keywords.
 """
 
 from __future__ import annotations
@@ -24,16 +23,7 @@ from meshlab.nccl_tests._command_line import CommandOptions, options_in_line
 from meshlab.nccl_tests._infer import MOST_SECTIONS, SectionParts, find_program, make_section, too_many_sections
 from meshlab.nccl_tests._info import NO_FACTS, FactCollector, merge_facts, version_from_code
 from meshlab.nccl_tests._json import MOST_JSON, looks_like_json, read_json_sections
-from meshlab.nccl_tests._log import (
-    DEVICE_LINE,
-    DeviceLines,
-    Footer,
-    Log,
-    LogTable,
-    Note,
-    Preamble,
-    Section,
-)
+from meshlab.nccl_tests._log import DEVICE_LINE, DeviceLines, Footer, Log, LogTable, Note, Preamble, Section
 from meshlab.nccl_tests._pieces import (
     TYPES,
     Fragment,
@@ -134,8 +124,7 @@ def _read_text(name: str, blocks: Iterator[str]) -> Log:
     if not sections and prelude == NO_FACTS:
         raise ParseError(
             f"no nccl-tests output found: {_describe(start, reader.line)}",
-            hint="pass a log with lines such as '# nThread 1 nGpus 8 minBytes …', and a table of size, count, type, "
-            "time, algbw and busbw",
+            hint="pass a log with '# nThread 1 nGpus 8 minBytes …' and a table of sizes, times, algbw and busbw",
             text=start,
             file=name,
         )
@@ -164,8 +153,7 @@ def _lines(blocks: Iterator[str]) -> Iterator[list[str]]:
             yield [_clean(tail)]
             tail, skipping = "", False
         text = tail + block
-        end = text.rfind("\n") + 1
-        if end:
+        if end := text.rfind("\n") + 1:
             yield _clean(text[: end - 1]).split("\n")
         tail = text[end:]
         if len(tail) > _LONGEST_LINE:
@@ -229,13 +217,7 @@ class Stage(IntEnum):
 
 
 class LogReader:
-    """Sorts the lines of a log into sections.
-
-    The state is one open section with its `Stage`. Every line that is recognised belongs to a stage. If the open
-    section has not passed that stage yet, the line belongs to it. Otherwise the line starts a new section (`_enter`).
-    This works for files in which several runs follow each other, and for files that begin in the middle of a run. The
-    reader never looks ahead, and it keeps no lines.
-    """
+    """Sorts the lines of a log into sections, without looking ahead or keeping lines."""
 
     def __init__(self) -> None:
         self.line = 0
@@ -282,11 +264,7 @@ class LogReader:
         return tuple(self._closed)
 
     def _is_copied(self, what: str) -> bool:
-        """Return whether a line that starts a run belongs to a copy of the open run that is printing at the same time.
-
-        Processes that do not know of each other, because the test was built without MPI, all print the preamble of a
-        run. So the line repeats one of a few lines before, and the open run has no rows yet.
-        """
+        """Return whether a line that starts a run belongs to a copy of the open run that prints at the same time."""
         section = self._open
         if section is None or section.failure_lines or len(section.rows) or section.stage == Stage.CLOSED:
             return False
@@ -297,6 +275,8 @@ class LogReader:
         section.printed[what] = self.line
         return True
 
+    # A line belongs to the open section if that has not passed the stage of the line. Otherwise it starts a new one, as
+    # in files with several runs, or files that begin in the middle of a run.
     def _enter(self, stage: Stage, *, new: bool) -> OpenSection:
         """Return the section that a line of this stage belongs to, and move it to the stage."""
         if self._open is None or new:
@@ -338,14 +318,12 @@ class LogReader:
             self._facts.add_version(raw)
             return True
         else:
-            match = _EXPORT.search(raw)
-            if match is not None:
+            if (match := _EXPORT.search(raw)) is not None:
                 self._facts.add_variable(match[1], match[2])
             return False
         # A message may start in the middle of a row, or end in front of one. A row has wide gaps, but the host, pid and
         # thread that NCCL prints before its messages have none.
-        section = self._open
-        if section is not None and section.stage == Stage.TABLE and "  " in raw:
+        if (section := self._open) is not None and section.stage == Stage.TABLE and "  " in raw:
             if self._n_pieces < _MOST_PIECES:
                 if raw.find("  ", 0, at) >= 0:
                     self._read_before_message(section, raw, at)
@@ -378,8 +356,7 @@ class LogReader:
         return False
 
     def _read_row(self, tokens: list[str], text: str) -> None:
-        section = self._open
-        if section is None or section.stage != Stage.TABLE:
+        if (section := self._open) is None or section.stage != Stage.TABLE:
             section = self._enter(Stage.TABLE, new=section is None or section.stage == Stage.CLOSED)
             section.began_table = True
         # The end of a size and the rest of its row look like a row, but like one whose size does not fit.
@@ -412,8 +389,7 @@ class LogReader:
         """Read a row, or a part of one, that follows a message without a line break."""
         if not may_have_type(raw, at):
             return
-        row = row_after_message(raw, at)
-        if row is None:
+        if (row := row_after_message(raw, at)) is None:
             if has_type_and_cells(raw, at):
                 self._n_pieces += 1
                 section.count_part(self.line)
@@ -427,8 +403,7 @@ class LogReader:
 
     def _continue_row(self, section: OpenSection, rests: Sequence[str]) -> bool:
         """Add the row that the fragment and one of several texts make. Return False if there is not exactly one."""
-        fragment = section.fragment
-        if fragment is None or self._is_exhausted(section):
+        if (fragment := section.fragment) is None or self._is_exhausted(section):
             return False
         joined = fragment.joined(rests)
         section.n_joined += len(joined)
@@ -491,8 +466,7 @@ class LogReader:
         elif "RCCL version" in raw:
             self._facts.add_version(raw)
         elif "_perf" in raw or "test" in raw:
-            program = find_program(raw)
-            if program is not None:
+            if (program := find_program(raw)) is not None:
                 self._programs.setdefault(program, []).append(options_in_line(raw))
                 self._unfinished = (program, raw) if raw.endswith("\\") else None
         elif self._open is not None:
@@ -601,13 +575,11 @@ class LogReader:
         section.has_header = section.began_table = True
         section.printed["header"] = self.line
         start = next((index for index, token in enumerate(tokens) if token in ("size", "bytes")), 0)
-        shape = read_header(tuple(tokens[start:]), self._in_place_only)
-        if shape is not None:
+        if (shape := read_header(tuple(tokens[start:]), self._in_place_only)) is not None:
             section.rows = RowBuffer(shape)
 
     def _read_footer(self, raw: str) -> None:
-        match = _FOOTER.search(raw)
-        if match is None:
+        if (match := _FOOTER.search(raw)) is None:
             return
         what, value, verdict = match.groups()
         if self._open is not None and self._open.stage == Stage.CLOSED and self._open.copies() > 1:
@@ -679,8 +651,7 @@ class OpenSection:
 
     def drop_fragment(self) -> None:
         """Count an interrupted row without a continuation as broken."""
-        fragment = self.fragment
-        if fragment is not None:
+        if (fragment := self.fragment) is not None:
             if fragment.is_certain:
                 self.broken.append(fragment.line)
             self.fragment = None

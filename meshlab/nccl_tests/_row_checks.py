@@ -1,7 +1,4 @@
-"""Finds rows of an nccl-tests table that do not fit the others: repeated ones, rows of another table, changed cells.
-
-`rows.consistent_rows` omits rows whose own numbers contradict each other. The rows here are kept, with a warning.
-"""
+"""Finds rows of an nccl-tests table that do not fit the others. They are kept, with a warning."""
 
 from __future__ import annotations
 
@@ -53,8 +50,7 @@ def _other_factors(table: LogTable, collective: str | None, n_ranks: int | None)
     is_rated = table.present & ~np.isnan(low)
     if is_rated.sum() < 2:
         return
-    factor = _factor(low[is_rated], high[is_rated], collective, n_ranks)
-    if factor is None:
+    if (factor := _factor(low[is_rated], high[is_rated], collective, n_ranks)) is None:
         return
     other = is_rated & ((low > factor) | (high < factor))
     # Of small messages, the time has more digits than algbw.
@@ -140,8 +136,7 @@ def _blank_operations(table: LogTable, collective: str | None) -> Iterator[Note]
 
 def _number_of_rows(table: LogTable, preamble: Preamble) -> list[Note]:
     """Return a note if the settings of the run make a different number of rows."""
-    expected = _n_sizes(preamble)
-    if expected is None:
+    if (expected := _n_sizes(preamble)) is None:
         return []
     kinds = len({key[2:] for key in _keys(table)})
     n = len(table)

@@ -1,8 +1,7 @@
 """Rows of an nccl-tests table: tokens in, columns out, and a check that no row was truncated.
 
-A row that lost characters often still parses as numbers. Three checks find it: the size must follow from the count and
-the element type, algbw must be size over time, and the line must be exactly what the tool's format prints for its
-tokens. Fields have fixed widths, so a field that lost a digit is too narrow.
+The size must follow from the count and the type, algbw must be size over time, and the line must be exactly as the tool
+prints it: a field that lost a digit is too narrow.
 """
 
 from __future__ import annotations
@@ -60,8 +59,7 @@ class Shape:
 @lru_cache(maxsize=256)
 def read_header(tokens: tuple[str, ...], in_place_only: bool) -> Shape | None:
     """Read a line of column names. Return None if it is truncated or not a header."""
-    old = tokens[:2] == ("bytes", "N")
-    if old:
+    if old := tokens[:2] == ("bytes", "N"):
         tokens = tuple(_OLD_NAMES.get(token, token) for token in tokens)
     times = [index for index, token in enumerate(tokens) if token in ("time", "cputime")]
     if not times or "type" not in tokens[: times[0]]:
@@ -88,11 +86,7 @@ def read_header(tokens: tuple[str, ...], in_place_only: bool) -> Shape | None:
 
 
 class RowBuffer:
-    """Collects rows as columns of numbers. `table` decides at the end which rows are complete.
-
-    A log may have a million rows. So a row becomes entries in flat arrays, not an object, and checks that depend on
-    other rows run once, on columns.
-    """
+    """Collects rows as flat arrays, because a log may have a million. `table` decides which are complete."""
 
     def __init__(self, shape: Shape | None = None) -> None:
         self.shape = shape or Shape()
@@ -115,10 +109,7 @@ class RowBuffer:
         return left + len(shape.columns) * len(shape.placements)
 
     def add_joined(self, texts: Iterable[str], line: int, *, halves: bool = True) -> bool:
-        """Add the only one of several texts that is a row exactly as the tool prints it. Its numbers must agree.
-
-        Two halves of different rows would otherwise make a plausible row that never existed.
-        """
+        """Add the only one of several texts that is exactly as the tool prints a row, else a row that never existed."""
         fits = [text for text in dict.fromkeys(texts) if self.add(text.split(), text, line, strict=True, halves=halves)]
         if len(fits) > 1:
             for column in (self._line, self._size, self._count, self._root, self._type, self._op, self._flags):
@@ -129,11 +120,7 @@ class RowBuffer:
         return len(fits) == 1
 
     def add(self, tokens: list[str], text: str, line: int, *, strict: bool = False, halves: bool = True) -> bool:
-        """Add a line that starts with the size. Return False if it is not a complete row.
-
-        If `strict`, the line must be exactly as the tool prints it, and its numbers must agree. Unless `halves`, it
-        must have both placements.
-        """
+        """Add a line that starts with the size: exactly as printed if `strict`. Return False if it is incomplete."""
         shape = self.shape
         if shape.root is None:
             if not self._learn(tokens, text):
@@ -177,8 +164,7 @@ class RowBuffer:
         # All complete rows of a table are equally long after the size, because fields have fixed widths. So the exact
         # comparison, which formats the row again, is needed only until one row has passed it, and for other lengths.
         length = len(text) - len(tokens[0])
-        exact = not strict and length == self._full_length
-        if not exact:
+        if not (exact := not strict and length == self._full_length):
             exact = _is_as_printed(tokens, text, shape, start, present)
             if strict and not exact:
                 return False
@@ -270,10 +256,7 @@ def ranks_in_size(size: int, count: int, type_: str) -> int:
 
 
 def repeated_rows(table: LogTable) -> int:
-    """Return how many copies of a test printed a table, from rows that repeat the one before.
-
-    A test measures its sizes in order, for one type, operation and root after the other, and so repeats no row.
-    """
+    """Return how many copies of a test printed a table: a test alone repeats no row."""
     n = len(table)
     if n < 4:
         return 1
@@ -362,11 +345,8 @@ def _lost_its_end(tokens: list[str], text: str, shape: Shape, start: int, presen
 
 
 def _printed_lines(tokens: list[str], shape: Shape, start: int, present: int) -> Iterator[str]:
-    """Yield the lines that versions of the tool print for some tokens.
-
-    The widths are those of PRINT in nccl-tests. The type has 6 characters until 2.0 and 8 since. The number of wrong
-    elements has 5 until 2.16 and 6 since, but N/A always has 5.
-    """
+    """Yield the lines that versions of the tool print for some tokens, with the widths of PRINT in nccl-tests."""
+    # The type has 6 characters until 2.0 and 8 since. The number of wrong elements has 5 until 2.16 and 6 since.
     stop = len(tokens) - 2 * shape.stamp
     middle = "".join([f"  {token:>6}" for token in tokens[3:start]])
     blank_ops = [""]
@@ -394,11 +374,7 @@ def _is_as_printed_until_2019(tokens: list[str], text: str, start: int) -> bool:
 
 
 def _follows(size: int, numbers: list[float], width: int, *, milliseconds: bool = False) -> bool:
-    """Return True if algbw is size over time in both placements, within rounding. A missing placement passes.
-
-    The text has two decimals, or fewer if the number is too wide. Times of versions until March 2019 have three
-    decimals of a millisecond.
-    """
+    """Return True if algbw is size over time in both placements, within rounding. A missing placement passes."""
     # `digit` is half a unit of the last printed digit of the time, in µs, and `room` that of algbw, in MB/s.
     for start in (0, width):
         time, algbw = numbers[start], numbers[start + 1]

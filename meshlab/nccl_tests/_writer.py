@@ -20,7 +20,6 @@ from meshlab.runs._store import as_results
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _PROGRAMS = {collective: program for program, collective in COLLECTIVE_OF_PROGRAM.items()}
 _PRINTS_OP = frozenset(name for name, test in NCCL_TESTS.items() if test.may_print_op)
 _TYPES = {dtype: name for name, dtype in reversed(DTYPE_OF_TYPE.items())}
@@ -179,8 +178,7 @@ def _repeated_options(rows: pd.DataFrame, first: dict[str, Any]) -> str:
 def _offset(rows: pd.DataFrame, first: dict[str, Any]) -> int | None:
     """Return the number of elements by which the buffers are moved, or None if it is unknown."""
     sizes = {ITEMSIZE[_TYPES[dtype]] for dtype in rows["dtype"]}
-    offset = first["alignment_bytes"]
-    if offset is None or (offset and len(sizes) > 1):
+    if (offset := first["alignment_bytes"]) is None or (offset and len(sizes) > 1):
         return None
     return int(offset) // sizes.pop()
 

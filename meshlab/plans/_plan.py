@@ -20,14 +20,7 @@ from meshlab.comm._validate import check_config
 from meshlab.mesh._axes import as_integer, short
 from meshlab.mesh._mesh import MeshLike, as_mesh
 from meshlab.plans._arguments import DEFAULTS, PlanArguments, check_arguments, takes_plan_arguments
-from meshlab.plans._options import (
-    CALL_OPTIONS,
-    CONFIGURED,
-    OPTIONS,
-    PlannedOptions,
-    option_value,
-    repr_with_options,
-)
+from meshlab.plans._options import CALL_OPTIONS, CONFIGURED, OPTIONS, PlannedOptions, option_value, repr_with_options
 from meshlab.plans._sampling import Sampling
 from meshlab.plans._steps import GROUPINGS, PAIRED, Function, Grouping, Step, expand_steps, option_combinations
 

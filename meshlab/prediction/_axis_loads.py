@@ -12,14 +12,7 @@ from meshlab.base._units import format_size, format_time_us, parse_size
 from meshlab.prediction._constants import ALGORITHMS
 from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks
-from meshlab.topology.placement._loads import (
-    MARKS,
-    Loads,
-    check_collective,
-    find_places,
-    link_loads,
-    plain_algorithm,
-)
+from meshlab.topology.placement._loads import MARKS, Loads, check_collective, find_places, link_loads, plain_algorithm
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._scene import Scene, scene_of
 

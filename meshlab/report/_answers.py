@@ -19,15 +19,7 @@ from meshlab.analysis._pairs import pair_table
 from meshlab.analysis._thresholds import ThresholdCheck
 from meshlab.base._backends import BACKENDS
 from meshlab.base._units import SEPARATOR, THIN, format_bandwidth, format_range, format_size, format_time_us
-from meshlab.frames._labels import (
-    CPU_SOURCES,
-    LABELLED,
-    axis_label,
-    describe_groups,
-    is_wrong,
-    pair_label,
-    where_text,
-)
+from meshlab.frames._labels import CPU_SOURCES, LABELLED, axis_label, describe_groups, is_wrong, pair_label, where_text
 from meshlab.frames._schema import empty_samples, is_pair, is_plain
 from meshlab.plots._lines import Line, lines_of
 from meshlab.prediction._bounds import bound_lines, bound_note, share_of_bound
@@ -36,7 +28,6 @@ from meshlab.runs._store import Frames
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 State = Literal["good", "bad", "note", "plain", "skipped"]
 
@@ -122,8 +113,7 @@ def headline(replies: Sequence[Answer]) -> Answer:
         ("fast enough", "slower than expected"),
         ("changed", "slower than the baseline"),
     ):
-        answer = by_question.get(question)
-        if answer is not None and answer.state == "bad":
+        if (answer := by_question.get(question)) is not None and answer.state == "bad":
             right = "Correct, but" if correct.state == "good" else "Not checked, and"
             return Answer("", "bad", (f"{right} {text}. {answer.sentences[0]}",))
     fast = by_question["fast enough"]
@@ -183,8 +173,7 @@ def _correct_state(results: pd.DataFrame) -> State:
 
 
 def _correctness(results: pd.DataFrame) -> str:
-    total = len(results)
-    if not total:
+    if not (total := len(results)):
         return "Nothing was measured."
     wrong = results[is_wrong(results)]
     failed = int(results["status"].isin(UNFINISHED).sum())
@@ -226,8 +215,7 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
     if not lines:
         line_rows = rows
         lines = [line for line in lines_of(rows, "busbw_gbs") if len(line)]
-    expected = evidence.expected
-    if expected is not None and expected["verdict"].ne("unknown").any():
+    if (expected := evidence.expected) is not None and expected["verdict"].ne("unknown").any():
         state, sentences = _judged(expected)
         bounds = bound_note(line_rows)
         if len(bound_lines(line_rows)) == 1:
@@ -265,8 +253,7 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
 
 def _beside_prediction(row: pd.Series) -> str:
     """Return the predicted range of a row, and how far below it the row may be."""
-    band = predicted_range(row)
-    if not band:
+    if not (band := predicted_range(row)):
         return ""
     if not is_within_tolerance(row):
         return f", with {band} predicted"

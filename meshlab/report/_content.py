@@ -16,11 +16,8 @@ if TYPE_CHECKING:
 
     from meshlab.topology.model._cluster import Cluster
 
-
 _MOST_NAMED = 3
-
 _FEW_SAMPLES = 30
-
 _WIDE_INTERVAL = 0.10
 
 
@@ -49,12 +46,10 @@ def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None 
         doubts.append(
             f"{results_have(len(few))} fewer than {_FEW_SAMPLES} batches{where}, so the median is less certain."
         )
-    without = int(measured["time_us_lo"].isna().sum())
-    if without:
+    if without := int(measured["time_us_lo"].isna().sum()):
         doubts.append(f"{results_have(without)} no interval.")
     width = (measured["time_us_hi"] - measured["time_us_lo"]) / measured["time_us"]
-    wide = int((width > _WIDE_INTERVAL).sum())
-    if wide:
+    if wide := int((width > _WIDE_INTERVAL).sum()):
         doubts.append(f"{results_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g}{THIN}% of the median.")
     others = set(results["mesh_fingerprint"].dropna()) - {fingerprint}
     if fingerprint and others:
@@ -105,7 +100,6 @@ _MODES = {
     "graph": "graph: calls captured once in a CUDA graph and replayed, as with nccl-tests -G",
 }
 
-
 _STOPPED = {
     "precise": "an interval that is narrow enough",
     "time": "the limit of time",
@@ -125,8 +119,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
             f"{axis}: {SOURCES.get(source, source)}" for axis, source in axis_sources.itertuples(index=False, name=None)
         ]
         facts.append(("Backends", "; ".join(texts) + "."))
-    loads = _loads(results)
-    if loads:
+    if loads := _loads(results):
         facts.append(("Axes", " ".join(loads)))
     if sources - {"nccl-tests"}:
         facts.append(
@@ -134,7 +127,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
                 "Time",
                 "The time of a call is that of its slowest rank. Each result is the median over batches of calls, with "
                 "a nonparametric 95 % interval (order statistics; missing below 6 batches). Warm-up batches are "
-                "excluded. Outliers are included.",
+                "excluded, outliers are not.",
             )
         )
     if "nccl-tests" in sources:
@@ -144,8 +137,7 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
                 "The mean over all iterations, by default averaged over ranks, without an interval.",
             )
         )
-    batches = span(results["n_samples"])
-    if batches:
+    if batches := span(results["n_samples"]):
         calls = span(results["calls"])
         calls_text = f", with {calls} call{'s' * (calls != '1')} each" if calls else ""
         facts.append(("Batches", f"{batches} per result{calls_text}"))
@@ -153,23 +145,17 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
         (
             "Curves",
             "The thick line is at the median of the slowest group at each size, and the band is the interval of this "
-            "group. With several launches, it ranges from the lowest to the highest bound of their intervals. Thin "
-            "lines show every group.",
+            "group. With several launches, it spans their intervals. Thin lines show every group.",
         ),
         (
             "algbw",
             "size S / time t, in GB/s (10⁹ bytes per second). S is the buffer size of one rank, or the total over "
             f"ranks for {_totals(results)}, as in nccl-tests. Sizes are binary: 1 KiB is 1,024 bytes.",
         ),
-        (
-            "busbw",
-            "algbw × a factor that makes it comparable with the rate of a link for any number of ranks: "
-            f"{_factors(results)}.",
-        ),
+        ("busbw", f"algbw × a factor that makes it comparable with the rate of a link: {_factors(results)}."),
         (
             "Wrong",
-            "The number of elements that differ from the exact result, of all elements on all ranks. Checked outside "
-            "the timed region.",
+            "The number of elements on all ranks that differ from the exact result, checked outside the timed region.",
         ),
     ]
     if "bound_gbs" in results and results["bound_gbs"].notna().any():
@@ -200,8 +186,7 @@ def _loads(results: pd.DataFrame) -> list[str]:
     if "pairs" in groupings:
         sentences.append(
             "Pairs: every pair of ranks in a group, in rounds of disjoint pairs. A figure frames the pairs below "
-            f"80{THIN}% of the median bandwidth. Such a pair is clearly slow if the interval of its time does not "
-            "contain the median."
+            f"80{THIN}% of the median bandwidth. It is clearly slow if the interval of its time excludes the median."
         )
     if len(concurrent):
         first = concurrent.iloc[:1]

@@ -17,7 +17,6 @@ from meshlab.runs._store import Frames
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _MOST_SAMPLES = 300_000
 _MOST_BYTES = 2 << 20
 """The largest compressed frame of samples. Samples are many, and a report has to fit into an e-mail."""

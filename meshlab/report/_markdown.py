@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from meshlab.base._markup import visible
+from meshlab.base._markup import markdown_text
 from meshlab.mesh._groups import Groups
 from meshlab.report._answers import Answer
 from meshlab.report._pictures import Pictures, ReportPicture
@@ -28,10 +27,10 @@ def markdown_page(
     def gallery(figures: Iterable[ReportPicture]) -> Iterable[str]:
         for picture in figures if pictures is not None else ():
             name = picture.name if file_of is None else file_of(picture)
-            yield from (f"![{_escape(picture.text)}](<{name}>)", "")
+            yield from (f"![{markdown_text(picture.text)}](<{name}>)", "")
 
     drawn = Pictures([], [], [], []) if pictures is None else pictures
-    lines = [f"# {_escape(content.title)}", "", _escape(content.where), ""]
+    lines = [f"# {markdown_text(content.title)}", "", markdown_text(content.where), ""]
     lines += [f"**{_marked(content.headline)}**", ""]
     lines += [f"- **{content.next_step.question}** {_advice(content.next_step)}"]
     if content.stages:
@@ -39,10 +38,10 @@ def markdown_page(
         lines += ["", "## Measurements", ""]
     lines += [f"- **{answer.question}** {_marked(answer)}" for answer in content.answers] + [""]
     if content.caveats:
-        lines += ["## Caveats", "", *(f"- {_escape(caveat)}" for caveat in content.caveats), ""]
+        lines += ["## Caveats", "", *(f"- {markdown_text(caveat)}" for caveat in content.caveats), ""]
     if content.machine:
         lines += ["## Machine", "", *gallery(drawn.machines)]
-        lines += [*(f"- {_escape(sentence)}" for sentence in content.machine), ""]
+        lines += [*(f"- {markdown_text(sentence)}" for sentence in content.machine), ""]
     if groups:
         rows = [[group.name, f"{len(group):,}", f"{group.size:,}", repr(group[0])] for group in groups]
         lines += ["## Groups", "", *_table(["axis", "groups", "ranks each", "first group"], rows, numbers=False), ""]
@@ -63,38 +62,42 @@ def markdown_page(
             lines += _titled(table)
     if content.tuning is not None:
         tuned = content.tuning
-        lines += ["## Tuning", "", _escape(tuned.title), "", *gallery(drawn.tunings)]
+        lines += ["## Tuning", "", markdown_text(tuned.title), "", *gallery(drawn.tunings)]
         lines += [*_table(tuned.header, [[cell.text for cell in row] for row in tuned.rows], numbers=False), ""]
         lines += [f"{tuned.more:,} more rows are not shown.", ""] if tuned.more else []
-        lines += [*(f"- **{_escape(term)}**: {_escape(text)}" for term, text in tuned.facts), ""]
+        lines += [*map(_fact, tuned.facts), ""]
     for title, section in (("Thresholds", content.thresholds), ("Changes since the baseline", content.changed)):
         if section is not None:
             lines += [f"## {title}", "", *_rendered(section)]
-    lines += ["## Method", "", *(f"- **{_escape(term)}**: {_escape(text)}" for term, text in content.method), ""]
+    lines += ["## Method", "", *map(_fact, content.method), ""]
     if content.repeat:
         lines += ["To repeat the measurement:", "", "```", content.repeat.replace("`", "'"), "```", ""]
     if content.environment:
         lines += ["## Environment", ""]
     for name, pairs in content.environment:
-        lines += [f"### {_escape(name)}", ""] if name else []
+        lines += [f"### {markdown_text(name)}", ""] if name else []
         lines += [*_table(["key", "value"], pairs, numbers=False), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _fact(pair: tuple[str, str]) -> str:
+    return "- **{}**: {}".format(*map(markdown_text, pair))
 
 
 def _marked(answer: Answer) -> str:
     """Return the sentences of an answer behind its sign."""
     sign = f"{answer.sign} " if answer.sign else ""
-    return sign + _escape(" ".join(answer.sentences))
+    return sign + markdown_text(" ".join(answer.sentences))
 
 
 def _advice(answer: Answer) -> str:
     """Return the sentences of the next step, whose commands are code."""
     parts = code_parts(" ".join(answer.sentences))
-    return "".join(f"`{part}`" if is_code else _escape(part) for is_code, part in parts)
+    return "".join(f"`{part}`" if is_code else markdown_text(part) for is_code, part in parts)
 
 
 def _titled(table: ReportTable) -> Iterator[str]:
-    yield from (f"### {_escape(table.title)}", "")
+    yield from (f"### {markdown_text(table.title)}", "")
     yield from _rendered(table)
 
 
@@ -111,12 +114,4 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]], *, numbers: boo
 
 
 def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(_escape(cell) for cell in cells)} |"
-
-
-def _escape(text: str) -> str:
-    r"""Escape a string for a line or a cell of Markdown: no markup, no HTML, no line breaks."""
-    text = visible(re.sub(r"(?<!\s)\s*[\r\n]\s*", " ", text))
-    text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # GitHub does not treat an underscore between letters as emphasis, so all_reduce stays readable.
-    return re.sub(r"([\\`*|\[\]~])|(?<!\w)(_)|(_)(?!\w)", lambda match: "\\" + match[0], text)
+    return f"| {' | '.join(markdown_text(cell) for cell in cells)} |"

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from meshlab.topology.model._cluster import Cluster
 
-
 WIDTH = 5.75
 """Width in inches. 5.75 inches are 552 CSS pixels, which fit into a 600 px window without shrinking the text."""
 
@@ -114,10 +113,7 @@ def membership_pictures(mesh: DeviceMesh, axes: list[str]) -> list[ReportPicture
 
 
 def topology_pictures(mesh: DeviceMesh, cluster: Cluster, axes: list[str]) -> list[ReportPicture]:
-    """Draw the groups of each axis on the machine, with the route of the first group and the load of every link.
-
-    If the mesh has more ranks than the machine has devices, one figure shows only the machine, with a note.
-    """
+    """Draw the groups of each axis on the machine, or only the machine if it is too small for the mesh."""
     if not cluster.n_devices:
         return []
     if cluster.n_devices < mesh.world_size:
@@ -154,8 +150,7 @@ def curve_pictures(
     }
     pictures = []
     for quantity, plot in plots.items():
-        extremes = list(_extremes(lines[quantity], quantity))
-        if extremes:
+        if extremes := list(_extremes(lines[quantity], quantity)):
             figure = Figure(_CURVE)
             plot(figure.add_axes(curve_box(_CURVE)), results, lines[quantity], earlier.get(quantity, []))
             kind, extreme = ("Bus bandwidth", "Highest") if quantity == "busbw_gbs" else ("Time per call", "Lowest")

@@ -11,13 +11,7 @@ from pathlib import Path
 from meshlab.base._errors import BenchError
 
 _BROWSERS = (
-    "chromium",
-    "chromium-browser",
-    "google-chrome",
-    "google-chrome-stable",
-    "chrome",
-    "microsoft-edge",
-    "msedge",
+    *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome", "microsoft-edge", "msedge"),
 )
 _MAC = (
     "/Applications/Google Chrome.app/Contents/MacOS/Google Chrome",
@@ -28,8 +22,7 @@ _TIMEOUT_S = 120.0
 
 def find_browser() -> str | None:
     """Return the path of a browser that can print, or None. MESHLAB_BROWSER overrides the search."""
-    chosen = os.environ.get("MESHLAB_BROWSER")
-    if chosen:
+    if chosen := os.environ.get("MESHLAB_BROWSER"):
         return chosen
     path = next((path for name in _BROWSERS if (path := shutil.which(name))), None)
     return path or next((path for path in _MAC if Path(path).exists()), None)
@@ -37,8 +30,7 @@ def find_browser() -> str | None:
 
 def page_to_pdf(html: str) -> bytes:
     """Print a page, without its address and the date in the margins."""
-    browser = find_browser()
-    if browser is None:
+    if (browser := find_browser()) is None:
         raise BenchError(
             "a PDF needs Chromium, Chrome or Edge, and none of them was found",
             hint="install one, set MESHLAB_BROWSER to its path, or save the report as .html and print it",

@@ -36,14 +36,7 @@ from meshlab.report._embedding import embedded, read_embedded
 from meshlab.report._junit import junit_xml
 from meshlab.report._markdown import markdown_page
 from meshlab.report._next_step import next_step, next_step_of_acceptance
-from meshlab.report._pictures import (
-    Pictures,
-    draw,
-    matrix_pictures,
-    picture_file,
-    pictures_by_axis,
-    tuning_pictures,
-)
+from meshlab.report._pictures import Pictures, draw, matrix_pictures, picture_file, pictures_by_axis, tuning_pictures
 from meshlab.report._printing import page_to_pdf
 from meshlab.report._repeating import repeat_command
 from meshlab.report._stages import Stages
@@ -66,9 +59,7 @@ if TYPE_CHECKING:
 
     from meshlab.topology.model._cluster import Cluster
 
-
 _MOST_LOG_LINES = 200
-
 _MOST_PICTURES = 8
 
 _SUFFIXES = (".html", ".md", ".pdf", ".xml", ".csv", ".parquet", ".json")
@@ -192,10 +183,8 @@ class Report:
         earlier = None if baseline is None else as_frames(baseline, read_other=read_nccl_tests)
         if redact:
             if not isinstance(run, (RunData, Tuning)):
-                raise BenchError(
-                    f"redact=True needs a run, not {type(run).__name__}, because only runs have a list of their hosts; "
-                    "pass a Run or its folder"
-                )
+                kind = type(run).__name__
+                raise BenchError(f"redact=True needs a run, not {kind}, to find its hosts; pass a Run or its folder")
             # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
             recorded_run = run if isinstance(run, RunData) else None
             parts = (self.cluster, tuning, title, limits, earlier, stages)
@@ -464,7 +453,7 @@ class Report:
             machine=self._machine(),
             pivots=report_tables.pivot_tables(self._bounded),
             loads=loads,
-            loads_title=_loads_title(n_pairs, len(loads) - n_pairs),
+            loads_title="Contention" if not n_pairs else "Pairs" if n_pairs == len(loads) else "Pairs and contention",
             details=details,
             more_tables=more_tables,
             expected=report_tables.expectation_table(self.expected) if is_known else None,
@@ -561,11 +550,6 @@ def _hosts_of(cluster: Cluster | None) -> tuple[str, ...]:
 def _line(answer: Answer) -> str:
     sign = f"{answer.sign} " if answer.sign else ""
     return f"{sign}{answer.question}: {' '.join(answer.sentences)}"
-
-
-def _loads_title(n_pairs: int, n_others: int) -> str:
-    """Return the heading of the section with tables of pairs, of contention, or of both."""
-    return "Pairs and contention" if n_pairs and n_others else "Pairs" if n_pairs else "Contention"
 
 
 def _environment(sections: Mapping[str, Mapping[str, str]]) -> list[tuple[str, Facts]]:

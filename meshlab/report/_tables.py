@@ -67,10 +67,7 @@ class ReportTable:
 
 
 def pivot_tables(results: pd.DataFrame) -> list[ReportTable]:
-    """Return one table per axis, mode and element type: sizes down, collectives across.
-
-    Each cell is the slowest group.
-    """
+    """Return one table per axis, mode and element type: sizes down, collectives across, the slowest group in a cell."""
     parts = results_table(results[~is_pair(results)], with_system=False).parts
     return [table for part in parts[:MOST_TABLES] for table in _pivots(part)]
 
@@ -222,15 +219,7 @@ def detail_tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
 
 
 _DETAIL_COLUMNS = (
-    "size_bytes",
-    "n_samples",
-    "time_us",
-    "time_us_lo",
-    "time_us_hi",
-    "p99_us",
-    "algbw_gbs",
-    "busbw_gbs",
-    "status",
+    *("size_bytes", "n_samples", "time_us", "time_us_lo", "time_us_hi", "p99_us", "algbw_gbs", "busbw_gbs", "status"),
     "n_wrong",
 )
 

@@ -9,7 +9,6 @@ from meshlab.base._units import format_size
 if TYPE_CHECKING:
     import pandas as pd
 
-
 UNFINISHED = {"failed": "failed", "cancelled": "was cancelled", "interrupted": "was interrupted"}
 """The states of a run or a measurement that did not finish, with their verbs."""
 
@@ -32,13 +31,7 @@ def size_text(size: Any) -> str:
 
 
 def code_parts(sentence: str) -> list[tuple[bool, str]]:
-    """Split a sentence at its backticks, into texts and whether each is code.
-
-    Examples
-    --------
-    >>> code_parts("Run `meshlab doctor` first.")
-    [(False, 'Run '), (True, 'meshlab doctor'), (False, ' first.')]
-    """
+    """Split a sentence at its backticks, into texts and whether each is code."""
     return [(bool(number % 2), part) for number, part in enumerate(sentence.split("`")) if part]
 
 

@@ -19,11 +19,11 @@ from types import ModuleType
 from typing import NamedTuple
 
 from meshlab.base._files import write_file
-from meshlab.base._markup import visible
+from meshlab.base._markup import markdown_text, visible
 from meshlab.diagnosis._explain import explain
 from meshlab.diagnosis._findings import LEVELS, Rule, TextFinding
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis._quoting import fenced, markdown_text
+from meshlab.diagnosis._quoting import fenced
 from meshlab.diagnosis.formats._table import FORMATS
 from meshlab.diagnosis.rules._table import RULES
 from tests.diagnosis.questions import QUESTIONS

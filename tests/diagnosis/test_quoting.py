@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from meshlab.base._markup import visible
-from meshlab.diagnosis._quoting import fenced, markdown_text, quote_line
+from meshlab.base._markup import markdown_text, visible
+from meshlab.diagnosis._quoting import fenced, quote_line
 from tests.diagnosis.texts_with_rules import HOSTILE
 
 mistune = pytest.importorskip("mistune")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshlab.nccl_tests._infer import find_program
 from meshlab.nccl_tests._info import variable_value, version_from_code
+from meshlab.nccl_tests._log import DeviceLines
 from meshlab.nccl_tests._pieces import beginnings_of_row, is_part_of_row
 from meshlab.nccl_tests._rows import ranks_in_size, read_header
 
@@ -36,3 +37,13 @@ def test_a_command_line_names_its_test() -> None:
 def test_versions_and_values_are_read_as_nccl_prints_them() -> None:
     assert [version_from_code(code) for code in (22902, 2804, 0)] == ["2.29.2", "2.8.4", None]
     assert [variable_value(text) for text in ("1.", "/etc/nccl.d/a.")] == ["1", "/etc/nccl.d/a."]
+
+
+def test_a_line_of_the_device_list_is_parsed_on_demand() -> None:
+    devices = DeviceLines(["Rank  0 Group  0 Pid   1000 on     node00 device  0 [0x53] NVIDIA H100"])
+    assert (devices[0].rank, devices[0].host, devices[0].bus_id, devices[0].name) == (
+        0,
+        "node00",
+        "0x53",
+        "NVIDIA H100",
+    )

@@ -10,6 +10,7 @@ from meshlab.report._answers import Answer, ReportEvidence, _by_chance, answers,
 from meshlab.report._content import caveats, method
 from meshlab.report._next_step import next_step
 from meshlab.report._tables import MOST_ROWS, MOST_TABLES, detail_tables, load_tables, pivot_tables
+from meshlab.report._words import code_parts
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._presets import preset
@@ -476,3 +477,8 @@ def test_a_title_cannot_command_a_terminal_or_reorder_a_page(tmp_path):
         text = report.save(tmp_path / f"report{suffix}").read_text(encoding="utf-8")
         assert "\x1b" not in text
         assert "\u202e" not in text
+
+
+def test_backticks_mark_the_code_in_a_sentence():
+    parts = [(False, "Run "), (True, "meshlab doctor"), (False, " first.")]
+    assert code_parts("Run `meshlab doctor` first.") == parts

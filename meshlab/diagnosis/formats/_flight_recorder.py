@@ -17,7 +17,6 @@ from meshlab.diagnosis._seen import Seen, TextFormat
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _MARKS = ('"entries"', '"pg_config"', '"pg_status"')
 # A brace or a bracket that may begin JSON, unlike that of [rank3]: or of [2025-11-29 12:00:00].
 _VALUE = r"(?:\{(?=\s*[\"}])|\[(?=\s*(?:[\[{\"\]]|-?\d[\d.eE+-]*\s*[,\]]|true|false|null|NaN|-?Infinity)))"
@@ -82,10 +81,8 @@ class FlightDump:
     line: int  # number of its first line in the text
 
     def last_seq(self, group: str) -> int:
-        """Return the number of the last collective that the rank called in a group, 0 if there was none.
-
-        The recorder notes a call before NCCL enqueues it, and the status is updated after it.
-        """
+        """Return the number of the last collective that the rank called in a group, 0 if there was none."""
+        # The recorder notes a call before NCCL enqueues it, and the status is updated after it.
         status = self.groups.get(group)
         called = max((call.seq for call in self.calls if call.group == group and not call.is_p2p), default=0)
         return max(called, (status.last_enqueued or 0) if status else 0)
@@ -180,8 +177,7 @@ def _cut_dump(text: str, begin: int) -> tuple[dict[str, Any], int]:
     following = text.find("\n{", begin)  # the next dump
     end = len(text) if following < 0 else following + 1
     for key, pattern in _FIELDS.items():
-        where = pattern.search(text, begin, end)
-        if where:
+        if where := pattern.search(text, begin, end):
             with suppress(ParseError):  # the value itself is cut
                 dump[key], _ = decode_json(text, where.end())
     where = _ENTRIES.search(text, begin, end)
@@ -211,8 +207,7 @@ def _rank_of(paste: Paste, begin: int, dump: Mapping[str, Any]) -> int | None:
     if named:
         return whole(named[-1])
     for entry in _entries(dump):  # a send names its own rank first, and so does a receive
-        peers = _PEERS.search(str(entry.get("profiling_name", "")))
-        if peers:
+        if peers := _PEERS.search(str(entry.get("profiling_name", ""))):
             members = _numbers(_configs(dump).get(_group_of(entry)[0], {}).get("ranks"))
             own_rank = whole(peers["first"])
             return members[own_rank] if own_rank < len(members) else None
@@ -390,4 +385,3 @@ def n_elements(shapes: tuple[tuple[int, ...], ...]) -> int:
 FLIGHT_RECORDER = TextFormat(
     "flight recorder dump", _find, _see, "JSON of PyTorch's flight recorder (one dump per rank, one after the other)"
 )
-"""JSON of PyTorch's flight recorder."""

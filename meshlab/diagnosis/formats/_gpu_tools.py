@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._paste import Paste, PasteLine, check_number
+from meshlab.diagnosis._seen import frame_of
 from meshlab.diagnosis.formats._kernel_log import host_of, short_bus
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 _GPU = re.compile(r"^\s*GPU (\d+): (\S+(?:\s+\S+)*?)(?: \(UUID: [^)]*\))?\s*$")
 _GPU_SIGN = re.compile(r"GPU \d+: ")
@@ -87,8 +87,7 @@ def read_nvlinks(paste: Paste) -> tuple[NvlinkState, ...]:
     """Read the output of ``nvidia-smi nvlink -s``."""
     states = []
     for gpu, product, line in paste.once(_links):
-        match = _LINK.match(line.text)
-        if match is not None:
+        if (match := _LINK.match(line.text)) is not None:
             gbs = None if match[2] else float(match[3])
             states.append(NvlinkState(line, host_of(line), gpu, product, whole(match[1]), gbs))
         elif _ALL_INACTIVE.search(line.text):
@@ -98,12 +97,11 @@ def read_nvlinks(paste: Paste) -> tuple[NvlinkState, ...]:
 
 def read_nvlink_counters(paste: Paste) -> tuple[NvlinkCounter, ...]:
     """Read the output of ``nvidia-smi nvlink -e``."""
-    counters = []
-    for gpu, _, line in paste.once(_links):
-        match = _COUNTER.match(line.text)
-        if match is not None:
-            counters.append(NvlinkCounter(line, host_of(line), gpu, whole(match[1]), match[2], whole(match[3])))
-    return tuple(counters)
+    return tuple(
+        NvlinkCounter(line, host_of(line), gpu, whole(match[1]), match[2], whole(match[3]))
+        for gpu, _, line in paste.once(_links)
+        if (match := _COUNTER.match(line.text)) is not None
+    )
 
 
 def read_gpu_rows(paste: Paste) -> tuple[GpuRow, ...]:
@@ -135,8 +133,7 @@ def read_queried_values(paste: Paste) -> tuple[QueriedValue, ...]:
         for number in range(start + 1, min(len(paste), start + _MOST_LINES) + 1):
             line = paste.line(number)
             value, inner = _QUERY_VALUE.match(line.text), _QUERY_SECTION.match(line.text)
-            match = value or inner
-            if match is None or len(match[1]) <= len(section[1]):
+            if (match := value or inner) is None or len(match[1]) <= len(section[1]):
                 break
             done = number
             path = [entry for entry in path if entry[0] < len(match[1])]
@@ -159,22 +156,14 @@ def _matrix_numbers(paste: Paste) -> list[int]:
         if _MATRIX_ROW.search(line.text):
             numbers.append(line.number)
             check_number(
-                paste,
-                len(numbers),
-                "rows of nvidia-smi topo",
-                most=20_000,
-                length=10_000,
-                hint="pass fewer hosts",
+                paste, len(numbers), "rows of nvidia-smi topo", most=20_000, length=10_000, hint="pass fewer hosts"
             )
     return numbers
 
 
 def link_frame(links: tuple[NvlinkState, ...]) -> pd.DataFrame:
     """Return the state of NVLinks as a table."""
-    import pandas as pd
-
-    names = ["host", "gpu", "product", "link", "gbs"]
-    return pd.DataFrame([[getattr(link, name) for name in names] for link in links], columns=names)
+    return frame_of(links, "host", "gpu", "product", "link", "gbs")
 
 
 def _links(paste: Paste) -> list[tuple[int, str, PasteLine]]:
@@ -189,8 +178,7 @@ def _links(paste: Paste) -> list[tuple[int, str, PasteLine]]:
         return lines
     gpu: tuple[int, str] | None = None
     for line in paste.find("GPU ", "Link ", "inactive", "inActive"):
-        head = heads.get(line.number)
-        if head is not None:
+        if (head := heads.get(line.number)) is not None:
             gpu = whole(head[1]), head[2]
         elif gpu is not None and "NCCL" not in line.raw:
             lines.append((*gpu, line))
@@ -202,10 +190,8 @@ def _owner(paste: Paste, number: int) -> tuple[str | None, str | None]:
     product = None
     for before in range(number - 1, max(0, number - _MOST_LINES), -1):
         text = paste.line(before).text
-        head = _QUERY_GPU.match(text)
-        if head is not None:
+        if (head := _QUERY_GPU.match(text)) is not None:
             return short_bus(head[1]), product
-        value = _QUERY_VALUE.match(text)
-        if value is not None and value[2] == "Product Name":
+        if (value := _QUERY_VALUE.match(text)) is not None and value[2] == "Product Name":
             product = value[3]
     return None, product

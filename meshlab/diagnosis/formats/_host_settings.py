@@ -103,8 +103,7 @@ def read_limits(paste: Paste) -> tuple[HostLimit, ...]:
         if answer is not None and re.fullmatch(r"\d+|unlimited", answer.text.strip()):
             limits.append(_limit(answer, "memlock" if match[1] == "l" else "files", answer.text.strip()))
     for line, match in paste.matches(_DF, "/dev/shm"):
-        number = re.match(r"(\d+(?:\.\d+)?)([KMGTP]?)", match[2])
-        if number is not None:
+        if (number := re.match(r"(\d+(?:\.\d+)?)([KMGTP]?)", match[2])) is not None:
             size = int(float(number[1]) * _UNITS[number[2]])
             limits.append(HostLimit(line, host_of(line), "shm", size))
     return tuple(limits)
@@ -118,8 +117,7 @@ def read_services(paste: Paste) -> tuple[ServiceState, ...]:
             (paste.line(number), _SERVICE.search(paste.line(number).text))
             for number in range(max(1, line.number - 6), line.number)
         ]
-        named = [(head, service) for head, service in names if service is not None]
-        if named:
+        if named := [(head, service) for head, service in names if service is not None]:
             head, service = named[0]
             services.append(ServiceState((head, line), host_of(head), service[1], match[1], match[2] or ""))
     if not services:
@@ -136,7 +134,6 @@ def _limit(line: PasteLine, name: str, value: str) -> HostLimit:
 def _device(paste: Paste, line: PasteLine) -> tuple[str | None, str]:
     """Return the address and the description of the device that a line of ``lspci -vv`` belongs to."""
     for number in range(line.number - 1, max(0, line.number - _MOST_LINES), -1):
-        match = _LSPCI.match(paste.line(number).text)
-        if match is not None:
+        if (match := _LSPCI.match(paste.line(number).text)) is not None:
             return match[1], match[2]
     return None, ""

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from meshlab.base._numerals import whole
 from meshlab.base._prefixes import find_prefix
 from meshlab.diagnosis._paste import LONGEST_LINE, Paste, PasteLine, check_number
+from meshlab.diagnosis._seen import frame_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 _BUS = r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}(?:\.[0-9a-fA-F])?"
 _XID = re.compile(rf"NVRM: Xid \((?:PCI:)?({_BUS}|[0-9a-fA-F:.]+(?![0-9a-fA-F:.]))[^)]*\): (\d+)(?:, ?(.*))?$")
@@ -138,11 +138,7 @@ def read_kernel_log(paste: Paste) -> KernelLog:
 
 def xid_frame(log: KernelLog) -> pd.DataFrame:
     """Return the Xids as a table."""
-    import pandas as pd
-
-    names = ["host", "bus_id", "code", "link", "fatal", "cause", "pid", "process", "text"]
-    rows = [[item.line, *(getattr(item, name) for name in names)] for item in log.xids]
-    return pd.DataFrame(rows, columns=["line", *names])
+    return frame_of(log.xids, "line", "host", "bus_id", "code", "link", "fatal", "cause", "pid", "process", "text")
 
 
 def _xid_at(paste: Paste, number: int) -> Xid | None:

@@ -31,7 +31,6 @@ from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _TREE = re.compile(r"(?:=== System : max| \+ (?:PCI|NVL|NET|SYS|C2C)\[|NCCL INFO \+ |(?:GPU|NET)/[0-9A-Fa-f-]+ ?:\w)")
 
 
@@ -47,16 +46,15 @@ def tree_of(paste: Paste) -> Cluster | None:
 
 def matrix_of(paste: Paste) -> Cluster | None:
     """Return the cluster that the matrices of nvidia-smi describe, or None without any."""
-    numbers = matrix_numbers(paste)
-    if not numbers:
+    if not (numbers := matrix_numbers(paste)):
         return None
     # Only the lines around the rows, without the prefixes of launchers: a long log may surround the matrix.
     near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)})
-    lines = [_matrix_line(paste.line(number).text) for number in near]
+    lines = [paste.line(number).text.removeprefix("> ") for number in near]
     if not any(_GPU_ROW.match(line) for line in lines):
         return None  # rows of NICs alone do not show which of their columns are GPUs
     if len(paste) in near and not paste.text.endswith("\n"):
-        lines[-1] = _without_cut_word(lines[-1])
+        lines[-1] = re.sub(r"NV\d*$", "", lines[-1])  # the last word may be cut: NV1 of NV18
     text = "\n".join(_without_cut_headers(lines))
     try:
         return read_nvidia_smi(text, machine="all")
@@ -65,12 +63,8 @@ def matrix_of(paste: Paste) -> Cluster | None:
 
 
 def machine_of(paste: Paste) -> Cluster | None:
-    """Return the hardware that all parts of a paste describe together, or None if no part names a GPU or a port.
-
-    The link matrix of nvidia-smi comes first, then the tree of NCCL. Other tools add what they print about the same
-    host: names and bus IDs of GPUs, active NVLinks, GPUs off the bus, and rates and states of ports. If the matrices or
-    trees show several hosts, only what names its host is added.
-    """
+    """Return the hardware that all parts of a paste describe together, or None if none names a GPU or a port."""
+    # Of several hosts, the other tools add only what names its host.
     matrix, tree = paste.once(matrix_of), paste.once(tree_of)
     base = matrix if matrix is not None else tree
     if matrix is not None and tree is not None and matrix.n_nodes == tree.n_nodes == 1:
@@ -88,15 +82,6 @@ def health_of(paste: Paste) -> Findings | None:
     """Return the findings of `meshlab.topology._health` on the hardware of a paste, or None without hardware."""
     machine = paste.once(machine_of)
     return None if machine is None else health(machine)
-
-
-def _matrix_line(text: str) -> str:
-    return text[2:] if text.startswith("> ") else text
-
-
-def _without_cut_word(line: str) -> str:
-    """Remove the last word of the text if it may be cut: NV1 of NV18."""
-    return re.sub(r"NV\d*$", "", line)
 
 
 def _without_cut_headers(lines: Sequence[str]) -> list[str]:
@@ -187,8 +172,7 @@ def _latest(ports: Iterable[PortState]) -> dict[tuple[str, int], PortState]:
 
 
 def _nic(nic: Nic, ports: Mapping[tuple[str, int], PortState]) -> Nic:
-    nic_ports = [port for (device, _), port in ports.items() if device == nic.name]
-    if not nic_ports:
+    if not (nic_ports := [port for (device, _), port in ports.items() if device == nic.name]):
         return nic
     port = nic_ports[0]
     return replace(
@@ -294,12 +278,7 @@ MACHINE_FORMATS: tuple[TextFormat, ...] = (
         lambda paste: _see({}, None, paste),
         "the output of nvidia-smi -q",
     ),
-    TextFormat(
-        "nvidia-smi",
-        _find_gpus,
-        _see_gpus,
-        "the output of nvidia-smi",
-    ),
+    TextFormat("nvidia-smi", _find_gpus, _see_gpus, "the output of nvidia-smi"),
     TextFormat("RDMA ports", _find_ports, _see_ports, "the output of ibstat, ibstatus, ibv_devinfo or rdma link"),
     TextFormat(
         "kernel log", lambda paste: paste.once(read_kernel_log).numbers, _see_kernel, "the output of dmesg about NVRM"
@@ -311,4 +290,3 @@ MACHINE_FORMATS: tuple[TextFormat, ...] = (
         "the output of lspci -vvv, lsmod, ulimit -a, df /dev/shm or systemctl status",
     ),
 )
-"""The formats of tools that describe or check the hardware of a host."""

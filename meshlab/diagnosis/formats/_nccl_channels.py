@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import frame_of
 from meshlab.diagnosis.formats._nccl_lines import NcclMessage, message_of, messages, rank_of, read_communicators
 from meshlab.nccl_tests._info import RING_ORDER, TREE_LINKS, transport_kind
 
@@ -49,32 +50,19 @@ class _Owners:
 
 
 def _communicators(paste: Paste) -> pd.DataFrame:
-    """Return one row per rank of each communicator.
-
-    Columns: ``comm``, ``rank``, ``n_ranks``, ``host``, ``pid``, ``device``, ``nvml_device``, ``bus_id``, ``n_nodes``,
-    ``local_rank``, ``state``, ``function``, ``line``.
-    """
-    import pandas as pd
-
+    """Return one row per rank of each communicator."""
     names = ["comm", "rank", "n_ranks", "host", "pid", "device", "nvml_device", "bus_id", "n_nodes", "local_rank"]
-    names += ["state", "function", "line"]
-    rows = [[getattr(item, name) for name in names] for item in paste.once(read_communicators)]
-    frame = pd.DataFrame(rows, columns=names)
-    whole = ["rank", "n_ranks", "pid", "device", "nvml_device", "n_nodes", "local_rank", "line"]
-    return frame.astype(dict.fromkeys(whole, "Int64"))
+    frame = frame_of(paste.once(read_communicators), *names, "state", "function", "line")
+    integers = ["rank", "n_ranks", "pid", "device", "nvml_device", "n_nodes", "local_rank", "line"]
+    return frame.astype(dict.fromkeys(integers, "Int64"))
 
 
 def _channels(paste: Paste) -> pd.DataFrame:
-    """Return one row per connection.
-
-    Columns: ``comm``, ``channel``, ``connection``, ``rank`` (that printed it), ``peer``, ``direction`` (send or
-    receive), ``via`` (such as ``"P2P/CUMEM"`` or ``"NET/IB/GDRDMA"``), ``net_device`` (number of the NIC), ``host``.
-    """
+    """Return one row per connection: `via` is a kind such as ``"NET/IB/GDRDMA"``, `net_device` a NIC."""
     rows = []
     owner = paste.once(_Owners)
     for item in messages(paste, " via "):
-        match = _CHANNEL.search(item.text)
-        if match is None or not (via := transport_kind(match["how"])):
+        if (match := _CHANNEL.search(item.text)) is None or not (via := transport_kind(match["how"])):
             continue
         src, dst, direction = whole(match["src"]), whole(match["dst"]), match["direction"] or "send"
         rank, peer = (src, dst) if direction == "send" else (dst, src)
@@ -96,16 +84,12 @@ def _channels(paste: Paste) -> pd.DataFrame:
 
 
 def _rings(paste: Paste) -> pd.DataFrame:
-    """Return one row per channel and rank of each ring. Columns: ``comm``, ``channel``, ``rank``, ``next``.
-
-    A ring is read from the order that rank 0 prints, and otherwise from the lines of the ranks.
-    """
+    """Return one row per channel and rank of each ring, from the order that rank 0 prints if it is there."""
     owner = paste.once(_Owners)
     links: dict[tuple[str | None, int, int], int] = {}
     for item in messages(paste, "Channel ", "Ring "):
         if " -> " not in item.text:
-            order = RING_ORDER.search(item.text)
-            if order is not None:
+            if (order := RING_ORDER.search(item.text)) is not None:
                 ranks = [whole(rank) for rank in order[3].split()]
                 if len(set(ranks)) == len(ranks):
                     for rank, after in zip(ranks, [*ranks[1:], ranks[0]], strict=True):
@@ -116,10 +100,7 @@ def _rings(paste: Paste) -> pd.DataFrame:
 
 
 def _trees(paste: Paste) -> pd.DataFrame:
-    """Return one row per channel and rank of each tree. Columns: ``comm``, ``channel``, ``rank``, ``parent``.
-
-    The root has no parent.
-    """
+    """Return one row per channel and rank of each tree. The root has no parent."""
     owner = paste.once(_Owners)
     links: dict[tuple[str | None, int, int], int | None] = {}
     for item in messages(paste, "Trees [", "Tree "):
@@ -184,8 +165,7 @@ def network_devices(paste: Paste) -> tuple[NetworkUse, ...]:
             continue
         seen.add(parts)
         item = message_of(paste.line(number))
-        match = _NET.search(item.text)
-        if match is not None:
+        if (match := _NET.search(item.text)) is not None:
             gpu_direct = "GDRDMA" in match["rest"]
             rank = rank_of(paste, item)
             key = (match["network"], whole(match["device"]), gpu_direct, item.host, rank)
@@ -217,8 +197,7 @@ def read_patterns(paste: Paste) -> tuple[GraphPattern, ...]:
     """Return the patterns of the text."""
     patterns = []
     for item in messages(paste, "NCCL INFO Pattern "):
-        match = _PATTERN.match(item.text)
-        if match is not None:
+        if (match := _PATTERN.match(item.text)) is not None:
             pattern, n_channels, intra, inter, type_intra, type_inter = match.groups()
             speeds = float(intra), float(inter)
             where = item.host, item.line

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from meshlab.base._numerals import whole
+from meshlab.diagnosis._findings import line_numbers
 from meshlab.diagnosis._paste import Paste, PasteLine, check_number
 from meshlab.nccl_tests._info import LIBRARY_VERSION, VARIABLE, variable_value
 from meshlab.nccl_tests._log import DEVICE_LINE
@@ -62,8 +64,7 @@ class _Head(NamedTuple):
 
 @functools.lru_cache(8192)
 def _read_head(head: str) -> _Head | None:
-    match = _HEAD.search(head)
-    if match is None:
+    if (match := _HEAD.search(head)) is None:
         return None
     pid, thread = (whole(digits) if digits else None for digits in match.group("pid", "thread"))
     return _Head(match["host"] or match["only"], pid, thread, _device(match["device"]), match["source"])
@@ -196,8 +197,7 @@ def read_communicators(paste: Paste) -> tuple[CommRank, ...]:
     comm_ranks: dict[tuple[str | None, int | None, str, int], CommRank] = {}
     generation: dict[tuple[str | None, int | None, str], int] = defaultdict(int)
     for item in messages(paste, " nranks ", " nRanks "):
-        match = _COMM.match(item.text)
-        if match is None:
+        if (match := _COMM.match(item.text)) is None:
             continue
         fields = dict(_FIELDS.findall(match["rest"]))
         state = next((name for text, name in _STATES.items() if text in match["rest"]), None)
@@ -253,8 +253,7 @@ def read_versions(paste: Paste) -> tuple[VersionLine, ...]:
     """Return the versions of NCCL or RCCL that the text names. Before 2.22 only rank 0 prints it, without its host."""
     versions = []
     for item in messages(paste, "NCCL version", "RCCL version"):
-        match = LIBRARY_VERSION.search(item.text)
-        if match is not None:
+        if (match := LIBRARY_VERSION.search(item.text)) is not None:
             library = "RCCL" if match[0].startswith("R") else "NCCL"
             versions.append(VersionLine(match[1].rstrip(".,;)"), library, item.host, item.pid, item.line))
     return tuple(versions)
@@ -279,12 +278,9 @@ _COMMAND = re.compile(
 
 def read_variables(paste: Paste) -> tuple[Variable, ...]:
     """Return the variables that NCCL reports, and those that a pasted command sets."""
-    variables = []
     reported = messages(paste, " set by environment to ", " set to ")
-    for item in reported:
-        match = VARIABLE.search(item.text)
-        if match is not None:
-            variables.append(Variable(match[1], variable_value(match[2]), item.host, item.pid, item.line))
+    matches = ((item, VARIABLE.search(item.text)) for item in reported)
+    variables = [Variable(m[1], variable_value(m[2]), item.host, item.pid, item.line) for item, m in matches if m]
     others = set(paste.numbers("NCCL_", "FI_PROVIDER=")).difference(item.line for item in reported if item.level)
     for number in sorted(others):
         if "=" not in paste.raw(number):
@@ -402,8 +398,7 @@ def is_one_host(paste: Paste) -> bool | None:
     for item in comms:
         if item.local_ranks is not None and item.local_ranks < item.n_ranks:
             return False
-    devices = [match for _, match in paste.matches(DEVICE_LINE, " Pid ")]
-    if devices:
+    if devices := [match for _, match in paste.matches(DEVICE_LINE, " Pid ")]:
         return len({match[4] for match in devices}) == 1
     if comms:
         largest = max(comms, key=lambda item: item.n_ranks)
@@ -451,19 +446,17 @@ def rank_of(paste: Paste, item: NcclMessage) -> int | None:
     if item.pid is None:
         return item.rank
     ranks = paste.once(_read_ranks)
-    for candidate in (
+    candidates = (
         ranks.by_thread.get((item.host, item.pid, item.thread)),
         ranks.by_process.get((item.host, item.pid)),
         ranks.by_device.get((item.host, item.pid, item.device)),
-    ):
-        if candidate is not None:
-            return candidate
-    return item.rank
+    )
+    return next((rank for rank in candidates if rank is not None), item.rank)
 
 
 def affected(paste: Paste, lines: Iterable[int | PasteLine | NcclMessage]) -> str:
     """Name the ranks, GPUs and hosts that printed some lines, such as ``"nodeA ranks 0-3, nodeB rank 8"``."""
-    numbers = sorted({line if isinstance(line, int) else _line_number(line) for line in lines})
+    numbers = list(line_numbers(line.line if isinstance(line, NcclMessage) else line for line in lines))
     ranks: dict[str | None, set[int]] = defaultdict(set)
     devices: dict[str | None, set[int]] = defaultdict(set)
     for item in _messages_at(paste, numbers):
@@ -478,24 +471,17 @@ def affected(paste: Paste, lines: Iterable[int | PasteLine | NcclMessage]) -> st
     return ", ".join(parts) if len(parts) <= 8 else f"{', '.join(parts[:8])} and {len(parts) - 8} more hosts"
 
 
-def _line_number(line: PasteLine | NcclMessage) -> int:
-    return line.number if isinstance(line, PasteLine) else line.line
-
-
-def number_list(numbers: Iterable[int], noun: str) -> str:
+def number_list(numbers: Iterable[int], noun: str, most_parts: int | None = 12) -> str:
     """Return numbers with a noun, and consecutive numbers as a range."""
     ordered = sorted(set(numbers))
     parts: list[str] = []
-    start = 0
-    for index, number in enumerate(ordered):
-        if index + 1 == len(ordered) or ordered[index + 1] != number + 1:
-            run = ordered[start : index + 1]
-            parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(value) for value in run]
-            start = index + 1
+    for _, group in itertools.groupby(enumerate(ordered), lambda pair: pair[1] - pair[0]):
+        run = [number for _, number in group]
+        parts += [f"{run[0]}-{run[-1]}"] if len(run) > 2 else map(str, run)
+    nouns = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     if not parts:
         return ""
-    nouns = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    if len(parts) > 12:
+    if most_parts is not None and len(parts) > most_parts:
         return f"{len(ordered)} {nouns}, from {ordered[0]} to {ordered[-1]}"
     return f"{noun} {parts[0]}" if len(ordered) == 1 else f"{nouns} {text_list(parts)}"
 

@@ -38,8 +38,7 @@ def _facts(paste: Paste) -> dict[str, str]:
     for library in dict.fromkeys(item.library for item in versions):
         facts[library] = text_list(_distinct(item.version for item in versions if item.library == library))
     hosts = paste.once(read_hosts)
-    comms = paste.once(read_communicators)
-    if comms:
+    if comms := paste.once(read_communicators):
         largest = max(comms, key=lambda item: item.n_ranks)
         members = {item.rank for item in comms if item.n_ranks == largest.n_ranks}
         n_nodes = largest.n_nodes or (len(hosts) if len(members) == largest.n_ranks else None)
@@ -59,8 +58,7 @@ def _facts(paste: Paste) -> dict[str, str]:
         ("transports", _transports(paste)),
         ("variables", [f"{item.name}={item.value}" for item in paste.once(read_variables)]),
     ):
-        distinct = _distinct(texts)
-        if distinct:
+        if distinct := _distinct(texts):
             more = f" and {len(distinct) - 12} more" if len(distinct) > 12 else ""
             facts[name] = (", " if name == "variables" else "; ").join(distinct[:12]) + more
     return facts
@@ -84,4 +82,3 @@ def _count(n: int, noun: str) -> str:
 
 
 NCCL_LOG = TextFormat("NCCL log", _find, _see, "the output of a program that runs with NCCL_DEBUG=INFO")
-"""Lines that NCCL or RCCL prints."""

@@ -22,11 +22,7 @@ from meshlab.topology.readers._nccl_graph import NcclGraphs
 # -- nccl-tests --------------------------------------------------------------------------------------------------------
 
 _TESTS_LITERALS = (
-    "# nThread",
-    "# Using devices",
-    "nccl-tests version",
-    "Avg bus bandwidth",
-    "Out of bounds values",
+    *("# nThread", "# Using devices", "nccl-tests version", "Avg bus bandwidth", "Out of bounds values"),
     "out-of-place",
 )
 _HEADER_LITERALS = ("(elements)", "algbw", "Rank  ")
@@ -74,8 +70,7 @@ def read_tests_log(paste: Paste) -> Log | None:
 
 
 def _see_tests_log(paste: Paste) -> Seen:
-    log = paste.once(read_tests_log)
-    if log is None:
+    if (log := paste.once(read_tests_log)) is None:
         return Seen()
     facts: dict[str, str] = {}
     for section in log.sections[:5]:
@@ -160,16 +155,8 @@ HARDWARE_FILE = TextFormat(
 # -- meshes ------------------------------------------------------------------------------------------------------------
 
 _LAYOUT_LITERALS = (
-    "init_device_mesh(",
-    "DeviceMesh(",
-    "RankGenerator(",
-    "make_mesh(",
-    " Mesh(",
-    "tensor-model-parallel-size",
-    "pipeline-model-parallel-size",
-    "tensor-parallel-size",
-    "tensor_parallel_degree",
-    "ProcessTopology(",
+    *("init_device_mesh(", "DeviceMesh(", "RankGenerator(", "make_mesh(", " Mesh(", "tensor-model-parallel-size"),
+    *("pipeline-model-parallel-size", "tensor-parallel-size", "tensor_parallel_degree", "ProcessTopology("),
     "PipeModelDataParallelTopology(",
 )
 _SHORT_LAYOUT = re.compile(r"=|\s-(?:tp|pp|dp)\b")  # meshlab's own text, and flags of vLLM

@@ -31,24 +31,18 @@ class HostPair:
 
 def read_host_pairs(paste: Paste) -> tuple[HostPair, ...]:
     """Read the rows of a table of pairs. Fewer than three rows, or names of no common kind, are no table."""
-    if len(paste) > _MOST_LINES or not _says_bandwidth(paste):
+    words = ("GB/s", "GBps", "busbw", "algbw", "bandwidth", "Bandwidth", "_perf")
+    if len(paste) > _MOST_LINES or not other_lines(paste).numbers(*words):
         return ()
     pairs = []
     for number in range(1, len(paste) + 1):
         line = paste.line(number)
         if len(line.raw) > _LONGEST_LINE:
             continue
-        match = _PAIR.match(line.raw) or _PAIR.match(line.text)
-        if match and match["a"] != match["b"]:
+        if (match := _PAIR.match(line.raw) or _PAIR.match(line.text)) and match["a"] != match["b"]:
             pairs.append(HostPair(match["a"], match["b"], float(match["value"]), number))
     kinds = {re.sub(r"\d+", "0", name) for pair in pairs for name in (pair.a, pair.b)}
-    if len(pairs) < _FEWEST or len(kinds) > 3:
-        return ()
-    return tuple(pairs)
-
-
-def _says_bandwidth(paste: Paste) -> bool:
-    return bool(other_lines(paste).numbers("GB/s", "GBps", "busbw", "algbw", "bandwidth", "Bandwidth", "_perf"))
+    return () if len(pairs) < _FEWEST or len(kinds) > 3 else tuple(pairs)
 
 
 def _find(paste: Paste) -> list[int]:
@@ -62,4 +56,3 @@ def _see(paste: Paste) -> Seen:
 
 
 PAIR_TABLE = TextFormat("pair bandwidth table", _find, _see, "a table of the bandwidth of pairs of hosts")
-"""Tables of the bandwidth of pairs of hosts."""

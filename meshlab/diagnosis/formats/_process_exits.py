@@ -6,6 +6,7 @@ import re
 import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._other_lines import other_lines
@@ -23,10 +24,10 @@ _MPI = re.compile(
 _HYDRA = re.compile(r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)")
 _HYDRA_CODE = re.compile(r"EXIT CODE: (?P<code>\d+)|EXIT STRING: .*\(signal (?P<signal>\d+)\)")
 _SLURM = re.compile(
-    r"srun: error: (?P<host>[\w.-]+): tasks? (?P<ranks>[\d,-]+): (?P<what>Killed|Out Of Memory|Segmentation fault|"
+    r"srun: error: (?P<host>[\w.-]+): tasks? (?P<rank>[\d,-]+): (?P<what>Killed|Out Of Memory|Segmentation fault|"
     r"Bus error|Aborted|Floating point exception|Exited with exit code (?P<code>\d+))"
 )
-_SPAWN = re.compile(r"process (?P<rank>\d+) terminated with signal (?P<signal>SIG\w+)")
+_SPAWN = re.compile(r"process (?P<local>\d+) terminated with signal (?P<signal>SIG\w+)")
 _RETURN = re.compile(r"exits with return code = (?P<code>-\d+)")
 _KERNEL = re.compile(
     r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)"
@@ -43,7 +44,8 @@ _OOM_EVENT = re.compile(
     r"[Dd]etected \d+ oom[-_]kill event|\bOOMKilled\b|killed due to (?:the node running low on )?memory"
 )
 
-_SLURM_SIGNALS = {
+_OOM_LITERALS = ("oom_kill event", "oom-kill event", "OOMKilled", "killed due to")
+_SIGNALS = {
     "Killed": 9,
     "Out Of Memory": 9,
     "Segmentation fault": 11,
@@ -114,83 +116,73 @@ def read_process_exits(paste: Paste) -> tuple[ProcessExit, ...]:
     return tuple(merged)
 
 
-def _exit(
-    lines: tuple[int, ...],
-    code: int | None = None,
-    number: int | None = None,
-    *,
-    rank: int | None = None,
-    local_rank: int | None = None,
-    pid: int | None = None,
-    host: str | None = None,
-    is_first: bool = True,
-    is_out_of_memory: bool = False,
-) -> ProcessExit:
+def _exit(lines: tuple[int, ...], code: int | None, number: int | None, **fields: Any) -> ProcessExit:
     if code is not None and code < 0:
         number, code = -code, None
     elif code is not None and 128 < code < 160:  # a shell's way to say that a signal ended the process
         number, code = code - 128, None
-    return ProcessExit(rank, local_rank, pid, host, number, code, is_first, is_out_of_memory, lines)
+    missing = dict.fromkeys(("rank", "local_rank", "pid", "host"))
+    defaults = {**missing, "is_first": True, "is_out_of_memory": False}
+    return ProcessExit(**{**defaults, **fields}, signal=number, code=code, lines=lines)
+
+
+class _Message(NamedTuple):
+    """A message about one process, whose named groups are the fields of its end."""
+
+    pattern: re.Pattern[str]
+    literals: tuple[str, ...]
+    has_prefix: bool = False  # the rank is that of the prefix of the line
+    signal: int | None = None
+    is_out_of_memory: bool = False
+
+
+_MESSAGES = (
+    _Message(_MPI, ("exited on signal",)),
+    _Message(_SLURM, ("srun: error:",)),
+    _Message(_SPAWN, ("terminated with signal",)),
+    _Message(_RETURN, ("exits with return code =",), has_prefix=True),
+    _Message(_KERNEL, ("ut of memory: Kill",), signal=9, is_out_of_memory=True),
+    _Message(_CRASH, ("Caught signal", "] Signal: "), has_prefix=True),
+    _Message(_PYTHON_CRASH, ("Fatal Python error",), has_prefix=True),
+    _Message(_EXIT_CODE, (" 137",), has_prefix=True, signal=9),
+    _Message(_OOM_EVENT, _OOM_LITERALS, has_prefix=True, signal=9, is_out_of_memory=True),
+)
+
+
+def _ends_in(paste: Paste, message: _Message) -> Iterator[ProcessExit]:
+    for line, match in other_lines(paste).matches(message.pattern, *message.literals):
+        named = {name: value for name, value in match.groupdict().items() if value is not None}
+        numbers = {name: whole(named[name]) for name in ("rank", "local", "pid") if named.get(name, "").isdecimal()}
+        what, ended_by = named.get("what", ""), named.get("signal") or named.get("caught")
+        number = message.signal or _SIGNALS.get(what)
+        if ended_by is not None:
+            number = whole(ended_by) if ended_by.isdecimal() else getattr(signal, ended_by, None)
+            if number is None:
+                continue
+        yield _exit(
+            (line.number,),
+            whole(named["code"]) if "code" in named else None,
+            number,
+            rank=last_rank_prefix(line, len(line.raw)) if message.has_prefix else numbers.get("rank"),
+            local_rank=numbers.get("local"),
+            pid=numbers.get("pid") or None,
+            host=named.get("host", line.host),
+            is_out_of_memory=message.is_out_of_memory or what == "Out Of Memory",
+        )
 
 
 def _exits(paste: Paste) -> Iterator[ProcessExit]:
-    for line, match in other_lines(paste).matches(_ELASTIC, "failed (exitcode:"):
-        yield _exit(
-            (line.number,),
-            whole(match["code"]),
-            local_rank=whole(match["local"]),
-            pid=whole(match["pid"]),
-            host=line.host,
-        )
+    yield from _ends_in(paste, _Message(_ELASTIC, ("failed (exitcode:",)))
     yield from _blocks(paste)
-    for line, match in other_lines(paste).matches(_MPI, "exited on signal"):
-        pid = whole(match["pid"])
-        yield _exit(
-            (line.number,),
-            number=whole(match["signal"]),
-            rank=whole(match["rank"]),
-            pid=pid or None,
-            host=match["host"],
-        )
     for line, match in other_lines(paste).matches(_HYDRA, "RUNNING AT"):
         for number in range(line.number, min(line.number + 8, len(paste) + 1)):
-            code = _HYDRA_CODE.search(paste.line(number).text)
-            if code:
+            if code := _HYDRA_CODE.search(paste.line(number).text):
                 value = whole(code["code"] or code["signal"])
                 # mpiexec prints the number of the signal as the exit code.
-                yield _exit((line.number, number), number=value, pid=whole(match["pid"]), host=match["host"])
+                yield _exit((line.number, number), None, value, pid=whole(match["pid"]), host=match["host"])
                 break
-    for line, match in other_lines(paste).matches(_SLURM, "srun: error:"):
-        by_signal = _SLURM_SIGNALS.get(match["what"])
-        first = re.match(r"\d+", match["ranks"])
-        yield _exit(
-            (line.number,),
-            whole(match["code"]) if match["code"] else None,
-            by_signal,
-            rank=whole(first[0]) if first and match["ranks"].isdecimal() else None,
-            host=match["host"],
-            is_out_of_memory=match["what"] == "Out Of Memory",
-        )
-    for line, match in other_lines(paste).matches(_SPAWN, "terminated with signal"):
-        ended_by = getattr(signal, match["signal"], None)
-        if ended_by is not None:
-            yield _exit((line.number,), number=int(ended_by), local_rank=whole(match["rank"]))
-    for line, match in other_lines(paste).matches(_RETURN, "exits with return code ="):
-        yield _exit((line.number,), whole(match["code"]), rank=line.rank, host=line.host)
-    for line, match in other_lines(paste).matches(_KERNEL, "ut of memory: Kill"):
-        yield _exit((line.number,), number=9, pid=whole(match["pid"]), host=line.host, is_out_of_memory=True)
-    for line, match in other_lines(paste).matches(_CRASH, "Caught signal", "] Signal: "):
-        number = whole(match["caught"] or match["signal"])
-        yield _exit((line.number,), number=number, rank=line.rank, pid=whole(match["pid"]), host=match["host"])
-    for line, match in other_lines(paste).matches(_PYTHON_CRASH, "Fatal Python error"):
-        rank = last_rank_prefix(line, len(line.raw))
-        yield _exit((line.number,), number=_SLURM_SIGNALS[match["what"]], rank=rank, host=line.host)
-    for line, _ in other_lines(paste).matches(_EXIT_CODE, " 137"):
-        yield _exit((line.number,), number=9, rank=line.rank, host=line.host)
-    for line, _ in other_lines(paste).matches(
-        _OOM_EVENT, "oom_kill event", "oom-kill event", "OOMKilled", "killed due to"
-    ):
-        yield _exit((line.number,), number=9, rank=line.rank, host=line.host, is_out_of_memory=True)
+    for message in _MESSAGES:
+        yield from _ends_in(paste, message)
 
 
 def _blocks(paste: Paste) -> Iterator[ProcessExit]:
@@ -199,8 +191,7 @@ def _blocks(paste: Paste) -> Iterator[ProcessExit]:
     for number in other_lines(paste).numbers("exitcode  :"):
         fields: dict[str, str] = {}
         for position in range(max(number - 3, 1), min(number + 3, len(paste) + 1)):
-            field = _BLOCK_FIELD.match(paste.line(position).text)
-            if field:
+            if field := _BLOCK_FIELD.match(paste.line(position).text):
                 fields[field["name"]] = field["value"].strip()
         rank = _BLOCK_RANK.match(fields.get("rank", ""))
         code = _BLOCK_CODE.match(fields.get("exitcode", ""))
@@ -209,6 +200,7 @@ def _blocks(paste: Paste) -> Iterator[ProcessExit]:
             yield _exit(
                 (number,),
                 whole(code["code"]),
+                None,
                 rank=whole(rank["rank"]),
                 local_rank=whole(rank["local"]),
                 pid=whole(code["pid"]),
@@ -218,27 +210,10 @@ def _blocks(paste: Paste) -> Iterator[ProcessExit]:
 
 
 _LITERALS = (
-    "failed (exitcode:",
-    "exitcode  :",
-    "closing signal SIGTERM",
-    "Root Cause (first observed failure)",
-    "ChildFailedError",
-    "exited on signal",
-    "srun: error:",
-    "slurmstepd: error:",
-    "terminated with signal",
-    "exits with return code =",
-    "BAD TERMINATION OF ONE OF YOUR",
-    "oom_kill event",
-    "OOMKilled",
-    "ORTE",
-    "PMIX",
-    "pmix",
-    "prterun",
-    "Caught signal",
-    "Fatal Python error",
-    "CANCELLED AT",
-    "Worker exit type:",
+    *("failed (exitcode:", "exitcode  :", "closing signal SIGTERM", "Root Cause (first observed failure)"),
+    *("ChildFailedError", "exited on signal", "srun: error:", "slurmstepd: error:", "terminated with signal"),
+    *("exits with return code =", "BAD TERMINATION OF ONE OF YOUR", "oom_kill event", "OOMKilled", "ORTE", "PMIX"),
+    *("pmix", "prterun", "Caught signal", "Fatal Python error", "CANCELLED AT", "Worker exit type:"),
 )
 
 
@@ -255,4 +230,3 @@ def _see(paste: Paste) -> Seen:
 
 
 PROCESS_EXITS = TextFormat("launcher messages", _find, _see, "what torchrun, mpirun or srun print when a job fails")
-"""Messages of launchers and schedulers about processes that ended."""

@@ -12,11 +12,10 @@ from meshlab.base._errors import ParseError
 from meshlab.base._numerals import whole, whole_or_none
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis._seen import Seen, TextFormat
+from meshlab.diagnosis._seen import Seen, TextFormat, grouped
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 _HEAD = re.compile(r"NCCL version (?P<nccl>\S+) compiled with CUDA (?P<cuda>[\d.]+)")
 _DRIVER = re.compile(r"CUDA runtime version (?P<runtime>\d+), driver version (?P<driver>\d+)")
@@ -312,8 +311,7 @@ class _Draft:
 
     def _listed(self, rank: int, number: int) -> None:
         """Add a rank to the group that the line above announced."""
-        states = self._states()
-        if states:
+        if states := self._states():
             last = states[-1]
             states[-1] = RasState(last.value, last.n_ranks, (*last.ranks, rank))
         if self.kind == "mismatch":
@@ -412,9 +410,7 @@ def _json_communicator(comm: Mapping[str, Any], line: int) -> RasCommunicator:
     }
     mismatches = []
     for name in dict.fromkeys(name for of_rank in counts.values() for name in of_rank):
-        by_count: dict[int, list[int]] = {}
-        for rank, of_rank in counts.items():
-            by_count.setdefault(of_rank.get(name, 0), []).append(rank)
+        by_count = grouped((of_rank.get(name, 0), rank) for rank, of_rank in counts.items())
         if len(by_count) > 1:
             states = tuple(RasState(count, len(group), tuple(group)) for count, group in sorted(by_count.items()))
             mismatches.append(RasMismatch(name, states, (line,)))
@@ -477,8 +473,7 @@ def _see(paste: Paste) -> Seen:
     n_comms = sum(row.n_comms for row in report.rows) if report.rows else len(report.communicators)
     facts["communicators"] = str(n_comms) if n_comms else ""
     return Seen(
-        facts={name: value for name, value in facts.items() if value},
-        frames={"launches": lambda: _launches(reports)},
+        facts={name: value for name, value in facts.items() if value}, frames={"launches": lambda: _launches(reports)}
     )
 
 
@@ -505,4 +500,3 @@ def _launches(reports: tuple[RasReport, ...]) -> pd.DataFrame:
 
 
 RAS_REPORT = TextFormat("RAS report", _find, _see, "the output of ncclras")
-"""Reports of NCCL's RAS subsystem."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._seen import frame_of
 from meshlab.diagnosis.formats._kernel_log import host_of
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 _IBSTAT = re.compile(r"^\s*CA '([\w.-]+)'")
 _IBSTAT_PORT = re.compile(r"^\s*Port (\d+):\s*$")
@@ -57,10 +57,8 @@ def read_ports(paste: Paste) -> tuple[PortState, ...]:
 
 def port_frame(ports: tuple[PortState, ...]) -> pd.DataFrame:
     """Return the states of ports as a table."""
-    import pandas as pd
-
-    names = ["host", "device", "port", "state", "physical", "gbits", "lid", "sm_lid", "link_layer", "netdev"]
-    return pd.DataFrame([[getattr(port, name) for name in names] for port in ports], columns=names)
+    names = ("host", "device", "port", "state", "physical", "gbits", "lid", "sm_lid", "link_layer", "netdev")
+    return frame_of(ports, *names)
 
 
 def _rdma_link(paste: Paste) -> Iterator[PortState]:
@@ -89,28 +87,24 @@ def _rdma_link(paste: Paste) -> Iterator[PortState]:
 
 def _blocks(paste: Paste) -> Iterator[PortState]:
     """Read the tools that print one value a line below the name of the device."""
-    starts = paste.numbers("CA '", "Infiniband device '", "hca_id:")
-    if not starts:
+    if not (starts := paste.numbers("CA '", "Infiniband device '", "hca_id:")):
         yield from _nameless(paste)
     for index, start in enumerate(starts):
         stop = min(starts[index + 1] if index + 1 < len(starts) else len(paste) + 1, start + 4 * _MOST_LINES)
         head = paste.line(start)
         status = _IBSTATUS.match(head.text)
-        name = status or _IBSTAT.match(head.text) or _DEVINFO.match(head.text)
-        if name is None:
+        if (name := status or _IBSTAT.match(head.text) or _DEVINFO.match(head.text)) is None:
             continue
         port, lines = (whole(status[2]) if status else 0), [head]
         values: dict[str, str] = {}
         for number in range(start + 1, stop):
             line = paste.line(number)
-            begins = _IBSTAT_PORT.match(line.text) or _DEVINFO_PORT.match(line.text)
-            if begins is not None:
+            if (begins := _IBSTAT_PORT.match(line.text) or _DEVINFO_PORT.match(line.text)) is not None:
                 if port and values:
                     yield from _port(head, name[1], port, lines, values)
                 port, lines, values = whole(begins[1]), [line], {}
                 continue
-            value = _VALUE.match(line.text)
-            if value is None:
+            if (value := _VALUE.match(line.text)) is None:
                 if line.text.strip() and port:
                     break  # the next command
                 continue
@@ -128,8 +122,7 @@ def _nameless(paste: Paste) -> Iterator[PortState]:
             continue
         lines, values = [], {}
         for number in range(state.number, min(len(paste), state.number + 10) + 1):
-            value = _VALUE.match(paste.line(number).text)
-            if value is None:
+            if (value := _VALUE.match(paste.line(number).text)) is None:
                 break
             values[value[1].lower()] = value[2]
             lines.append(paste.line(number))

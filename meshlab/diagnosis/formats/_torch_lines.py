@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
-from meshlab.diagnosis._seen import Seen, TextFormat
+from meshlab.diagnosis._seen import Seen, TextFormat, unique
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,23 +63,10 @@ _ANALYSED = re.compile(
 _ANALYSED_FIELD = re.compile(r"\b(group info|collective|missing ranks): (.+)$")
 
 _LITERALS = (
-    "ProcessGroupNCCL",
-    "Watchdog caught collective",
-    "timed out in blocking wait",
-    "CollectiveFingerPrint",
-    "torch.distributed",
-    "[c10d]",
-    "TCPStore",
-    "ProcessGroupGloo",
-    "monitoredBarrier",
-    "Timeout at collective:",
-    "joined but didn't finish collective",
-    "but didn't join collective",
-    "Not all ranks joining collective",
-    "Culprit rank",
-    "last enqueued NCCL work",
-    "DistBackendError",
-    "torch/distributed/",
+    *("ProcessGroupNCCL", "Watchdog caught collective", "timed out in blocking wait", "CollectiveFingerPrint"),
+    *("torch.distributed", "[c10d]", "TCPStore", "ProcessGroupGloo", "monitoredBarrier", "Timeout at collective:"),
+    *("joined but didn't finish collective", "but didn't join collective", "Not all ranks joining collective"),
+    *("Culprit rank", "last enqueued NCCL work", "DistBackendError", "torch/distributed/"),
 )
 
 
@@ -191,12 +179,13 @@ def last_rank_prefix(line: PasteLine, end: int) -> int | None:
 
 def read_torch_log(paste: Paste) -> TorchLog:
     """Read the messages of PyTorch about its collectives."""
-    statuses = tuple(_statuses(paste))
+    statuses = unique(_statuses(paste), attrgetter("rank", "group", "enqueued", "completed", "at"))
     return TorchLog(
         timeouts=tuple(_timeouts(paste, statuses)),
         statuses=statuses,
-        desync=tuple(_desync_reports(paste)),
-        finger_prints=tuple(_finger_prints(paste)),
+        # Ranks that print the same report yield it once.
+        desync=unique(_desync_reports(paste), attrgetter("absent", "last", "unfinished", "at")),
+        finger_prints=unique(_finger_prints(paste), attrgetter("rank", "op", "seq", "shape")),
         barrier_missing=tuple(
             (line, ranks_of(match["ranks"])) for line, match in find_all(paste, _BARRIER, "failed to pass monitored")
         ),
@@ -218,12 +207,11 @@ def _group(match: re.Match[str]) -> GroupName:
 
 
 def _statuses(paste: Paste) -> Iterator[GroupStatus]:
-    seen = set()
     for line, match in find_all(paste, _STATUS, "ast enqueued NCCL work", "ast enqueued work"):
         at = _STATUS_AT.search(match["text"])
         group = _group(match)
         rank = last_rank_prefix(line, match.start())
-        status = GroupStatus(
+        yield GroupStatus(
             line,
             group.rank if rank is None else rank,
             group,
@@ -231,10 +219,6 @@ def _statuses(paste: Paste) -> Iterator[GroupStatus]:
             whole(match["completed"]),
             next((whole(digits) for digits in at.groups() if digits), None) if at else None,
         )
-        key = (status.rank, group, status.enqueued, status.completed, status.at)
-        if key not in seen:
-            seen.add(key)
-            yield status
 
 
 def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkTimeout]:
@@ -280,8 +264,7 @@ def _number(text: str | None) -> int | None:
 
 
 def _desync_reports(paste: Paste) -> Iterator[DesyncReport]:
-    """Yield the reports, which consist of several lines each. Ranks that print the same report yield it once."""
-    seen = set()
+    """Yield the reports, which consist of several lines each."""
     numbers = other_lines(paste).numbers(
         "but didn't join collective", "joined but didn't finish", "They never joined any"
     )
@@ -299,29 +282,24 @@ def _desync_reports(paste: Paste) -> Iterator[DesyncReport]:
                     unfinished, at = unfinished + ranks_of(match["joined"]), whole(match["at"])
                 elif match["never"] is not None:
                     absent = absent + ranks_of(match["never"])
-        report = DesyncReport(tuple(lines), absent, last, unfinished, at, tuple(_snapshot(paste, lines[-1].number)))
-        key = (absent, last, unfinished, at)
-        if key not in seen and (absent or unfinished):
-            seen.add(key)
-            yield report
+        if absent or unfinished:
+            snapshot = tuple(_snapshot(paste, lines[-1].number))
+            yield DesyncReport(tuple(lines), absent, last, unfinished, at, snapshot)
 
 
 def _snapshot(paste: Paste, start: int) -> Iterator[tuple[int, str, str, tuple[int, ...]]]:
     number = None
     for position in range(start, min(len(paste), start + 400) + 1):
         raw = paste.line(position).raw
-        head = _SNAPSHOT_HEAD.search(raw)
-        if head:
+        if head := _SNAPSHOT_HEAD.search(raw):
             number = whole(head[1])
-        state = _SNAPSHOT.search(raw)
-        if state and number is not None:
+        if (state := _SNAPSHOT.search(raw)) and number is not None:
             yield number, state["state"], state["op"], ranks_of(state["ranks"])
         elif not head and position > start + 1 and number is not None:
             return
 
 
 def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
-    seen = set()
     for number in other_lines(paste).numbers("is running collective:", "is running inconsistent collective:"):
         line = paste.line(number)
         # Terminals wrap these long messages, so the following lines belong to it until another one starts.
@@ -331,7 +309,7 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
             if match.start() >= length:
                 continue
             shape, dtype = match["shape"], match["dtype"]
-            fingerprint = FingerPrint(
+            yield FingerPrint(
                 line,
                 whole(match["rank"]),
                 match["op"] or match["bare"],
@@ -339,10 +317,6 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
                 None if shape is None else " ".join(shape.split()),
                 None if dtype is None else dtype.strip(),
             )
-            key = (fingerprint.rank, fingerprint.op, fingerprint.seq, fingerprint.shape)
-            if key not in seen:
-                seen.add(key)
-                yield fingerprint
 
 
 def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
@@ -357,8 +331,7 @@ def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
             other = paste.line(position).text
             if "Not all ranks joining" in other or ("Culprit rank" in other and "Culprit rank" in line.raw):
                 break
-            field = _ANALYSED_FIELD.search(other)
-            if field:
+            if field := _ANALYSED_FIELD.search(other):
                 fields.setdefault(field[1], field[2].strip())
             elif seq is None and (entry := re.search(r"sequence number: (\d+)|[Cc]ollective (\d+) at entry", other)):
                 seq = whole(entry[1] or entry[2])
@@ -378,11 +351,9 @@ def _find(paste: Paste) -> list[int]:
 def _see(paste: Paste) -> Seen:
     log = paste.once(read_torch_log)
     facts: dict[str, str] = {}
-    stuck = {f"{timeout.op.lstrip('_').lower()}" for timeout in log.timeouts}
-    if stuck:
+    if stuck := {f"{timeout.op.lstrip('_').lower()}" for timeout in log.timeouts}:
         facts["timed out"] = ", ".join(sorted(stuck))
-    groups = {str(status.group) for status in log.statuses}
-    if groups:
+    if groups := {str(status.group) for status in log.statuses}:
         facts["process groups"] = ", ".join(sorted(groups))
     frames: dict[str, Callable[[], pd.DataFrame]] = {}
     if log.timeouts or log.statuses:
@@ -429,4 +400,3 @@ def _calls(log: TorchLog) -> pd.DataFrame:
 
 
 TORCH_LOG = TextFormat("PyTorch log", _find, _see, "the log of a PyTorch job")
-"""Messages of PyTorch's distributed package."""

@@ -74,8 +74,7 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
             "error",
             str(crash),
             f"It ended by {signal_name(crash.signal)} ({_CRASHES[crash.signal]}); the other ranks only ended with it.",
-            "Read the log of this rank above this line, and get its stack: PYTHONFAULTHANDLER=1, or a core dump "
-            "(ulimit -c unlimited).",
+            "Read the log of this rank above this line. Get its stack (PYTHONFAULTHANDLER=1) or a core dump.",
             crash.lines,
         )
     lost = other_lines(paste).find(
@@ -89,8 +88,7 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
             "error",
             "a worker of Ray" + (f" on {', '.join(hosts)}" if hosts else ""),
             "Ray lost the process of a worker: it crashed, or was killed, usually because memory of the host ran out.",
-            "Read the worker's own file under /tmp/ray/session_latest/logs (worker-*.err), and run dmesg -T | grep -i "
-            "-E 'killed process|oom' on its host.",
+            "Read worker-*.err in /tmp/ray/session_latest/logs, and dmesg -T | grep -i -E 'killed process|oom' there.",
             lost,
         )
     if not crashed and not any(end.signal == 9 for end in ends) and not log.timeouts:
@@ -103,18 +101,8 @@ _CLOSED = re.compile(
     r"|Call to recv from (?P<other>\S+?)<\d+> failed ?: (?:Connection reset by peer|Broken pipe)"
 )
 _OTHER_CAUSES = (
-    "NCCL WARN",
-    "Got completion",
-    "No space left",
-    "failed to extend",
-    "posix_fallocate",
-    "out of memory",
-    "OutOfMemoryError",
-    "uncorrectable",
-    "CUDA error",
-    "Duplicate GPU",
-    "has timed out after",
-    "connectFullMesh",
+    *("NCCL WARN", "Got completion", "No space left", "failed to extend", "posix_fallocate", "out of memory"),
+    *("OutOfMemoryError", "uncorrectable", "CUDA error", "Duplicate GPU", "has timed out after", "connectFullMesh"),
     "Xid",
 )
 
@@ -138,8 +126,7 @@ def _closed_connections(paste: Paste) -> Iterator[TextFinding]:
 @rule("worker-exited", "A worker ended with an error of its own", source=_ELASTIC)
 def worker_exited(paste: Paste) -> Iterator[TextFinding]:
     """Look for workers with an exit code, which have printed their error themselves."""
-    ends = [end for end in paste.once(read_process_exits) if end.code and end.is_first]
-    if ends:
+    if ends := [end for end in paste.once(read_process_exits) if end.code and end.is_first]:
         yield worker_exited.finding(
             "info",
             _names(ends),
@@ -272,13 +259,11 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
             "An allocation of GPU memory failed"
             + (f" ({amount})" if amount else "")
             + ", so this rank ended; other ranks then lose their connections or wait for it.",
-            "Use a smaller batch or shard more of the model, and see with nvidia-smi whether another process uses this "
-            "GPU. If the failing call is NCCL's, leave memory for its buffers, or lower NCCL_BUFFSIZE or "
-            "NCCL_MAX_NCHANNELS.",
+            "Use a smaller batch or shard more of the model, and check nvidia-smi for other processes on this GPU. If "
+            "NCCL's own call failed, leave memory for its buffers, or lower NCCL_BUFFSIZE or NCCL_MAX_NCHANNELS.",
             [number for numbers in ranks.values() for number in numbers],
         )
-    odd = other_lines(paste).find("more than 1EB memory")
-    if odd:
+    if odd := other_lines(paste).find("more than 1EB memory"):
         yield oom_rank.finding(
             "normal",
             "an allocation of exabytes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
@@ -64,16 +65,14 @@ def gpu_off_bus(paste: Paste) -> Iterator[TextFinding]:
         where += f" ({loss.pci_id})" if loss.pci_id else ""
         where += f" of {loss.host}" if loss.host else ""
         when = (
-            "Xid 79: it fell off the bus while it was running, so every rank that uses it or waits for it fails "
-            "or hangs"
+            "Xid 79: it fell off the bus while in use, so every rank that uses it or waits for it fails or hangs"
             if loss.by_xid
             else "the driver gets no answer from it on PCIe"
         )
         yield gpu_off_bus.finding(
             "error",
             where,
-            f"{when[0].upper()}{when[1:]}. The text does not show whether power, heat, the slot or the GPU is at "
-            "fault.",
+            f"{when[0].upper()}{when[1:]}. Power, heat, the slot or the GPU may be at fault.",
             "Drain the host and power it off completely (a reboot is not always enough). If it happens again, "
             "reseat or replace the card, and check power and riser. nvidia-bug-report.sh collects the evidence.",
             loss.lines,
@@ -103,10 +102,7 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
             why += " Xid 45 is only the cleanup of the processes afterwards, and names these errors as its cause."
         if 145 in codes and 149 in codes:
             why += " Xid 149 is reported by the network interface of the link, Xid 145 by GPUs that received bad data."
-        why += (
-            " All communication over these links stops or fails. The text does not show whether the GPU, the cable or "
-        )
-        why += "the switch is at fault."
+        why += " All communication over these links stops or fails. The GPU, the cable or the switch may be at fault."
         yield nvlink_error.finding(
             "error",
             _nvlink_subject(items, named),
@@ -120,10 +116,8 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _names((_gpu(item) for item in switches), "NVSwitch"),
             "The driver logged fatal NVSwitch errors: SXid "
-            f"{', '.join(str(c) for c in sorted({s.code for s in switches}))}. GPUs that use this switch hang or get "
-            "Xid 45.",
-            "Read /var/log/fabricmanager.log, reset all GPUs of the host together or reboot it, and report the node if "
-            "it happens again.",
+            f"{', '.join(str(c) for c in sorted({s.code for s in switches}))}. GPUs behind it hang or get Xid 45.",
+            "Read /var/log/fabricmanager.logand reset all GPUs of the host, or reboot it.",
             _lines(switches),
         )
 
@@ -151,13 +145,11 @@ def nvlink_warning(paste: Paste) -> Iterator[TextFinding]:
             _names(map(_gpu, items), "GPU" if isinstance(items[0], Xid) else "NVSwitch"),
             f"The driver logged NVLink errors that it calls nonfatal ({codes}){on}: the links recovered. "
             + (
-                "A process on the same GPU ended (Xid 43 or 45), but the text does not show whether this was the "
-                "reason."
+                "A process on the same GPU ended (Xid 43 or 45), but the text does not show whether this was why."
                 if has_ended
                 else "Many of them announce a link that fails."
             ),
-            "Count them: nvidia-smi nvlink -e on that host now and after the next job. Take the host out if the "
-            "counters of a link keep growing.",
+            "Run nvidia-smi nvlink -e on that host now and after a job. Drain the host if a counter grows.",
             _lines(items),
         )
 
@@ -215,8 +207,7 @@ def ecc_uncorrectable(paste: Paste) -> Iterator[TextFinding]:
             _lines(items),
         )
     values = [item for item in paste.once(read_queried_values) if _is_uncorrectable(item)]
-    counters = [item for item in values if "Volatile" in item.sections]
-    if counters:
+    if counters := [item for item in values if "Volatile" in item.sections]:
         yield ecc_uncorrectable.finding(
             "error",
             _queried_gpus(counters),
@@ -225,8 +216,7 @@ def ecc_uncorrectable(paste: Paste) -> Iterator[TextFinding]:
             _MEMORY_FIX,
             [item.line for item in counters],
         )
-    rows = [row for row in paste.once(read_gpu_rows) if row.ecc]
-    if rows:
+    if rows := [row for row in paste.once(read_gpu_rows) if row.ecc]:
         yield ecc_uncorrectable.finding(
             "error",
             _names(f"{row.gpu} ({row.bus_id})" + (f" of {row.host}" if row.host else "") for row in rows),
@@ -309,8 +299,7 @@ def application_fault(paste: Paste) -> Iterator[TextFinding]:
         yield application_fault.finding(
             "error",
             _names(map(_gpu, items)),
-            f"The driver logged {kinds}{whose}. Usually the program or a library is at fault, not the GPU; NCCL of the "
-            "other ranks then waits for this one.",
+            f"The driver logged {kinds}{whose}. Usually the program or a library is at fault.",
             "Run the program under compute-sanitizer, or with CUDA_LAUNCH_BLOCKING=1 to find the kernel. "
             "If only one GPU fails with different programs, test it with dcgmi diag -r 3.",
             _lines(items),
@@ -320,8 +309,7 @@ def application_fault(paste: Paste) -> Iterator[TextFinding]:
 @rule("gsp-timeout", "The firmware of a GPU does not respond", source=_CATALOG, causes=_VICTIM_CODES)
 def gsp_timeout(paste: Paste) -> Iterator[TextFinding]:
     """Looks for Xid 119 and 120."""
-    items = [item for item in paste.once(read_kernel_log).xids if item.code in _GSP]
-    if items:
+    if items := [item for item in paste.once(read_kernel_log).xids if item.code in _GSP]:
         yield gsp_timeout.finding(
             "error",
             _names(map(_gpu, items)),
@@ -335,15 +323,13 @@ def gsp_timeout(paste: Paste) -> Iterator[TextFinding]:
 def xid_consequence(paste: Paste) -> Iterator[TextFinding]:
     """Looks for Xid 43 and 45, which the driver logs when it ends a process, whatever the reason is."""
     xids = paste.once(read_kernel_log).xids
-    items = [item for item in xids if item.code in _CONSEQUENCES]
-    if items:
+    if items := [item for item in xids if item.code in _CONSEQUENCES]:
         has_cause = any(item.cause is not None or item.code not in _CONSEQUENCES for item in xids)
         kinds = "; ".join(dict.fromkeys(f"Xid {item.code}: {_CONSEQUENCES[item.code]}" for item in items))
         yield xid_consequence.finding(
             "normal",
             _names(map(_gpu, items)),
-            f"{kinds}. This happens whenever a process ends while its GPU is busy, also after Ctrl+C. It is "
-            "never a cause.",
+            f"{kinds}. It follows when a process ends while its GPU is busy, also after Ctrl+C. It is never a cause.",
             "" if has_cause else "Look for an earlier Xid in dmesg, or for what ended the process.",
             _lines(items),
         )
@@ -353,8 +339,7 @@ def xid_consequence(paste: Paste) -> Iterator[TextFinding]:
 def other_xid(paste: Paste) -> Iterator[TextFinding]:
     """Looks for Xids that no other rule knows, and for the recovery action that Xid 154 asks for."""
     xids = paste.once(read_kernel_log).xids
-    others = [item for item in xids if item.code not in _HANDLED]
-    if others:
+    if others := [item for item in xids if item.code not in _HANDLED]:
         yield other_xid.finding(
             "warning",
             _names(map(_gpu, others)),
@@ -391,9 +376,8 @@ def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _queried_gpus(items),
             why,
-            "Check the fabric manager (systemctl status nvidia-fabricmanager, /var/log/fabricmanager.log) or, "
-            "in a rack with NVLink switches, NMX and nvidia-imex. Take the node out until it reports State Completed "
-            "and Status Success.",
+            "Check the fabric manager (systemctl status nvidia-fabricmanager, /var/log/fabricmanager.log) or, in a "
+            "rack with NVLink switches, NMX and nvidia-imex. Drain the node until it reports Completed and Success.",
             [item.line for item in items],
         )
     if values and not _fabric_problems(values):
@@ -420,8 +404,7 @@ def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
                 "error" if service.state == "failed" else "warning",
                 f"{service.name}{host}",
                 f"The service is {service.state}. GPUs with NVSwitches cannot be used without it.",
-                f"Start it: systemctl start {service.name}; read its log if it fails. Its version must equal that of "
-                "the driver.",
+                f"Start it: systemctl start {service.name}; if it fails, read its log. It needs the driver's version.",
                 service.lines,
             )
 
@@ -430,13 +413,11 @@ def _registered(values: Sequence[QueriedValue]) -> Iterator[TextFinding]:
     """Judge GPUs that registered with the fabric: in a rack with NVLink switches they also need a cluster."""
     ready = [item for item in values if item.name == "Status" and item.value == "Success"]
     zero = [item for item in values if item.name == "ClusterUUID" and set(item.value) <= set("0-")]
-    in_rack = [item for item in zero if re.search(r"GB[23]00", item.product or "")]
-    if in_rack:
+    if in_rack := [item for item in zero if re.search(r"GB[23]00", item.product or "")]:
         yield fabric_unhealthy.finding(
             "warning",
             _queried_gpus(in_rack),
-            "The GPU registered with the fabric, but its cluster UUID is zero. In an NVL72 rack this means that it is "
-            "in no NVLink domain of several hosts.",
+            "The GPU registered with the fabric, but its cluster UUID is zero. An NVL72 rack needs one.",
             "Check NMX and the NVLink switches of the rack, and nvidia-imex.",
             [item.line for item in in_rack],
         )
@@ -473,26 +454,23 @@ def _fabric_problems(values: Sequence[QueriedValue]) -> dict[str, list[QueriedVa
 @rule("driver-not-loaded", "The driver does not respond to nvidia-smi", source="nvidia-smi(1)")
 def driver_not_loaded(paste: Paste) -> Iterator[TextFinding]:
     """Looks for the messages of nvidia-smi and NVML about the driver itself."""
-    mismatch = paste.find("Driver/library version mismatch")
-    if mismatch:
-        yield driver_not_loaded.finding(
-            "error",
-            "the NVIDIA driver of this host",
-            "The loaded kernel module and the libraries of the driver have different versions, because the driver was "
-            "updated without a reboot.",
-            "Reboot, or unload and load the kernel modules while no process uses a GPU.",
-            mismatch,
-        )
-    absent = paste.find("couldn't communicate with the NVIDIA driver", "No devices were found")
-    if absent:
-        yield driver_not_loaded.finding(
-            "error",
-            "the NVIDIA driver of this host",
-            "nvidia-smi finds no driver or no GPU.",
-            "Check that the module is loaded (lsmod | grep nvidia), that dmesg has no error of NVRM, and that the "
-            "container was started with GPUs.",
-            absent,
-        )
+    for literals, why, do in _DRIVER_FAULTS:
+        if lines := paste.find(*literals):
+            yield driver_not_loaded.finding("error", "the NVIDIA driver of this host", why, do, lines)
+
+
+_DRIVER_FAULTS = (
+    (
+        ("Driver/library version mismatch",),
+        "The kernel module and the libraries of the driver differ: the driver was updated without a reboot.",
+        "Reboot, or unload and load the kernel modules while no process uses a GPU.",
+    ),
+    (
+        ("couldn't communicate with the NVIDIA driver", "No devices were found"),
+        "nvidia-smi finds no driver or no GPU.",
+        "Check that the module is loaded (lsmod | grep nvidia), dmesg for NVRM, and the GPUs of the container.",
+    ),
+)
 
 
 @rule("gpu-without-nvlink", "A GPU has no NVLink, but others have", source="nvidia-smi nvlink -h")
@@ -518,8 +496,7 @@ def gpu_without_nvlink(paste: Paste) -> Iterator[TextFinding]:
                 else "like those of the other GPUs, but this product has NVLink. In some virtual machines this is "
                 "by design."
             ),
-            "Look for NVLink errors in dmesg (Xid 74, 144 to 150) and in the log of the fabric manager, then reset "
-            "the GPU or reboot. Place no ranks on it until then.",
+            "Look for errors in dmesg (Xid 74, 144 to 150) and the fabric manager's log. Reset the GPU or reboot.",
             [link.line for link in links if (link.host, link.gpu) == key],
         )
 
@@ -533,9 +510,7 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
         active = sum(link.gbs is not None for link in gpu_links)
         dead = [link.link for link in gpu_links if link.gbs is None and link.link is not None]
         same = [link for link in links if link.product == gpu_links[0].product and link.gbs is not None]
-        counts: dict[tuple[str | None, int], int] = {}
-        for link in same:
-            counts[link.host, link.gpu] = counts.get((link.host, link.gpu), 0) + 1
+        counts = Counter((link.host, link.gpu) for link in same)
         most = max(counts.values(), default=0)
         if not active or not dead or not (most > active or _always_has_nvlink(gpu_links[0].product)):
             continue
@@ -544,10 +519,9 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             f"GPU{gpu} ({gpu_links[0].product})" + (f" of {host}" if host else ""),
             f"{active} of {len(gpu_links)} NVLinks are active, and {compared}: link{'s' * (len(dead) > 1)} "
-            f"{', '.join(map(str, dead))} {'are' if len(dead) > 1 else 'is'} inactive. In a virtual machine with a "
-            "part of the GPUs this is by design.",
-            "Compare with nvidia-smi topo -m, and look for errors with nvidia-smi nvlink -e. A reset of the GPU may "
-            "restore failed links.",
+            f"{', '.join(map(str, dead))} {'are' if len(dead) > 1 else 'is'} inactive. In some virtual machines, this "
+            "is by design.",
+            "Compare with nvidia-smi topo -m, and check nvidia-smi nvlink -e. A GPU reset may restore failed links.",
             [link.line for link in gpu_links if link.gbs is None],
         )
 
@@ -555,12 +529,9 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
 @rule("nvlinks-active", "All NVLinks are active", source="nvidia-smi nvlink -h")
 def nvlinks_active(paste: Paste) -> Iterator[TextFinding]:
     """Looks for the output of nvidia-smi nvlink -s in which all links of all GPUs are active."""
-    links = paste.once(read_nvlinks)
-    if not links or any(link.gbs is None for link in links):
+    if not (links := paste.once(read_nvlinks)) or any(link.gbs is None for link in links):
         return
-    counts: dict[tuple[str | None, int], int] = {}
-    for link in links:
-        counts[link.host, link.gpu] = counts.get((link.host, link.gpu), 0) + 1
+    counts = Counter((link.host, link.gpu) for link in links)
     if len(set(counts.values())) == 1:  # otherwise the text is truncated
         gpus = [f"GPU{gpu}" + (f" of {host}" if host else "") for host, gpu in counts]
         yield TextFinding(
@@ -584,8 +555,7 @@ def nvlink_error_counters(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             f"GPU{gpu}" + (f" of {host}" if host else ""),
             "The counters of NVLink errors since the driver was loaded are not zero: "
-            f"{counts}{' and more' * (len(counters) > 4)}. Corrected errors cost bandwidth; "
-            "the text does not show when they happened.",
+            f"{counts}{' and more' * (len(counters) > 4)}. Corrected errors cost bandwidth.",
             "Run nvidia-smi nvlink -e again after a job. If a counter grows, reset the GPU or have its link checked.",
             [item.line for item in counters],
         )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from operator import attrgetter
 
 from meshlab.base._collectives import TORCH_FUNCTIONS
 from meshlab.base._numerals import whole
@@ -23,6 +24,7 @@ from meshlab.diagnosis._late_ranks import (
 )
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._seen import grouped, unique
 from meshlab.diagnosis.formats._flight_recorder import FlightDump, n_elements, read_flight_dumps
 from meshlab.diagnosis.formats._torch_lines import FingerPrint, TorchLog, WorkTimeout, last_rank_prefix, read_torch_log
 from meshlab.mesh._axes import MAX_RANKS
@@ -48,22 +50,18 @@ def _minutes(milliseconds: int | None) -> str:
 
 def _collect(paste: Paste, log: TorchLog) -> str:
     """Return what to set before the next run, for the version of PyTorch that printed the log."""
-    if other_lines(paste).numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal") or len(
-        paste.once(read_flight_dumps)
-    ):
+    has_recorder = bool(other_lines(paste).numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal"))
+    buffer = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
+    if has_recorder or len(paste.once(read_flight_dumps)):
+        buffer = f"TORCH_FR_BUFFER_SIZE=2000 {buffer} (the new and the old name) and"
+    elif not other_lines(paste).numbers("[PG ") and not any(timeout.is_global for timeout in log.timeouts):
         return (
-            "set TORCH_FR_BUFFER_SIZE=2000 TORCH_NCCL_TRACE_BUFFER_SIZE=2000 (the new and the old name) and "
-            "TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste the logs of all ranks, or the dumps "
-            "nccl_trace_rank_* of all ranks as JSON"
-        )
-    if other_lines(paste).numbers("[PG ") or any(timeout.is_global for timeout in log.timeouts):
-        return (
-            "set TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste "
-            "the logs of all ranks, or the dumps nccl_trace_rank_* of all ranks as JSON"
+            "set NCCL_DESYNC_DEBUG=1 TORCH_DISTRIBUTED_DEBUG=DETAIL (from PyTorch 2.2, TORCH_NCCL_DESYNC_DEBUG), then "
+            "paste the logs of all ranks"
         )
     return (
-        "set NCCL_DESYNC_DEBUG=1 TORCH_DISTRIBUTED_DEBUG=DETAIL (TORCH_NCCL_DESYNC_DEBUG from PyTorch 2.2 on), then "
-        "paste the logs of all ranks"
+        f"set {buffer} TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste the logs of all ranks, or "
+        "their dumps nccl_trace_rank_* as JSON"
     )
 
 
@@ -134,8 +132,7 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
                 "error",
                 f"{rank_list(ranks_late)}, monitored barrier",
                 f"Rank 0 waited in a monitored barrier, and {rank_list(ranks_late)} did not join.",
-                f"Look at the log and the stack (py-spy dump --pid PID) of {rank_list(ranks_late)}: it ended, or it "
-                "took another branch.",
+                f"Check log and stack (py-spy dump --pid PID) of {rank_list(ranks_late)}: ended, or in another branch.",
                 [line],
             )
     if not named:
@@ -150,8 +147,7 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
     note = _order_note(dumps)
     # A rank that is late here and waits in another call is a victim itself.
     for group, seq, late, call in late_in_dumps(groups):
-        roots = [rank for rank in late if rank not in stuck]
-        if not roots:
+        if not (roots := [rank for rank in late if rank not in stuck]):
             continue
         waiting = sorted(rank for rank, first_call in group.waiting().items() if first_call.seq == seq)
         lasts = sorted({group.last(rank) or 0 for rank in roots})
@@ -168,8 +164,7 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
                 f"{rank_list(waiting).capitalize()} {'wait' if len(waiting) > 1 else 'waits'} in {plain_name(call.op)} "
                 f"{seq}" + (f" (called from {where})" if where else "") + f"; the last call of {rank_list(roots)} in "
                 f"this group is {last}.{note}",
-                f"Get the stack of {rank_list(roots)} (py-spy dump --pid PID) and compare which calls each rank makes "
-                f"after {last}.",
+                f"Get the stack of {rank_list(roots)} (py-spy dump --pid PID). Compare all calls after {last}.",
                 [line for line in lines if line],
             ),
             set(roots),
@@ -182,8 +177,8 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
             rank_missing.finding(
                 "error",
                 f"{rank_list([rank])}, {peer} {'from' if peer == 'receive' else 'to'} rank {other}",
-                f"{rank_list([other]).capitalize()} waits in {call.op} {call.seq} to or from rank {rank}, and the dump "
-                f"of rank {rank} has no {peer} that is under way.{note}",
+                f"{rank_list([other]).capitalize()} waits in {call.op} {call.seq}. Rank {rank} has no open "
+                f"{peer}.{note}",
                 f"Compare the order of sends and receives of ranks {other} and {rank}.",
                 [call.line],
             ),
@@ -194,8 +189,7 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
 def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
     stuck = {timeout.rank for timeout in log.timeouts}
     for group, first, late in late_in_logs(log):
-        roots = sorted({status.rank for status in late} - stuck)
-        if not roots:
+        if not (roots := sorted({status.rank for status in late} - stuck)):
             continue
         waiting = sorted(
             {timeout.rank for timeout in log.timeouts if timeout.seq == first.seq and timeout.op == first.op}
@@ -207,8 +201,8 @@ def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
             f"{rank_list(waiting).capitalize()} waited in {plain_name(first.op)} {first.seq}; the last collective that "
             f"{rank_list(roots)} had enqueued in this group is {'none' if last < 1 else last}. A rank that is stuck "
             "inside the call itself looks the same, because PyTorch counts a collective after NCCL has taken it.",
-            f"Get the stack of {rank_list(roots)} during the hang (py-spy dump --pid PID). Such a rank computes, "
-            "waits for I/O, or took another branch than the other ranks.",
+            f"Get the stack of {rank_list(roots)} (py-spy dump --pid PID): it computes, does I/O, or took another "
+            "branch.",
             [first.line, *(status.line for status in late)],
         )
 
@@ -222,8 +216,7 @@ _UNIQUE_ID = re.compile(
 def _missing_id(paste: Paste) -> Iterator[TextFinding]:
     """Find ranks that waited for the id of the communicator, which the first rank of the group writes."""
     matches = other_lines(paste).matches(_UNIQUE_ID, "retrieving ncclUniqueId")
-    late = [(line, match) for line, match in matches if re.search(r"(?i)time", match["error"])]
-    if late:
+    if late := [(line, match) for line, match in matches if re.search(r"(?i)time", match["error"])]:
         root = late[0][1]["root"]
         waiting = sorted({whole(match["rank"]) for _, match in late})
         yield rank_missing.finding(
@@ -249,12 +242,9 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """
     log = paste.once(read_torch_log)
     for report in log.desync:
-        at: dict[int, dict[str, list[int]]] = {}
-        for number, _, op, ranks in report.states:
-            at.setdefault(number, {}).setdefault(plain_name(op), []).extend(ranks)
-        for number, ops in at.items():
-            if len(ops) > 1:
-                calls = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in ops.items())
+        at = grouped((number, (rank, op)) for number, _, op, ranks in report.states for rank in ranks)
+        for number, rank_ops in at.items():
+            if calls := _differing(rank_ops):
                 yield _different_ops(f"collective #{number}", calls, "the desync report", report.lines)
     for prints in _mismatched_prints(log):
         if len({plain_name(fingerprint.op) for fingerprint in prints}) > 1 or _sequence_differs(prints):
@@ -263,16 +253,8 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
                 "this collective", calls, "TORCH_DISTRIBUTED_DEBUG=DETAIL", [fingerprint.line for fingerprint in prints]
             )
     for timeouts, _ in lines_by_group(log).values():
-        by_seq: dict[int, list[WorkTimeout]] = {}
-        for timeout in timeouts:
-            if timeout.seq is not None:
-                by_seq.setdefault(timeout.seq, []).append(timeout)
-        for seq, at_seq in by_seq.items():
-            by_op: dict[str, list[int]] = {}
-            for timeout in at_seq:
-                by_op.setdefault(plain_name(timeout.op), []).append(timeout.rank)
-            if len(by_op) > 1:
-                calls = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
+        for seq, at_seq in grouped((item.seq, item) for item in timeouts if item.seq is not None).items():
+            if calls := _differing((timeout.rank, timeout.op) for timeout in at_seq):
                 yield _different_ops(f"collective {seq}", calls, "the watchdogs", [timeout.line for timeout in at_seq])
     for analysis in log.analysed:
         if analysis.error == "COLLECTIVE_TYPE_MISMATCH":
@@ -283,6 +265,12 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
                 [analysis.line],
             )
     yield from _order_in_dumps(paste)
+
+
+def _differing(calls: Iterable[tuple[int, str]]) -> str:
+    """Return ranks by what they called, or an empty string if that is the same collective."""
+    by_op = grouped((plain_name(op), rank) for rank, op in calls)
+    return ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items()) if len(by_op) > 1 else ""
 
 
 def _different_ops(where: str, calls: str, source: str, lines: Sequence[PasteLine | int]) -> TextFinding:
@@ -303,25 +291,14 @@ def _sequence_differs(prints: Sequence[FingerPrint]) -> bool:
 
 def _mismatched_prints(log: TorchLog) -> Iterator[list[FingerPrint]]:
     """Yield the calls of different ranks that DETAIL compared: of one message, or of one message per rank."""
-    by_line: dict[int, list[FingerPrint]] = {}
-    for fingerprint in log.finger_prints:
-        by_line.setdefault(fingerprint.line.number, []).append(fingerprint)
+    by_line = grouped((fingerprint.line.number, fingerprint) for fingerprint in log.finger_prints)
     paired = [prints for prints in by_line.values() if len({fingerprint.rank for fingerprint in prints}) > 1]
     if paired:
-        seen = set()
-        for prints in paired:
-            key = frozenset(
-                (fingerprint.rank, fingerprint.op, fingerprint.seq, fingerprint.shape) for fingerprint in prints
-            )
-            if key not in seen:
-                seen.add(key)
-                yield prints
+        yield from unique(paired, lambda prints: frozenset((p.rank, p.op, p.seq, p.shape) for p in prints))
         return
-    by_rank: dict[int, FingerPrint] = {}
-    for fingerprint in log.finger_prints:
-        by_rank.setdefault(fingerprint.rank, fingerprint)
+    by_rank = unique(log.finger_prints, attrgetter("rank"))
     if len(by_rank) > 1:
-        yield list(by_rank.values())
+        yield list(by_rank)
 
 
 def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
@@ -330,18 +307,13 @@ def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
     stuck = stuck_ranks(dumps)
     for group in groups:
         for seq, calls in group.by_number().items():
-            by_op: dict[str, list[int]] = {}
-            for rank, call in calls.items():
-                by_op.setdefault(plain_name(call.op), []).append(rank)
-            if len(by_op) > 1:
-                called = ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items())
-                lines = [call.line for call in calls.values()]
+            if called := _differing((rank, call.op) for rank, call in calls.items()):
                 yield order_mismatch.finding(
                     "error",
                     f"{called} at collective {seq} of {group.desc}",
                     f"Under number {seq} of one process group, the ranks called different collectives: {called}.{note}",
                     "Compare the stacks of these calls, and make all ranks call the same collectives in one order.",
-                    lines,
+                    [call.line for call in calls.values()],
                 )
                 break
     behind = list(late_in_dumps(groups))
@@ -359,8 +331,7 @@ def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
             )
         return
     for group, seq, late, _ in behind:
-        place = _other_place(group, seq, late)
-        if place is not None:
+        if (place := _other_place(group, seq, late)) is not None:
             yield place
 
 
@@ -400,8 +371,7 @@ def _other_place(group: GroupCalls, seq: int, late: Sequence[int]) -> TextFindin
         f"ranks {min(ahead, behind)} and {max(ahead, behind)} at collective {first} of {group.desc}",
         f"Both ranks called {plain_name(calls_ahead[first].op)} {first}, but from different places: rank {ahead} in "
         f"{ahead_in}, rank {behind} in {behind_in}.{tail}",
-        f"Make all ranks call {ahead_in} equally often, or none: it contains a collective, so it must not be in a "
-        "branch that depends on the rank.",
+        f"Make all ranks call {ahead_in} equally often: it contains a collective, so it must not depend on the rank.",
         [calls_ahead[first].line, calls_behind[first].line],
     )
 
@@ -435,11 +405,9 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
                 )
                 break
     for timeouts, _ in lines_by_group(log).values():
-        by_call: dict[tuple[int | None, str], dict[int, list[WorkTimeout]]] = {}
-        for timeout in timeouts:
-            if timeout.seq is not None and timeout.elements_in is not None and _EVEN.match(timeout.op):
-                by_call.setdefault((timeout.seq, timeout.op), {}).setdefault(timeout.elements_in, []).append(timeout)
-        for (seq, op), sizes in by_call.items():
+        even = [item for item in timeouts if None not in (item.seq, item.elements_in) and _EVEN.match(item.op)]
+        for (seq, op), same_call in grouped(((item.seq, item.op), item) for item in even).items():
+            sizes = grouped((item.elements_in, item) for item in same_call)
             if len(sizes) > 1:
                 sides = " against ".join(
                     f"{rank_list(timeout.rank for timeout in same_size)} ({size:,} elements)"
@@ -491,8 +459,7 @@ def _different_sizes(call: str, sides: str, name: str, lines: Sequence[PasteLine
         "error",
         f"{sides}, {call}",
         f"The {name} of one collective ({call}) differ: {sides}.",
-        "Make the tensors equal on all ranks: drop or pad the last batch, gather the sizes first, and check that all "
-        "ranks have the same parameters, with the same requires_grad."
+        "Make the tensors equal on all ranks: pad the last batch, gather sizes first, and compare requires_grad."
         if name != "types"
         else "Cast the tensors to one type before the collective, on all ranks.",
         lines,
@@ -507,13 +474,11 @@ def _sizes_in_dumps(paste: Paste) -> Iterator[TextFinding]:
             op = next(iter(calls.values())).op
             if not _EVEN.match(op) or "coalesced" in op:
                 continue
-            sizes: dict[tuple[object, ...], list[int]] = {}
-            for rank, call in calls.items():
-                sizes.setdefault((n_elements(call.sizes_in), call.dtypes), []).append(rank)
+            sizes = grouped(((n_elements(call.sizes_in), call.dtypes), rank) for rank, call in calls.items())
             if len(sizes) > 1:
                 name = "sizes" if len({size for size, _ in sizes}) > 1 else "types"
                 sides = " against ".join(
-                    f"{rank_list(ranks)} ({f'{size:,} elements' if name == 'sizes' else ', '.join(dtypes)})"  # type: ignore[arg-type]
+                    f"{rank_list(ranks)} ({f'{size:,} elements' if name == 'sizes' else ', '.join(dtypes)})"
                     for (size, dtypes), ranks in sizes.items()
                 )
                 lines = [call.line for call in calls.values()]
@@ -534,8 +499,8 @@ def collective_mismatch(paste: Paste) -> Iterator[TextFinding]:
         yield collective_mismatch.finding(
             "error",
             f"rank {first.rank}, {plain_name(first.op)}",
-            f"PyTorch found that rank {first.rank} calls another collective than the others, or with another size. "
-            "What the others call is not in the text.",
+            f"PyTorch found that rank {first.rank} and others differ in a collective or its size. What the others call "
+            "is not in the text.",
             "Paste the same message of all ranks: PyTorch before 2.0 prints on each rank only its own call.",
             [fingerprint.line for fingerprint in prints],
         )
@@ -566,10 +531,9 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
 
 def _timeouts_by_group(log: TorchLog) -> list[list[WorkTimeout]]:
     """Return the timeouts of each process group. Lines without a group belong to the only group with their call."""
-    groups: dict[tuple[object, ...], list[WorkTimeout]] = {}
-    for timeout in log.timeouts:
-        key = (str(timeout.group),) if timeout.group is not None else ("", timeout.op, timeout.seq)
-        groups.setdefault(key, []).append(timeout)
+    groups: dict[tuple[object, ...], list[WorkTimeout]] = grouped(
+        (("", item.op, item.seq) if item.group is None else (str(item.group),), item) for item in log.timeouts
+    )
     for _, *call in [key for key in groups if len(key) > 1]:
         same = [
             name
@@ -599,12 +563,10 @@ def _group_timeout(paste: Paste, timeouts: Sequence[WorkTimeout], missing: str |
         return nccl_timeout.finding("error", where, f"{why}. It follows from the missing rank: {missing}.", lines=lines)
     look = ""
     if others:
-        why += ". The ranks are in different collectives of one process group. Their lines do not show which of them, "
-        why += "or which other rank, is the cause."
+        why += ". The ranks are in different collectives of one process group. Their lines do not show the cause."
         look = f"Look first at {rank_list(timeout.rank for timeout in others)} and at ranks that are not in the text. "
     elif len(ranks) == 1:
-        why += ", and is the one that noticed, not necessarily the cause: one rank's lines do not show which rank did "
-        why += "not join."
+        why += ", and may not be the cause: one rank's lines do not show which rank did not join."
         look = _other_end(first, first.op)
     else:
         why += f". Their lines agree, so the cause is outside them: {_outside(ranks)}, in the network, or on a GPU."
@@ -703,11 +665,7 @@ def _other_end(timeout: WorkTimeout, op: str) -> str:
 _HEARTBEAT = re.compile(r"watchdog got stuck for (\d+) seconds|Heartbeat monitor timed out")
 
 
-@rule(
-    "watchdog-stuck",
-    "PyTorch's watchdog thread is stuck",
-    source=_WATCHDOG,
-)
+@rule("watchdog-stuck", "PyTorch's watchdog thread is stuck", source=_WATCHDOG)
 def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
     """Look for the heartbeat monitor, which ends a process whose watchdog thread hangs in a call of CUDA or Python."""
     matches = other_lines(paste).matches(_HEARTBEAT, "watchdog got stuck for", "Heartbeat monitor timed out")
@@ -718,8 +676,7 @@ def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
             rank_list(ranks) if ranks else "the process that prints it",
             "The watchdog thread itself made no progress: a call of CUDA or NCCL blocks, or another thread holds "
             "Python's lock (GIL). This is not the timeout of a collective.",
-            "Get the stacks of all threads (py-spy dump --native --pid PID), and look for kernel messages (dmesg) "
-            "about the GPU and for storage that does not answer.",
+            "Get the stacks of all threads (py-spy dump --native --pid PID), and check dmesg (GPU, storage).",
             [line for line, _ in matches],
         )
 

@@ -14,7 +14,6 @@ from meshlab.diagnosis.formats._gpu_tools import matrix_numbers, read_nvlinks
 from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links
 from meshlab.diagnosis.formats._machine_text import health_of, machine_of, matrix_of, tree_of
 from meshlab.diagnosis.rules._line_rules import LineRule, matching, rules_of
-from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._links import NEAR, UNKNOWN, Distance
 
@@ -62,11 +61,8 @@ _SHM = 1 << 30
 @rule("host-health", "A fault or misconfiguration of the links inside a host", source=_HEALTH)
 def host_health(paste: Paste) -> Iterator[TextFinding]:
     """Applies the rules of `meshlab.topology._health` to the matrices and trees in the text."""
-    findings, machine = paste.once(health_of), paste.once(machine_of)
-    if findings is None or machine is None:
-        return
     is_tree = paste.once(matrix_of) is None
-    for item in findings:
+    for item in paste.once(health_of) or ():
         if item.code in _REPORTED_ELSEWHERE or (is_tree and item.code in _OF_WHOLE_HOSTS):
             continue
         code = _CODES.get(item.code, item.code)
@@ -84,19 +80,15 @@ def host_health(paste: Paste) -> Iterator[TextFinding]:
 @rule("nic-far-from-gpu", "No NIC is near a GPU", source=(_SMI, _HEALTH))
 def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
     """Looks in the link matrix for GPUs without a NIC behind their PCIe switch, if other GPUs have one."""
-    findings, machine = paste.once(health_of), paste.once(machine_of)
-    if findings is None or machine is None:
-        return
-    far_hosts = {name for item in findings if item.code == "no-near-nic" for name in item.nodes}
-    for node, names in _kinds(machine):
+    far_hosts = {name for item in paste.once(health_of) or () if item.code == "no-near-nic" for name in item.nodes}
+    for node, names in _kinds(paste):
         if names[0] not in far_hosts:
             continue
         count = len(node.devices)
         away = node.distance[:count, count:]
         # The rows of the NICs alone do not show which of their columns are GPUs.
         is_known = [UNKNOWN not in node.words[i][count:] for i in range(count)]
-        far = [i for i in range(count) if away[i].min() > NEAR and is_known[i]]
-        if not far:
+        if not (far := [i for i in range(count) if away[i].min() > NEAR and is_known[i]]):
             continue
         described = [
             f"{node.ends[i]} (nearest NIC {node.nics[int(away[i].argmin())].name} at "
@@ -128,12 +120,10 @@ def nic_far_from_gpu(paste: Paste) -> Iterator[TextFinding]:
 @rule("no-nvlink", "There is no NVLink between the GPUs", source=_SMI)
 def no_nvlink(paste: Paste) -> Iterator[TextFinding]:
     """Looks for complete link matrices of several GPUs without NVLink. It is a fault only if the product has NVLink."""
-    findings, machine = paste.once(health_of), paste.once(machine_of)
-    if findings is None or machine is None:
-        return
+    findings = paste.once(health_of) or ()
     faults = {name: item for item in findings if item.code == "all-pcie" for name in item.nodes}
     reported = {name for item in findings if item.code in ("maybe-mp", "nvlink-unused", "mp") for name in item.nodes}
-    for node, names in _kinds(machine):
+    for node, names in _kinds(paste):
         count = len(node.devices)
         inner = node.distance[:count, :count]
         is_complete = node.nvlink_known and node.complete and not (inner == Distance.UNKNOWN).any()
@@ -158,11 +148,8 @@ def no_nvlink(paste: Paste) -> Iterator[TextFinding]:
 @rule("nvlink-p2p-broken", "GPUs have NVLink but no peer access", source=_SMI)
 def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
     """Compares nvidia-smi topo -p2p with the NVLinks in topo -m or nvlink -s."""
-    machine = paste.once(machine_of)
-    if machine is None:
-        return
     active = {(link.host, link.gpu) for link in paste.once(read_nvlinks) if link.gbs is not None}
-    for node, names in _kinds(machine):
+    for node, names in _kinds(paste):
         pairs = [
             (i, j)
             for i, j in _blocked(node)
@@ -185,13 +172,9 @@ def nvlink_p2p_broken(paste: Paste) -> Iterator[TextFinding]:
 @rule("p2p-not-supported", "The driver offers no peer access between GPUs", source=_SMI)
 def p2p_matrix(paste: Paste) -> Iterator[TextFinding]:
     """Looks for pairs in nvidia-smi topo -p2p that are not OK, without NVLink between them."""
-    machine = paste.once(machine_of)
-    if machine is None:
-        return
     active = {(link.host, link.gpu) for link in paste.once(read_nvlinks) if link.gbs is not None}
-    for node, names in _kinds(machine):
-        pairs = [(i, j) for i, j in _blocked(node) if node.nvlinks[i, j] == 0]
-        if not pairs or active:
+    for node, names in _kinds(paste):
+        if not (pairs := [(i, j) for i, j in _blocked(node) if node.nvlinks[i, j] == 0]) or active:
             continue
         words = sorted({node.p2p[i][j] for i, j in pairs})
         meanings = ", ".join(f"{word} ({_P2P_WORDS[word]})" for word in words)
@@ -201,8 +184,7 @@ def p2p_matrix(paste: Paste) -> Iterator[TextFinding]:
             "warning" if {"CNS", "TNS", "DR"} & set(words) else "info",
             where,
             f"The driver reports {meanings} for {len(pairs)} pair{'s' * (len(pairs) > 1)}, so data goes through the "
-            "memory of the host. For consumer GPUs this is by design. If the matrix is that of topo -p2p n, "
-            "it only means that there is no NVLink.",
+            "memory of the host. For consumer GPUs this is by design. In topo -p2p n, it only means no NVLink.",
             ""
             if words == ["GNS"]
             else "Check the settings of the driver, MIG and the IOMMU if peer access is expected.",
@@ -222,12 +204,11 @@ _P2P_WORDS = {
 @rule("healthy-matrix", "The links inside the host are as they should be", source=(_SMI, _HEALTH))
 def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
     """Looks for matrices and trees in which no rule finds a fault, and says what they show."""
-    findings, machine = paste.once(health_of), paste.once(machine_of)
-    if findings is None or machine is None or (paste.once(matrix_of) is None and paste.once(tree_of) is None):
+    if paste.once(matrix_of) is None and paste.once(tree_of) is None:
         return
-    faults = (item for item in findings if item.severity != "note" and item.code not in _BY_DESIGN)
+    faults = (item for item in paste.once(health_of) or () if item.severity != "note" and item.code not in _BY_DESIGN)
     faulty = {name for item in faults for name in item.nodes}
-    for node, names in _kinds(machine):
+    for node, names in _kinds(paste):
         count = len(node.devices)
         if count < 2 or names[0] in faulty or _blocked(node):
             continue
@@ -238,8 +219,7 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
             described.update(range(count))
         inner = node.distance[:count, :count]
         off = ~np.eye(count, dtype=bool)
-        rows = [i for i in range(count) if (inner[i][off[i]] == Distance.NVLINK).all()]
-        if rows:
+        if rows := [i for i in range(count) if (inner[i][off[i]] == Distance.NVLINK).all()]:
             links = sorted({int(node.nvlinks[i, j]) for i in rows for j in range(count) if i != j})
             those = "All GPUs reach" if len(rows) == count else f"{', '.join(_end(node, i) for i in rows)} reach"
             those = those.replace("reach", "reaches") if len(rows) == 1 else those
@@ -261,8 +241,7 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
         do = ""
         if node.p2p and not (inner == Distance.NVLINK).any():
             do = (
-                "If peer-to-peer transfers are slow or hang anyway, look at ACS (sudo lspci -vvv | grep ACSCtl): "
-                "OK does not rule it out."
+                "If P2P transfers are slow or hang, check ACS (sudo lspci -vvv | grep ACSCtl): OK does not rule it out."
             )
         ends = sorted(described)
         where = (
@@ -308,17 +287,15 @@ def acs_iommu_p2p(paste: Paste) -> Iterator[TextFinding]:
         "error" if gpus else "warning",
         subject,
         why,
-        "Turn off ACS and the IOMMU (VT-d, AMD-Vi) in the BIOS, or ACS with setpci on these bridges. A run with "
-        "NCCL_P2P_DISABLE=1 that works proves it; it needs enough /dev/shm. In a virtual machine ACS must stay on: use "
-        "ATS instead.",
+        "Turn off ACS and the IOMMU (VT-d, AMD-Vi) in the BIOS, or ACS with setpci on these bridges. To confirm, run "
+        "with NCCL_P2P_DISABLE=1 and enough /dev/shm. In a virtual machine, use ATS: ACS must stay on.",
         [*(item.line for item in on), *(line for line, _ in channels[:2])],
     )
 
 
 def _iommu(paste: Paste) -> Iterator[TextFinding]:
     """Find faults of the IOMMU in the kernel log that name a GPU or a NIC, and an IOMMU that translates."""
-    faults = paste.matches(_IOMMU_FAULT, "IO_PAGE_FAULT", "DMAR:")
-    if faults:
+    if faults := paste.matches(_IOMMU_FAULT, "IO_PAGE_FAULT", "DMAR:"):
         devices = list(dict.fromkeys(device for _, match in faults if (device := match[1] or match[2])))
         is_known = any(word in line.raw for line, _ in faults for word in ("nvidia", "mlx5", "bnxt"))
         yield acs_iommu_p2p.finding(
@@ -326,13 +303,11 @@ def _iommu(paste: Paste) -> Iterator[TextFinding]:
             f"device{'s' * (len(devices) > 1)} {', '.join(devices[:6])}" if devices else "the IOMMU of this host",
             "The IOMMU rejected transfers of these devices. With peer-to-peer transfers over PCIe, this means that it "
             "has no mapping for the memory of the peer: data is lost, and the job hangs or fails.",
-            "Turn off the IOMMU (VT-d, AMD-Vi) and ACS in the BIOS, or boot with iommu=pt. NCCL_P2P_DISABLE=1 "
-            "proves it.",
+            "Turn off IOMMU (VT-d, AMD-Vi) and ACS in the BIOS, or boot with iommu=pt. To confirm: NCCL_P2P_DISABLE=1.",
             [line for line, _ in faults],
         )
         return
-    translated = paste.find("Default domain type: Translated")
-    if translated:
+    if translated := paste.find("Default domain type: Translated"):
         yield acs_iommu_p2p.finding(
             "info",
             "the IOMMU of this host",
@@ -355,8 +330,7 @@ def pcie_width(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             f"{'GPU' if is_gpu else 'NIC'} {link.device}",
             f"The PCIe link has {link.width} of {link.most_width} lanes at {link.speed:g} of {link.most_speed:g} GT/s.",
-            "Reseat the card or the riser, and check the slot and the BIOS. In a virtual machine the values may "
-            "be wrong.",
+            "Reseat the card or the riser, and check the slot and the BIOS. Virtual machines may report wrong values.",
             link.lines,
         )
 
@@ -370,8 +344,7 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
             yield small_limits.finding(
                 "warning",
                 f"locked memory{where}",
-                f"Processes may lock only {item.value >> 10:,} KiB. RDMA needs more; without InfiniBand or RoCE it "
-                "does not matter.",
+                f"Processes may lock only {item.value >> 10:,} KiB. RDMA (InfiniBand, RoCE) needs more.",
                 "Set memlock to unlimited in /etc/security/limits.conf, in the unit of the launcher "
                 "(LimitMEMLOCK=infinity) or with docker run --ulimit memlock=-1.",
                 [item.line],
@@ -390,18 +363,17 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
                 f"/dev/shm{where}",
                 f"/dev/shm has {item.value >> 20:,} MiB. NCCL needs up to 9 MiB per pair of ranks and channel of a "
                 "host that it connects through shared memory, and data loaders need it too.",
-                "Start the container with --shm-size=8g or --ipc=host; in Kubernetes mount an emptyDir with medium: "
-                "Memory on /dev/shm.",
+                "Start the container with --shm-size=8g or --ipc=host (in Kubernetes, a Memory emptyDir on /dev/shm).",
                 [item.line],
             )
 
 
-def _kinds(machine: Cluster) -> Iterator[tuple[Node, list[str]]]:
+def _kinds(paste: Paste) -> Iterator[tuple[Node, list[str]]]:
     """Iterate over hosts that differ, each with the names of all hosts that equal it."""
+    if (machine := paste.once(machine_of)) is None:
+        return
     for kind, node in enumerate(machine.templates):
-        names = [
-            name for name, host_kind in zip(machine.names, machine.kinds.tolist(), strict=True) if host_kind == kind
-        ]
+        names = [name for name, number in zip(machine.names, machine.kinds.tolist(), strict=True) if number == kind]
         if names:
             yield node, names
 
@@ -421,8 +393,7 @@ def _blocked(node: Node) -> list[tuple[int, int]]:
 
 def _end(node: Node, device: int) -> str:
     """Return the name of a GPU with its bus ID in NCCL's notation: ``GPU5 (8F000)`` for 0000:8f:00.0."""
-    bus_id = node.devices[device].bus_id
-    if bus_id is None:
+    if (bus_id := node.devices[device].bus_id) is None:
         return node.ends[device]
     domain, bus, rest = bus_id.split(":")
     number = whole(domain, 16) << 20 | whole(bus, 16) << 12 | whole(rest[:2], 16) << 4 | whole(rest[3:] or "0", 16)
@@ -460,8 +431,7 @@ LINK_RULES = rules_of(
     LineRule(
         code="peermem-unused",
         title="The module nvidia_peermem has no users",
-        looks_for="Looks for nvidia_peermem in the output of lsmod. Its use count does not show whether GPUDirect RDMA "
-        "works.",
+        looks_for="Looks for nvidia_peermem in lsmod. Its use count does not show whether GPU Direct RDMA works.",
         find=matching(_UNUSED_MODULE, "nvidia_peermem", "nv_peer_mem"),
         level="normal",
         subject="nvidia_peermem",

@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._nccl_lines import (
+    CommRank,
     affected,
     hosts_of,
     number_list,
@@ -99,14 +101,13 @@ _ECHOES = re.compile(
 
 
 # A word of each of them, in lower case. Most warnings have none, and finding out takes a tenth of the time.
-# Lists of words have several words per line (fmt: skip), because a column of them would fill a screen.
 _WORDS_OF_ECHOES = (
-    "connection closed by", "socket recv failed", "execute operation", "proxy call to", "closing connection",
-    "fatal error", "progress error", "is in abort", "ncclasyncjobcomplete", "could not receive type", "call to recv",
-    "call to send", "ncclproxy", "commreclaim", "commdestroysync", "poll failed", "handshake", "[rem allocator]",
-    "ibv_get_async_event", "failed to recv", "failed to send", "reset by peer", "broken pipe",
+    *("connection closed by", "socket recv failed", "execute operation", "proxy call to", "closing connection"),
+    *("fatal error", "progress error", "is in abort", "ncclasyncjobcomplete", "could not receive type", "call to recv"),
+    *("call to send", "ncclproxy", "commreclaim", "commdestroysync", "poll failed", "handshake", "[rem allocator]"),
+    *("ibv_get_async_event", "failed to recv", "failed to send", "reset by peer", "broken pipe"),
     "encountered progressing",
-)  # fmt: skip
+)
 
 
 def read_echoes(paste: Paste) -> frozenset[int]:
@@ -129,10 +130,10 @@ _HARMLESS = re.compile(
 _WORDS_OF_HARMLESS = ("open libibverbs", "NUMA auto balancing", "No module present for GPU Direct", "iommu=pt")
 _PEER = re.compile(r"(?:Connection closed by remote peer|Call to (?:recv from|send to)) (?P<peer>[^\s<]+)<")
 _OTHER_CAUSES = (
-    "Watchdog caught collective operation timeout", "out of memory", "uncorrectable ECC", "NVRM: Xid", "CUDA error",
-    "Bus error", "Segmentation fault", "No space left on device", "SIGKILL", "exitcode: -9", "Duplicate GPU detected",
-    "Test CUDA failure",
-)  # fmt: skip
+    *("Watchdog caught collective operation timeout", "out of memory", "uncorrectable ECC", "NVRM: Xid", "CUDA error"),
+    *("Bus error", "Segmentation fault", "No space left on device", "SIGKILL", "exitcode: -9"),
+    *("Duplicate GPU detected", "Test CUDA failure"),
+)
 
 
 @rule("rank-died", "A process ended, and the others noticed", source="NCCL src/misc/socket.cc, src/proxy.cc")
@@ -143,8 +144,7 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     warnings = [item for item in paste.once(read_warnings) if item.line not in harmless]
     if not warnings or not all(item.line in echoes for item in warnings) or paste.numbers(*_OTHER_CAUSES):
         return
-    closed = [(item, match) for item in warnings if (match := _PEER.search(item.text))]
-    if not closed:
+    if not (closed := [(item, match) for item in warnings if (match := _PEER.search(item.text))]):
         return
     peers = list(dict.fromkeys(match["peer"] for _, match in closed))
     own_hosts = set(hosts_of(paste, [item.line for item in warnings]))
@@ -152,8 +152,7 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     yield peer_ended.finding(
         "error",
         f"a process on {text_list(others[:6])}, noticed by {affected(paste, [item for item, _ in closed])}",
-        f"A process on {text_list(others[:6])} closed its connection: it ended or aborted first. "
-        "These lines only notice it, and do not show why.",
+        f"A process on {text_list(others[:6])} closed its connection: it ended first, and these lines do not show why.",
         "Read the log of the ranks on that host: the first warning or traceback in time is the cause. "
         "Look there for exit codes, dmesg | grep -i -E 'killed process|xid', and the limits of the job.",
         [item.line for item, _ in closed],
@@ -190,10 +189,8 @@ def variables_differ(paste: Paste) -> Iterator[TextFinding]:
             yield variables_differ.finding(
                 "warning",
                 f"{name}: {', '.join(parts)}",
-                f"{name} differs between ranks. Ranks that choose different algorithms, sizes or transports can hang "
-                "or stop with a mismatch.",
-                f"Give {name} the same value on every rank (mpirun -x, srun --export, the environment of the "
-                "container, /etc/nccl.conf, ~/.nccl.conf).",
+                f"{name} differs between ranks. Different algorithms, sizes or transports can make them hang or fail.",
+                f"Give {name} the same value on every rank (mpirun -x, srun --export, the container, /etc/nccl.conf).",
                 [line for places in by_value.values() for _, line in places],
             )
 
@@ -204,42 +201,37 @@ def variables_differ(paste: Paste) -> Iterator[TextFinding]:
 @rule("init-incomplete", "Some ranks did not finish the setup", source="NCCL src/init.cc (2.18.3 and newer)")
 def init_incomplete(paste: Paste) -> Iterator[TextFinding]:
     """Some ranks of a communicator print that its setup is complete, and others only that it began."""
-    by_comm: dict[str, list[tuple[int, str, int]]] = defaultdict(list)
-    for item in paste.once(read_communicators):
-        if item.comm:
-            by_comm[item.comm].append((item.rank, item.state, item.line))
-    for comm, ranks in by_comm.items():
-        stuck = [(rank, line) for rank, state, line in ranks if state == "started"]
-        if stuck and len(stuck) < len(ranks):
+    for comm, ranks in _by_communicator(paste).items():
+        if (stuck := [item for item in ranks if item.state == "started"]) and len(stuck) < len(ranks):
             yield init_incomplete.finding(
                 "info",
-                f"{number_list((rank for rank, _ in stuck), 'rank')} of communicator {comm}",
+                f"{number_list((item.rank for item in stuck), 'rank')} of communicator {comm}",
                 "These ranks began the setup of the communicator and do not print its end, while other ranks do. "
                 "They are stuck there, or their lines are missing in the text.",
                 "Look at the last lines of these ranks, and get their stacks (py-spy dump --native).",
-                [line for _, line in stuck],
+                [item.line for item in stuck],
             )
+
+
+def _by_communicator(paste: Paste) -> dict[str, list[CommRank]]:
+    return grouped((item.comm, item) for item in paste.once(read_communicators) if item.comm)
 
 
 @rule("ranks-not-shown", "The text has no lines of some ranks", source="NCCL src/init.cc")
 def ranks_not_shown(paste: Paste) -> Iterator[TextFinding]:
     """A communicator has more ranks than the text, and none of them finished its setup."""
-    by_comm: dict[str, list[tuple[int, int, str, int]]] = defaultdict(list)
-    for item in paste.once(read_communicators):
-        if item.comm:
-            by_comm[item.comm].append((item.rank, item.n_ranks, item.state, item.line))
-    for comm, ranks in by_comm.items():
-        if ranks[0][1] > MAX_RANKS:  # a digit too many
+    for comm, ranks in _by_communicator(paste).items():
+        if ranks[0].n_ranks > MAX_RANKS:  # a digit too many
             continue
-        missing = set(range(ranks[0][1])) - {rank for rank, _, _, _ in ranks}
-        if missing and len(ranks) > 1 and all(state == "started" for _, _, state, _ in ranks):
+        missing = set(range(ranks[0].n_ranks)) - {item.rank for item in ranks}
+        if missing and len(ranks) > 1 and all(item.state == "started" for item in ranks):
             yield ranks_not_shown.finding(
                 "info",
                 f"{number_list(missing, 'rank')} of communicator {comm}",
                 "No rank finished the setup of this communicator, and the text has no lines of these ranks. "
                 "If their logs are complete, they never began it, and all others wait for them.",
                 "Look whether these ranks are running, and at their last lines.",
-                [line for _, _, _, line in ranks],
+                [item.line for item in ranks],
             )
 
 
@@ -261,8 +253,7 @@ JOB_RULES = rules_of(
         find=matching(_OF_BOOTSTRAP, "Message truncated : received "),
         why="During the setup a rank received more data than it expected. The ranks use different versions of NCCL, "
         "or they are in different calls (one creates a communicator that another does not).",
-        do="Compare the versions (NCCL_DEBUG=VERSION) on all ranks, and check that all ranks create the same "
-        "communicators in the same order.",
+        do="Compare versions (NCCL_DEBUG=VERSION), and check that all ranks create communicators in the same order.",
         source="NCCL src/bootstrap.cc",
     ),
     LineRule(
@@ -270,10 +261,8 @@ JOB_RULES = rules_of(
         title="A GPU failed before NCCL used it",
         looks_for="A warning of NCCL has an error of CUDA that a kernel caused earlier.",
         find=cuda_failures(_EARLIER),
-        why="CUDA reports '{text}'. Such errors come from a kernel that ran earlier on this GPU, usually one of the "
-        "program; NCCL is only the next to call CUDA.",
-        do="Run this rank with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer to find the kernel, and check dmesg | grep "
-        "-i xid on its host.",
+        why="CUDA reports '{text}'. An earlier kernel on this GPU caused it, usually one of the program, not NCCL.",
+        do="Find the kernel with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer. Check dmesg | grep -i xid on its host.",
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
         causes=("rank-died",),
     ),
@@ -312,8 +301,7 @@ JOB_RULES = rules_of(
         find=having('Missing "HSA_FORCE_FINE_GRAIN_PCIE=1"'),
         level="info",
         subject="{hosts}",
-        why="RCCL does not find HSA_FORCE_FINE_GRAIN_PCIE=1, which P2P over PCIe needs on AMD GPUs without XGMI "
-        "between them. It is a hint, not an error.",
+        why="RCCL misses HSA_FORCE_FINE_GRAIN_PCIE=1, which P2P between AMD GPUs without XGMI needs. This is a hint.",
         do="If the GPUs are connected by PCIe only, set HSA_FORCE_FINE_GRAIN_PCIE=1.",
         source=_RCCL,
     ),

@@ -64,8 +64,7 @@ def _copies(paste: Paste, start: TestStart) -> TextFinding:
     return two_copies.finding(
         "error",
         f"all {number} processes of {tool}" + (f" on {where}" if where else ""),
-        f"{number} processes started, and {each}, so these are independent runs and not one job. Their results are not "
-        "those of a job over all GPUs.",
+        f"{number} processes started, and {each}, so they are independent runs: no result is that of one job.",
         do,
         lines,
     )
@@ -87,24 +86,10 @@ _LAUNCH = re.compile(
     r"|(?P<cxi>(?:start failed on \S+: )?CXI alloc failed on .*)"
 )
 _LAUNCH_LITERALS = (
-    "collective timeout seq",
-    "ORTE ",
-    "PRTE ",
-    "PRRTE ",
-    "mpirun was unable to",
-    "prterun was unable to",
-    "not enough slots",
-    "direct launched",
-    "srun: error:",
-    "ssh: connect",
-    "Host key verification",
-    "Permission denied (publickey",
-    "MPI_INIT failed",
-    "PMI2_Init failed",
-    "OPAL ERROR",
-    "PMIX ERROR",
-    "Fatal error in",
-    "CXI alloc failed",
+    *("collective timeout seq", "ORTE ", "PRTE ", "PRRTE ", "mpirun was unable to", "prterun was unable to"),
+    *("not enough slots", "direct launched", "srun: error:", "ssh: connect", "Host key verification"),
+    *("Permission denied (publickey", "MPI_INIT failed", "PMI2_Init failed", "OPAL ERROR", "PMIX ERROR"),
+    *("Fatal error in", "CXI alloc failed"),
 )
 _LAUNCH_DO = {
     "pmix": "Look at the host that did not answer: is slurmstepd up there, do host names resolve in both directions, "
@@ -209,9 +194,8 @@ def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
         "error",
         hosts or "the host that prints it",
         why + asked,
-        "Start as many processes per host as it has GPUs, with -g 1 (mpirun -N 8, srun --ntasks-per-node, "
-        "--nproc-per-node). Check what a process sees: mpirun … nvidia-smi -L, CUDA_VISIBLE_DEVICES, --gres, and the "
-        "GPUs of the container.",
+        "Start one process per GPU of a host, with -g 1 (mpirun -N 8, srun --ntasks-per-node, --nproc-per-node). Check "
+        "what it sees: mpirun … nvidia-smi -L, CUDA_VISIBLE_DEVICES, --gres, the container's GPUs.",
         lines,
     )
 

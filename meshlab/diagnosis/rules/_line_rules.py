@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from meshlab.diagnosis._findings import Level, Rule, TextFinding
 from meshlab.diagnosis._other_lines import other_lines
-from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._nccl_lines import (
     NcclMessage,
     affected,
@@ -94,7 +94,7 @@ def having(*literals: str) -> Find:
 
 def matching(pattern: re.Pattern[str], *literals: str) -> Find:
     """Find the lines that contain one of the strings and match a pattern. Its named groups are values."""
-    return lambda paste: _matched((line.number, match) for line, match in paste.matches(pattern, *literals))
+    return lambda paste: _matched(paste.matches(pattern, *literals))
 
 
 def others_having(*literals: str) -> Find:
@@ -104,17 +104,15 @@ def others_having(*literals: str) -> Find:
 
 def others_matching(pattern: re.Pattern[str], *literals: str) -> Find:
     """Find the lines that `matching` finds, except those of NCCL at level INFO."""
-    return lambda paste: _matched(
-        (line.number, match) for line, match in other_lines(paste).matches(pattern, *literals)
-    )
+    return lambda paste: _matched(other_lines(paste).matches(pattern, *literals))
 
 
 def cuda_failures(pattern: re.Pattern[str], file: str = "") -> Find:
     """Find the warnings about an error of CUDA whose text matches a pattern, in files of NCCL that match another."""
 
     def find(paste: Paste) -> Lines:
-        failures = ((message.line, match) for message, match in paste.once(read_cuda_failures) if _is_in(message, file))
-        return _matched((number, match) for number, match in failures if pattern.search(match["text"]))
+        failures = [pair for pair in paste.once(read_cuda_failures) if _is_in(pair[0], file)]
+        return _matched(pair for pair in failures if pattern.search(pair[1]["text"]))
 
     return find
 
@@ -122,11 +120,7 @@ def cuda_failures(pattern: re.Pattern[str], file: str = "") -> Find:
 def warnings_matching(pattern: re.Pattern[str], literal: str, file: str) -> Find:
     """Find the warnings that contain a string and match a pattern, in files of NCCL that match another."""
     return lambda paste: Lines(
-        [
-            message.line
-            for message in warnings_with(paste, literal)
-            if _is_in(message, file) and pattern.search(message.text)
-        ]
+        [item.line for item in warnings_with(paste, literal) if _is_in(item, file) and pattern.search(item.text)]
     )
 
 
@@ -145,11 +139,12 @@ def _is_in(message: NcclMessage, file: str) -> bool:
     return re.search(file, message.source or "") is not None
 
 
-def _matched(matches: Iterable[tuple[int, re.Match[str]]]) -> Lines:
+def _matched(matches: Iterable[tuple[PasteLine | NcclMessage, re.Match[str]]]) -> Lines:
     """Return lines with the named groups of the first match."""
     pairs = list(matches)
     groups = pairs[0][1].groupdict(default="") if pairs else {}
-    return Lines([number for number, _ in pairs], {name: value.strip() for name, value in groups.items()})
+    numbers = [item.number if isinstance(item, PasteLine) else item.line for item, _ in pairs]
+    return Lines(numbers, {name: value.strip() for name, value in groups.items()})
 
 
 def hosts_of_variables(paste: Paste, numbers: Sequence[int]) -> str:

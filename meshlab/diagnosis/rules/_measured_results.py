@@ -12,10 +12,7 @@ from meshlab.diagnosis.formats._other_readers import read_tests_log
 
 
 @rule(
-    "wrong-results",
-    "A collective returned wrong values",
-    source="nccl-tests src/common.cu",
-    causes=("worker-exited",),
+    "wrong-results", "A collective returned wrong values", source="nccl-tests src/common.cu", causes=("worker-exited",)
 )
 def wrong_results(paste: Paste) -> Iterator[TextFinding]:
     """Look for rows of nccl-tests with wrong elements (``#wrong``), and for a failed check at the end of a test."""

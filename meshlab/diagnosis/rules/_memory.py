@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._paste import Paste, PasteLine
-from meshlab.diagnosis.formats._nccl_lines import (
-    affected,
-    message_of,
-    messages,
-)
+from meshlab.diagnosis.formats._nccl_lines import affected, message_of, messages
 from meshlab.diagnosis.rules._line_rules import (
     LineRule,
     Lines,
@@ -30,8 +26,7 @@ _SHMUTILS = "NCCL src/misc/shmutils.cc (2.4 to 2.30)"
 
 _ENLARGE = (
     "Give the container more shared memory: docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with "
-    "medium: Memory mounted at /dev/shm. Check with df -h /dev/shm, and remove stale files (rm /dev/shm/nccl-*) if no "
-    "job runs."
+    "medium: Memory mounted at /dev/shm. Check df -h /dev/shm, and if no job runs, rm /dev/shm/nccl-*."
 )
 
 _EXTEND = re.compile(r"failed to extend (?P<path>/dev/shm/\S*) to (?P<size>\d+) bytes(?:, error: (?P<error>[^(]+))?")
@@ -144,9 +139,8 @@ def cumem_host_asymmetric(paste: Paste) -> Iterator[TextFinding]:
         yield cumem_host_asymmetric.finding(
             "error",
             affected(paste, odd),
-            "A rank tried to attach to a shared memory segment without a valid name or size. So it read something that "
-            "is not a file of /dev/shm: its peer shares host memory through CUDA (cuMem), and this rank does not. "
-            "/dev/shm itself is not full.",
+            "A rank tried to attach to a shared memory segment without a valid name or size: its peer shares host "
+            "memory through CUDA (cuMem), and this rank does not. /dev/shm is not full.",
             "Set NCCL_CUMEM_HOST_ENABLE=0 on all ranks. The reason is usually that CUDA cannot allocate host memory on "
             "some NUMA nodes: compare numactl -H and the CPU set of the container for each rank.",
             [*odd, *(item.line for item in fell_back)],
@@ -168,14 +162,9 @@ def cumem_host_asymmetric(paste: Paste) -> Iterator[TextFinding]:
 
 def _absent_segments(paste: Paste) -> Lines:
     """Find the lines of ranks that attach to a segment with a valid name, and do not find it."""
-    return Lines(
-        [
-            line.number
-            for line, match in paste.matches(_ATTACH, "attaching to shared memory segment")
-            if not _malformed(match["path"], whole(match["size"]))
-            and "No such file" in (match["error"] or "No such file")
-        ]
-    )
+    attached = paste.matches(_ATTACH, "attaching to shared memory segment")
+    named = [(line, match) for line, match in attached if not _malformed(match["path"], whole(match["size"]))]
+    return Lines([line.number for line, match in named if "No such file" in (match["error"] or "No such file")])
 
 
 MEMORY_RULES = rules_of(
@@ -184,8 +173,7 @@ MEMORY_RULES = rules_of(
     LineRule(
         code="shm-not-writable",
         title="A process may not use /dev/shm",
-        looks_for="A segment in ``/dev/shm`` could not be created because of permissions or because the folder is "
-        "missing.",
+        looks_for="A segment in ``/dev/shm`` could not be created: no permission, or no such folder.",
         find=matching(_REFUSED, "Error while creating shared memory"),
         subject="{affected}, /dev/shm",
         why="The process could not create a file in /dev/shm ({error}).",
@@ -200,12 +188,10 @@ MEMORY_RULES = rules_of(
         looks_for="A rank cannot attach to a segment with a valid name, because the file does not exist.",
         find=_absent_segments,
         subject="{affected}, /dev/shm",
-        why="A rank could not attach to the shared memory segment of another rank on its host, because the file is not "
-        "there: the ranks are in containers with separate /dev/shm, the file was removed, or its owner had already "
-        "failed.",
+        why="A rank could not attach to the shared memory segment of another rank on its host, because the file is "
+        "missing: the ranks are in containers with separate /dev/shm, the file was removed, or its owner had failed.",
         do="Look for the first warning of the other ranks on this host. For containers on one host, share it (docker "
-        "--ipc=host or --ipc=container:NAME), or give each container its own host name so that NCCL uses the "
-        "network.",
+        "--ipc=host or --ipc=container:NAME), or give each container its own host name so that NCCL uses the network.",
         source=(_SHM, _SHMUTILS),
         causes=("rank-died",),
     ),
@@ -229,8 +215,7 @@ MEMORY_RULES = rules_of(
         title="Sharing host memory through CUDA failed",
         looks_for="The transport for shared memory fails with another CUDA error.",
         find=cuda_failures(_OTHER_THAN_PEER_ACCESS, r"shm\.cc"),
-        why="The shared memory transport failed in a call of CUDA ({text}). It shares host memory between "
-        "the processes of a host, and the call is refused here.",
+        why="The shared memory transport failed in a call of CUDA ({text}). CUDA cannot share host memory here.",
         do="Try NCCL_CUMEM_HOST_ENABLE=0, which uses /dev/shm instead (it must be large enough). "
         "If that helps, update the driver, and check the NUMA nodes and the permissions of the container.",
         source=(f"{_ENV}#nccl-cumem-host-enable", "NCCL src/transport/shm.cc"),

@@ -44,22 +44,13 @@ def plugin_not_found(paste: Paste) -> Iterator[TextFinding]:
         for item in messages(paste, "Failed to find nccl", "Failed to find ncclNetPlugin_v")
         if re.search(r"Plugin(?:_v\d+)? symbol", item.text)
     ]
-    if lines:
-        yield plugin_not_found.finding(
-            "normal",
-            text_list(hosts_of(paste, lines[:_MOST])[:8]),
-            "NCCL looks for optional plugins (network, tuner, profiler) and uses its own code without them, also for "
-            "InfiniBand and RoCE.",
-            lines=lines[:_MOST],
-        )
-    if symbols:
-        yield plugin_not_found.finding(
-            "normal",
-            text_list(hosts_of(paste, symbols[:_MOST])[:8]),
-            "NCCL tries the interfaces of a plugin from the newest to the oldest. A symbol that is not found only "
-            "means that the plugin has another one.",
-            lines=symbols[:_MOST],
-        )
+    for numbers, why in (
+        (lines, "NCCL looks for optional plugins (network, tuner, profiler), and uses its own code without them."),
+        (symbols, "NCCL tries the interfaces of a plugin from newest to oldest, so it need not have this symbol."),
+    ):
+        if numbers:
+            hosts = text_list(hosts_of(paste, numbers[:_MOST])[:8])
+            yield plugin_not_found.finding("normal", hosts, why, lines=numbers[:_MOST])
 
 
 @rule("pattern-without-channels", "A pattern is not possible on this machine", source="NCCL src/graph/search.cc")
@@ -72,8 +63,7 @@ def pattern_without_channels(paste: Paste) -> Iterator[TextFinding]:
         yield pattern_without_channels.finding(
             "normal",
             text_list(list(dict.fromkeys(item.host for item in unused if item.host))[:8]),
-            f"A pattern with 0 channels only says that {kinds} cannot be used here. Rings (pattern 4) and trees (1 and "
-            "2) are what counts.",
+            f"A pattern with 0 channels means that NCCL cannot use {kinds} here. It uses rings and trees instead.",
             lines=[item.line for item in unused[:_MOST]],
         )
 
@@ -103,8 +93,7 @@ def device_number_odd(paste: Paste) -> Iterator[TextFinding]:
         yield device_number_odd.finding(
             "normal",
             text_list(hosts_of(paste, threads)[:8]),
-            "The number in brackets is the CUDA device of the thread, not the rank. Before a thread has a device it is "
-            "-1 or arbitrary.",
+            "The number in brackets is the CUDA device, not the rank. A thread without a device has -1 or any number.",
             lines=threads,
         )
 
@@ -124,8 +113,7 @@ def connect_retried(paste: Paste) -> Iterator[TextFinding]:
         yield connect_retried.finding(
             "normal",
             affected(paste, lines[:_MOST]),
-            "A rank connected before its peer was ready, and tries again. Only a warning after the last attempt "
-            "is an error.",
+            "A rank tried to connect before its peer was ready. Only a warning after the last attempt is an error.",
             lines=lines[:_MOST],
         )
 
@@ -160,12 +148,11 @@ def nccl_echo(paste: Paste) -> Iterator[TextFinding]:
 
 # -- a log without faults ----------------------------------------------------------------------------------------------
 
-# Lists of words have several words per line (fmt: skip), because a column of them would fill two screens.
 _FAILURES = (
-    "Traceback (most recent", "Test NCCL failure", "Test CUDA failure", "Cuda failure", "ncclInternalError",
-    "ncclSystemError", "ncclUnhandledCudaError", "ncclInvalidUsage", "ncclRemoteError", "Signal: ", "Watchdog caught",
-    "Segmentation fault", "Killed", "hang", "Abort COMPLETE", "timed out", "SIGTERM", "error:",
-)  # fmt: skip
+    *("Traceback (most recent", "Test NCCL failure", "Test CUDA failure", "Cuda failure", "ncclInternalError"),
+    *("ncclSystemError", "ncclUnhandledCudaError", "ncclInvalidUsage", "ncclRemoteError", "Signal: "),
+    *("Watchdog caught", "Segmentation fault", "Killed", "hang", "Abort COMPLETE", "timed out", "SIGTERM", "error:"),
+)
 
 
 @rule("nothing-wrong", "NCCL's lines show a healthy state", source="NCCL src/init.cc, src/graph/paths.cc")
@@ -200,8 +187,7 @@ def nccl_healthy(paste: Paste) -> Iterator[TextFinding]:
         "info",
         affected(paste, lines[:_MOST]) or text_list(paste.once(read_hosts)[:8]),
         f"{sentence} Nothing in these lines of NCCL is wrong.",
-        "If the job hangs anyway, it does so after these lines: collect a flight recorder dump or ncclras, "
-        "and the lines of all ranks."
+        "If the job hangs anyway, it hangs after these lines: collect flight recorder dumps or ncclras of all ranks."
         if connected and not complete
         else "",
         lines[:_MOST],
@@ -235,19 +221,20 @@ def _path_summary(paths: list[NcclMessage]) -> str:
 # -- warnings that no rule knows ---------------------------------------------------------------------------------------
 
 _EXPLAINED = (
-    "onnect to ", "Call to connect", "interface found", "no device found", "is neither AF_INET", "address info",
-    "from procs", "already checked in", "wrong magic", "wrong type", "exceeded ", "NET/OFI", "libibverbs", "async",
-    "Got completion", "modify_qp", "incompatible", "ibv_reg", "ibv_create", "RLIMIT", "GID table", "mixed local",
-    "Unable to open device", "Unable to query device", "shared memory", "/dev/shm", "posix_fallocate", "same GPU",
-    "P2P is disabled", "NVLink SHARP", "not working on this system", "Duplicate GPU", "Mismatched", "version mismatch",
-    "Driver version", "mismatch error", "truncated", "incorrect receive", "collective mismatch", 'Missing "',
-    "NUMA auto", "out of memory", "Failed to CUDA", "Too many open files", "uncorrectable ECC", "IPC handle",
-)  # fmt: skip
+    *("onnect to ", "Call to connect", "interface found", "no device found", "is neither AF_INET", "address info"),
+    *("from procs", "already checked in", "wrong magic", "wrong type", "exceeded ", "NET/OFI", "libibverbs", "async"),
+    *("Got completion", "modify_qp", "incompatible", "ibv_reg", "ibv_create", "RLIMIT", "GID table", "mixed local"),
+    *("Unable to open device", "Unable to query device", "shared memory", "/dev/shm", "posix_fallocate", "same GPU"),
+    *("P2P is disabled", "NVLink SHARP", "not working on this system", "Duplicate GPU", "Mismatched"),
+    *("version mismatch", "Driver version", "mismatch error", "truncated", "incorrect receive", "collective mismatch"),
+    *('Missing "', "NUMA auto", "out of memory", "Failed to CUDA", "Too many open files", "uncorrectable ECC"),
+    "IPC handle",
+)
 _EXPLAINED_CUDA = (
-    "illegal memory access", "unspecified launch failure", "misaligned address", "illegal instruction", "assert",
-    "out of memory", "system not yet initialized", "named symbol not found", "invalid device function", "ECC",
-    "no kernel image", "driver version is insufficient", "peer mapping resources", "operation not supported",
-)  # fmt: skip
+    *("illegal memory access", "unspecified launch failure", "misaligned address", "illegal instruction", "assert"),
+    *("out of memory", "system not yet initialized", "named symbol not found", "invalid device function", "ECC"),
+    *("no kernel image", "driver version is insufficient", "peer mapping resources", "operation not supported"),
+)
 
 
 def _is_explained(item: NcclMessage, words: Sequence[str]) -> bool:
@@ -263,8 +250,7 @@ def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
     echoes = paste.once(read_echoes)
     words = [word for word in _EXPLAINED if paste.may_contain(word)]
     unknown = (item for item in paste.once(read_warnings) if item.line not in echoes and not _is_explained(item, words))
-    warnings = list(islice(unknown, _MOST))
-    if warnings:
+    if warnings := list(islice(unknown, _MOST)):
         first = warnings[0]
         where = f" ({first.source})" if first.source else ""
         text = first.text if len(first.text) <= 160 else f"{first.text[:159]}…"
@@ -281,8 +267,7 @@ def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
             "info",
             "the rank that prints it" if last.rank is None else f"rank {last.rank}",
             f'The last error of NCCL is "{text[:160]}". meshlab has no rule for it.',
-            "Run again with NCCL_DEBUG=INFO, read the first NCCL WARN of each rank, and search for this text in "
-            "https://github.com/NVIDIA/nccl/issues.",
+            "Set NCCL_DEBUG=INFO, read each rank's first warning, and search https://github.com/NVIDIA/nccl/issues.",
             [last],
         )
 
@@ -329,8 +314,7 @@ NCCL_NORMAL_RULES = rules_of(
         find=having("Could not enable P2P between dev"),
         level="normal",
         why=(
-            "NCCL tests P2P for each pair of GPUs. If it is not possible, data goes through shared memory: slower, "
-            "and correct."
+            "NCCL tests P2P for each pair of GPUs. Without P2P, data goes through shared memory: slower, but correct."
         ),
         source="NCCL src/transport/p2p.cc",
     ),

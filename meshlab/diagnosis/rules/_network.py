@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Level, TextFinding, rule
 from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._nccl_channels import network_devices, read_patterns
 from meshlab.diagnosis.formats._nccl_lines import (
     affected,
@@ -88,12 +89,7 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
         "Check in the environment of the ranks that the devices are visible (ibv_devices, ls /dev/infiniband"
         + (", fi_info -p efa" if efa else "")
         + ") and that libibverbs is installed (rdma-core). In a container, pass /dev/infiniband through"
-        + (
-            ", and put the directories of libnccl-net.so and libfabric on LD_LIBRARY_PATH: LD_PRELOAD does not "
-            "load a plugin."
-            if efa
-            else "."
-        )
+        + (", and add the folders of libnccl-net.so and libfabric to LD_LIBRARY_PATH, not LD_PRELOAD." if efa else ".")
     )
     yield socket_fallback.finding(severity, hosts or "the rank that prints it", why, do, [*sockets, *missing, *hints])
 
@@ -101,12 +97,9 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
 _PROVIDER = re.compile(r"Selected [Pp]rovider is ([\w;.-]+)")
 _SLOW_PROVIDERS = ("tcp", "sockets", "udp", "net", "shm")
 _NO_PROVIDER = (
-    "NET/OFI Couldn't find any optimal provider",
-    "NET/OFI Could not find any optimal provider",
-    "NET/OFI Only EFA provider is supported",
-    "Unable to find a protocol that worked",
-    "No eligible providers were found",
-    "provider efa output empty list",
+    *("NET/OFI Couldn't find any optimal provider", "NET/OFI Could not find any optimal provider"),
+    *("NET/OFI Only EFA provider is supported", "Unable to find a protocol that worked"),
+    *("No eligible providers were found", "provider efa output empty list"),
 )
 
 
@@ -156,10 +149,8 @@ def ib_disable_without_effect(paste: Paste) -> Iterator[TextFinding]:
         yield ib_disable_without_effect.finding(
             "warning",
             f"{hosts}, plugin {name}".lstrip(", "),
-            f"NCCL_IB_DISABLE=1 turns off only the InfiniBand code of NCCL itself. Here the external plugin {name} "
-            "carries the traffic anyway.",
-            "To use TCP, set NCCL_NET=Socket, or NCCL_NET_PLUGIN=none together with NCCL_IB_DISABLE=1. "
-            "Otherwise remove NCCL_IB_DISABLE.",
+            f"NCCL_IB_DISABLE=1 turns off only NCCL's own InfiniBand code. The plugin {name} carries the traffic.",
+            "For TCP, set NCCL_NET=Socket, or NCCL_NET_PLUGIN=none as well. Otherwise remove NCCL_IB_DISABLE.",
             [*disabled, *(item.line for item in plugins)],
         )
 
@@ -180,10 +171,8 @@ def net_plugin_too_old(paste: Paste) -> Iterator[TextFinding]:
         yield net_plugin_too_old.finding(
             "info",
             f"{text_list(hosts_of(paste, [line.number for line in lines])[:8])}, libnccl-net.so".lstrip(", "),
-            "A libnccl-net.so was found that offers only interfaces that this version of NCCL no longer supports, "
-            "so NCCL uses its own network code instead.",
-            "Update the plugin to the version for this NCCL (HPC-X, AWS, Google and others publish it), or remove it "
-            "from the library path.",
+            "NCCL no longer supports the interfaces of this libnccl-net.so, and uses its own network code instead.",
+            "Install a plugin (from HPC-X, AWS, Google) for this NCCL, or remove it from the library path.",
             lines,
         )
 
@@ -203,7 +192,7 @@ def net_plugin_differs(paste: Paste) -> Iterator[TextFinding]:
     names = {frozenset(networks) for networks in by_host.values()}
     if len(by_host) > 1 and len(names) > 1:
         yield _plugins_differ(
-            paste, {host: (", ".join(networks), min(networks.values())) for host, networks in by_host.items()}
+            {host: (", ".join(networks), min(networks.values())) for host, networks in by_host.items()}
         )
         return
     if names and len(by_host) == len(paste.once(read_hosts)):
@@ -212,7 +201,7 @@ def net_plugin_differs(paste: Paste) -> Iterator[TextFinding]:
     with_ports = {item.host: item for item in paste.once(read_ports) if item.host and item.devices}
     if not by_host and with_ports and without and not with_ports.keys() & without.keys():
         sides = {host: ("InfiniBand or RoCE", item.line) for host, item in with_ports.items()}
-        yield _plugins_differ(paste, sides | {host: ("no RDMA device", line) for host, line in without.items()})
+        yield _plugins_differ(sides | {host: ("no RDMA device", line) for host, line in without.items()})
         return
     plugins: dict[str, tuple[str, int]] = {}
     for message in messages(paste, "NET/Plugin", "Plugin Path :", "external network plugin"):
@@ -223,19 +212,21 @@ def net_plugin_differs(paste: Paste) -> Iterator[TextFinding]:
         elif re.search(r"No plugin found|Could not find|Using internal", message.text):
             plugins.setdefault(message.host, ("no plugin", message.line))
     if len({name for name, _ in plugins.values()}) > 1:
-        yield _plugins_differ(paste, plugins)
+        yield _plugins_differ(plugins)
 
 
-def _plugins_differ(paste: Paste, sides: dict[str, tuple[str, int]]) -> TextFinding:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for host, (name, _) in sides.items():
-        groups[name].append(host)
-    parts = [f"{text_list(hosts[:6])}{' …' if len(hosts) > 6 else ''}: {name}" for name, hosts in groups.items()]
+def _sides_text(sides: dict[str, tuple[str, int]]) -> str:
+    groups = grouped((what, who) for who, (what, _) in sides.items())
+    return "; ".join(
+        f"{text_list(names[:6])}{' …' if len(names) > 6 else ''}: {what}" for what, names in groups.items()
+    )
+
+
+def _plugins_differ(sides: dict[str, tuple[str, int]]) -> TextFinding:
     return net_plugin_differs.finding(
         "error",
-        "; ".join(parts),
-        "The hosts do not use the same network code. Ranks that speak different protocols cannot connect, "
-        "and the job hangs or fails at its first connection.",
+        _sides_text(sides),
+        "The hosts use different network code. Their ranks cannot connect, so the job hangs or fails at the start.",
         "Make the library path the same on all hosts: either libnccl-net.so is found on each (LD_LIBRARY_PATH, "
         "NCCL_NET_PLUGIN) or on none (NCCL_NET_PLUGIN=none), and give NCCL_NET the same value everywhere.",
         [line for _, line in sides.values()],
@@ -286,23 +277,19 @@ def nic_sets_differ(paste: Paste) -> Iterator[TextFinding]:
         who = use.host if len(paste.once(read_hosts)) > 1 else f"rank {use.rank}" if use.rank is not None else None
         if who and use.network != "Socket":
             devices_of[who].setdefault(use.device, use.line)
+    sides = {
+        who: (f"NIC {', '.join(map(str, sorted(devices)))}", min(devices.values()))
+        for who, devices in devices_of.items()
+    }
     if _asymmetric(paste):
-        sets = {
-            who: (f"NIC {', '.join(str(number) for number in sorted(devices))}", min(devices.values()))
-            for who, devices in devices_of.items()
-        }
-        yield _nics_differ(paste, sets)
+        yield _nics_differ(paste, sides)
         return
-    unusable = paste.find("NET/IB : Unable to open device", "NET/IB : Unable to query device")
+    unusable = paste.numbers("NET/IB : Unable to open device", "NET/IB : Unable to query device")
     ignored = _set_to(paste, "NCCL_IGNORE_NET_MISMATCH", "1")
     if (unusable or ignored) and len({frozenset(devices) for devices in devices_of.values()}) > 1:
-        sides = {
-            who: (f"NIC {', '.join(str(number) for number in sorted(devices))}", min(devices.values()))
-            for who, devices in devices_of.items()
-        }
-        yield _nics_differ(paste, sides, [*(line.number for line in unusable), *ignored])
+        yield _nics_differ(paste, sides, [*unusable, *ignored])
     elif unusable and ignored:
-        yield _nics_differ(paste, {}, [*(line.number for line in unusable), *ignored])
+        yield _nics_differ(paste, {}, [*unusable, *ignored])
 
 
 def _asymmetric(paste: Paste) -> bool:
@@ -327,17 +314,12 @@ def _asymmetric(paste: Paste) -> bool:
 
 
 def _nics_differ(paste: Paste, sides: dict[str, tuple[str, int]], more: list[int] | None = None) -> TextFinding:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for who, (what, _) in sides.items():
-        groups[what].append(who)
-    parts = [f"{text_list(names[:6])}: {what}" for what, names in groups.items()]
     return nic_sets_differ.finding(
         "error" if more else "warning",
-        "; ".join(parts) or affected(paste, more or ()),
+        _sides_text(sides) or affected(paste, more or ()),
         "Ranks of one job do not use the same set of NICs. A channel over a NIC that the other side does not have "
         "waits for a peer that never answers, or falls back to a slower path.",
-        "Make the same NICs usable on every host (ibv_devinfo, the devices of the containers), or name the common ones "
-        "in NCCL_IB_HCA on all hosts.",
+        "Make the same NICs usable on every host (ibv_devinfo, devices of containers), or list them in NCCL_IB_HCA.",
         [*(line for _, line in sides.values()), *(more or ())],
     )
 
@@ -349,16 +331,14 @@ def _nics_differ(paste: Paste, sides: dict[str, tuple[str, int]], more: list[int
 )
 def ib_device_unusable(paste: Paste) -> Iterator[TextFinding]:
     """NCCL cannot open or query a device."""
-    matches = paste.matches(_UNUSABLE, "NET/IB : Unable to ")
-    if matches:
+    if matches := paste.matches(_UNUSABLE, "NET/IB : Unable to "):
         devices = text_list(list(dict.fromkeys(match[1] for _, match in matches)))
         yield ib_device_unusable.finding(
             "warning",
             f"{affected(paste, [line for line, _ in matches])}, {devices}".lstrip(", "),
-            f"The RDMA device {devices} is visible, but this process may not open it. NCCL continues without it, "
-            "so this rank may have fewer NICs than others.",
-            "Pass the character devices (/dev/infiniband/uverbs*) of all NICs into the container, or leave the device "
-            "out with NCCL_IB_HCA on every host.",
+            f"The RDMA device {devices} is visible, but may not be opened, so NCCL continues with fewer NICs.",
+            "Pass the devices of all NICs (/dev/infiniband/uverbs*) into the container, or exclude this one in "
+            "NCCL_IB_HCA.",
             [line for line, _ in matches],
         )
 
@@ -396,8 +376,7 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
         "info" if limited or not (measures or per_host > 1) else "warning",
         f"{hosts}, {text_list(names)}".lstrip(", "),
         why,
-        "Compare with ibv_devinfo or ibstat where the ranks run: each port should be Active. Check NCCL_IB_HCA, "
-        "and in a container the devices that are passed through.",
+        "Run ibv_devinfo where the ranks run: each port should be Active. Check NCCL_IB_HCA and the devices passed in.",
         [*(ports[1] for ports in single.values()), *limited],
     )
 
@@ -423,8 +402,7 @@ def _gdr_disabled(paste: Paste) -> list[tuple[int, str]]:
 )
 def gdr_disabled(paste: Paste) -> Iterator[TextFinding]:
     """NCCL reports for an RDMA device that GPU Direct RDMA is off."""
-    disabled = _gdr_disabled(paste)
-    if not disabled or is_one_host(paste) is True:
+    if not (disabled := _gdr_disabled(paste)) or is_one_host(paste) is True:
         return
     devices = list(dict.fromkeys(name for _, name in disabled))
     off = _set_to(paste, "NCCL_NET_GDR_LEVEL", *_OFF) + _set_to(paste, "NCCL_IB_CUDA_SUPPORT", "0")
@@ -502,8 +480,8 @@ def slow_network(paste: Paste) -> Iterator[TextFinding]:
     hosts = text_list(list(dict.fromkeys(pattern.host for pattern in slow if pattern.host))[:8])
     nets = f", NET/{networks[0]}-{networks[-1]}" if len(networks) > 1 else f", NET/{networks[0]}" if networks else ""
     why = (
-        f"NCCL plans {item.n_channels} channels of {item.bw_inter_gbs:g} GB/s between hosts, which is the speed of a "
-        f"{item.bw_inter_gbs * 8:.0f} Gb/s link."
+        f"NCCL plans {item.n_channels} channels of {item.bw_inter_gbs:g} GB/s between hosts, as at "
+        f"{item.bw_inter_gbs * 8:.0f} Gb/s."
     )
     if "SYS" in (item.type_intra, item.type_inter):
         why += " Some paths to GPUs or NICs lead across the CPU sockets (SYS)."
@@ -513,8 +491,7 @@ def slow_network(paste: Paste) -> Iterator[TextFinding]:
         f"{hosts}{nets}".lstrip(", "),
         why,
         "Compare with the real speed: cat /sys/class/net/*/speed, ibstat. If the NICs are faster, NCCL does not see it "
-        "(as with virtual interfaces): use the RDMA devices, or give the speed in a file for NCCL_TOPO_FILE. "
-        "Otherwise the network itself is the limit.",
+        "(as with virtual interfaces): use the RDMA devices, or set the speed in NCCL_TOPO_FILE.",
         [*(pattern.line for pattern in slow), *unknown[:3]],
     )
 

@@ -106,9 +106,8 @@ def nvls_fabric(paste: Paste) -> Iterator[TextFinding]:
             who if who != NOT_NAMED else f"the host of {NOT_NAMED}",
             "Setting up multicast memory for NVLink SHARP (NVLS) failed: the NVSwitches or the fabric manager of this "
             "host are in a bad state, or a container lacks what they need.",
-            "On this host: systemctl status nvidia-fabricmanager, nvidia-smi -q (Fabric: Completed, Success), "
-            "dmesg for Xid and SXid. Restart the fabric manager and reset the GPUs, or reboot. "
-            "Until then NCCL_NVLS_ENABLE=0 runs with less bandwidth.",
+            "On this host: systemctl status nvidia-fabricmanager, nvidia-smi -q (Fabric: Completed, Success), dmesg "
+            "for Xid and SXid. Restart it and reset the GPUs, or lose NVLS with NCCL_NVLS_ENABLE=0.",
             lines,
         )
 
@@ -124,15 +123,12 @@ _FABRIC = re.compile(r"MNNVL busId 0x(?P<bus>\w+) fabric UUID (?P<uuid>\S+) cliq
 )
 def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
     """CUDA reports error 802, or NCCL sees a GPU whose registration with the fabric is not complete."""
-    lines = paste.find("system not yet initialized")
-    if lines:
+    if lines := paste.find("system not yet initialized"):
         yield fabric_not_ready.finding(
             "error",
             affected(paste, lines),
-            "CUDA error 802 (system not yet initialized): on machines with NVSwitch, CUDA cannot be used until the "
-            "fabric manager has set up the switches.",
-            "Start the fabric manager in the version of the driver: systemctl enable --now nvidia-fabricmanager; "
-            "look at its log (/var/log/fabricmanager.log).",
+            "CUDA error 802 (system not yet initialized): the fabric manager has not set up the NVSwitches yet.",
+            "Start the driver's version of the fabric manager: systemctl enable --now nvidia-fabricmanager.",
             lines,
         )
     # The fields are those of nvmlGpuFabricInfo_t: 1 is not started, 2 is in progress.
@@ -144,10 +140,8 @@ def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
             f"{text_list(hosts_of(paste, [line.number for line, _ in waiting])[:6])}, GPU {text_list(gpus[:8])}".lstrip(
                 ", "
             ),
-            "The registration of these GPUs with the NVLink fabric is not complete, so NVLink SHARP and NVLink between "
-            "hosts are not available to them.",
-            "Look at the fabric manager of this host (systemctl status nvidia-fabricmanager) and nvidia-smi -q "
-            "(Fabric).",
+            "These GPUs have not registered with the NVLink fabric, so they have no NVLink SHARP or multi-node NVLink.",
+            "Check systemctl status nvidia-fabricmanager and nvidia-smi -q (Fabric) on this host.",
             [line for line, _ in waiting],
         )
 
@@ -160,17 +154,15 @@ def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
 )
 def imex_not_working(paste: Paste) -> Iterator[TextFinding]:
     """NCCL warns that multi-node NVLink is available, but not working."""
-    lines = paste.find("is available but not working on this system")
-    if lines:
+    if lines := paste.find("is available but not working on this system"):
         channel = any("channel" in line.text for line in lines)
         yield imex_not_working.finding(
             "error",
             affected(paste, lines),
             "The GPUs belong to an NVLink domain of several hosts, but memory cannot be shared through it: the "
             + ("IMEX channel is missing in this process." if channel else "IMEX service does not connect these hosts."),
-            "Check that nvidia-imex runs on every host with the same nodes_config.cfg (nvidia-imex-ctl -N), "
-            "and that the container has a channel (ls /dev/nvidia-caps-imex-channels). NCCL_MNNVL_ENABLE=0 uses the "
-            "network instead.",
+            "Check that nvidia-imex runs on every host with the same nodes_config.cfg (nvidia-imex-ctl -N), and that "
+            "the container has a channel (/dev/nvidia-caps-imex-channels). NCCL_MNNVL_ENABLE=0 uses the network.",
             lines,
         )
 
@@ -202,8 +194,7 @@ def duplicate_gpu(paste: Paste) -> Iterator[TextFinding]:
         yield duplicate_gpu.finding(
             "error",
             f"{number_list(ranks, 'rank')} (GPU {gpu}{f' of {host}' if host else ''})",
-            f"{number_list(ranks, 'rank').capitalize()} use the same GPU, {gpu}. There are more ranks than GPUs on "
-            "this host, or every process takes its default device.",
+            f"{number_list(ranks, 'rank').capitalize()} use GPU {gpu}: too many ranks, or default devices.",
             do,
             lines,
         )
@@ -244,13 +235,11 @@ def _spell(code: str) -> str:
 def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
     """NCCL says so, or processes of one job print different versions."""
     do = (
-        "Make all ranks use the same library: see which libnccl.so.2 each process loads (NCCL_DEBUG=VERSION, ldd, "
-        "grep nccl /proc/PID/maps): the wheel of pip, the package of the system, or one from LD_LIBRARY_PATH or "
-        "LD_PRELOAD."
+        "Make all ranks use the same library: see which libnccl.so.2 each process loads (NCCL_DEBUG=VERSION, ldd, grep "
+        "nccl /proc/PID/maps): the wheel of pip, the package of the system, or one from LD_LIBRARY_PATH or LD_PRELOAD."
     )
     hosts = {item.version.partition("+")[0]: item.host for item in paste.once(read_versions) if item.host}
-    mismatches = paste.matches(_MISMATCH, "Mismatched NCCL version detected")
-    if mismatches:
+    if mismatches := paste.matches(_MISMATCH, "Mismatched NCCL version detected"):
         sides: dict[str, set[int]] = defaultdict(set)
         for _, match in mismatches:
             sides[_spell(match[2])].add(whole(match[1]))
@@ -263,8 +252,7 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
         why = "The ranks loaded different versions of NCCL, which cannot work in one communicator."
         yield version_mismatch.finding("error", " against ".join(parts), why, do, lines)
         return
-    peers = paste.matches(_PEER_VERSION, "NCCL version mismatch with remote peer")
-    if peers:
+    if peers := paste.matches(_PEER_VERSION, "NCCL version mismatch with remote peer"):
         line, match = peers[0]
         subject = f"{affected(paste, [line])} ({_spell(match[2])}) against {match[1]} ({_spell(match[3])})"
         yield version_mismatch.finding(
@@ -296,8 +284,7 @@ def version_mismatch(paste: Paste) -> Iterator[TextFinding]:
 def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
     """NCCL names the version of the driver that it found, and the one that it needs."""
     pattern = re.compile(r"CUDA Driver version found is (\d+)\. Minimum requirement is (\d+)")
-    matches = paste.matches(pattern, "CUDA Driver version found is ")
-    if matches:
+    if matches := paste.matches(pattern, "CUDA Driver version found is "):
         have, need = (f"{whole(code) // 1000}.{whole(code) % 1000 // 10}" for code in matches[0][1].groups())
         yield driver_too_old_for_nccl.finding(
             "error",
@@ -321,8 +308,7 @@ def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
                 affected(paste, [line]),
                 f"The driver supports CUDA {have_major}.{whole(match[1]) % 1000 // 10}, and this NCCL was built for "
                 f"CUDA {need_text}, a newer major version.",
-                f"Update the driver of this host to one for CUDA {need_major}, or use an NCCL built for CUDA "
-                f"{have_major}.",
+                f"Update this host's driver to one for CUDA {need_major}, or use an NCCL for CUDA {have_major}.",
                 [line.number, builds[0].line],
             )
 
@@ -338,11 +324,9 @@ PEER_RULES = rules_of(
         looks_for="NCCL warns that P2P is disabled between GPUs that NVLink connects.",
         find=partial(_disabled_pairs, nvlink=True),
         subject=_connected_gpus,
-        why="NCCL sees NVLink between these GPUs, but the driver does not allow P2P between them. "
-        "NCCL takes this for a fault of the hardware.",
+        why="NCCL sees NVLink between these GPUs, but the driver forbids P2P, which is a hardware fault to NCCL.",
         do="On this host: nvidia-smi topo -p2p r, nvidia-smi nvlink -s, dmesg | grep -i xid, and on NVSwitch systems "
-        "systemctl status nvidia-fabricmanager. Reset the GPUs or reboot. NCCL_IGNORE_DISABLED_P2P=1 only hides "
-        "it.",
+        "systemctl status nvidia-fabricmanager. Reset the GPUs or reboot. NCCL_IGNORE_DISABLED_P2P=1 only hides it.",
         source=(_PATHS, "https://github.com/NVIDIA/nccl/issues/2329"),
     ),
     duplicate_gpu,
@@ -365,8 +349,7 @@ PEER_RULES = rules_of(
         find=warnings_matching(_NOT_SUPPORTED, "Cuda failure ", r"^(?:src/)?init\.cc"),
         why="CUDA does not support a function that NCCL needs while it starts, most often memory pools. "
         "This is usual for virtual GPUs without unified memory, and for drivers that are too old.",
-        do="For a vGPU, turn on unified memory for it in the hypervisor (enable_uvm=1), or pass the whole GPU "
-        "through. Otherwise update the driver.",
+        do="For a vGPU, enable unified memory in the hypervisor (enable_uvm=1). Otherwise update the driver.",
         source="https://github.com/NVIDIA/nccl/issues/2101",
     ),
     imex_not_working,
@@ -390,8 +373,7 @@ PEER_RULES = rules_of(
         title="A GPU has too many P2P peers",
         looks_for="CUDA reports that the resources for mapping peers are exhausted.",
         find=having("peer mapping resources exhausted"),
-        why="CUDA allows P2P with at most 8 peers of one GPU in a process, unless an NVSwitch connects them. "
-        "This process uses more GPUs.",
+        why="Without NVSwitch, CUDA allows P2P with at most 8 peers of a GPU in a process. This process uses more.",
         do="Use one process per GPU, or fewer GPUs per process, or NCCL_P2P_DISABLE=1 as a test.",
         source="https://github.com/NVIDIA/nccl/issues/1874",
     ),
@@ -400,12 +382,10 @@ PEER_RULES = rules_of(
         title="P2P between GPUs could not be set up",
         looks_for="The P2P transport fails with another error of CUDA.",
         find=_other_p2p_failures,
-        why="The connection between two GPUs of this host failed in CUDA ({text}). "
-        "The text alone does not show whether the driver, the permissions of a container or the hardware is the "
-        "reason.",
-        do="Try NCCL_P2P_DISABLE=1, then NCCL_CUMEM_ENABLE=0: what helps shows which part fails. "
-        "Check nvidia-smi topo -p2p r and dmesg | grep -i xid on this host, and that all ranks of a host share IPC "
-        "and PID namespaces.",
+        why="The connection between two GPUs of this host failed in CUDA ({text}). The text alone does not show "
+        "whether the driver, the permissions of a container or the hardware is the reason.",
+        do="Try NCCL_P2P_DISABLE=1, then NCCL_CUMEM_ENABLE=0: what helps shows which part fails. Check nvidia-smi topo "
+        "-p2p r and dmesg | grep -i xid on this host, and that all ranks of a host share IPC and PID namespaces.",
         source=f"{_TROUBLESHOOTING}#gpu-direct",
         causes=("rank-died",),
     ),
@@ -418,8 +398,7 @@ PEER_RULES = rules_of(
         subject=_connected_gpus,
         why="The driver does not allow P2P between these GPUs, which have no NVLink. This is usual for GeForce cards, "
         "and in many virtual machines. NCCL uses shared memory instead: slower, and correct.",
-        do="No action is needed. Give the container enough /dev/shm. This line is not the cause of a crash further "
-        "down: look for the first warning.",
+        do="Give the container enough /dev/shm. If the job fails, look for the first warning: this is not the cause.",
         source=(_PATHS, "https://github.com/NVIDIA/nccl-tests/issues/287"),
     ),
     LineRule(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis._findings import Level, Rule, TextFinding, rule
-from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._kernel_log import LinkChange, read_kernel_log
 from meshlab.diagnosis.formats._rdma_ports import PortState, read_ports
 
@@ -14,36 +15,21 @@ _NO_LIDS = (0, 0xFFFF)
 _VICTIM_CODES = ("ib-retry-exceeded", "net-unreachable", "socket-fallback", "single-nic")
 
 
-def _histories(ports: Sequence[PortState]) -> dict[tuple[str | None, str, int], list[PortState]]:
-    """Return the states of every port in the order of the text."""
-    histories: dict[tuple[str | None, str, int], list[PortState]] = {}
-    for port in ports:
-        histories.setdefault((port.host, port.device, port.port), []).append(port)
-    return histories
-
-
 def _is_flapping(states: Sequence[PortState], devices: int) -> bool:
-    """Return whether several states surely belong to one port, and differ.
-
-    Without the name of the host, two lists of ports may come from two hosts. The same address, or a text about one
-    device only, shows that it is one port.
-    """
+    """Return whether several states surely belong to one port, and differ."""
     if len(states) < 2 or len({(port.state, port.physical) for port in states}) < 2:
         return False
+    # Without the name of the host, two lists of ports may come from two hosts.
     addresses = {port.lid for port in states}
     is_one_address = len(addresses) == 1 and addresses.isdisjoint({None, *_NO_LIDS})
     is_one_guid = len({port.guid for port in states}) == 1 and states[0].guid is not None
     return is_one_address or is_one_guid or devices == 1 or states[0].host is not None
 
 
-def _all_lines(states: Sequence[PortState]) -> list[PasteLine]:
-    return [line for port in states for line in port.lines]
-
-
 @rule("ib-port-flap", "A network port goes up and down", source=_IBSTAT, causes=_VICTIM_CODES)
 def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
     """Looks for one port with different states in the same paste, and for links in dmesg that went down repeatedly."""
-    histories = _histories(paste.once(read_ports))
+    histories = _histories(paste)
     for states in histories.values():
         if not _is_flapping(states, len({device for _, device, _ in histories})):
             continue
@@ -51,12 +37,10 @@ def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
         yield ib_port_flap.finding(
             "error",
             states[0].name,
-            f"The state of the port changes between calls: {seen}. This fits a cable, a transceiver or a switch port "
-            "that fails.",
-            f"Take the host, or {states[0].device} with NCCL_IB_HCA=^{states[0].device}, out of the job. "
-            "Check the cable, and compare the counters of the port (symbol errors, link downed) with those of another "
-            "host.",
-            _all_lines(states),
+            f"The state of the port changes: {seen}. A cable, a transceiver or a switch port may be failing.",
+            f"Take the host, or {states[0].device} with NCCL_IB_HCA=^{states[0].device}, out of the job. Check the "
+            "cable, and compare the counters of the port (symbol errors, link downed) with those of another host.",
+            [line for port in states for line in port.lines],
         )
     for (host, interface), changes in _changes(paste).items():
         downs = sum(not change.up for change in changes)
@@ -65,8 +49,7 @@ def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
                 "error",
                 interface + (f" of {host}" if host else ""),
                 f"The kernel log shows {downs} times that the link went down.",
-                "Check the cable, the transceiver and the switch port, and leave the NIC out with NCCL_IB_HCA or "
-                "NCCL_SOCKET_IFNAME until it is stable.",
+                "Check cable, transceiver and switch port. Exclude the NIC (NCCL_IB_HCA, NCCL_SOCKET_IFNAME) for now.",
                 [change.line for change in changes],
             )
 
@@ -74,13 +57,12 @@ def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
 @rule("ib-port-down", "A network port is not active", source=_IBSTAT, causes=_VICTIM_CODES)
 def ib_port_down(paste: Paste) -> Iterator[TextFinding]:
     """Looks at the last state of every port. A port that is disabled next to active ones may be unused."""
-    histories = _histories(paste.once(read_ports))
+    histories = _histories(paste)
     devices = len({device for _, device, _ in histories})
     last = [states[-1] for states in histories.values()]
-    groups: dict[tuple[Level, str, str], list[PortState]] = {}
-    for states in histories.values():
-        if not _is_flapping(states, devices) and states[-1].state in ("DOWN", "ACTIVEDEFER", "INIT", "ARMED"):
-            groups.setdefault(_judged(states[-1], last), []).append(states[-1])
+    stable = [states[-1] for states in histories.values() if not _is_flapping(states, devices)]
+    inactive = [port for port in stable if port.state in ("DOWN", "ACTIVEDEFER", "INIT", "ARMED")]
+    groups = grouped((_judged(port, last), port) for port in inactive)
     for (severity, why, do), ports in groups.items():
         names = ", ".join(port.name for port in ports[:8]) + (f" and {len(ports) - 8} more" if len(ports) > 8 else "")
         lines = [line for port in ports for line in port.lines]
@@ -103,8 +85,7 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
         return (
             "error",
             "The link is up, but no subnet manager has given the port an address (state Initializing).",
-            "Start a subnet manager: on a managed switch, or opensm on one host of the fabric. If one runs (sminfo), "
-            "check that it sees this port.",
+            "Start a subnet manager on a switch, or opensm on a host. If one runs (sminfo), it must see this port.",
         )
     if port.physical == "LINKUP" and port.link_layer != "Ethernet":
         why = "The link itself is up, but the port has no address"
@@ -116,14 +97,12 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
             "error",
             why,
             "In a virtual machine or pod, give the virtual function a GUID and a link state (ip link set NETDEV vf N "
-            "node_guid …, port_guid …, state auto), and enable virtualisation in the subnet manager. Then check that "
-            "ibstat DEV prints State: Active.",
+            "node_guid …, port_guid …, state auto), and virtualisation in the subnet manager. Check ibstat DEV.",
         )
     why = f"The port is down (physical state {(port.physical or 'unknown').lower()})."
     if active:
         why += f" {active} other port{'s' * (active > 1)} of the host {'are' if active > 1 else 'is'} active, so "
-        why += "this one "
-        why += "may be unused on purpose."
+        why += "this one may be unused on purpose."
     severity: Level = "error" if not active else "info" if port.physical == "DISABLED" else "warning"
     do = "If the job needs it, check the cable and the switch port, and enable it; otherwise exclude it with "
     return severity, why, do + "NCCL_IB_HCA=^DEV."
@@ -132,7 +111,7 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
 @rule("ports-active", "All network ports are active", source=_IBSTAT)
 def ports_active(paste: Paste) -> Iterator[TextFinding]:
     """Looks for lists of ports that are all active, and names what may look wrong in them."""
-    histories = _histories(paste.once(read_ports))
+    histories = _histories(paste)
     last = [states[-1] for states in histories.values()]
     devices = len({device for _, device, _ in histories})
     if not last or any(port.state != "ACTIVE" for port in last):
@@ -158,11 +137,14 @@ def ports_active(paste: Paste) -> Iterator[TextFinding]:
     )
 
 
+def _histories(paste: Paste) -> dict[tuple[str | None, str, int], list[PortState]]:
+    """Return the states of every port in the order of the text."""
+    return grouped(((port.host, port.device, port.port), port) for port in paste.once(read_ports))
+
+
 def _changes(paste: Paste) -> dict[tuple[str | None, str], list[LinkChange]]:
-    changes: dict[tuple[str | None, str], list[LinkChange]] = {}
-    for change in paste.once(read_kernel_log).link_changes:
-        changes.setdefault((change.host, change.interface), []).append(change)
-    return changes
+    changes = paste.once(read_kernel_log).link_changes
+    return grouped(((change.host, change.interface), change) for change in changes)
 
 
 PORT_RULES: tuple[Rule, ...] = (ib_port_flap, ib_port_down, ports_active)

@@ -8,7 +8,7 @@ from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis.formats._ras import RasCommunicator, RasMismatch, RasReport, read_ras_reports
+from meshlab.diagnosis.formats._ras import RasCommunicator, RasMismatch, RasReport, RasState, read_ras_reports
 
 _SOURCE = "NVIDIA/nccl/src/ras/client_support.cc, 2.24 to 2.30"
 
@@ -35,10 +35,8 @@ def ras_incomplete(paste: Paste) -> Iterator[TextFinding]:
         yield ras_incomplete.finding(
             "error",
             ", ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else ""),
-            "These processes did not answer RAS: they are stuck, have ended, are unreachable, or belong to an earlier "
-            f"start of the job.{dead}{uneven}",
-            "Look at these processes on their hosts (alive? py-spy dump, dmesg), and make sure that no processes of an "
-            "earlier job are left there.",
+            f"These processes did not answer RAS: stuck, ended, unreachable, or of an earlier job.{dead}{uneven}",
+            "Check these processes (alive? py-spy dump, dmesg), and that no earlier job left others on their hosts.",
             [
                 *(process.line for process in (*report.missing, *report.dead)),
                 *(line for comm in report.communicators if _missing(comm) for line in comm.lines),
@@ -75,28 +73,26 @@ def ras_mismatch(paste: Paste) -> Iterator[TextFinding]:
                     yield _mismatch(comm, mismatch, stands_still=before is not None)
 
 
-def _mismatch(comm: RasCommunicator, mismatch: RasMismatch, *, stands_still: bool) -> TextFinding:
-    def ranks(state: object) -> str:
-        listed, number = getattr(state, "ranks"), getattr(state, "n_ranks")  # noqa: B009
-        return rank_list(listed) if listed else f"{number} ranks"
+def _ranks(state: RasState) -> str:
+    return rank_list(state.ranks) if state.ranks else f"{state.n_ranks} ranks"
 
+
+def _mismatch(comm: RasCommunicator, mismatch: RasMismatch, *, stands_still: bool) -> TextFinding:
     name = f"communicator {comm.name}"
     if mismatch.what == "status":
-        states = ", ".join(f"{ranks(state)} in {state.value}" for state in mismatch.states)
+        states = ", ".join(f"{_ranks(state)} in {state.value}" for state in mismatch.states)
         return ras_mismatch.finding(
             "warning",
             f"{name}: {states}",
-            f"The ranks of this communicator are in different states: {states}. While a communicator is created or "
-            "destroyed, this is normal for a moment.",
+            f"The ranks of this communicator differ in state: {states}. This is normal during its setup or end.",
             "Query RAS again after some seconds. If the states stay, look at the ranks that are not in RUNNING.",
             mismatch.lines,
         )
-    counted = [state for state in mismatch.states if isinstance(state.value, int)]
-    if not counted:
+    if not (counted := [state for state in mismatch.states if isinstance(state.value, int)]):
         return ras_mismatch.finding(
             "warning", name, f"The {mismatch.what} counts of its ranks differ.", "Query RAS again.", mismatch.lines
         )
-    states = ", ".join(f"{ranks(state)} at {mismatch.what} {state.value}" for state in counted)
+    states = ", ".join(f"{_ranks(state)} at {mismatch.what} {state.value}" for state in counted)
     low = min(counted, key=lambda state: int(state.value))
     high = max(counted, key=lambda state: int(state.value))
     ahead = int(high.value) - int(low.value)
@@ -107,16 +103,15 @@ def _mismatch(comm: RasCommunicator, mismatch: RasMismatch, *, stands_still: boo
         else ""
     )
     late = (
-        f"{ranks(low).capitalize()} {'has' if low.n_ranks == 1 else 'have'} not launched {mismatch.what} {high.value}, "
-        f"which {ranks(high)} launched ({by} ahead).{listed}"
+        f"{_ranks(low).capitalize()} {'has' if low.n_ranks == 1 else 'have'} not launched {mismatch.what} "
+        f"{high.value}, which {_ranks(high)} launched ({by} ahead).{listed}"
     )
     if stands_still:
         return ras_mismatch.finding(
             "error",
             f"{name}: {states}",
-            f"{late} Two reports show the same counts, so the job stands still: the ranks that are behind did not "
-            "come.",
-            f"Get the stacks of {ranks(low)} (py-spy dump --pid PID).",
+            f"{late} Two reports show the same counts, so the job hangs: the ranks that are behind did not arrive.",
+            f"Get the stacks of {_ranks(low)} (py-spy dump --pid PID).",
             mismatch.lines,
         )
     return ras_mismatch.finding(
@@ -125,7 +120,7 @@ def _mismatch(comm: RasCommunicator, mismatch: RasMismatch, *, stands_still: boo
         f"{late} RAS counts launches, and in a running job, "
         + ("a difference of one is normal." if ahead == 1 else "ranks may be some calls ahead of each other."),
         "Query RAS again after some seconds. If the counts stand still, look at "
-        + (ranks(low) if low.ranks else f"the {ranks(low)} that are behind (ncclras -v lists them)")
+        + (_ranks(low) if low.ranks else f"the {_ranks(low)} that are behind (ncclras -v lists them)")
         + ". If the counts grow, nothing hangs.",
         mismatch.lines,
     )
@@ -138,15 +133,12 @@ def ras_error(paste: Paste) -> Iterator[TextFinding]:
         for comm in report.communicators:
             if not comm.errors:
                 continue
-            errors = "; ".join(
-                f"{rank_list(state.ranks) if state.ranks else f'{state.n_ranks} ranks'}: {state.value}"
-                for state in comm.errors
-            )
+            errors = "; ".join(f"{_ranks(state)}: {state.value}" for state in comm.errors)
             yield ras_error.finding(
                 "error",
                 f"communicator {comm.name}: {errors}",
-                f"NCCL stored an error in this communicator: {errors}. A remote process error is an echo of a rank "
-                "that ended or of a broken connection.",
+                f"NCCL stored an error in this communicator: {errors}. A remote process error follows from a lost rank "
+                "or connection.",
                 "Look for the first NCCL WARN line in the logs of these ranks (NCCL_DEBUG=WARN).",
                 comm.lines,
             )
@@ -156,47 +148,41 @@ def ras_error(paste: Paste) -> Iterator[TextFinding]:
 def ras_output_unreliable(paste: Paste) -> Iterator[TextFinding]:
     """Look for values that cannot be right: communicators without ranks, or more ranks than the job has."""
     for report in paste.once(read_ras_reports):
-        odd: list[str] = []
-        lines: list[int] = []
-        groups: set[int] = set()
-        size = report.n_gpus or report.n_processes
-        for row in report.rows:
-            if row.n_comms and (row.n_ranks == 0 or row.n_nodes == 0):
-                odd.append(f"group {row.group} has {row.n_comms} communicators with 0 ranks")
-                groups.add(row.group)
-                lines.append(row.line)
-            elif size and row.n_ranks > size * 2:
-                odd.append(f"group {row.group} has {row.n_ranks} ranks, and the job has {size}")
-                groups.add(row.group)
-                lines.append(row.line)
-            elif row.n_answers > row.n_comms * row.n_ranks or (
-                "INCOMPLETE" not in row.errors and row.n_answers < row.n_comms * row.n_ranks
-            ):
-                odd.append(
-                    f"group {row.group} has {row.n_comms} × {row.n_ranks} ranks and data of {row.n_answers}, and is "
-                    f"{','.join(row.errors) or 'OK'}"
-                )
-                groups.add(row.group)
-                lines.append(row.line)
-        for comm in report.communicators:
-            if size and comm.n_missing > size:
-                odd.append(f"communicator {comm.name} misses {comm.n_missing} ranks, and the job has {size}")
-                groups |= {comm.group} if comm.group is not None else set()
-                lines += comm.lines
-            elif comm.odd_ranks:
-                odd.append(f"communicator {comm.name} has a rank {comm.odd_ranks[0]}")
-                groups |= {comm.group} if comm.group is not None else set()
-                lines += comm.lines
-        if odd:
-            where = "groups " + " and ".join(str(group) for group in sorted(groups)) if len(groups) > 1 else ""
+        if faults := list(_contradictions(report)):
+            odd = [text for text, _, _ in faults]
+            groups = sorted({group for _, group, _ in faults if group is not None})
+            where = f"group{'s' * (len(groups) > 1)} {' and '.join(map(str, groups))}" if groups else "the report"
             yield ras_output_unreliable.finding(
                 "info",
-                where or (f"group {next(iter(groups))}" if groups else "the report"),
+                where,
                 f"The report contradicts itself: {'; '.join(odd[:4])}. RAS of some versions mixes up its data (a bug "
                 "was reported for 2.27.3)" + (f"; this one is {report.nccl}." if report.nccl else "."),
                 "Don't rely on these entries. Update NCCL, and query RAS again.",
-                lines,
+                [line for _, _, lines in faults for line in lines],
             )
+
+
+def _contradictions(report: RasReport) -> Iterator[tuple[str, int | None, tuple[int, ...]]]:
+    """Yield what cannot be right, with its group and lines."""
+    size = report.n_gpus or report.n_processes
+    for row in report.rows:
+        n_ranks, has_missing = row.n_comms * row.n_ranks, "INCOMPLETE" in row.errors
+        fault = ""
+        if row.n_comms and (row.n_ranks == 0 or row.n_nodes == 0):
+            fault = f"{row.n_comms} communicators with 0 ranks"
+        elif size and row.n_ranks > size * 2:
+            fault = f"{row.n_ranks} ranks, and the job has {size}"
+        elif row.n_answers > n_ranks or (row.n_answers < n_ranks and not has_missing):
+            fault = f"{row.n_comms} × {row.n_ranks} ranks and data of {row.n_answers}, and is "
+            fault += ",".join(row.errors) or "OK"
+        if fault:
+            yield f"group {row.group} has {fault}", row.group, (row.line,)
+    for comm in report.communicators:
+        if size and comm.n_missing > size:
+            fault = f"communicator {comm.name} misses {comm.n_missing} ranks, and the job has {size}"
+            yield fault, comm.group, comm.lines
+        elif comm.odd_ranks:
+            yield f"communicator {comm.name} has a rank {comm.odd_ranks[0]}", comm.group, comm.lines
 
 
 @rule("ras-timeout", "RAS itself timed out", source=_SOURCE)
@@ -223,19 +209,15 @@ def ras_consistent(paste: Paste) -> Iterator[TextFinding]:
         bad = any(row.errors for row in report.rows)
         bad = bad or any(comm.mismatches or comm.errors or comm.n_missing for comm in report.communicators)
         if not bad and (report.rows or report.communicators):
+            number = sum(row.n_comms for row in report.rows) or len(report.communicators)
             yield ras_consistent.finding(
                 "info",
-                _communicators(report),
-                "All ranks answered and have launched equally many operations. RAS counts launches: it shows neither "
-                "sizes and order, nor whether an operation ends.",
+                f"{number} communicator{'s' * (number != 1)}",
+                "All ranks answered and launched equally many operations. RAS shows neither sizes and order, nor "
+                "completion.",
                 "If the job hangs anyway, compare flight recorder dumps, or set TORCH_DISTRIBUTED_DEBUG=DETAIL.",
                 [report.first, report.last],
             )
-
-
-def _communicators(report: RasReport) -> str:
-    number = sum(row.n_comms for row in report.rows) or len(report.communicators)
-    return "1 communicator" if number == 1 else f"{number} communicators"
 
 
 RAS_RULES: tuple[Rule, ...] = (

@@ -69,10 +69,7 @@ def _where(paste: Paste, completions: list[_Completion]) -> str:
     """Name the ranks, the NICs and the peers of completions."""
     lines = [item.line for item in completions]
     hosts = hosts_of(paste, [line.number for line in lines])
-    devices = list(dict.fromkeys(item.device for item in completions if item.device))
-    if not devices:
-        ports = [item for item in paste.once(read_ports) if item.host in hosts and len(item.devices) == 1]
-        devices = list(dict.fromkeys(item.devices[0] for item in ports))
+    devices = _devices(paste, completions, hosts)
     layer = _layer(paste, hosts)
     peers = list(dict.fromkeys(item.peer for item in completions if item.peer))
     text = affected(paste, lines)
@@ -80,6 +77,13 @@ def _where(paste: Paste, completions: list[_Completion]) -> str:
     text += f" ({layer})" if layer else ""
     text += f", peer {text_list(peers[:4])}" if peers else ""
     return text.lstrip(", ")
+
+
+def _devices(paste: Paste, items: Sequence[_Completion | _QueuePair], hosts: tuple[str, ...]) -> list[str]:
+    """Return the NICs that some lines name, else the only ones of their hosts."""
+    ports = (item for item in paste.once(read_ports) if item.host in hosts and len(item.devices) == 1)
+    named = dict.fromkeys(item.device for item in items if item.device)
+    return list(named or dict.fromkeys(item.devices[0] for item in ports))
 
 
 def _layer(paste: Paste, hosts: tuple[str, ...]) -> str | None:
@@ -114,19 +118,16 @@ def remote_invalid_request(paste: Paste) -> Iterator[TextFinding]:
     why = f"Status {statuses}: the NIC of the peer refused what this rank sent. " if completions else ""
     if events:
         parts.append(f"{affected(paste, [line for line, _ in events])}{_port_names(events)}")
-        why += (
-            f"The NIC of {hosts or 'one side'} reports: {events[0][1][0]}. The memory or the receive request there "
-            "does not fit the data, so that side is the one to look at."
-        )
+        why += f"The NIC of {hosts or 'one side'} reports: {events[0][1][0]}. "
+        why += "Its memory or receive request does not fit the data, so look at that side."
     else:
         why += "The cause is on the side of the peer; its log is not in the text, or does not show it."
     yield remote_invalid_request.finding(
         "error",
         "; ".join(parts),
         why,
-        "Look at the log of the peer at the same time. Check that all ranks use the same NCCL version, the same NCCL_* "
-        "variables and the same network plugin, then NCCL_NET_GDR_LEVEL=LOC to exclude GPU Direct RDMA, "
-        "and the firmware of the NICs.",
+        "Read the log of the peer at the same time. Check that all ranks use the same NCCL version, NCCL_* variables "
+        "and network plugin. Then try NCCL_NET_GDR_LEVEL=LOC (no GPU Direct RDMA), and check the NIC firmware.",
         [*(item.line for item in completions), *(line for line, _ in events)],
     )
 
@@ -148,21 +149,14 @@ def _port_names(events: list[tuple[PasteLine, re.Match[str]]]) -> str:
 )
 def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
     """A completion has status 12 (``IBV_WC_RETRY_EXC_ERR``)."""
-    completions = _with_status(paste, 12)
-    if not completions:
+    if not (completions := _with_status(paste, 12)):
         return
     hosts = hosts_of(paste, [item.line.number for item in completions])
     layer = _layer(paste, hosts)
     roce = layer == "RoCE" or any("::ffff:" in (item.local_gid or "") for item in completions)
-    why = (
-        "Status 12 is a transport retry timeout: the NIC of the peer does not answer, although the setup over "
-        "TCP worked. "
-    )
+    why = "Status 12 is a transport retry timeout: the NIC of the peer does not answer, although TCP worked. "
     if _is_running(paste):
-        why += (
-            "Communication worked before, so a link went down, the network dropped packets for too long, "
-            "or the process or host of the peer is gone."
-        )
+        why += "Communication worked before, so a link went down, packets were lost, or the peer is gone."
     else:
         why += "If it happens at the first communication, the two NICs cannot talk to each other"
         why += " (wrong GID, missing route, a filter in a switch)." if roce else " (routing, partition, GID on RoCE)."
@@ -175,8 +169,7 @@ def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
         "then prove the path with ib_write_bw -d DEVICE -x INDEX between these two hosts."
         if roce
         else "Prove the path with ib_write_bw -d DEVICE between these two hosts, and check ibstat, ibqueryerrors and "
-        "the log of the switch. On RoCE, compare show_gids and set NCCL_IB_GID_INDEX to the RoCE v2 entry with the "
-        "IPv4 address."
+        "the log of the switch. On RoCE, set NCCL_IB_GID_INDEX to the RoCE v2 entry of show_gids with the IPv4 address."
     )
     if _is_running(paste):
         do = (
@@ -189,14 +182,12 @@ def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
 @rule("ib-flushed", "Requests were flushed after another error", source=(_VERBS, _NET_IB))
 def flushed(paste: Paste) -> Iterator[TextFinding]:
     """A completion has status 5 (``IBV_WC_WR_FLUSH_ERR``)."""
-    flushes = _with_status(paste, 5)
-    if flushes:
+    if flushes := _with_status(paste, 5):
         alone = not [item for item in paste.once(_completions) if item.status != 5]
         yield flushed.finding(
             "warning" if alone else "normal",
             _where(paste, flushes),
-            "Status 5 only says that a queue pair was already in an error state when this request was removed "
-            "from it. "
+            "Status 5 only says that a queue pair was already in an error state when this request was removed from it. "
             + ("The error that came first is not in the text." if alone else "The other completions name the cause."),
             "Find the first completion with another status, on this rank or on the peer." if alone else "",
             [item.line for item in flushes],
@@ -261,11 +252,7 @@ def _ipv4(gid: str | None) -> ipaddress.IPv4Address | None:
 
 
 def _pair_where(paste: Paste, pairs: list[_QueuePair]) -> str:
-    devices = list(dict.fromkeys(item.device for item in pairs if item.device))
-    hosts = hosts_of(paste, [item.line.number for item in pairs])
-    if not devices:
-        ports = [item for item in paste.once(read_ports) if item.host in hosts and len(item.devices) == 1]
-        devices = list(dict.fromkeys(item.devices[0] for item in ports))
+    devices = _devices(paste, pairs, hosts_of(paste, [item.line.number for item in pairs]))
     first = pairs[0]
     local, remote = (_ipv4(gid) or gid for gid in (first.local_gid, first.remote_gid))
     text = affected(paste, [item.line for item in pairs])
@@ -282,8 +269,7 @@ def _pair_where(paste: Paste, pairs: list[_QueuePair]) -> str:
 )
 def rails_not_connected(paste: Paste) -> Iterator[TextFinding]:
     """``ibv_modify_qp`` timed out: no answer to the address resolution of the peer."""
-    timeouts = _failed_for(paste, "timed out")
-    if not timeouts:
+    if not (timeouts := _failed_for(paste, "timed out")):
         return
     pairs = [(_ipv4(item.local_gid), _ipv4(item.remote_gid)) for item in timeouts]
     apart = any(a and b and int(a) >> 8 != int(b) >> 8 for a, b in pairs)
@@ -307,23 +293,15 @@ def rails_not_connected(paste: Paste) -> Iterator[TextFinding]:
 @rule("gid-index-invalid", "A RoCE address index does not exist", source=(_MODIFY, f"{_ENV}#nccl-ib-gid-index"))
 def gid_index_invalid(paste: Paste) -> Iterator[TextFinding]:
     """``ibv_modify_qp`` failed because of an invalid argument."""
-    pairs = _failed_for(paste, "Invalid")
-    if pairs:
+    if pairs := _failed_for(paste, "Invalid"):
         forced = [item for item in paste.once(read_variables) if item.name == "NCCL_IB_GID_INDEX"]
-        why = (
-            "The NIC rejected the parameters of the connection. The usual reason is an index of a GID that does "
-            "not exist "
-        )
-        why += "on this port"
-        why += (
-            f" (NCCL_IB_GID_INDEX is {forced[0].value})." if forced else ", or that has another type than the peer's."
-        )
+        why = "The NIC rejected the parameters of the connection. Usually an index of a GID does not exist on this port"
+        why += f" ({forced[0].name} is {forced[0].value})." if forced else ", or has another type than the peer's."
         yield gid_index_invalid.finding(
             "error",
             _pair_where(paste, pairs),
             f"{why} Unequal MTUs and different link layers are other reasons.",
-            "Remove NCCL_IB_GID_INDEX: NCCL 2.21 and newer find the index themselves (-1). Otherwise set the index of "
-            "the RoCE v2 entry that show_gids lists on every host.",
+            "Remove NCCL_IB_GID_INDEX (NCCL 2.21 and newer find it), or set it to the RoCE v2 entry of show_gids.",
             [*(item.line for item in pairs), *(item.line for item in forced)],
         )
 
@@ -352,8 +330,7 @@ def _events(paste: Paste, *words: str) -> list[tuple[PasteLine, str | None, str]
 )
 def port_error(paste: Paste) -> Iterator[TextFinding]:
     """The NIC reports the event ``port error``."""
-    port_errors = _events(paste, "port error")
-    if not port_errors:
+    if not (port_errors := _events(paste, "port error")):
         return
     ports = list(dict.fromkeys(port.replace(":", " port ") for _, port, _ in port_errors if port))
     again = _events(paste, "port active")
@@ -418,25 +395,20 @@ def memlock_too_small(paste: Paste) -> Iterator[TextFinding]:
         f"{affected(paste, [*calls, *hints])}{limit}".strip(),
         "Registering memory with the NIC failed: a process may lock "
         + (f"only {small} kB." if small else "too little memory, as far as the error shows."),
-        "Set memlock to unlimited in /etc/security/limits.conf and for the daemon that starts the ranks (slurmd, "
-        "sshd: LimitMEMLOCK=infinity), in Docker --ulimit memlock=-1 --cap-add=IPC_LOCK. "
-        "Log in again, and check ulimit -l inside mpirun or srun.",
+        "Set memlock to unlimited in /etc/security/limits.conf and for the daemon that starts the ranks (slurmd, sshd: "
+        "LimitMEMLOCK=infinity), in Docker --ulimit memlock=-1 --cap-add=IPC_LOCK. Check ulimit -l in srun.",
         [*calls, *hints, *(line for line, _ in limits)],
     )
 
 
 def _memlock_limits(paste: Paste) -> list[tuple[PasteLine, str]]:
     """Return the limits that ``ulimit -l`` or ``ulimit -a`` printed."""
-    limits = []
-    for line in paste.find("max locked memory"):
-        match = _LIMIT.match(line.text)
-        if match and match["named"]:
-            limits.append((line, match["named"]))
+    matches = paste.matches(_LIMIT, "max locked memory")
+    limits = [(line, match["named"]) for line, match in matches if match["named"]]
     for number in paste.numbers("ulimit -l"):
         for below in range(number + 1, min(number + 4, len(paste)) + 1):
             line = paste.line(below)
-            match = _LIMIT.match(line.text)
-            if match and match["alone"]:
+            if (match := _LIMIT.match(line.text)) and match["alone"]:
                 limits.append((line, match["alone"]))
     return limits
 
@@ -459,12 +431,10 @@ RDMA_RULES = rules_of(
         looks_for="A completion has status 4 (``IBV_WC_LOC_PROT_ERR``).",
         find=_completions_with(4),
         subject=_completion_ends,
-        why="Status 4 is a local protection error: the NIC may not read or write the memory of this operation. "
-        "With GPU Direct RDMA, and most of all in virtual machines, this comes from an IOMMU or ACS in the path "
-        "between NIC and GPU, or from ATS that is off.",
-        do="Prove it with NCCL_NET_GDR_LEVEL=LOC (no GPU Direct RDMA). If that runs: turn off ACS on the bridges, "
-        "or set up ATS for the devices that are passed through, and check nvidia-peermem and the topology file of "
-        "the VM.",
+        why="Status 4 is a local protection error: the NIC may not read or write the memory of this operation. With "
+        "GPU Direct RDMA, an IOMMU or ACS between NIC and GPU causes it, or ATS that is off (virtual machines).",
+        do="Prove it with NCCL_NET_GDR_LEVEL=LOC (no GPU Direct RDMA). If that runs: turn off ACS on the bridges, or "
+        "set up ATS for the devices that are passed through, and check nvidia-peermem and the topology file of the VM.",
         source=(_VERBS, f"{_TROUBLESHOOTING}#gpu-direct", _NET_IB),
         causes=("ib-retry-exceeded", "ib-flushed", "ib-async-error", "rank-died"),
     ),
@@ -476,8 +446,7 @@ RDMA_RULES = rules_of(
         looks_for="The NIC reports a fatal event other than a port error or an access violation.",
         find=_fatal_events,
         why="The NIC reports: {event}. After that it does not work for this process any more.",
-        do="Look at dmesg of this host (mlx5_core, PCIe errors), the firmware of the NIC and its slot. "
-        "Take the host out if it happens again.",
+        do="Check dmesg (mlx5_core, PCIe errors), NIC firmware and slot. Drain the host if it recurs.",
         source=(_NET_IB, "https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html"),
     ),
     retry_exceeded,
@@ -487,8 +456,7 @@ RDMA_RULES = rules_of(
         looks_for="A completion has status 13 (``IBV_WC_RNR_RETRY_EXC_ERR``).",
         find=_completions_with(13),
         subject=_completion_ends,
-        why="Status 13: the peer had no receive request ready for too long. Its process hangs or is very slow, "
-        "or the ranks do not agree on what they send.",
+        why="Status 13: the peer posted no receive in time: it hangs, is slow, or expects another transfer.",
         do="Look at the peer: is the process alive, what is its stack (py-spy dump, gdb), does its host swap?",
         source=(_VERBS, _NET_IB),
     ),
@@ -515,8 +483,7 @@ RDMA_RULES = rules_of(
         subject=_pair_ends,
         why="The RDMA device is visible, but its network interface is not in this network namespace, so its address "
         "cannot be used. This is typical of SR-IOV functions and containers.",
-        do="Name in NCCL_IB_HCA only the devices that show_gids lists inside the container, or run with the network "
-        "of the host.",
+        do="Name in NCCL_IB_HCA only the devices that show_gids lists inside the container, or use the host's network.",
         source=(_MODIFY, "https://github.com/NVIDIA/nccl/issues/925"),
         causes=("rank-died", "net-unreachable", "single-nic"),
     ),
@@ -527,8 +494,7 @@ RDMA_RULES = rules_of(
         looks_for="NCCL tried to connect a NIC of one link layer with a NIC of another.",
         find=matching(_MIXED_LAYERS, "incompatible"),
         why="NCCL tried to connect an InfiniBand port with an Ethernet (RoCE) port.",
-        do="Select NICs of one link layer on all hosts with NCCL_IB_HCA (ibv_devinfo names the link layer of "
-        "each port).",
+        do="Select NICs of one link layer on all hosts with NCCL_IB_HCA (ibv_devinfo names the link layer of a port).",
         source=(f"{_ENV}#nccl-ib-hca", _NET_IB),
     ),
     memlock_too_small,
@@ -537,9 +503,8 @@ RDMA_RULES = rules_of(
         title="Memory of a GPU cannot be registered with the NIC",
         looks_for="``ibv_reg_mr`` failed with another error than missing memory.",
         find=_failed_registrations,
-        why="{call} failed ({text}): the NIC could not register a buffer, usually one in the memory of a GPU. "
-        "The kernel module that makes this possible does not fit the driver, or DMA-BUF is not supported for this "
-        "NIC.",
+        why="{call} failed ({text}): the NIC could not register a buffer, usually one in the memory of a GPU. The "
+        "kernel module that makes this possible does not fit the driver, or DMA-BUF is not supported for this NIC.",
         do="Prove it with NCCL_NET_GDR_LEVEL=LOC. Then reinstall nvidia-peermem after the RDMA drivers, "
         "or use the open GPU driver with DMA-BUF; NCCL_DMABUF_ENABLE=0 chooses nvidia-peermem.",
         source=(f"{_TROUBLESHOOTING}#gpu-to-nic-communication", _NET_IB),
@@ -551,8 +516,7 @@ RDMA_RULES = rules_of(
         looks_for="The NIC reports that its GID table changed.",
         find=having("GID table change"),
         level="warning",
-        why="The addresses (GIDs) of a RoCE NIC changed while the job was running. Connections that use an old address "
-        "fail or get slow.",
+        why="The addresses (GIDs) of a RoCE NIC changed during the job. Connections to old ones fail or slow down.",
         do="Find what changes the addresses of the interface (DHCP, NetworkManager, a restart of a container network).",
         source="https://github.com/NVIDIA/nccl/issues/1819",
     ),

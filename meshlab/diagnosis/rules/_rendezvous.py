@@ -47,20 +47,15 @@ def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
         lines = [line for family in families.values() for line in family]
         if "IPv4" not in families:
             yield hostname_unresolved.finding(
-                "normal",
-                name,
-                f"{name} has no IPv6 address. PyTorch then uses IPv4, so this is harmless.",
-                lines=lines,
+                "normal", name, f"{name} has no IPv6 address. PyTorch then uses IPv4, so this is harmless.", lines=lines
             )
             continue
         where = _hosts(lines)
         yield hostname_unresolved.finding(
             "error",
             (f"{where}, name {name}" if where else f"name {name}"),
-            f"{where or 'The host that prints this'} cannot turn the name {name} (port {port}) into an address, so the "
-            "rendezvous never starts.",
-            f"Set MASTER_ADDR or --rdzv-endpoint to an IP address, or make {name} known on every host (DNS, "
-            f"/etc/hosts). Check it with: getent hosts {name}",
+            f"{where or 'This host'} cannot resolve the name {name} (port {port}), so the rendezvous never starts.",
+            f"Set MASTER_ADDR or --rdzv-endpoint to an IP address, or add {name} to DNS or /etc/hosts.",
             lines,
         )
     if not _unresolved(paste):
@@ -76,8 +71,7 @@ def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
                 "Use IP addresses, or make the name known on every host. Check it with: getent hosts NAME",
                 lines,
             )
-    harmless = other_lines(paste).find("The hostname of the client socket cannot be retrieved")
-    if harmless:
+    if harmless := other_lines(paste).find("The hostname of the client socket cannot be retrieved"):
         yield hostname_unresolved.finding(
             "normal",
             "the name of a client",
@@ -140,17 +134,14 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
                 "error",
                 _hosts([line for line, _ in matches]) or "the host that prints it",
                 "The rendezvous could not connect to its store.",
-                "Check that --rdzv-endpoint (or MASTER_ADDR and MASTER_PORT) is the same on all hosts, that its host "
-                "runs already, and that its port is open: nc -vz HOST PORT",
+                "Use one --rdzv-endpoint (or MASTER_ADDR and MASTER_PORT) everywhere. Check its port: nc -vz HOST PORT",
                 [line for line, _ in matches],
             )
-        retries = other_lines(paste).matches(_RETRY, "has failed to connect to")
-        if retries:
+        if retries := other_lines(paste).matches(_RETRY, "has failed to connect to"):
             yield store_unreachable.finding(
                 "normal",
                 ", ".join(dict.fromkeys(match["host"] for _, match in retries)),
-                "PyTorch repeats a refused connection until the store of rank 0 listens. Without an error after it, "
-                "this is normal at the start.",
+                "PyTorch retries until the store of rank 0 listens. Without a later error, this is normal.",
                 lines=[line for line, _ in retries],
             )
     yield from _gloo_unreachable(paste)
@@ -201,9 +192,8 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
         yield store_unreachable.finding(
             "error",
             f"Gloo, {_hosts(failed) or 'the rank that prints it'}",
-            "Gloo, which connects the CPUs of the ranks, could not connect all ranks with each other. Usually a host "
-            "took an interface that the others cannot reach, or its name resolves to a wrong address; an exit of "
-            "another rank looks the same.",
+            "Gloo, which connects the CPUs of the ranks, could not connect all ranks. Usually a host chose an "
+            "interface that others cannot reach, or its name has a wrong address. An exited rank looks the same.",
             "Set GLOO_SOCKET_IFNAME to the interface that connects the hosts (ip -br addr), on every host, and check "
             "that hostname -i returns its address and not 127.0.1.1.",
             failed,
@@ -220,15 +210,13 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
     """Look for Gloo on the loopback address, which works within one host only."""
     fallback = other_lines(paste).find("Using the loopback address as fallback")
     failed, loopbacks = _gloo_failures(paste)
-    lines = [*fallback, *loopbacks]
-    if not lines:
+    if not (lines := [*fallback, *loopbacks]):
         return
     if failed or loopbacks:
         yield gloo_loopback.finding(
             "error",
             _hosts(lines) or "the ranks that print it",
-            "Gloo could not find the address of its host and chose the loopback address, so ranks on other hosts "
-            "connect to themselves, and the connection fails.",
+            "Gloo found no address of its host and chose the loopback address, so other hosts cannot connect.",
             "Set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) on every host to the interface that connects the hosts "
             "(ip -br addr), or make the host name resolve to its address instead of 127.0.0.1 or 127.0.1.1.",
             [*lines, *failed],
@@ -237,8 +225,7 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
         yield gloo_loopback.finding(
             "info",
             _hosts(lines) or "the ranks that print it",
-            "Gloo chose the loopback address because the host name has none. Within one host this works; with several "
-            "hosts the ranks cannot connect.",
+            "Gloo chose the loopback address because the host name has none. This works within one host only.",
             "With several hosts, set GLOO_SOCKET_IFNAME on every host to the interface that connects them.",
             lines,
         )
@@ -263,17 +250,15 @@ _RDZV_TIMEOUT = re.compile(r"RendezvousTimeoutError|RendezvousClosedError|rendez
 )
 def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
     """Look for a store that waited for more ranks than came."""
-    matches = other_lines(paste).matches(_JOINED, "clients joined")
-    if matches:
+    if matches := other_lines(paste).matches(_JOINED, "clients joined"):
         line, match = matches[-1]
         n, total = whole(match["n"]), whole(match["of"])
         yield rendezvous_incomplete.finding(
             "error",
             f"{total - n} of {total} ranks",
-            f"Rank 0 waited {match['s']} s, and only {n} of {total} ranks arrived. The others did not start, use "
-            "another address or port, or cannot reach this host.",
-            "Check that every host was started with the same MASTER_ADDR, MASTER_PORT and world size, and read the "
-            "first lines of the ranks that are missing.",
+            f"Rank 0 waited {match['s']} s, and {n} of {total} ranks arrived. The others did not start or cannot "
+            "connect.",
+            "Use one MASTER_ADDR, MASTER_PORT and world size on all hosts, and read the logs of the missing ranks.",
             [line],
         )
     elif late := other_lines(paste).matches(_RDZV_TIMEOUT, "RendezvousTimeoutError", "RendezvousClosedError"):
@@ -304,10 +289,8 @@ def port_in_use(paste: Paste) -> Iterator[TextFinding]:
             "error",
             ", ".join(part for part in (_hosts(final), f"port {port}" if port else "") if part)
             or "the rank that prints it",
-            "The store of rank 0 cannot listen, because another process has this port: another job on this host, or "
-            "one that did not end.",
-            "Use another port (--master-port, MASTER_PORT, or --rdzv-endpoint HOST:0 on one host), or end the process "
-            f"that has it: ss -ltnp | grep {port or 'PORT'}",
+            "The store of rank 0 cannot listen, because another process, perhaps of an earlier job, has this port.",
+            f"Use another --master-port or --rdzv-endpoint, or end its owner: ss -ltnp | grep {port or 'PORT'}",
             [line for line, _ in matches],
         )
 

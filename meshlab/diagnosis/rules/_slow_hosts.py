@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._pair_table import HostPair, read_host_pairs
 
 _SLOW = 0.8
@@ -17,10 +18,7 @@ def _split(pairs: tuple[HostPair, ...]) -> tuple[list[HostPair], dict[str, list[
     ordered = sorted(pair.value for pair in pairs)
     fast = ordered[-max(len(ordered) // 3, 1)]  # the upper third is not affected by one outlier
     slow = [pair for pair in pairs if pair.value < _SLOW * fast]
-    by_host: dict[str, list[HostPair]] = {}
-    for pair in pairs:
-        by_host.setdefault(pair.a, []).append(pair)
-        by_host.setdefault(pair.b, []).append(pair)
+    by_host = grouped((name, pair) for pair in pairs for name in (pair.a, pair.b))
     cleared = {name for name, host_pairs in by_host.items() if any(pair not in slow for pair in host_pairs)}
     return slow, by_host, cleared, fast
 
@@ -39,34 +37,29 @@ def _suspects(pairs: tuple[HostPair, ...]) -> dict[str, list[HostPair]]:
 @rule("slow-node", "One host is slower than the rest", source="NVIDIA/nccl-tests#106")
 def slow_node(paste: Paste) -> Iterator[TextFinding]:
     """Look for a host whose pairs are all slow although its partners are fast with others."""
-    pairs = paste.once(read_host_pairs)
-    if not pairs:
+    if not (pairs := paste.once(read_host_pairs)):
         return
     fast = _split(pairs)[3]
     for name, host_pairs in _suspects(pairs).items():
         partners = sorted({pair.b if pair.a == name else pair.a for pair in host_pairs})
         values = sorted(pair.value for pair in host_pairs)
         values_text = f"{values[0]:g}" if len(values) == 1 else f"{values[0]:g} to {values[-1]:g}"
+        count = len(host_pairs)
+        pairs_text = {1: "Its only pair", 2: f"Both pairs with {name}"}.get(count, f"All {count} pairs with {name}")
         yield slow_node.finding(
             "warning",
             name,
-            f"{_how_many(len(host_pairs), name)} {'reaches' if len(host_pairs) == 1 else 'reach'} {values_text}, "
+            f"{pairs_text} {'reaches' if count == 1 else 'reach'} {values_text}, "
             f"while its partners ({', '.join(partners)}) reach up to {fast:g} with other hosts.",
-            f"Compare {name} with a good host: NCCL_TOPO_DUMP_FILE on a rank there, rate and width of NICs and PCIe "
-            "(ibstat, lspci -vv), and GPU Direct RDMA on every NIC.",
+            f"Compare {name} with a good host: NCCL_TOPO_DUMP_FILE, ibstat, lspci -vv, GPU Direct RDMA.",
             [pair.line for pair in host_pairs],
         )
-
-
-def _how_many(n: int, name: str) -> str:
-    return {1: "Its only pair", 2: f"Both pairs with {name}"}.get(n, f"All {n} pairs with {name}")
 
 
 @rule("slow-node-undecided", "A slow pair, and it is not clear which host is slow", source="NVIDIA/nccl-tests#106")
 def slow_node_undecided(paste: Paste) -> Iterator[TextFinding]:
     """Look for slow pairs whose hosts were both measured only in slow pairs, or are both fast with others."""
-    pairs = paste.once(read_host_pairs)
-    if not pairs:
+    if not (pairs := paste.once(read_host_pairs)):
         return
     slow, _, cleared, fast = _split(pairs)
     suspects = _suspects(pairs)

@@ -18,8 +18,7 @@ _ALONE = re.compile(r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):\d+ .*\brank 0 n
 @rule("communicator-of-one", "A communicator of one rank", source="NVIDIA/nccl#1267")
 def communicator_of_one(paste: Paste) -> Iterator[TextFinding]:
     """Look for communicators with nranks 1, which move nothing. They are normal for an axis of size 1."""
-    matches = paste.matches(_ALONE, "nranks 1 ", "nRanks 1 ")
-    if not matches:
+    if not (matches := paste.matches(_ALONE, "nranks 1 ", "nRanks 1 ")):
         return
     larger = re.compile(r"\bn[rR]anks (?!1 )\d+")
     has_larger = any(True for _ in paste.matches(larger, " nranks ", " nRanks "))
@@ -73,17 +72,8 @@ _FAILED = re.compile(
     r"there was a network error|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError)"
 )
 _CAUSES = (
-    "NCCL WARN",
-    "Watchdog caught",
-    "out of memory",
-    "OutOfMemory",
-    "Too many open files",
-    "CUDA error",
-    "Test CUDA failure",
-    "exceeds device/fn maxSharedMem",
-    "Traceback",
-    "Xid",
-    "exited on signal",
+    *("NCCL WARN", "Watchdog caught", "out of memory", "OutOfMemory", "Too many open files", "CUDA error"),
+    *("Test CUDA failure", "exceeds device/fn maxSharedMem", "Traceback", "Xid", "exited on signal"),
     "failed (exitcode: -",
 )
 
