@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
-from meshlab.base._errors import did_you_mean
+from meshlab.base._arguments import Arguments
 from meshlab.comm._elements import ReduceOp
 from meshlab.plans._options import OPTIONS, OptionArguments
 from meshlab.plans._sampling import Sampling
-
-_F = TypeVar("_F", bound=Callable[..., Any])
 
 
 class PlanArguments(OptionArguments, total=False):
@@ -52,23 +50,8 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 """The default of each of these arguments."""
 
 
-def check_arguments(function: str, names: Iterable[str]) -> None:
-    """Raise a TypeError for an unknown name, as Python does for a function that lists its arguments."""
-    for name in names:
-        if name not in DEFAULTS:
-            hint = did_you_mean(name, DEFAULTS)
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
-
-
-def takes_plan_arguments(function: _F) -> _F:
-    """Show the arguments of a plan in the signature of a function that has them as ``**arguments``."""
-    signature = inspect.signature(function)
-    *parameters, _ = signature.parameters.values()
-    for name, default in DEFAULTS.items():
-        kind = PlanArguments.__annotations__[name].__forward_arg__
-        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind))
-    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return function
+_ARGUMENTS = Arguments(PlanArguments, DEFAULTS)
+check_arguments, takes_plan_arguments = _ARGUMENTS.check, _ARGUMENTS.shown
 
 
 def add_documentation(plan: type, function: Callable[..., Any]) -> None:
