@@ -76,9 +76,13 @@ class PictureArguments(LoadArguments, total=False):
 ARGUMENTS = Arguments(
     PictureArguments,
     {
-        **{"axis": None, "pick": None, "color": "group", "focus": "all"},
+        "axis": None,
+        "pick": None,
+        "color": "group",
+        "focus": "all",
         **LOAD_ARGUMENTS.defaults,
-        **{"values": _NO_VALUES, "height": 540},
+        "values": _NO_VALUES,
+        "height": 540,
     },
 )
 
