@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import CommunicatorError
-from meshlab.base._signatures import check_keywords, lists_keywords
+from meshlab.base._arguments import Arguments
 from meshlab.comm._agreement import CHECKS, Agreement, Checks, checksum
 from meshlab.comm._backend import Backend, Call, CallChoice, CallConfig, Capabilities, Comparer
 from meshlab.comm._batch import Batch
@@ -335,7 +335,7 @@ class Communicator(CollectiveMethods):
         self._check_open()
         return Batch(self)
 
-    @lists_keywords(PreparedOptions, OPTION_DEFAULTS)
+    @_OPTIONS.shown
     def prepare(
         self, collective: str, send: Any = None, out: Any = None, **options: Unpack[PreparedOptions]
     ) -> PreparedCall:
@@ -383,7 +383,7 @@ class Communicator(CollectiveMethods):
         ...     engines.run(count)["value"].tolist()
         [8.0, 8.0]
         """
-        check_keywords("prepare", options, OPTION_DEFAULTS)
+        _OPTIONS.check("prepare", options)
         self._check_open()
         call = self._validator.check(CallArguments(find_collective(collective), send, out, **options))
         self._check_self_messages(call)

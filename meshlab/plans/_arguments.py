@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from meshlab.base._signatures import check_keywords, lists_keywords
+from meshlab.base._arguments import Arguments
 from meshlab.comm._elements import ReduceOp
 from meshlab.plans._options import OPTIONS, OptionArguments
 from meshlab.plans._sampling import Sampling
@@ -50,13 +50,8 @@ DEFAULTS: Mapping[str, Any] = MappingProxyType(
 """The default of each of these arguments."""
 
 
-takes_plan_arguments = lists_keywords(PlanArguments, DEFAULTS)
-"""Show the arguments of a plan in the signature of a function that has them as ``**arguments``."""
-
-
-def check_arguments(function: str, names: Iterable[str]) -> None:
-    """Raise a TypeError unless all names are arguments of a plan."""
-    check_keywords(function, names, DEFAULTS)
+_ARGUMENTS = Arguments(PlanArguments, DEFAULTS)
+check_arguments, takes_plan_arguments = _ARGUMENTS.check, _ARGUMENTS.shown
 
 
 def add_documentation(plan: type, function: Callable[..., Any]) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from meshlab.mesh._mesh import MeshLike
 from meshlab.plots._painter import POINTS, PX, Painter, Window, rounded, text_pixels
 from meshlab.plots._style import axes_size, new_figure, reserve, set_height, set_title, wrap_words
 from meshlab.plots._theme import N_GROUPS, Theme, current_theme
-from meshlab.prediction._axis_loads import loads
+from meshlab.prediction._axis_loads import LOAD_ARGUMENTS, LoadArguments, loads
 from meshlab.topology.model._levels import Ints
 from meshlab.topology.model._presets import ClusterLike
 from meshlab.topology.placement._layout import Fit, fit, layout, look_at
@@ -34,6 +34,7 @@ _LINE = 18.0  # height of a line of the legend
 _ZOOM_OF_LEVEL = ((0, 9, 46, 130), (0, 7, 26, 60))  # smallest width of a cell for a level of detail: column, rack
 
 
+@LOAD_ARGUMENTS.shown
 def topology(
     mesh: MeshLike | Placement | ClusterLike | None = None,
     cluster: ClusterLike | None = None,
@@ -43,9 +44,8 @@ def topology(
     level: int | str = "auto",
     focus: str = "all",
     devices: Sequence[int] | Ints | None = None,
-    collective: str | None = None,
-    size: int | str = "256M",
     ax: Axes | None = None,
+    **call: Unpack[LoadArguments],
 ) -> Axes:
     """Draw a machine and the groups of an axis on it, with the load of every link.
 
@@ -76,12 +76,12 @@ def topology(
         name of a host.
     devices : sequence of int, optional
         The device of every rank. By default rank r uses device r.
+    ax : matplotlib.axes.Axes, optional
+        The axes to draw on. By default a new figure is created.
     collective : str, optional
         The collective that causes the loads. By default send_recv for pp, all_to_all for ep, else all_reduce.
     size : int or str, default "256M"
         Message size.
-    ax : matplotlib.axes.Axes, optional
-        The axes to draw on. By default a new figure is created.
 
     Returns
     -------
@@ -103,7 +103,8 @@ def topology(
     >>> "leaf 7" in [text.get_text() for text in ax.texts]
     True
     """
-    prepared = _prepare(make_view(mesh, cluster, axis, devices), group, level, collective, size)
+    view = make_view(mesh, cluster, axis, devices)
+    prepared = _prepare(view, group, level, LOAD_ARGUMENTS.complete("topology", call))
     if ax is None:
         ax, place = _new_axes(prepared, new_figure, _WIDTH)
     else:
@@ -118,14 +119,13 @@ def topology_figure(
     *,
     axis: str | Sequence[str] | None = None,
     group: int | str | None = None,
-    collective: str | None = None,
-    size: int | str = "256M",
     width: float = _WIDTH,
+    **call: Unpack[LoadArguments],
 ) -> Figure:
     """Draw the picture of `topology` on a new figure without pyplot, as high as the machine needs."""
     from matplotlib.figure import Figure
 
-    prepared = _prepare(make_view(mesh, cluster, axis), group, "auto", collective, size)
+    prepared = _prepare(make_view(mesh, cluster, axis), group, "auto", call)
     ax, place = _new_axes(prepared, Figure, width - 2 * _SIDE, narrow=width - 2 * _SIDE)
     _draw(ax, prepared, place, "auto", "all")
     figure: Figure = ax.get_figure(root=True)  # type: ignore[assignment]
@@ -152,14 +152,12 @@ class _Room(NamedTuple):
     height: float
 
 
-def _prepare(
-    view: View, group: int | str | None, level: int | str, collective: str | None, size: int | str
-) -> _Prepared:
+def _prepare(view: View, group: int | str | None, level: int | str, call: Mapping[str, Any]) -> _Prepared:
     if level != "auto" and level not in (0, 1, 2, 3):
         raise TopologyError(f"unknown level {level!r}", hint="choose auto, or a number from 0 (far) to 3 (near)")
     axis_loads = None
     if view.placement is not None and view.groups is not None:
-        axis_loads = loads(view.placement, view.word, collective=collective, size=size, scene=view.scene)
+        axis_loads = loads(view.placement, view.word, scene=view.scene, **call)
     picked = _members(view, group)
     return _Prepared(view, axis_loads, picked, _caption(view, axis_loads, picked), current_theme())
 
@@ -325,6 +323,7 @@ def _draw_legend(ax: Axes, prepared: _Prepared, window: Window, width: float, ro
 
     view, theme = prepared.view, prepared.theme
     y = window.y + room + 8 + _LINE / 2
+    look: Any = {"fontsize": POINTS, "va": "center_baseline", "parse_math": False}
 
     def box(x: float, w: float, fill: str | None, edge: str | None = None, hatch: str | None = None) -> None:
         path = rounded(np.array([[window.x + x, y - 6, w, 12.0]]), 2)
@@ -345,16 +344,8 @@ def _draw_legend(ax: Axes, prepared: _Prepared, window: Window, width: float, ro
             elif kind == "conflict":
                 box(x, 17, theme.conflict)
                 box(x, 17, None, theme.faint(theme.conflict, 0.6), "/////")
-            ax.text(
-                window.x + x + _swatch_width(kind, view),
-                y,
-                text,
-                fontsize=POINTS,
-                va="center_baseline",
-                color=rcParams["text.color"],
-                parse_math=False,
-            )
+            ax.text(window.x + x + _swatch_width(kind, view), y, text, color=rcParams["text.color"], **look)
         y += _LINE
     for line in _caption_lines(prepared.caption, width):
-        ax.text(window.x, y, line, fontsize=POINTS, va="center_baseline", color=theme.ink2, parse_math=False)
+        ax.text(window.x, y, line, color=theme.ink2, **look)
         y += _LINE

@@ -64,6 +64,14 @@ def text_pixels(text: str, weight: str = "normal") -> float:
     return text_width(text, POINTS, weight=weight) / 72 * PX
 
 
+def link_shares(loads: Loads, link: LinkLoad) -> Floats:
+    """Return the time of every link relative to the slowest link of the axis."""
+    most = loads.seconds
+    if not math.isfinite(most) or most <= 0:  # no bandwidth is known, so compare the bytes of this kind of link
+        return np.asarray(link.bytes / max(float(link.bytes.max(initial=0.0)), 1.0))
+    return np.asarray(np.nan_to_num(link.seconds / most, nan=0.15))
+
+
 class Painter:
     """Draws a view on axes whose data coordinates are CSS pixels."""
 
@@ -102,7 +110,6 @@ class Painter:
         order: float = _BASE,
         hatch: str | None = None,
         dashed: bool = False,
-        alpha: float | None = None,
     ) -> None:
         """Draw boxes of one colour as a single path."""
         from matplotlib.patches import PathPatch
@@ -112,7 +119,7 @@ class Painter:
             return
         if inside[:, 2:].min() < 2 * radius:
             radius = 0.0
-        colors = {"facecolor": fill or "none", "edgecolor": edge or "none", "alpha": alpha, "hatch": hatch}
+        colors = {"facecolor": fill or "none", "edgecolor": edge or "none", "hatch": hatch}
         dashes: Any = (0, (4, 3)) if dashed else "solid"
         path = rounded(inside, radius)
         self.add(PathPatch(path, linewidth=line / PX * 72, linestyle=dashes, zorder=order, **colors))
@@ -151,8 +158,7 @@ class Painter:
     def text(
         self,
         candidates: Iterable[str],
-        x: float,
-        y: float,
+        point: tuple[float, float],
         color: str,
         *,
         room: float = math.inf,
@@ -161,13 +167,12 @@ class Painter:
         order: float = _TEXT,
         turned: bool = False,
     ) -> bool:
-        """Write the first text that fits, centred on y. Return False if none fits."""
+        """Write the first text that fits, vertically centred on a point. Return False if none fits."""
         weight = "bold" if bold else "normal"
         text = next((text for text in candidates if text and text_pixels(text, weight) <= room), None)
         if text is None:
             return False
-        view = self.window
-        half = text_pixels(text, weight) / 2
+        (x, y), view, half = point, self.window, text_pixels(text, weight) / 2
         reach = (6.0, half) if turned else (half, 6.0)
         center = x if turned else x + {"left": half, "center": 0.0, "right": -half}[align]
         across = view.x <= center - reach[0] and center + reach[0] <= view.x + view.width
@@ -185,13 +190,7 @@ class Painter:
     def share(self, name: str) -> Floats | None:
         """Return the time of every link of an array of the layout, relative to the slowest link of the axis."""
         link = self.link(name)
-        if link is None or self.loads is None:
-            return None
-        most = self.loads.seconds
-        if not math.isfinite(most) or most <= 0:  # no bandwidth is known, so compare the bytes of this kind of link
-            return link.bytes / max(float(link.bytes.max(initial=0.0)), 1.0)
-        shares: Floats = np.nan_to_num(link.seconds / most, nan=0.15)
-        return shares
+        return None if link is None or self.loads is None else link_shares(self.loads, link)
 
     def link(self, drawn_as: str) -> LinkLoad | None:
         """Return the load of an array of the layout."""
@@ -217,6 +216,7 @@ class Painter:
         self.boxes(drawn.core_riser, theme.cell, theme.line2, radius=3)
         self.boxes(drawn.core, theme.cell, theme.line2, radius=3)
         share, link = self.share("pod"), self.link("pod")
+        exits = {label.index: label for label in drawn.labels if label.kind == "exit"}
         for pod, (x, top, bottom, neck, base) in enumerate(drawn.funnel.tolist()):
             slim = max(neck, 3) / 2
             load = 0.0 if share is None else float(share[pod])
@@ -227,12 +227,10 @@ class Painter:
             outline = [(x + shift, y) for shift, y in corners]
             limits = load >= 0.999 and self.is_limit("pod")
             self._polygon(outline, color, edge, theme.faint(theme.conflict, 0.6) if limits else None)
-            if load and link is not None:
-                slot = self.slot("exit", pod)
+            if load and link is not None and pod in exits:
                 count = f"×{int(link.groups[pod]):,}"
-                if slot is not None:
-                    words = [f"■ {count}", count] if limits else [count]
-                    self._label(slot, words, theme.conflict if limits else theme.ink2, bold=limits)
+                words = [f"■ {count}", count] if limits else [count]
+                self._label(exits[pod], words, theme.conflict if limits else theme.ink2, bold=limits)
 
     def _polygon(self, points: list[tuple[float, float]], fill: str, edge: str, hatch: str | None) -> None:
         from matplotlib.patches import Polygon
@@ -280,7 +278,7 @@ class Painter:
             for x, y, width, height in drawn.leaf.tolist():
                 if width >= 14:
                     words = ["network not described", "not described", "unknown"]
-                    self.text(words, x + width / 2, y + height / 2, theme.ink2, room=height - 8, turned=True)
+                    self.text(words, (x + width / 2, y + height / 2), theme.ink2, room=height - 8, turned=True)
             return
         if not len(drawn.leaf):
             return
@@ -299,14 +297,15 @@ class Painter:
             hatch = theme.faint(theme.conflict, 0.6)
             self.boxes(drawn.leaf[up >= 0.999], None, hatch, hatch="/////", line=0, order=_CELLS + 0.1)
         lit_leaves = set(self._route.leaves.tolist())  # the texts of a picked group are written over the veil instead
-        for k, (x, y, width, height) in enumerate(drawn.leaf.tolist()):
-            if height >= 12 and width >= 18 and k not in lit_leaves:
-                self._name_leaf(k, x, y, width, height, theme.text_on(colors[k]))
+        for k in range(len(drawn.leaf)):
+            if k not in lit_leaves:
+                self._name_leaf(k, theme.text_on(colors[k]))
 
-    def _name_leaf(self, k: int, x: float, y: float, width: float, height: float, color: str, **style: Any) -> None:
-        rails = self.scene.rails
-        names = [f"leaf {k % rails}", f"L{k % rails}"] if rails > 1 else ["leaf"]
-        self.text(names, x + width / 2, y + height / 2, color, room=width - 4, align="center", **style)
+    def _name_leaf(self, k: int, color: str, **style: Any) -> None:
+        (x, y, width, height), rails = self.drawn.leaf[k].tolist(), self.scene.rails
+        if height >= 12 and width >= 18:
+            names = [f"leaf {k % rails}", f"L{k % rails}"] if rails > 1 else ["leaf"]
+            self.text(names, (x + width / 2, y + height / 2), color, room=width - 4, align="center", **style)
 
     def _rail_share(self) -> Floats:
         """Return the largest load of the NICs of every rail."""
@@ -385,7 +384,7 @@ class Painter:
                 word = "NVSwitch" if kind.has_switch else "NVLink"
                 rate = "" if math.isnan(kind.nvlink_gbs) else f" · {format_bandwidth(kind.nvlink_gbs)} per GPU"
                 color = theme.text_on(theme.faint(theme.nvlink, _USED_BAR if is_used[k] else 0.7))
-                self.text([word + rate, word], x + width / 2, y + height / 2, color, room=height - 8, turned=True)
+                self.text([word + rate, word], (x + width / 2, y + height / 2), color, room=height - 8, turned=True)
         if drawn.detail >= 2 and not scene.is_rack:
             self._stubs(busy)
 
@@ -408,7 +407,7 @@ class Painter:
             if height > 24 and wide < width:
                 label = np.array([[x + (width - wide) / 2, y + height / 2 - 9, wide, 18]])
                 self.boxes(label, theme.panel, radius=3, order=_CELLS + 0.2)
-                self.text([words], x + width / 2, y + height / 2, theme.ink, align="center")
+                self.text([words], (x + width / 2, y + height / 2), theme.ink, align="center")
 
     @cached_property
     def _host_of(self) -> npt.NDArray[np.intp]:
@@ -421,17 +420,14 @@ class Painter:
         return hosts
 
     @cached_property
-    def _local_of(self) -> npt.NDArray[np.intp]:
-        return np.arange(self.scene.n_devices) - self.scene.first_device[self._host_of]
-
-    @cached_property
     def _set_of(self) -> Ints:
         scene = self.scene
         most = max(max(kind.devices for kind in scene.kinds), 1)
         table = np.full((len(scene.kinds), most), -1, dtype=np.int32)
         for index, kind in enumerate(scene.kinds):
             table[index, : kind.devices] = kind.set_of
-        return table[scene.kind_of[self._host_of], self._local_of]
+        local = np.arange(scene.n_devices) - scene.first_device[self._host_of]
+        return np.asarray(table[scene.kind_of[self._host_of], local])
 
     def _stubs(self, busy: npt.NDArray[np.bool_]) -> None:
         """Draw the lines from NVLink bars to devices."""
@@ -498,7 +494,7 @@ class Painter:
             if link is not None and loads[number] and drawn.detail >= 3:
                 room = width + 8 if scene.kinds[0].nic_space == 1 else 0
                 size = format_size(float(link.bytes[number]))
-                self.text([size], x + width, y - 8, theme.ink2, room=room, align="right")
+                self.text([size], (x + width, y - 8), theme.ink2, room=room, align="right")
 
     def _name_nic(
         self, count: int, box: list[float], color: str, *, plate: str | None = None, order: float = _TEXT
@@ -511,7 +507,8 @@ class Painter:
             wide = min(text_pixels(words[0], "bold") + 4, width)
             ground = np.array([[x + (width - wide) / 2, y + 1, wide, height - 2]])
             self.boxes(ground, plate, radius=2, order=_CELLS + 0.4)
-        self.text(words, x + width / 2, y + height / 2, color, room=width, align="center", bold=count > 1, order=order)
+        point = x + width / 2, y + height / 2
+        self.text(words, point, color, room=width, align="center", bold=count > 1, order=order)
 
     # -- devices --
 
@@ -555,15 +552,16 @@ class Painter:
         x, y, width, height = box
         if width < 22 or height < 13 or not self._has_names:
             return
+        middle = y + height / 2
         rank, group = int(self.view.rank_of[device]), int(self.view.group_of[device])
         first = self._names_of(device, rank)[self._form(width) :]
         if height >= 34 and width >= 44:
             second = f"{self.view.word} {group:,}" if group >= 0 else "no rank"
-            self.text(first, x + 7, y + height / 2 - 8, color, room=width - 12, bold=True, order=order)
-            self.text([second, f"{group:,}"], x + 7, y + height / 2 + 8, color, room=width - 12, order=order)
+            self.text(first, (x + 7, middle - 8), color, room=width - 12, bold=True, order=order)
+            self.text([second, f"{group:,}"], (x + 7, middle + 8), color, room=width - 12, order=order)
         else:
-            center, middle = x + width / 2, y + height / 2
-            self.text(first[-1:], center, middle, color, room=width - 2, align="center", bold=True, order=order)
+            point = x + width / 2, middle
+            self.text(first[-1:], point, color, room=width - 2, align="center", bold=True, order=order)
 
     def _names_of(self, device: int, rank: int) -> list[str]:
         """Return the names of a device, the longest first."""
@@ -617,20 +615,12 @@ class Painter:
 
     # -- text --
 
-    def slot(self, kind: str, index: int) -> Label | None:
-        """Return the free space for a label."""
-        return self._slots.get((kind, index))
-
-    @cached_property
-    def _slots(self) -> dict[tuple[str, int], Label]:
-        return {(label.kind, label.index): label for label in self.drawn.labels}
-
     def _label(self, slot: Label, words: Sequence[str], color: str, *, bold: bool = False) -> bool:
         """Write into the part of a slot that is inside the window."""
         left = max(slot.x, self.window.x + 6)
         right = min(slot.x + slot.width, self.window.x + self.window.width - 4)
-        x = left if slot.align == "left" else right
-        return self.text(words, x, slot.y + slot.height / 2, color, room=right - left, align=slot.align, bold=bold)
+        point = left if slot.align == "left" else right, slot.y + slot.height / 2
+        return self.text(words, point, color, room=right - left, align=slot.align, bold=bold)
 
     def _labels(self) -> None:
         scene, theme, drawn = self.scene, self.theme, self.drawn
@@ -714,9 +704,7 @@ class Painter:
         if is_known:
             self.boxes(drawn.leaf[picked_route.leaves], theme.accent, radius=2, order=_LIT)
             for k in picked_route.leaves.tolist():
-                x, y, width, height = drawn.leaf[k].tolist()
-                if height >= 12 and width >= 18:
-                    self._name_leaf(k, x, y, width, height, theme.text_on(theme.accent), bold=True, order=_TOP)
+                self._name_leaf(k, theme.text_on(theme.accent), bold=True, order=_TOP)
         else:
             self.boxes(drawn.leaf[picked_route.leaves], None, theme.accent, radius=3, dashed=True, line=2, order=_LIT)
         if len(drawn.nic):
@@ -772,11 +760,15 @@ def rounded(boxes: Floats, radius: float) -> Any:
         codes = [Path.MOVETO, Path.LINETO, Path.LINETO, Path.LINETO, Path.CLOSEPOLY]
     else:
         r = np.minimum(radius, np.minimum(w, h) / 2)
-        # One corner with its curve after the other: start, control and end.
-        points = np.stack([
-            x0 + r, y0, x1 - r, y0, x1, y0, x1, y0 + r, x1, y1 - r, x1, y1, x1 - r, y1,
-            x0 + r, y1, x0, y1, x0, y1 - r, x0, y0 + r, x0, y0, x0 + r, y0, x0 + r, y0,
-        ], axis=1).reshape(-1, 14, 2)  # fmt: skip
+        # One side after the other: where it starts and ends, and the corner, which controls the curve to the next side.
+        sides = [
+            *(x0 + r, y0, x1 - r, y0, x1, y0),
+            *(x1, y0 + r, x1, y1 - r, x1, y1),
+            *(x1 - r, y1, x0 + r, y1, x0, y1),
+            *(x0, y1 - r, x0, y0 + r, x0, y0),
+            *(x0 + r, y0, x0 + r, y0),
+        ]
+        points = np.stack(sides, axis=1).reshape(-1, 14, 2)
         corner = [Path.LINETO, Path.CURVE3, Path.CURVE3]
         codes = [Path.MOVETO, *corner, *corner, *corner, *corner, Path.CLOSEPOLY]
     return Path(points.reshape(-1, 2), np.tile(np.array(codes, dtype=np.uint8), len(boxes)))

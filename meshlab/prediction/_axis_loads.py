@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypedDict
 
 import numpy as np
 
+from meshlab.base._arguments import Arguments
 from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import MeshlabError
 from meshlab.base._units import format_size, format_time_us, parse_size
@@ -15,6 +17,16 @@ from meshlab.prediction._group_links import GroupLinks
 from meshlab.topology.placement._loads import MARKS, Loads, check_collective, find_places, link_loads, plain_algorithm
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._scene import Scene, scene_of
+
+
+class LoadArguments(TypedDict, total=False):
+    """The call that causes the loads of links, see `meshlab.plots.topology`."""
+
+    collective: str | None
+    size: int | str
+
+
+LOAD_ARGUMENTS = Arguments(LoadArguments, {"collective": None, "size": "256M"})
 
 
 def loads(

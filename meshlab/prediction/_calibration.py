@@ -73,26 +73,14 @@ _SAME_GBS = 0.01
 
 @dataclass(frozen=True)
 class Signature:
-    """The properties of a group that its times depend on.
-
-    Parameters
-    ----------
-    n_ranks : int
-        Ranks per group.
-    groups : int
-        Groups of the axis, which run at the same time.
-    domains, ranks_per_domain : int, optional
-        NVLink domains that the group spans, and its ranks in each. None without a cluster.
-    inner_gbs, network_gbs : float, optional
-        GB/s of a rank inside a domain, and of the group out of a domain. None without a cluster, or without such links.
-    """
+    """The properties of a group that its times depend on. Those after `groups` are None without a cluster."""
 
     n_ranks: int
-    groups: int
-    domains: int | None = None
+    groups: int  # of the axis, which run at the same time
+    domains: int | None = None  # NVLink domains that the group spans
     ranks_per_domain: int | None = None
-    inner_gbs: float | None = None
-    network_gbs: float | None = None
+    inner_gbs: float | None = None  # of a rank inside a domain; None without such links
+    network_gbs: float | None = None  # of the group out of a domain; None without such links
 
     @classmethod
     def of(cls, links: GroupLinks, row: int, groups: int) -> Signature:
@@ -118,12 +106,10 @@ class Signature:
         return counts[0] == counts[1] and self._has_same_links(other)
 
     def is_smaller_kin(self, other: Signature) -> bool:
-        """Return whether a fit of this signature can be extrapolated to another one, with up to four times the ranks.
-
-        Pairs, groups inside a domain and groups with one rank per domain behave differently from all others.
-        """
+        """Return whether a fit can be extrapolated to another signature, with up to four times the ranks."""
         if self.domains is None or other.domains is None or not self._has_same_links(other):
             return False
+        # Pairs, groups inside a domain and groups with one rank per domain behave differently from all others.
         kinds = [
             (group.n_ranks == 2, group.domains == 1, group.ranks_per_domain if (group.domains or 1) > 1 else None)
             for group in (self, other)
@@ -146,30 +132,14 @@ class Signature:
 
 @dataclass(frozen=True)
 class Calibrated:
-    """The fit of one collective on the groups of one signature.
+    """The fit of one collective on the groups of one signature."""
 
-    Parameters
-    ----------
-    collective : str
-        The collective. Empty for the scales that collectives without measurements share.
-    axis : str
-        The measured axis. Empty if it is unknown.
-    signature : Signature
-        The properties of the groups.
-    fit : TimeFit
-        The fit.
-    time_us : tuple of float
-        The measured time at each size of the fit, the median of repeated measurements.
-    latency_us, gbs : float, optional
-        The shape latency + size / bandwidth that the fit scales. None if it scales NCCL's own model.
-    """
-
-    collective: str
-    axis: str
+    collective: str  # empty for the scales that collectives without measurements share
+    axis: str  # empty if it is unknown
     signature: Signature
     fit: TimeFit
-    time_us: tuple[float, ...] = ()
-    latency_us: float | None = None
+    time_us: tuple[float, ...] = ()  # measured at each size of the fit, the median of repeated measurements
+    latency_us: float | None = None  # of the shape latency + size / bandwidth; None if the fit scales NCCL's model
     gbs: float | None = None
 
     def __post_init__(self) -> None:
@@ -437,12 +407,19 @@ def calibrate(
     """
     parts = [_select(part, mode, in_place, dtype) for part in _parts(results)]
     _check(parts)
-    first = parts[0].results
-    measured_mode = _only(first, "mode", "")
-    is_modelled = cluster is not None or isinstance(mesh, Placement)
-    if is_modelled:
+    if cluster is None and not isinstance(mesh, Placement):
+        settings = None
+    else:
         parts = [replace(part, placement=_placed(part, cluster, mesh)) for part in parts]
-        settings = settings or _settings(first, measured_mode)
+        settings = settings or _settings(parts[0].results)
+    calibration = _calibrated(parts, settings, keep_outliers)
+    if isinstance(results, RunData):
+        results.calibration = calibration
+    return calibration
+
+
+def _calibrated(parts: Sequence[_Part], settings: NcclSettings | None, keep_outliers: bool) -> Calibration:
+    """Fit the rows of all sources. `settings` are those of NCCL's model, if the fits scale it."""
     fitter = _Fitter(settings, keep_outliers)
     for part in parts:
         for axis, rows in part.results.groupby(part.results["axis"].fillna(""), sort=False):
@@ -453,21 +430,19 @@ def calibrate(
             f"cannot calibrate: {'; '.join(fitter.left_out)}",
             hint=Hint("measure each collective at 8 sizes or more, such as {}", Argument("sizes", "1K:64M")),
         )
+    first = parts[0].results
     in_place = _only(first, "in_place", None)
-    calibration = Calibration(
+    return Calibration(
         tuple(fitter.fits),
         where_text(first),
         str(_only(first, "source", "")),
-        str(measured_mode),
+        str(_only(first, "mode", "")),
         str(_only(first, "dtype", "")),
         None if in_place is None else bool(in_place),
-        settings if is_modelled else None,
+        settings,
         tuple(fitter.outliers),
         tuple(fitter.left_out),
     )
-    if isinstance(results, RunData):
-        results.calibration = calibration
-    return calibration
 
 
 def _only(rows: pd.DataFrame, column: str, missing: Any) -> Any:
@@ -562,10 +537,9 @@ def _check(parts: Sequence[_Part]) -> None:
             )
 
 
-def _settings(rows: pd.DataFrame, mode: str) -> NcclSettings:
-    environment = rows.attrs.get("environment") or {}
-    timing: Any = mode if mode in MODES else "pipelined"
-    return NcclSettings.of_environment(environment, mode=timing)
+def _settings(rows: pd.DataFrame) -> NcclSettings:
+    mode = _only(rows, "mode", "")
+    return NcclSettings.of_environment(rows.attrs.get("environment") or {}, mode=mode if mode in MODES else "pipelined")
 
 
 def _check_gpu(rows: pd.DataFrame, placement: Placement) -> None:

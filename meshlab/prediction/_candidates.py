@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._arguments import Arguments
 from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN
@@ -23,6 +24,42 @@ from meshlab.topology.placement._rank_map import Floats
 
 AXES = ("pp", "dp", "cp", "tp")
 """The axes of the dense layout, in the usual order: slowest first."""
+
+UTILISATION = (0.45, 0.6)
+"""Share of a GPU's peak that the computation of large models reaches, without communication and bubble.
+
+This is an assumption, because only totals are published, which include both. On H100 they are 38 to 43 % (Llama 3 405B,
+arXiv 2407.21783, table 4) and up to 47 % (README of Megatron-LM).
+"""
+
+Degree = int | Iterable[int] | None
+
+_DEVICE: dict[str, Any] = {"memory_share": 0.9, "memory_gib": None, "peak": None, "utilisation": UTILISATION}
+
+
+class DeviceArguments(TypedDict, total=False):
+    """What the caller of a search assumes about a device instead of the facts of the cluster."""
+
+    memory_share: float
+    memory_gib: float | None
+    peak: float | None
+    utilisation: tuple[float, float]
+
+
+class SearchArguments(DeviceArguments, total=False):
+    """The degrees and the order of the axes to consider, and the assumptions about a device."""
+
+    pp: Degree
+    dp: Degree
+    cp: Degree
+    tp: Degree
+    ep: Degree
+    interleave: Degree
+    order: str | Sequence[str] | None
+
+
+ARGUMENTS = Arguments(SearchArguments, dict.fromkeys(("pp", "dp", "cp", "tp", "ep", "interleave", "order")) | _DEVICE)
+"""The arguments of a search. `search` documents them."""
 
 _SPEEDUP = {"bfloat16": 1.0, "float16": 1.0, "float32": 0.5, "float8_e4m3fn": 2.0, "float8_e5m2": 2.0}
 """Peak relative to 16 bits, as in data sheets from Ampere (TF32) and Ada or Hopper (8 bits) on."""
@@ -44,17 +81,9 @@ class WeakestDevice:
         return self.flops * sum(self.utilisation) / 2
 
     @classmethod
-    def of(
-        cls,
-        cluster: Cluster,
-        ranks: int,
-        job: Job,
-        memory_gib: float | None,
-        memory_share: float,
-        peak: float | None,
-        utilisation: tuple[float, float],
-    ) -> WeakestDevice:
-        """Return the least memory and peak of the devices with ranks, or what the caller gives instead."""
+    def of(cls, cluster: Cluster, ranks: int, job: Job, choice: Mapping[str, Any]) -> WeakestDevice:
+        """Return the least memory and peak of the devices with ranks, or what the caller chose instead."""
+        memory_share, memory_gib, peak, utilisation = (choice[name] for name in _DEVICE)
         shares = tuple(utilisation) if isinstance(utilisation, Sequence) else ()
         if len(shares) != 2 or not all(map(_is_positive, shares)) or not shares[0] <= shares[1] <= 1:
             raise MeshError(f"utilisation must be two shares of the peak, not {utilisation!r}", hint="pass (0.45, 0.6)")

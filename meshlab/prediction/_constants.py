@@ -30,47 +30,24 @@ CPUS = ("other", "intel", "amd")
 
 @dataclass(frozen=True, eq=False)
 class TunerConstants:
-    """The figures of one version of NCCL (src/graph/tuning.cc, src/graph/search.cc).
-
-    Parameters
-    ----------
-    version : str
-        The NCCL version.
-    base : numpy.ndarray
-        Shape (algorithms, protocols): latency of a call in µs.
-    hop : numpy.ndarray
-        Shape (3, algorithms, protocols): latency of a hop over NVLink, PCIe and the network in µs.
-    ll_most : numpy.ndarray
-        Shape (4, 3): limit of the LL protocol in GB/s. The columns are one, two, and more nodes. On one node the row is
-        the GPU's generation. Between nodes it is 1 for AMD CPUs and 0 for all others.
-    ring_ll128_most, tree_ll128_most, tree_most, nvls_tree_most : numpy.ndarray
-        Shape (4, 3): limits per channel in GB/s by generation, for one, two, and more nodes.
-    nvls_efficiency : numpy.ndarray
-        Shape (4,): share of NVLink's bandwidth that NVLS reaches.
-    tree_factor : numpy.ndarray
-        Shape (protocols, 24): bandwidth factor of the tree by floor(log2(bytes / 64)). The last column is NVLSTree's.
-    nvls_tree_factor : bool
-        True if Blackwell on x86 applies `tree_factor` to NVLSTree.
-    plateau : tuple of float
-        Latency factor of the Simple ring between nodes, before Ampere and since.
-    speeds_inside, speeds_between : mapping of int to tuple of float
-        The bandwidths of one channel that the graph search tries, on one node and between nodes, by generation.
-    """
+    """The figures of one version of NCCL (src/graph/tuning.cc, src/graph/search.cc)."""
 
     version: str
-    base: Floats
-    hop: Floats
-    ll_most: Floats
-    ring_ll128_most: Floats
+    base: Floats  # (algorithms, protocols): latency of a call
+    hop: Floats  # (3, algorithms, protocols): latency of a hop over NVLink, PCIe and the network
+    # The columns of (4, 3) are one, two, and more nodes, and the rows are the GPU's generation. The limit of LL between
+    # nodes depends on the CPU instead: row 1 for AMD, 0 for all others.
+    ll_most: Floats  # (4, 3): limit of the LL protocol
+    ring_ll128_most: Floats  # (4, 3): limits per channel
     tree_ll128_most: Floats
     tree_most: Floats
     nvls_tree_most: Floats
-    nvls_efficiency: Floats
-    tree_factor: Floats
-    nvls_tree_factor: bool
-    plateau: tuple[float, float]
-    speeds_inside: Mapping[int, tuple[float, ...]]
-    speeds_between: Mapping[int, tuple[float, ...]]
+    nvls_efficiency: Floats  # (4,): share of NVLink's bandwidth that NVLS reaches
+    tree_factor: Floats  # (protocols, 24): of the tree's bandwidth by floor(log2(bytes / 64)); last, NVLSTree's
+    nvls_tree_factor: bool  # whether Blackwell on x86 applies it to NVLSTree
+    plateau: tuple[float, float]  # latency factor of the Simple ring between nodes, before Ampere and since
+    speeds_inside: Mapping[int, tuple[float, ...]]  # of one channel, by generation, that the graph search tries
+    speeds_between: Mapping[int, tuple[float, ...]]  # the same between nodes
 
 
 def generation(compute_capability: Ints) -> npt.NDArray[np.intp]:
@@ -93,48 +70,20 @@ def link_speeds(constants: TunerConstants, generation: int, between: bool) -> tu
     return (constants.speeds_between if between else constants.speeds_inside)[generation]
 
 
-# Rows: tree, ring, CollNet direct, CollNet chain, NVLS, NVLSTree, PAT, point-to-point. NCCL has no figures for
-# point-to-point messages; they behave like one hop of a ring, with its latencies.
-_BASE = (
-    (6.8, 14.0, 8.4),
-    (6.6, 14.0, 8.4),
-    (0.0, 0.0, 0.0),
-    (0.0, 0.0, 0.0),
-    (0.0, 0.0, 0.0),
-    (0.0, 0.0, 0.0),
-    (8.0, 8.0, 8.0),
-    (6.6, 14.0, 8.4),
-)
-_HOP_NVLINK = (
-    (0.6, 1.25, 4.0),
-    (0.6, 1.9, 3.4),
-    (0.0, 0.0, 3.7),
-    (0.0, 0.0, 2.8),
-    (0.0, 0.0, 25.0),
-    (0.0, 0.0, 25.0),
-    (0.0, 0.0, 4.0),
-    (0.6, 1.9, 3.4),
-)
-_HOP_PCIE = (
-    (1.0, 1.9, 4.0),
-    (1.0, 2.5, 5.7),
-    (0.0, 0.0, 3.7),
-    (0.0, 0.0, 2.8),
-    (0.0, 0.0, 0.0),
-    (0.0, 0.0, 0.0),
-    (0.0, 0.0, 4.0),
-    (1.0, 2.5, 5.7),
-)
-_HOP_NETWORK = (
-    (5.0, 8.5, 14.0),
-    (2.7, 4.0, 14.0),
-    (0.0, 0.0, 31.0),
-    (0.0, 0.0, 30.0),
-    (0.0, 0.0, 18.0),
-    (0.0, 0.0, 20.9),
-    (0.0, 0.0, 14.0),
-    (2.7, 4.0, 14.0),
-)
+# Latencies in µs of LL, LL128 and Simple: of a call, and of a hop over NVLink, PCIe and the network. NCCL has none for
+# point-to-point messages. They behave like one hop of a ring.
+_LATENCIES = """
+tree            6.8 14 8.4   0.6 1.25 4     1 1.9 4     5   8.5 14
+ring            6.6 14 8.4   0.6 1.9  3.4   1 2.5 5.7   2.7 4   14
+collnet_direct  0   0  0     0   0    3.7   0 0   3.7   0   0   31
+collnet_chain   0   0  0     0   0    2.8   0 0   2.8   0   0   30
+nvls            0   0  0     0   0    25    0 0   0     0   0   18
+nvls_tree       0   0  0     0   0    25    0 0   0     0   0   20.9
+pat             8   8  8     0   0    4     0 0   4     0   0   14
+p2p             6.6 14 8.4   0.6 1.9  3.4   1 2.5 5.7   2.7 4   14
+"""
+_FIGURES = np.array([row.split()[1:] for row in _LATENCIES.strip().split("\n")], dtype=np.float64)
+_BASE, *_HOPS = np.split(_FIGURES, 4, axis=1)
 _TREE_FACTOR = (
     "1 1 1 1 .9 .8 .7 .7 .7 .7 .6 .5 .4 .4 .5 .6 .7 .8 .9 1 1 1 1 1",
     "1 1 1 1 1 .9 .8 .8 .8 .7 .6 .6 .6 .6 .6 .6 .8 .9 .9 .9 .9 1 1 1",
@@ -150,8 +99,8 @@ _BLACKWELL_BETWEEN = (96, 86, 80, 48, 45.1, 42, 40, 30, 24, 22, 20, 17.5, 15, 12
 
 _2_30_7 = TunerConstants(
     version="2.30.7",
-    base=np.array(_BASE),
-    hop=np.array([_HOP_NVLINK, _HOP_PCIE, _HOP_NETWORK]),
+    base=_BASE,
+    hop=np.array(_HOPS),
     ll_most=np.array([(39.0, 39.0, 20.4), (87.7, 22.5, 19.0), (141.0, 45.0, 35.0), (282.0, 90.0, 70.0)]),
     ring_ll128_most=np.array([(20.0,) * 3, (20.0,) * 3, (36.7,) * 3, (40.0,) * 3]),
     tree_ll128_most=np.array([(20.0,) * 3, (20.0,) * 3, (36.7, 36.7, 29.0), (55.6, 31.67, 20.0)]),

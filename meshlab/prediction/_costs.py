@@ -159,10 +159,7 @@ class Prices:
         return choice, latency, transfer
 
     def believe(self, rows: npt.ArrayLike, sizes: npt.ArrayLike) -> tuple[npt.NDArray[np.intp], Floats]:
-        """Return NCCL's choice, as an index into `algorithm`, and the time that NCCL expects for it in µs.
-
-        NCCL has no times for point-to-point messages. Theirs are not finite.
-        """
+        """Return NCCL's choice, as an index into `algorithm`, and its expected time in µs, infinite for messages."""
         row, size = np.asarray(rows, dtype=np.intp), np.asarray(sizes, dtype=np.float64)
         shape = np.broadcast_shapes(row.shape, size.shape)
         best, choice = np.full(shape, np.inf), np.zeros(shape, dtype=np.intp)

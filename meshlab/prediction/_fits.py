@@ -54,31 +54,14 @@ def hockney(size_bytes: Floats, latency_us: float, gbs: float) -> ModelTimes:
 
 @dataclass(frozen=True)
 class TimeFit:
-    """Scales and a residual that turn a shape into measured times.
+    """Scales and a residual that turn a shape into measured times, over increasing sizes."""
 
-    Parameters
-    ----------
-    scales : tuple of (str, float, float)
-        Kind, scale of the latency and scale of the transfer time. The last one has no name and is for kinds that were
-        not measured.
-    size_bytes : tuple of int
-        The measured sizes, in increasing order.
-    residual : tuple of float
-        Logarithm of measured / scaled time at these sizes. All zero with few sizes.
-    half_width : float
-        Half-width of the band in units of log time. Left-out rows are inside it in 9 of 10 cases.
-    errors : tuple of float
-        Logarithm of measured / predicted time at each size, from a fit without this size.
-    ratio : tuple of float
-        Logarithm of measured / unscaled time at each size.
-    """
-
-    scales: tuple[tuple[str, float, float], ...]
+    scales: tuple[tuple[str, float, float], ...]  # kind, of latency, of transfer; last without a name: other kinds
     size_bytes: tuple[int, ...]
-    residual: tuple[float, ...]
-    half_width: float
-    errors: tuple[float, ...] = ()
-    ratio: tuple[float, ...] = ()
+    residual: tuple[float, ...]  # log(measured / scaled time) at these sizes; zero with few sizes
+    half_width: float  # of the band, in units of log time; 9 of 10 left-out rows are inside
+    errors: tuple[float, ...] = ()  # log(measured / predicted time) at each size, from a fit without this size
+    ratio: tuple[float, ...] = ()  # log(measured / unscaled time) at each size
 
     def __post_init__(self) -> None:
         if not self.scales or not self.size_bytes or len(self.residual) != len(self.size_bytes):
@@ -96,11 +79,9 @@ class TimeFit:
         return shape.latency_us * pairs[:, 0] * factor, shape.transfer_us * pairs[:, 1] * factor
 
     def time_parts_elsewhere(self, shape: ModelTimes) -> tuple[Floats, Floats]:
-        """Return latency and transfer time, in µs, for the shape of another number of ranks.
-
-        The ratio to the model over the size is used as a whole: scales per algorithm would move with the sizes at which
-        the algorithm changes, and these depend on the number of ranks.
-        """
+        """Return latency and transfer time, in µs, for the shape of another number of ranks."""
+        # Scales per algorithm would move with the sizes at which the algorithm changes, and these depend on the number
+        # of ranks. So the ratio to the model over the size is used as a whole.
         factor = np.exp(_interpolate(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.ratio)))
         return shape.latency_us * factor, shape.transfer_us * factor
 
@@ -111,12 +92,10 @@ def _interpolate(at: Floats, points: Floats, values: Floats) -> Floats:
 
 
 def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:
-    """Fit the scales and the residual to measured times, and estimate the error from left-out rows.
-
-    The scales minimise Huber's loss of the logarithms, with a ridge that keeps them at 1 where the rows do not
-    determine them. The choice of algorithm and protocol is the model's: a fit that took its own minimum would move the
-    switches. The band is at least as wide as `spread`, in units of log time.
-    """
+    """Fit the scales and the residual, with a band from left-out rows of at least `spread`, in units of log time."""
+    # The scales minimise Huber's loss of the logarithms, with a ridge that keeps them at 1 where the rows do not
+    # determine them. The choice of algorithm and protocol is the model's: a fit that took its own minimum would move
+    # the switches.
     kinds = tuple(dict.fromkeys(shape.kind))
     kind = np.array([kinds.index(name) for name in shape.kind])
     n, x, log_time = time_us.size, np.log2(shape.size_bytes), np.log(time_us)

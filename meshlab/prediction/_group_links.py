@@ -524,11 +524,10 @@ def _merged(sizes: Sequence[int], strides: Sequence[int]) -> tuple[tuple[int, in
 
 @dataclass(frozen=True, eq=False)
 class _Nested:
-    """Closed form of the links, for identical hosts on a network without oversubscription.
+    """Closed form of the links, for identical hosts on a network without oversubscription."""
 
-    If the devices of a host, n and s divide one another, a group has min(n, b / s) ranks in a domain of b devices, and
-    the inside of one host shows how the groups share its NICs.
-    """
+    # If the devices of a host, the size n and the stride s divide one another, a group has min(n, b / s) ranks in a
+    # domain of b devices, and the inside of one host shows how the groups share its NICs.
 
     host: _Host
     per_host: int

@@ -21,30 +21,14 @@ class LatentAttention(NamedTuple):
 
 
 class Model(NamedTuple):
-    """A model with a published architecture.
-
-    Parameters
-    ----------
-    title : str
-        Name of the model.
-    parameters : float
-        Published number of parameters, in 10^9.
-    active : float
-        Published number of parameters that a token uses, in 10^9. Equal to `parameters` without experts.
-    source : str
-        Source of the counts and of the fields that are not `chosen`.
-    chosen : tuple of str
-        Fields whose values are not published, so that meshlab chose them. For most models this includes the batch.
-    fields : mapping
-        Arguments of `meshlab.Job`.
-    """
+    """A model with a published architecture."""
 
     title: str
-    parameters: float
-    active: float
-    source: str
-    chosen: tuple[str, ...]
-    fields: Mapping[str, Any]
+    parameters: float  # published number, in 10^9
+    active: float  # the published number that a token uses, in 10^9; equal without experts
+    source: str  # of the counts, and of the fields that are not `chosen`
+    chosen: tuple[str, ...]  # fields without published values, so that meshlab chose them: mostly the batch
+    fields: Mapping[str, Any]  # arguments of `meshlab.Job`
 
 
 # How the values were checked. Papers: against their text. Models on Hugging Face: against copies of config.json in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -76,50 +76,26 @@ _SPELLED = {
 
 @dataclass(frozen=True, eq=False)
 class PredictedLine:
-    """The predicted times of one collective on the identical groups of an axis.
-
-    Parameters
-    ----------
-    axis, collective, dtype : str
-        The axis, the collective and the element type.
-    members : numpy.ndarray
-        Indices of these groups in the axis.
-    n_ranks, nodes, ranks_per_node : int
-        Ranks per group, NVLink domains that a group spans, and its ranks in each. Nodes are 0 without a cluster.
-    size_bytes : numpy.ndarray
-        The sizes.
-    algorithm, protocol, basis : tuple of str
-        NCCL's choice, and the evidence for each time: a key of `BASES`.
-    latency_us, transfer_us : numpy.ndarray
-        The two parts of the time.
-    half_width : numpy.ndarray
-        Half-width of the band in units of log time.
-    bound_gbs : float
-        Bus bandwidth that the hardware allows. NaN without a cluster.
-    bound, above_wire : str
-        The hardware that sets the bound, and the reason why busbw may exceed the bandwidth of a wire, if it may.
-    estimate_us : numpy.ndarray
-        NCCL's own estimates. NaN without engines.
-    """
+    """The predicted times of one collective on the identical groups of an axis."""
 
     axis: str
     collective: str
     dtype: str
-    members: Ints
-    n_ranks: int
-    nodes: int
-    ranks_per_node: int
+    members: Ints  # indices of these groups in the axis
+    n_ranks: int  # per group
     size_bytes: Floats
-    algorithm: tuple[str, ...]
+    algorithm: tuple[str, ...]  # that NCCL chooses for each size
     protocol: tuple[str, ...]
-    basis: tuple[str, ...]
-    latency_us: Floats
+    basis: tuple[str, ...]  # the evidence for each time, a key of `BASES`
+    latency_us: Floats  # the two parts of the time
     transfer_us: Floats
-    half_width: Floats
-    bound_gbs: float
-    bound: str
-    above_wire: str
-    estimate_us: Floats
+    half_width: Floats  # of the band, in units of log time
+    nodes: int = 0  # NVLink domains that a group spans; 0 without a cluster
+    ranks_per_node: int = 0
+    bound_gbs: float = float("nan")  # bus bandwidth that the hardware allows; NaN without a cluster
+    bound: str = ""  # the hardware that sets the bound
+    above_wire: str = ""  # why busbw may exceed the bandwidth of a wire
+    estimate_us: Floats | None = None  # NCCL's own estimates, if there are engines
 
     @property
     def groups(self) -> int:
@@ -232,33 +208,12 @@ class Prediction:
 
         parts = []
         for line in self.lines:
-            facts = {
-                "axis": line.axis,
-                "groups": line.groups,
-                "n_ranks": line.n_ranks,
-                "nodes": line.nodes or None,
-                "ranks_per_node": line.ranks_per_node or None,
-                "collective": line.collective,
-                "dtype": line.dtype,
-                "size_bytes": line.size_bytes.astype(np.int64),
-                "algorithm": line.algorithm,
-                "protocol": line.protocol,
-                "time_us": line.time_us,
-                "time_us_lo": line.time_us_lo,
-                "time_us_hi": line.time_us_hi,
-                "latency_us": line.latency_us,
-                "transfer_us": line.transfer_us,
-                "busbw_gbs": line.busbw_gbs,
-                "bound_gbs": line.bound_gbs,
-                "bound": line.bound,
-                "of_bound": line.of_bound,
-                "basis": line.basis,
-                "nccl_estimate_us": line.estimate_us,
-                "constants": self.constants,
-            }
-            parts.append(pd.DataFrame({name: _column(values, line.size_bytes.size) for name, values in facts.items()}))
-        frame = pd.concat(parts, ignore_index=True)
-        return frame.astype({"nodes": "Int64", "ranks_per_node": "Int64"})
+            facts = {name: getattr(line, name) for name in _COLUMNS}
+            facts |= {"nodes": line.nodes or None, "ranks_per_node": line.ranks_per_node or None}
+            facts |= {"nccl_estimate_us": line.estimate_us, "constants": self.constants}
+            parts.append(pd.DataFrame(facts))
+        kinds = {"nodes": "Int64", "ranks_per_node": "Int64", "size_bytes": "int64", "nccl_estimate_us": "float64"}
+        return pd.concat(parts, ignore_index=True).astype(kinds)
 
     def explain(self) -> str:
         """Describe each line in sentences: the links, NCCL's choices, the largest size and the evidence.
@@ -369,6 +324,13 @@ class Prediction:
         return markup.card(f"Prediction {self.mesh}", self.title, sentences, self._figure_html(), table)
 
 
+_COLUMNS = (
+    *("axis", "groups", "n_ranks", "nodes", "ranks_per_node", "collective", "dtype", "size_bytes"),
+    *("algorithm", "protocol", "time_us", "time_us_lo", "time_us_hi", "latency_us", "transfer_us"),
+    *("busbw_gbs", "bound_gbs", "bound", "of_bound", "basis"),
+)
+"""The attributes of a line that are columns of the frame."""
+
 _SIZES_SHOWN, _ROWS_SHOWN = 5, 60
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
@@ -378,10 +340,6 @@ def _interval(low: float, high: float) -> str:
     first, last = format_time_us(low), format_time_us(high)
     number, _, unit = first.rpartition(THIN)
     return f"{number if last.endswith(unit) else first} to {last}"
-
-
-def _column(values: Any, n: int) -> Any:
-    return values if isinstance(values, np.ndarray) else list(values) if isinstance(values, tuple) else [values] * n
 
 
 def _text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -513,26 +471,10 @@ def predict(
     >>> bool((frame["time_us_lo"] < frame["time_us_hi"]).all())
     True
     """
-    calibrated = None if calibration is None else as_calibration(calibration, cluster)
-    placement: Placement | None
-    if isinstance(mesh, Placement) or cluster is not None:
-        target = mesh if isinstance(mesh, Placement) else as_mesh(mesh)
-        placement = as_placement(target, cluster if isinstance(target, Placement) else grown(cluster, target))
-        shape = placement.mesh
-    elif calibrated is not None:
-        placement, shape = None, as_mesh(mesh)
-    else:
-        raise BenchError(
-            "a prediction needs a cluster or a calibration",
-            hint="pass the name of a preset, such as 'dgx-h100', or measured results to calibrate with",
-        )
-    if calibrated is not None and settings is None:
-        settings = calibrated.settings
-    request = _Request(placement, shape, dtype, calibrated, settings or NcclSettings())
-    source = "nccl" if placement is not None or calibrated is None else calibrated.source
+    request = _Request.of(mesh, cluster, dtype, calibration, settings)
     lines = [
         line
-        for name, chosen in _by_axis(shape, axis, collectives, source)
+        for name, chosen in _by_axis(request.mesh, axis, collectives, request.source)
         for line in request.lines(Plan(chosen, name, sizes, dtype=dtype), name)
     ]
     if not lines:
@@ -541,14 +483,8 @@ def predict(
             hint=f"choose one of {', '.join(MODELLED)}",
         )
     if engines is not None:
-        lines = [_with_estimates(line, engines, shape) for line in lines]
-    notes = _notes(request, lines)
-    others = [part.name for part in shape.axes if part.size > 1 and not _is_measured_by(shape, part.name, source)]
-    if others and axis is None and not isinstance(collectives, Mapping):
-        notes += (f"Without {', '.join(others)}, whose backend is not {source}.",)
-    version = request.settings.version if placement is not None else ""
-    where = calibrated.where if calibrated is not None else ""
-    return Prediction(shape, None if placement is None else placement.cluster, tuple(lines), version, where, notes)
+        lines = [_with_estimates(line, engines, request.mesh) for line in lines]
+    return request.prediction(lines, is_choice=axis is not None or isinstance(collectives, Mapping))
 
 
 def _is_measured_by(mesh: DeviceMesh, axis: str, source: str) -> bool:
@@ -593,6 +529,58 @@ class _Request(NamedTuple):
     dtype: str
     calibration: Calibration | None
     settings: NcclSettings
+
+    @classmethod
+    def of(
+        cls,
+        mesh: MeshLike | Placement,
+        cluster: ClusterLike | None,
+        dtype: str,
+        calibration: Any,
+        settings: NcclSettings | None,
+    ) -> _Request:
+        calibrated = None if calibration is None else as_calibration(calibration, cluster)
+        placement: Placement | None
+        if isinstance(mesh, Placement):
+            placement, shape = as_placement(mesh, cluster), mesh.mesh
+        elif cluster is None and calibrated is None:
+            raise BenchError(
+                "a prediction needs a cluster or a calibration",
+                hint="pass the name of a preset, such as 'dgx-h100', or measured results to calibrate with",
+            )
+        else:
+            shape = as_mesh(mesh)
+            placement = None if cluster is None else as_placement(shape, grown(cluster, shape))
+        settings = settings or (None if calibrated is None else calibrated.settings)
+        return cls(placement, shape, dtype, calibrated, settings or NcclSettings())
+
+    @property
+    def source(self) -> str:
+        """The backend whose times are predicted."""
+        return "nccl" if self.placement is not None or self.calibration is None else self.calibration.source
+
+    def prediction(self, lines: Sequence[PredictedLine], *, is_choice: bool) -> Prediction:
+        """Return the lines with their notes. Axes that are missing are no surprise if the caller chose the axes."""
+        notes, placement = list(self._notes()), self.placement
+        others = [part.name for part in self.mesh.axes if part.size > 1]
+        others = [name for name in others if not _is_measured_by(self.mesh, name, self.source)]
+        if others and not is_choice:
+            notes.append(f"Without {', '.join(others)}, whose backend is not {self.source}.")
+        cluster, version = (None, "") if placement is None else (placement.cluster, self.settings.version)
+        where = "" if self.calibration is None else self.calibration.where
+        return Prediction(self.mesh, cluster, tuple(lines), version, where, tuple(notes))
+
+    def _notes(self) -> Iterator[str]:
+        calibration = self.calibration
+        if calibration is not None:
+            origin = [part for part in (calibration.where or calibration.source, calibration.mode) if part]
+            yield f"Calibrated with {', '.join(origin)}."
+            if calibration.dtype and calibration.dtype != self.dtype:
+                yield f"The calibration was measured with {calibration.dtype}, not {self.dtype}."
+            if self.placement is not None and calibration.settings is None:
+                yield "The calibration has no cluster, so its times are matched by the number of ranks and groups."
+        if self.settings.plugin:
+            yield f"The tuner plugin {self.settings.plugin} may choose other algorithms than NCCL."
 
     def lines(self, plan: Plan, axis: str) -> Iterator[PredictedLine]:
         """Yield the lines of one axis."""
@@ -648,7 +636,6 @@ class _Request(NamedTuple):
                 bound_gbs=float(all_costs.bound_gbs[row]),
                 bound=all_costs.bound[row],
                 above_wire=all_costs.above_wire[row],
-                estimate_us=np.full(size_bytes.size, np.nan),
             )
 
     def _measured(self, axis: str, collective: str, size_bytes: Floats, signature: Signature) -> PredictedLine:
@@ -670,8 +657,6 @@ class _Request(NamedTuple):
             dtype=self.dtype,
             members=np.arange(len(groups)),
             n_ranks=groups.size,
-            nodes=0,
-            ranks_per_node=0,
             size_bytes=size_bytes,
             algorithm=empty,
             protocol=empty,
@@ -679,10 +664,6 @@ class _Request(NamedTuple):
             latency_us=latency,
             transfer_us=transfer,
             half_width=half_width,
-            bound_gbs=float("nan"),
-            bound="",
-            above_wire="",
-            estimate_us=np.full(size_bytes.size, np.nan),
         )
 
     def _find(self, collective: str, axis: str, signature: Signature) -> tuple[Calibrated, str] | None:
@@ -710,21 +691,6 @@ def _timed(shape: ModelTimes, match: tuple[Calibrated, str] | None) -> tuple[Flo
     is_inside = (sizes * 1.01 >= low) & (sizes <= high * 1.01)
     bases = tuple(basis if inside else "extrapolated" for inside in is_inside)
     return latency, transfer, bases, half_width
-
-
-def _notes(request: _Request, lines: Iterable[PredictedLine]) -> tuple[str, ...]:
-    notes = []
-    calibration, settings = request.calibration, request.settings
-    if calibration is not None:
-        origin = [part for part in (calibration.where or calibration.source, calibration.mode) if part]
-        notes.append(f"Calibrated with {', '.join(origin)}.")
-        if calibration.dtype and calibration.dtype != request.dtype:
-            notes.append(f"The calibration was measured with {calibration.dtype}, not {request.dtype}.")
-        if request.placement is not None and calibration.settings is None:
-            notes.append("The calibration has no cluster, so its times are matched by the number of ranks and groups.")
-    if settings.plugin:
-        notes.append(f"The tuner plugin {settings.plugin} may choose other algorithms than NCCL.")
-    return tuple(notes)
 
 
 # -- NCCL's own estimate -----------------------------------------------------------------------------------------------

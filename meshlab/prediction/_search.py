@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,10 @@ from meshlab.frames._table import three_digits
 from meshlab.mesh._axes import as_integer
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.prediction._candidates import (
+    ARGUMENTS,
     AXES,
     DroppedLayouts,
+    SearchArguments,
     WeakestDevice,
     all_factorisations,
     allowed_degrees,
@@ -48,13 +50,6 @@ if TYPE_CHECKING:
 COMPONENTS = ("tp", "cp", "ep", "pp", "dp")
 """The axes into which exposed communication is split. ``dp`` includes the reductions over dp and cp."""
 
-UTILISATION = (0.45, 0.6)
-"""Share of a GPU's peak that the computation of large models reaches, without communication and bubble.
-
-This is an assumption, because only totals are published, which include both. On H100 they are 38 to 43 % (Llama 3 405B,
-arXiv 2407.21783, table 4) and up to 47 % (README of Megatron-LM).
-"""
-
 _MOST_CHUNKS = 1 << 31
 _COMPONENT = {name: name for name in ("tp", "cp", "ep", "pp")}
 _COMPONENT |= {"etp": "ep", "data": "dp", "expert_data": "dp", "replicas": "dp"}
@@ -64,28 +59,18 @@ _SHOWN = 10
 
 Floats = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int64]
-Degree = int | Iterable[int] | None
 
 CAVEAT = "Step times are not validated until a rehearsal on that machine."
 
 
+@ARGUMENTS.shown
 def search(
     cluster: ClusterLike,
     job: Job | str,
     *,
     world_size: int | None = None,
-    pp: Degree = None,
-    dp: Degree = None,
-    cp: Degree = None,
-    tp: Degree = None,
-    ep: Degree = None,
-    interleave: Degree = None,
-    order: str | Sequence[str] | None = None,
-    memory_share: float = 0.9,
-    memory_gib: float | None = None,
-    peak: float | None = None,
-    utilisation: tuple[float, float] = UTILISATION,
     settings: NcclSettings | None = None,
+    **arguments: Unpack[SearchArguments],
 ) -> Layouts:
     """Find the layouts on which a job can run, and rank them by the expected time of a step.
 
@@ -151,28 +136,43 @@ def search(
     cp: 4 ranks inside NVLink
     pp: 8 ranks on 8 hosts
     """
-    machine = as_cluster(cluster)
+    choice = ARGUMENTS.complete("search", arguments)
+    if settings is not None and not isinstance(settings, NcclSettings):
+        raise MeshError(f"settings must be NcclSettings, not {type(settings).__name__}")
+    return _searched(as_cluster(cluster), _as_job(job), world_size, choice, settings or NcclSettings())
+
+
+def _as_job(job: Job | str) -> Job:
     work = Job.preset(job) if isinstance(job, str) else job
     if not isinstance(work, Job):
         raise MeshError(f"job must be a Job or the name of a model, not {type(job).__name__}", hint="see ml.Job.preset")
-    if settings is not None and not isinstance(settings, NcclSettings):
-        raise MeshError(f"settings must be NcclSettings, not {type(settings).__name__}")
-    table = GroupLinks.by_stride(machine, world_size)
+    return work
+
+
+def _searched(
+    cluster: Cluster, job: Job, world_size: int | None, choice: Mapping[str, Any], settings: NcclSettings
+) -> Layouts:
+    """Return the layouts of a job, or raise with the nearest one if it cannot run on any."""
+    table = GroupLinks.by_stride(cluster, world_size)
     ranks = table.world_size
-    hardware = WeakestDevice.of(machine, ranks, work, memory_gib, memory_share, peak, utilisation)
-    choices = {"pp": pp, "dp": dp, "cp": cp, "tp": tp, "ep": ep if work.experts or ep is not None else 1}
+    hardware = WeakestDevice.of(cluster, ranks, job, choice)
+    choices = {name: choice[name] for name in (*AXES, "ep")}
+    if not job.experts and choices["ep"] is None:
+        choices["ep"] = 1
     degrees_of = {name: None if value is None else positive_integers(name, value) for name, value in choices.items()}
     allowed = {name: allowed_degrees(name, values, ranks) for name, values in degrees_of.items()}
-    interleaves = positive_integers("interleave", work.interleave if interleave is None else interleave)
+    interleaves = positive_integers(
+        "interleave", job.interleave if choice["interleave"] is None else choice["interleave"]
+    )
     chunks = sorted({min(number, _MOST_CHUNKS) for number in interleaves})  # more than the layers of any job
     candidates = all_factorisations(ranks, allowed, chunks)
-    can_run, dropped = drop_layouts(work, candidates, hardware)
+    can_run, dropped = drop_layouts(job, candidates, hardware)
     if not can_run.any():
-        raise nothing_fits(work, ranks, dropped, find_fewer_ranks(work, ranks, degrees_of, chunks, hardware))
+        raise nothing_fits(job, ranks, dropped, find_fewer_ranks(job, ranks, degrees_of, chunks, hardware))
     degrees = degrees_at(candidates, np.flatnonzero(can_run))
-    placed = _Placed.of(table, work, degrees, parse_orders(order))
-    times = _times(work, hardware, degrees, placed, settings or NcclSettings())
-    return Layouts(machine, work, ranks, hardware, degrees, placed, times, dropped)
+    placed = _Placed.of(table, job, degrees, parse_orders(choice["order"]))
+    times = _times(job, hardware, degrees, placed, settings)
+    return Layouts(cluster, job, ranks, hardware, degrees, placed, times, dropped)
 
 
 # -- placement ---------------------------------------------------------------------------------------------------------
@@ -227,11 +227,9 @@ class _Placed:
 
 
 def _place_experts(size: dict[str, Sizes], stride: dict[str, Sizes]) -> npt.NDArray[np.bool_]:
-    """Add the strides of ep and edp, and return the layouts that have them.
-
-    Experts use the same ranks in a second factorisation, in which a pipeline stage keeps its ranks, and ep has the
-    fastest of them. If the axis pp is between them, only an ep that fills all ranks inside pp leaves edp in one piece.
-    """
+    """Add the strides of ep and edp, and return the layouts that have them."""
+    # Experts use the same ranks in a second factorisation, in which a pipeline stage keeps its ranks, and ep has the
+    # fastest of them. If the axis pp is between them, only an ep that fills all ranks inside pp leaves edp whole.
     pp, ep, inner = size["pp"], size["ep"], stride["pp"]
     is_outer = (pp == 1) | (inner == ep * size["edp"])
     is_inner = ~is_outer & (inner == 1)
@@ -322,11 +320,9 @@ def _times(job: Job, hardware: WeakestDevice, d: Degrees, placed: _Placed, setti
 
 
 def _ties(ends: Floats, exposed: Floats) -> tuple[Sizes, Sizes]:
-    """Return an order of the layouts by their mean time, and the number of the tie of each, in that order.
-
-    A layout is tied with the best one of a group unless it is slower at both ends by more than the error of its
-    communication. The layouts after the first groups form a single group.
-    """
+    """Return an order of the layouts by their mean time, and the number of the tie of each, in that order."""
+    # A layout is tied with the best one of a group unless it is slower at both ends by more than the error of its
+    # communication. The layouts after the first groups form a single group.
     left = np.argsort(ends.mean(axis=0), kind="stable")
     order: list[Sizes] = []
     tie: list[Sizes] = []

@@ -304,10 +304,7 @@ def _best(speeds: tuple[float, ...], count: Callable[[float], Floats]) -> tuple[
 
 
 def merged_nics(links: GroupLinks) -> tuple[Floats, Floats]:
-    """Return the NICs of a domain as NCCL and its plugins merge them, at most one per rank, and their line rate.
-
-    The PCIe link of a rank limits the rate of its NICs.
-    """
+    """Return the NICs of a domain as NCCL and its plugins merge them, at most one per rank, and their line rate."""
     merged = np.minimum(links.nics, links.ranks_per_domain)
     line = links.nics * links.nic_gbs / _WIRE / np.maximum(merged, 1)
     return merged.astype(float), np.minimum(line, links.pcie_gbs / _WIRE)
@@ -346,10 +343,7 @@ def tune(
     *,
     network_latency_us: Floats | None = None,
 ) -> TunerTable:
-    """Return latency and bandwidth of every algorithm and protocol of a collective, as NCCL's tuner computes them.
-
-    What a setting or the hardware disables is removed by `enabled`, not here.
-    """
+    """Return NCCL's figures for every algorithm and protocol, also for those that `enabled` rules out."""
     plugin_us = links.network_latency_us if network_latency_us is None else network_latency_us
     tuner = _Tuner(links, graphs, collective, constants, plugin_us)
     for protocol in range(len(PROTOCOLS)):
@@ -367,11 +361,10 @@ def tune(
 
 
 class _Tuner:
-    """The table of one collective, and the quantities of shape (k,) that several algorithms use.
+    """The table of one collective, and the quantities of shape (k,) that several algorithms use."""
 
-    The formulas are those of ncclTopoTuneModel, in its order and with its numbers. They are kept apart by algorithm,
-    because NCCL's own terms for a hop, a step and a share of the bandwidth differ between them.
-    """
+    # The formulas are those of ncclTopoTuneModel, in its order and with its numbers. They are separate by algorithm,
+    # because NCCL's terms for a hop, a step and a share of the bandwidth differ between them.
 
     def __init__(
         self, links: GroupLinks, graphs: Graphs, collective: str, constants: TunerConstants, plugin_us: Floats

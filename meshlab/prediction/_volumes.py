@@ -219,23 +219,18 @@ def _multiple(number: int, of: int) -> int:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Exchange:
-    """A communication of k layouts. The fields are those of `StepCall`, with arrays of shape (k,) for numbers.
+    """A communication of k layouts, with the fields of `StepCall`: numbers are arrays of shape (k,)."""
 
-    `role` names the group: tp, cp, pp, ep, etp, data, expert_data or replicas. The call is issued `times` times in each
-    repeat of its block, with `between` floating-point operations between them. `once` calls are issued in one
-    micro-batch only.
-    """
-
-    role: str
+    role: str  # of the group: tp, cp, pp, ep, etp, data, expert_data or replicas
     collective: str
     size: Floats
     dtype: str
     what: str
-    times: Sizes
-    between: Floats
+    times: Sizes  # calls in each repeat of the block
+    between: Floats  # floating-point operations between these calls
     overlaps: Overlap
     cover: Floats
-    once: bool
+    once: bool  # in one micro-batch only
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -395,11 +390,9 @@ class _Program:
         yield from self._input_backward(first)
 
     def _input_backward(self, product: Floats) -> Iterator[Exchange | Floats]:
-        """Yield the backward pass of a column-parallel product, as in Megatron's tensor_parallel/layers.py.
-
-        The saved shards of the input are gathered again during the first product, and the gradient of the input is
-        reduced during the second one.
-        """
+        """Yield the backward pass of a column-parallel product, as in Megatron's tensor_parallel/layers.py."""
+        # The saved shards of the input are gathered again during the first product, and the gradient of the input is
+        # reduced during the second one.
         cover: _Cover = ("compute", product)
         if self.job.sequence_parallel:
             yield from self._tp("all_gather", "saved activations", cover)
@@ -558,10 +551,8 @@ def memory_of(job: Job, d: Degrees) -> tuple[Floats, Floats, Floats, Floats]:
 
 
 def _saved_bytes(p: _Program, kind: str) -> Floats:
-    """Return the activations that one layer saves for the backward pass, with a fused attention kernel.
-
-    For a dense layer without gates it is the 34 s b h of Korthikanti et al. (2022), less 2 s b h for dropout masks.
-    """
+    """Return the activations that one layer saves for the backward pass, with a fused attention kernel."""
+    # For a dense layer without gates: the 34 s b h of Korthikanti et al. (2022), less 2 s b h for dropout masks.
     job, d = p.job, p.d
     is_selective = job.recompute == "selective"
     outside = 2 * job.hidden * (1 if is_selective else 2)  # inputs of both norms, and their outputs

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import math
 import reprlib
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Unpack
 
 import anywidget
 import numpy as np
 import numpy.typing as npt
 import traitlets
 
+from meshlab.base._arguments import Arguments
 from meshlab.base._collectives import usual_collective
 from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._markup import escape
 from meshlab.base._units import format_size, format_time_us, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction._axis_loads import loads
+from meshlab.plots._painter import link_shares
+from meshlab.prediction._axis_loads import LOAD_ARGUMENTS, LoadArguments, loads
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.placement._layout import locate
-from meshlab.topology.placement._loads import MARKS, LinkFinding, LinkLoad, Loads, find_places
+from meshlab.topology.placement._loads import MARKS, LinkFinding, Loads, find_places
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
 from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
@@ -59,6 +60,31 @@ def reject_mesh(cluster: object) -> None:
         raise TopologyError(
             "cluster must be a Cluster, not a DeviceMesh", hint=Hint("pass the mesh as {}", Argument("mesh"))
         )
+
+
+class PictureArguments(LoadArguments, total=False):
+    """The arguments of a picture after the mesh and the machine. `Picture` documents them."""
+
+    axis: str | None
+    pick: int | None
+    color: str
+    focus: str
+    values: Mapping[str, npt.ArrayLike]
+    height: int
+
+
+ARGUMENTS = Arguments(
+    PictureArguments,
+    {
+        "axis": None,
+        "pick": None,
+        "color": "group",
+        "focus": "all",
+        **LOAD_ARGUMENTS.defaults,
+        "values": _NO_VALUES,
+        "height": 540,
+    },
+)
 
 
 class Picture(anywidget.AnyWidget):
@@ -174,36 +200,30 @@ class Picture(anywidget.AnyWidget):
     _values = traitlets.Dict().tag(sync=True)
     """The values that match the mesh, as little-endian float32 by name."""
 
+    @ARGUMENTS.shown
     def __init__(
         self,
         mesh: MeshLike | None = None,
         cluster: ClusterLike | None = None,
-        *,
-        axis: str | None = None,
-        pick: int | None = None,
-        color: str = "group",
-        focus: str = "all",
-        size: int | str = "256M",
-        collective: str | None = None,
-        values: Mapping[str, npt.ArrayLike] = _NO_VALUES,
-        height: int = 540,
+        **arguments: Unpack[PictureArguments],
     ) -> None:
+        choice = ARGUMENTS.complete("Picture", arguments)
         self._lock = threading.RLock()
         self._is_writing = True  # no updates until all arguments are set
         self._drawing: View | None = None
         self._axis_loads: dict[str, Loads] = {}
-        super().__init__(height=height)
+        super().__init__(height=choice["height"])
         with self._lock:
             if isinstance(mesh, Cluster):
                 raise TopologyError(
                     "mesh must be a DeviceMesh, not a Cluster", hint=Hint("pass the machine as {}", Argument("cluster"))
                 )
             self.cluster, self.mesh = cluster, mesh
-            self.size, self.collective = size, collective
-            self.axis = axis or ""
-            self._update(keep_axis=bool(axis))
-            self.values = values
-            self.color, self.focus, self.pick = color, focus, pick
+            self.size, self.collective = choice["size"], choice["collective"]
+            self.axis = choice["axis"] or ""
+            self._update(keep_axis=bool(choice["axis"]))
+            self.values = choice["values"]
+            self.color, self.focus, self.pick = (choice[name] for name in ("color", "focus", "pick"))
             self._is_writing = False
             self._send_picture()
 
@@ -611,14 +631,6 @@ def _pack_scene(view: View) -> dict[str, Any]:
     return {**packed, "kinds": kinds}
 
 
-def _shares(loads: Loads, link: LinkLoad) -> npt.NDArray[np.float64]:
-    """Return the time of every link relative to the slowest link of the axis."""
-    most = loads.seconds
-    if not math.isfinite(most) or most <= 0:  # no bandwidth is known, so compare the bytes of this kind of link
-        return np.asarray(link.bytes / max(float(link.bytes.max(initial=0.0)), 1.0))
-    return np.asarray(np.nan_to_num(link.seconds / most, nan=0.15))
-
-
 def _rows(loads: Loads) -> list[dict[str, Any]]:
     """Return the busiest link of each kind as text."""
     rows = []
@@ -631,7 +643,7 @@ def _rows(loads: Loads) -> list[dict[str, Any]]:
                 "groups": f"{int(link.groups[k]):,}",
                 "bytes": format_size(float(link.bytes[k])),
                 "time": format_time_us(float(link.seconds[k]) * 1e6),
-                "share": float(_shares(loads, link)[k]),
+                "share": float(link_shares(loads, link)[k]),
                 "place": link.place(k),
             }
         rows.append(row)
@@ -661,7 +673,7 @@ def _pack_loads(loads: Loads) -> dict[str, Any]:
                 "groups": _pack(link.groups, "<i4"),
                 "bytes": _pack(link.bytes, "<f4"),
                 "gbs": _pack(link.gbs, "<f4"),
-                "share": _pack(_shares(loads, link), "<f4"),
+                "share": _pack(link_shares(loads, link), "<f4"),
             }
             for link in loads.links
         ],

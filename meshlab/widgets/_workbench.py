@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 import traitlets
 
+from meshlab.base._arguments import Arguments
 from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._collectives import MODELLED, usual_collective
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
@@ -30,7 +31,15 @@ from meshlab.widgets._following import run_traits
 from meshlab.widgets._machines import Machine
 from meshlab.widgets._measuring import Measuring, panel_traits
 from meshlab.widgets._panels import AxisRow
-from meshlab.widgets._picture import COLORS, PICTURE_SCRIPTS, Checked, Picture, reject_mesh
+from meshlab.widgets._picture import (
+    ARGUMENTS,
+    COLORS,
+    PICTURE_SCRIPTS,
+    Checked,
+    Picture,
+    PictureArguments,
+    reject_mesh,
+)
 from meshlab.widgets._prices import Price, axis_times, predicted_lines, price_of
 
 if TYPE_CHECKING:
@@ -55,6 +64,22 @@ _CODED = ("axis", "pick", "size", "collective", "color", "focus")
 """The attributes of the picture that are in `Workbench.code`, if they do not have their defaults."""
 
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
+
+
+class WorkbenchArguments(PictureArguments, total=False):
+    """The arguments of a workbench after the machine and the mesh. `Workbench` documents them."""
+
+    engines: Engines | None
+    run: RunData | None
+    failed: Iterable[str]
+    rest: str
+    per_axis: Mapping[str, Any]
+    pinned: tuple[ClusterLike | None, MeshLike] | None
+    panels: Iterable[str] | None
+
+
+_OWN = {"engines": None, "run": None, "failed": (), "rest": "", "per_axis": _NO_CALLS, "pinned": None, "panels": None}
+_ARGUMENTS = Arguments(WorkbenchArguments, {**ARGUMENTS.defaults, **_OWN})
 
 
 class Workbench(Picture):
@@ -153,63 +178,40 @@ class Workbench(Picture):
     _code = traitlets.Unicode("").tag(sync=True)
     """The value of `code`."""
 
+    @_ARGUMENTS.shown
     def __init__(
         self,
         cluster: ClusterLike | None = None,
         mesh: MeshLike | None = None,
-        *,
-        engines: Engines | None = None,
-        run: RunData | None = None,
-        axis: str | None = None,
-        pick: int | None = None,
-        color: str = "group",
-        focus: str = "all",
-        size: int | str = "256M",
-        collective: str | None = None,
-        values: Any = _NO_CALLS,
-        failed: Iterable[str] = (),
-        rest: str = "",
-        per_axis: Mapping[str, Any] = _NO_CALLS,
-        pinned: tuple[ClusterLike | None, MeshLike] | None = None,
-        height: int = 540,
-        panels: Iterable[str] | None = None,
+        **arguments: Unpack[WorkbenchArguments],
     ) -> None:
+        choice = _ARGUMENTS.complete(type(self).__name__, arguments)
         self._note = ""
         machine, shape = self._first(cluster, mesh)
         if machine is not None:
-            machine = machine.with_failed(failed)
+            machine = machine.with_failed(choice["failed"])
         edits.check_fit(shape, machine)
-        rest, per_axis = edits.check_rest(rest, shape), edits.check_calls(per_axis, shape)
-        self._design = Design(machine, shape, rest, size, per_axis, edits.as_candidate(pinned))
+        rest, calls = edits.check_rest(choice["rest"], shape), edits.check_calls(choice["per_axis"], shape)
+        self._design = Design(machine, shape, rest, choice["size"], calls, edits.as_candidate(choice["pinned"]))
         self._history = History()
         self._problem: dict[str, Any] | None = None
         self._times_of_pinned: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
         self._rows: list[AxisRow] = []
         self._prices: dict[str, tuple[Loads, Price]] = {}
         self._is_flicked = False
-        super().__init__(
-            shape,
-            None if machine is None else machine.cluster,
-            axis=axis,
-            pick=pick,
-            color=color,
-            focus=focus,
-            size=size,
-            collective=collective,
-            values=values,
-            height=height,
-        )
+        of_picture: PictureArguments = {name: choice[name] for name in ARGUMENTS.defaults}  # type: ignore[assignment]
+        super().__init__(shape, None if machine is None else machine.cluster, **of_picture)
         with self._lock, self.hold_sync(), self._writing():
             self._mirror()
-            if panels is not None:
-                self.panels = panels
+            if choice["panels"] is not None:
+                self.panels = choice["panels"]
         if {"measure", "runs"} & set(self.panels):
             self._measuring = Measuring(self, self._lock)
             self._measuring.opened, self._measuring.predict = self._show_mesh_of, self._predict
-        if engines is not None:
-            self.engines = engines
-        if run is not None:
-            self.run = run
+        if choice["engines"] is not None:
+            self.engines = choice["engines"]
+        if choice["run"] is not None:
+            self.run = choice["run"]
         self.on_msg(self._receive)
 
     def _first(self, cluster: ClusterLike | None, mesh: MeshLike | None) -> tuple[Machine | None, DeviceMesh]:
