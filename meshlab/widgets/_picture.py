@@ -29,12 +29,11 @@ from meshlab.topology.placement._layout import locate
 from meshlab.topology.placement._loads import MARKS, LinkFinding, LinkLoad, Loads, find_places
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
-from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
+from meshlab.widgets._assets import script, style, with_fallback
 
 _PAGE_NOTE = "A saved view. Zoom, hover, colours and the axis can be changed here. Edits need meshlab."
 COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
-PICTURE_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "picture")
 
 
 class Checked(traitlets.Any):
@@ -114,8 +113,9 @@ class Picture(anywidget.AnyWidget):
     ◆ dp leaves the host: 8 groups share 8 NICs, one each, 48.0\u2009GB/s per group; it stays inside one leaf switch
     """
 
-    _esm = joined_scripts(*PICTURE_SCRIPTS, "main")
-    _css = joined_styles("picture")
+    _bundle = "picture"
+    _esm = script(_bundle)
+    _css = style(_bundle)
 
     mesh = traitlets.Any(None, allow_none=True)
     """The mesh, or None. Set it to a `DeviceMesh` or a string."""
