@@ -25,7 +25,7 @@ from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction._axis_loads import loads
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
-from meshlab.topology.placement._layout import locate
+from meshlab.topology.placement._layout import layout_facts, locate
 from meshlab.topology.placement._loads import MARKS, LinkFinding, LinkLoad, Loads, find_places
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
@@ -608,7 +608,7 @@ def _pack_scene(view: View) -> dict[str, Any]:
     for kind, template in zip(kinds, templates, strict=False):
         kind["names"] = [f"{'CPU' if device.backend == 'cpu' else 'GPU'} {device.id}" for device in template.devices]
         kind["nic_names"] = [nic.name for nic in template.nics]
-    return {**packed, "kinds": kinds}
+    return {**packed, "kinds": kinds, "layout": layout_facts(view.scene)}
 
 
 def _shares(loads: Loads, link: LinkLoad) -> npt.NDArray[np.float64]:

@@ -583,7 +583,7 @@ function paintCells(p, boxes) {
 function makeSheet(p) {
   const { scene, colors } = p;
   const { shade, palette } = p.cells;
-  const { rack, across: columns } = p.drawn.shape;
+  const { is_rack: rack, across: columns } = p.drawn.shape;
   const rows = rack ? 1 : p.drawn.shape.rows;
   const wrap = Math.floor(8192 / columns);
   const hosts = scene.box_of.length; // canvases have a largest width
@@ -614,7 +614,7 @@ function makeSheet(p) {
 function paintSheet(p, boxes) {
   const { pen, scene, drawn, colors } = p;
   const { canvas, at, columns, rows } = (p.cells.sheet ??= makeSheet(p));
-  const { rack } = drawn.shape;
+  const { is_rack: rack } = drawn.shape;
   const hosts = boxes.flatMap((b) =>
     Array.from({ length: scene.of.hosts[b + 1] - scene.of.hosts[b] }, (_, k) => scene.of.hosts[b] + k),
   );

@@ -90,20 +90,20 @@ export function hitOfDevice({ scene, drawn }, device) {
 export function failedBox({ scene, drawn }, { kind, host, row, index }) {
   const { size, cellWidth: cw, cellHeight: ch, shape } = drawn;
   const [x, y, w, h] = drawn.host.subarray(host * 4, host * 4 + 4);
-  if (kind === "node") return shape.rack ? [x, y, w, h] : [x, y + size.head, w, h - size.head];
-  const first = drawn.device.length ? [drawn.device[0] - drawn.host[drawn.hostOf[0] * 4], drawn.device[2]] : [0, cw];
-  const own = scene.kindOf(drawn.hostOf[0] ?? 0);
+  if (kind === "node") return shape.is_rack ? [x, y, w, h] : [x, y + size.head, w, h - size.head];
+  const first = drawn.device.length ? [drawn.device[0] - drawn.host[scene.hostOf[0] * 4], drawn.device[2]] : [0, cw];
+  const own = scene.kindOf(scene.hostOf[0] ?? 0);
   const { rows } = own;
   const slot = own.slot_of[0] ?? 0;
   if (kind === "nic" && drawn.nic.length) {
     const [left, , wide, tall] = drawn.nic;
     const n = scene.first_nic.findIndex((_, g) => scene.kindOf(g).nics);
-    if (shape.rack) {
+    if (shape.is_rack) {
       return [x + shape.across * cw + 4 + (index * (size.nicWidth - 4)) / shape.nics, y + (ch - tall) / 2, wide, tall];
     }
     return [x + left - drawn.host[n * 4], y + size.head + row * ch - tall / 2, wide, tall];
   }
-  if (shape.rack) return [x + (kind === "nic" ? index : row) * cw, y, cw, ch];
+  if (shape.is_rack) return [x + (kind === "nic" ? index : row) * cw, y, cw, ch];
   const at = kind === "nic" ? Math.max(row - 0.5, 0) : row;
   const column = size.detail >= 2 ? 0 : Math.floor(at / rows) - Math.floor(slot / rows);
   const box = [x + first[0] + column * cw, y + size.head + (size.detail >= 2 ? at : at % rows) * ch, first[1], ch];

@@ -317,7 +317,7 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     p.y = tall + 20 <= height ? Math.min((height - tall) / 2, 24) : clamp(p.y, height - tall - margin, margin);
   }
 
-  const mostZoom = () => Math.max(1, (p.scene.is_rack ? 150 : 250) / chosen.cellWidth);
+  const mostZoom = () => Math.max(1, p.scene.layout.largest[0] / chosen.cellWidth);
 
   // Zooms so that the box under a point of the window stays there.
   function zoomAt(px, py, factor) {
