@@ -28,6 +28,7 @@ from meshlab.frames._files import frame_to_csv, frame_to_json, frame_to_parquet
 from meshlab.frames._labels import where_text
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.nccl_tests._reader import read as read_nccl_tests
+from meshlab.plots._tokens import page_tokens
 from meshlab.prediction._bounds import with_bounds
 from meshlab.report import _content as content
 from meshlab.report import _tables as report_tables
@@ -572,7 +573,7 @@ def page(content: Content, frames: Mapping[str, str], pictures: Pictures) -> str
         frames=frames,
         script=script,
         digest=digest,
-        style=_part("report.css"),
+        style=page_tokens() + _part("report.css"),
         table_rows=_table_rows,
     )
     return html.replace(THIN, "\N{NARROW NO-BREAK SPACE}")  # as narrow, but no line break between a number and its unit

@@ -6,17 +6,24 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-_FOLDER = Path(__file__).parent
+from meshlab.plots._tokens import widget_tokens
+
+_FOLDER = Path(__file__).parent / "static"  # written by `npm run build` in js/
 
 
-def joined_scripts(*names: str) -> str:
-    """Join files of JavaScript. The browser receives them as one text, so they cannot import each other."""
-    return "\n".join((_FOLDER / "js" / f"{name}.js").read_text(encoding="utf-8") for name in names)
+def script(name: str) -> str:
+    """Return the module that anywidget loads."""
+    return f"{bundle(name)}export default widget.default;\n"
 
 
-def joined_styles(*names: str) -> str:
-    """Join style sheets, because a widget has one."""
-    return "\n".join((_FOLDER / f"{name}.css").read_text(encoding="utf-8") for name in names)
+def bundle(name: str) -> str:
+    """Return the JavaScript of a widget. Its last statement defines the variable `widget`."""
+    return (_FOLDER / f"{name}.js").read_text(encoding="utf-8")
+
+
+def style(name: str) -> str:
+    """Return the style sheet of a widget."""
+    return widget_tokens() + (_FOLDER / f"{name}.css").read_text(encoding="utf-8")
 
 
 def with_fallback(bundle: Any, fallback: Callable[[], Mapping[str, str]]) -> Any:

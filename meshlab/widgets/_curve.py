@@ -18,7 +18,7 @@ from meshlab.base._markup import escape
 from meshlab.plots._curves import curve_box, draw_lines
 from meshlab.plots._lines import Line, pack_lines, stroke_note, with_groups
 from meshlab.plots._style import PALETTE, figure_png, reserve, set_title
-from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
+from meshlab.widgets._assets import script, style, with_fallback
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,8 +56,9 @@ class Curve(anywidget.AnyWidget):
     [3.1, 6.0, 11.2]
     """
 
-    _esm = joined_scripts("curve", "curve_widget")
-    _css = joined_styles("curve")
+    _bundle = "curve"
+    _esm = script(_bundle)
+    _css = style(_bundle)
 
     title = traitlets.Unicode("").tag(sync=True)
     x_label = traitlets.Unicode("message size").tag(sync=True)

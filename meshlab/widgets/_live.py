@@ -17,7 +17,7 @@ from meshlab.base._errors import EngineError
 from meshlab.frames._table import run_html
 from meshlab.plots._curves import run_figure
 from meshlab.plots._style import figure_png, figure_svg
-from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
+from meshlab.widgets._assets import script, style, with_fallback
 from meshlab.widgets._following import RunFollower, run_traits
 
 if TYPE_CHECKING:
@@ -49,8 +49,9 @@ class LiveView(anywidget.AnyWidget):
     ('done', [[1024.0, 4096.0]])
     """
 
-    _esm = joined_scripts("dom", "curve", "run", "run_widget")
-    _css = joined_styles("run", "curve")
+    _bundle = "live"
+    _esm = script(_bundle)
+    _css = style(_bundle)
     _run, _curve, _late, _details = run_traits()
 
     def __init__(self, run: Run) -> None:

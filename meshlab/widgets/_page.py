@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from meshlab.base._files import write_file
 from meshlab.base._markup import escape
 from meshlab.base._version import __version__
-from meshlab.widgets._assets import joined_scripts
+from meshlab.plots._tokens import page_tokens
+from meshlab.widgets._assets import bundle
 
 _NOT_STATE = ("_esm", "_css", "_anywidget_id", "layout", "tabbable", "tooltip", "comm", "keys")
-_EXPORT = re.compile(r"^export default ", re.MULTILINE)
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -24,9 +23,9 @@ _PAGE = """<!doctype html>
 <meta name="generator" content="meshlab {version}">
 <title>{title}</title>
 <style>
-:root {{ color-scheme: light dark; }}
-body {{ margin: 24px auto; max-width: 1400px; padding: 0 24px; background: light-dark(#ffffff, #15181c);
-  color: light-dark(#1b1f24, #e8ebef); font: 13px/1.45 system-ui, sans-serif; }}
+{tokens}:root {{ color-scheme: light dark; }}
+body {{ margin: 24px auto; max-width: 1400px; padding: 0 24px; background: var(--ml-bg);
+  color: var(--ml-ink); font: 13px/1.45 system-ui, sans-serif; }}
 body > h1 {{ font-size: 20px; margin: 0 0 4px; }}
 body > p {{ margin: 0 0 16px; opacity: 0.8; }}
 @media (max-width: 640px) {{ body {{ margin: 12px auto; padding: 0 12px; }} }}
@@ -41,8 +40,6 @@ body > p {{ margin: 0 0 16px; opacity: 0.8; }}
 <script type="application/json" id="state">{state}</script>
 <script type="module">
 {script}
-const {{ state, answers }} = JSON.parse(document.querySelector("#state").textContent);
-await widget.render({{ model: pageModel(state, answers), el: document.querySelector("#widget") }});
 </script>
 </body>
 </html>
@@ -54,17 +51,18 @@ def page_of(widget: Any, *, title: str, note: str = "") -> str:
 
     The model has no `send`, so that JavaScript can hide the controls that need Python.
     """
-    bundle = widget._repr_mimebundle_()
-    fallback = "" if bundle is None else bundle[0].get("text/html", "")
+    display = widget._repr_mimebundle_()
+    fallback = "" if display is None else display[0].get("text/html", "")
     state = json.dumps({"state": _state(widget), "answers": _answers(widget)}, separators=(",", ":"))
     return _PAGE.format(
         version=__version__,
         title=escape(title),
         note=escape(note),
+        tokens=page_tokens(),
         style=str(widget._css),
         fallback=fallback,
         state=state.replace("<", "\\u003c"),  # a name may contain "</script>"
-        script=f"{joined_scripts('page')}\n{_EXPORT.sub('const widget = ', str(widget._esm))}",
+        script=f"{bundle(widget._bundle)}{bundle('page')}page.default(widget.default);",
     )
 
 

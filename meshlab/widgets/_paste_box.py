@@ -11,7 +11,7 @@ from meshlab.base._errors import MeshlabError
 from meshlab.base._markup import escape
 from meshlab.diagnosis._explain import explain
 from meshlab.diagnosis._explanation import Explanation
-from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
+from meshlab.widgets._assets import script, style, with_fallback
 
 
 class PasteBox(anywidget.AnyWidget):
@@ -42,8 +42,9 @@ class PasteBox(anywidget.AnyWidget):
     (True, 'nothing was recognised')
     """
 
-    _esm = joined_scripts("dom", "panels", "fields", "paste_box", "paste_box_widget")
-    _css = joined_styles("run", "paste_box")
+    _bundle = "paste_box"
+    _esm = script(_bundle)
+    _css = style(_bundle)
 
     text = traitlets.Unicode("").tag(sync=True)
     _shown = traitlets.Dict().tag(sync=True)

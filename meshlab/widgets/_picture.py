@@ -26,16 +26,15 @@ from meshlab.plots._painter import link_shares
 from meshlab.prediction._axis_loads import LOAD_ARGUMENTS, LoadArguments, loads
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
-from meshlab.topology.placement._layout import locate
-from meshlab.topology.placement._loads import MARKS, LinkFinding, Loads, find_places
+from meshlab.topology.placement._layout import layout_facts, locate
+from meshlab.topology.placement._loads import LinkFinding, LinkLoad, Loads, MARKS, find_places
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
-from meshlab.widgets._assets import joined_scripts, joined_styles, with_fallback
+from meshlab.widgets._assets import script, style, with_fallback
 
 _PAGE_NOTE = "A saved view. Zoom, hover, colours and the axis can be changed here. Edits need meshlab."
 COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
-PICTURE_SCRIPTS = ("layout", "data", "colors", "paint", "overlay", "pick", "panels", "picture")
 
 
 class Checked(traitlets.Any):
@@ -140,8 +139,9 @@ class Picture(anywidget.AnyWidget):
     ◆ dp leaves the host: 8 groups share 8 NICs, one each, 48.0\u2009GB/s per group; it stays inside one leaf switch
     """
 
-    _esm = joined_scripts(*PICTURE_SCRIPTS, "main")
-    _css = joined_styles("picture")
+    _bundle = "picture"
+    _esm = script(_bundle)
+    _css = style(_bundle)
 
     mesh = traitlets.Any(None, allow_none=True)
     """The mesh, or None. Set it to a `DeviceMesh` or a string."""
@@ -628,7 +628,7 @@ def _pack_scene(view: View) -> dict[str, Any]:
     for kind, template in zip(kinds, templates, strict=False):
         kind["names"] = [f"{'CPU' if device.backend == 'cpu' else 'GPU'} {device.id}" for device in template.devices]
         kind["nic_names"] = [nic.name for nic in template.nics]
-    return {**packed, "kinds": kinds}
+    return {**packed, "kinds": kinds, "layout": layout_facts(view.scene)}
 
 
 def _rows(loads: Loads) -> list[dict[str, Any]]:

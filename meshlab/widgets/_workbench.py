@@ -25,21 +25,13 @@ from meshlab.widgets import _actions as actions
 from meshlab.widgets import _edits as edits
 from meshlab.widgets import _exports as exports
 from meshlab.widgets import _panels as panels
-from meshlab.widgets._assets import joined_scripts, joined_styles
+from meshlab.widgets._assets import script, style
 from meshlab.widgets._edits import Design, History
 from meshlab.widgets._following import run_traits
 from meshlab.widgets._machines import Machine
 from meshlab.widgets._measuring import Measuring, panel_traits
 from meshlab.widgets._panels import AxisRow
-from meshlab.widgets._picture import (
-    ARGUMENTS,
-    COLORS,
-    PICTURE_SCRIPTS,
-    Checked,
-    Picture,
-    PictureArguments,
-    reject_mesh,
-)
+from meshlab.widgets._picture import ARGUMENTS, COLORS, Checked, PICTURE_SCRIPTS, Picture, PictureArguments, reject_mesh
 from meshlab.widgets._prices import Price, axis_times, predicted_lines, price_of
 
 if TYPE_CHECKING:
@@ -54,10 +46,6 @@ if TYPE_CHECKING:
 
 PANELS = ("machine", "mesh", "table", "export", "measure", "runs")
 """The panels around the picture."""
-
-_SCRIPTS = (*PICTURE_SCRIPTS, "fields", "machine", "mesh", "table", "export", "parts")
-_RUN_SCRIPTS = ("dom", "curve", "run", "monitor", "measure", "runs")
-_STYLES = ("picture", "workbench", "run", "curve")
 
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
 _CODED = ("axis", "pick", "size", "collective", "color", "focus")
@@ -143,8 +131,9 @@ class Workbench(Picture):
     ()
     """
 
-    _esm = joined_scripts(*_SCRIPTS, *_RUN_SCRIPTS, "shell", "workbench_main")
-    _css = joined_styles(*_STYLES)
+    _bundle = "workbench"
+    _esm = script(_bundle)
+    _css = style(_bundle)
     _run, _curve, _late, _details = run_traits()
     _engines, _bench, _runs, _monitor = panel_traits()
 

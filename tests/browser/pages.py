@@ -101,7 +101,8 @@ root => {
   const walker = document.createTreeWalker(document.querySelector(root), NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const node = walker.currentNode;
-    if (!node.textContent.trim() || node.parentElement.closest("[hidden], .ml-tip, .mc-tip, script, style")) continue;
+    if (!node.textContent.trim()) continue;
+    if (node.parentElement.closest("[hidden], .ml-tip, .ml-curve-tip, script, style")) continue;
     const range = document.createRange();
     range.selectNodeContents(node);
     for (const box of range.getClientRects()) {

@@ -34,9 +34,9 @@ def texts(page, selector: str) -> list[str]:
 
 def test_lines_bands_and_points_are_drawn_for_every_series(bare, page):
     bare("curve", filled(3))
-    assert page.locator(".mc-line").count() == 3
-    assert page.locator(".mc-band").count() == 3
-    assert page.locator(".mc-point").count() == 3 * len(SIZES)
+    assert page.locator(".ml-curve-line").count() == 3
+    assert page.locator(".ml-curve-band").count() == 3
+    assert page.locator(".ml-curve-point").count() == 3 * len(SIZES)
 
 
 def test_groups_are_thin_lines_in_one_path_and_a_note_explains_them(bare, page):
@@ -45,13 +45,13 @@ def test_groups_are_thin_lines_in_one_path_and_a_note_explains_them(bare, page):
     line = Line.of(SIZES, y, 0.9 * y, 1.1 * y)
     curve.update_series({"tp": replace(line, groups=np.stack([y, 2 * y, 4 * y]), n_groups=3)})
     bare("curve", curve)
-    thin, thick = page.locator(".mc-groups"), page.locator(".mc-line")
+    thin, thick = page.locator(".ml-curve-groups"), page.locator(".ml-curve-line")
     assert thin.count() == thick.count() == 1
     assert thin.get_attribute("d").count("M") == 3
     width = "path => parseFloat(getComputedStyle(path).strokeWidth)"
     assert 2 * thin.evaluate(width) <= thick.evaluate(width)
     assert thin.evaluate("path => path.getBBox().y") >= 0  # the fastest group is inside the scale
-    assert texts(page, ".mc-note") == [
+    assert texts(page, ".ml-curve-note") == [
         "thick: slowest group at each size · band: its 95 % interval · thin: every group"
     ]
 
@@ -62,7 +62,7 @@ def test_a_single_size_shows_its_interval_and_its_groups(bare, page):
     curve.update_series({"tp": replace(line, groups=np.array([[2.0], [4.0]]), n_groups=2)})
     bare("curve", curve)
     extent = "path => [path.getBBox().width, path.getBBox().height]"
-    for name in (".mc-band", ".mc-groups"):
+    for name in (".ml-curve-band", ".ml-curve-groups"):
         width, height = page.locator(name).evaluate(extent)
         assert width > 4
         assert height > 20
@@ -70,7 +70,7 @@ def test_a_single_size_shows_its_interval_and_its_groups(bare, page):
 
 def test_sizes_are_labelled_in_binary_units(bare, page):
     bare("curve", filled(1))
-    labels = texts(page, ".mc-scale text")
+    labels = texts(page, ".ml-curve-scale text")
     assert "1\u2009KiB" in labels
     assert "16\u2009MiB" in labels
 
@@ -78,12 +78,12 @@ def test_sizes_are_labelled_in_binary_units(bare, page):
 def test_up_to_five_lines_are_labelled_at_their_ends_and_more_in_a_legend(bare, page):
     curve = filled(5)
     shown = bare("curve", curve)
-    assert sorted(texts(page, ".mc-ends text")) == [f"tp_{index}" for index in range(5)]
-    assert texts(page, ".mc-legend > span") == []
+    assert sorted(texts(page, ".ml-curve-ends text")) == [f"tp_{index}" for index in range(5)]
+    assert texts(page, ".ml-curve-legend > span") == []
     curve.set_series("sixth", SIZES, rates(10))
     shown.receive(curve, "_lines", "_points")
-    assert texts(page, ".mc-ends text") == []
-    assert texts(page, ".mc-legend > span") == [*(f"tp_{index}" for index in range(5)), "sixth"]
+    assert texts(page, ".ml-curve-ends text") == []
+    assert texts(page, ".ml-curve-legend > span") == [*(f"tp_{index}" for index in range(5)), "sixth"]
 
 
 def test_labels_of_lines_that_end_at_the_same_point_do_not_overlap(bare, page):
@@ -96,8 +96,8 @@ def test_labels_of_lines_that_end_at_the_same_point_do_not_overlap(bare, page):
 
 def test_references_are_dashed_and_labelled_at_the_line(bare, page):
     bare("curve", filled(1, references={"NVLink 450 GB/s": 450.0, "link 449 GB/s": 449.0}))
-    assert sorted(texts(page, ".mc-level text")) == ["NVLink 450 GB/s", "link 449 GB/s"]
-    dashes = page.locator(".mc-level line").first.evaluate("line => getComputedStyle(line).strokeDasharray")
+    assert sorted(texts(page, ".ml-curve-level text")) == ["NVLink 450 GB/s", "link 449 GB/s"]
+    dashes = page.locator(".ml-curve-level line").first.evaluate("line => getComputedStyle(line).strokeDasharray")
     assert dashes == "6px, 4px"
     assert overlapping_texts(page, ".meshlab-curve") == []
 
@@ -106,23 +106,23 @@ def test_the_previous_run_is_grey_behind_the_others(bare, page):
     curve = filled(1)
     curve.previous = {"tp_0": (SIZES, rates(250))}
     bare("curve", curve)
-    lines = page.locator(".mc-line")
+    lines = page.locator(".ml-curve-line")
     assert [lines.nth(index).get_attribute("stroke") for index in range(2)] == ["#8c8c8c", "#0072b2"]
-    assert "tp_0, previous" in texts(page, ".mc-ends text")
+    assert "tp_0, previous" in texts(page, ".ml-curve-ends text")
 
 
 def test_a_point_under_the_pointer_shows_its_values(bare, page):
     curve = Curve()
     curve.set_series("tp", [1024, 4096], [3.25, 11.5], [3.0, 11.0], [3.5, 12.0])
     shown = bare("curve", curve)
-    box = page.locator(".mc-point").last.bounding_box()
+    box = page.locator(".ml-curve-point").last.bounding_box()
     page.mouse.move(box["x"] + 6, box["y"] + 6)
     shown.settle()
-    assert page.locator(".mc-tip b").inner_text() == "tp"
-    assert page.locator(".mc-tip span").inner_text() == "4\u2009KiB\n11.5\u2009GB/s, interval 11.0 to 12.0"
+    assert page.locator(".ml-curve-tip b").inner_text() == "tp"
+    assert page.locator(".ml-curve-tip span").inner_text() == "4\u2009KiB\n11.5\u2009GB/s, interval 11.0 to 12.0"
     page.mouse.move(5, 800)
     shown.settle()
-    assert page.locator(".mc-tip").is_hidden()
+    assert page.locator(".ml-curve-tip").is_hidden()
 
 
 def test_the_arrow_keys_move_along_a_line_and_between_lines(bare, page):
@@ -131,7 +131,7 @@ def test_the_arrow_keys_move_along_a_line_and_between_lines(bare, page):
     curve.set_series("b", [1024, 2048], [3.0, 4.0])
     bare("curve", curve)
     page.keyboard.press("Tab")
-    status = page.locator(".mc-status")
+    status = page.locator(".ml-curve-status")
     announced = []
     for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowDown", "ArrowLeft"):
         page.keyboard.press(key)
@@ -151,8 +151,8 @@ def test_a_missing_value_breaks_the_line_and_has_no_point(bare, page):
     curve = Curve()
     curve.set_series("tp", [1024, 2048, 4096, 8192], [1.0, np.nan, 3.0, 4.0])
     bare("curve", curve)
-    assert page.locator(".mc-line").get_attribute("d").count("M") == 2
-    assert page.locator(".mc-point").count() == 3
+    assert page.locator(".ml-curve-line").get_attribute("d").count("M") == 2
+    assert page.locator(".ml-curve-point").count() == 3
 
 
 def test_a_missing_interval_breaks_the_band(bare, page):
@@ -160,22 +160,22 @@ def test_a_missing_interval_breaks_the_band(bare, page):
     value = np.arange(1.0, 6.0)
     curve.set_series("tp", SIZES[:5], value, np.where(value == 3, np.nan, 0.9 * value), 1.1 * value)
     bare("curve", curve)
-    band = page.locator(".mc-band").get_attribute("d")
+    band = page.locator(".ml-curve-band").get_attribute("d")
     assert [part.count("L") for part in band.split("Z")[:-1]] == [3, 3]  # two areas with four corners each
-    assert page.locator(".mc-point").count() == 5
+    assert page.locator(".ml-curve-point").count() == 5
 
 
 def test_a_log_scale_omits_values_that_are_not_positive(bare, page):
     curve = Curve(y_scale="log")
     curve.set_series("tp", [1024, 2048, 4096], [0.0, 0.5, 50.0])
     bare("curve", curve)
-    assert page.locator(".mc-point").count() == 2
-    assert {"0.1", "1", "10", "100"} <= set(texts(page, ".mc-scale text"))
+    assert page.locator(".ml-curve-point").count() == 2
+    assert {"0.1", "1", "10", "100"} <= set(texts(page, ".ml-curve-scale text"))
 
 
 def test_a_linear_scale_starts_at_zero_with_round_steps(bare, page):
     bare("curve", filled(1))
-    numbers = [text for text in texts(page, ".mc-scale text") if text.lstrip("-").isdecimal()]
+    numbers = [text for text in texts(page, ".ml-curve-scale text") if text.lstrip("-").isdecimal()]
     assert numbers == ["0", "100", "200", "300"]
 
 
@@ -183,7 +183,7 @@ def test_an_empty_curve_has_a_note_and_the_same_height(bare, page):
     curve = Curve(x_range=(1024, 2**26))
     shown = bare("curve", curve)
     height = page.locator(".meshlab-curve").bounding_box()["height"]
-    assert "no points yet" in page.locator(".mc-stage").text_content()
+    assert "no points yet" in page.locator(".ml-curve-stage").text_content()
     curve.set_series("tp", SIZES, rates(300))
     shown.receive(curve, "_lines", "_points")
     assert page.locator(".meshlab-curve").bounding_box()["height"] == height
@@ -193,18 +193,18 @@ def test_a_fixed_range_does_not_change_as_points_are_added(bare, page):
     curve = Curve(x_range=(1024, 2**26))
     curve.append("tp", 1024, 1.0)
     shown = bare("curve", curve)
-    before = texts(page, ".mc-scale text")
+    before = texts(page, ".ml-curve-scale text")
     curve.append("tp", 2048, 1.0)
     shown.receive(curve, "_lines", "_points")
-    assert texts(page, ".mc-scale text") == before
+    assert texts(page, ".ml-curve-scale text") == before
 
 
 def test_names_are_text_and_not_markup(bare, page):
     curve = Curve(title="<b>title</b>", references={"<i>link</i>": 2.0})
     curve.set_series("<img src=x>", [1024], [1.0])
     bare("curve", curve)
-    assert page.locator(".meshlab-curve img, .mc-title b, .mc-level i").count() == 0
-    assert "<img src=x>" in texts(page, ".mc-ends text")
+    assert page.locator(".meshlab-curve img, .ml-curve-title b, .ml-curve-level i").count() == 0
+    assert "<img src=x>" in texts(page, ".ml-curve-ends text")
 
 
 def test_several_messages_between_two_frames_are_painted_once(bare, page):
@@ -214,7 +214,7 @@ def test_several_messages_between_two_frames_are_painted_once(bare, page):
         "for (let i = 0; i < 50; i++) model.set('title', `${i}`); await painted(); return frames.length; }"
     )
     assert count == 1
-    assert shown.page.locator(".mc-title").inner_text() == "49"
+    assert shown.page.locator(".ml-curve-title").inner_text() == "49"
 
 
 def test_live_updates_are_cheap_in_python_and_in_the_browser(bare, say):
@@ -257,7 +257,7 @@ def test_a_change_while_the_widget_is_briefly_hidden_is_not_lost(bare, page):
     page.evaluate(HIDDEN_FOR_AN_INSTANT, change)
     shown.settle()
     shown.settle()
-    assert page.locator(".mc-title").inner_text() == "another"
+    assert page.locator(".ml-curve-title").inner_text() == "another"
 
 
 def test_cleaning_up_leaves_no_listener_and_no_element(bare, page):

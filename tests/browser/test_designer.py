@@ -14,11 +14,11 @@ WATCH = """() => {
   window.times = [];
   let start = 0;
   document.addEventListener("click", event => {
-    if (event.target.closest(".wb-step")) start = performance.now();
+    if (event.target.closest(".ml-step")) start = performance.now();
   }, true);
   new MutationObserver(() => {
     if (start) requestAnimationFrame(() => { times.push(performance.now() - start); start = 0; });
-  }).observe(document.querySelector(".wb-table"), { childList: true, subtree: true });
+  }).observe(document.querySelector(".ml-table"), { childList: true, subtree: true });
 }"""
 
 
@@ -29,12 +29,12 @@ def show(lab: Lab, page, name: str, code: str, *, theme: str = "Light") -> Noteb
     notebook = lab.open(page, name)
     notebook.run_all()
     page.wait_for_selector(f"{ROOT} canvas")
-    page.wait_for_function("() => document.querySelector('.wb-summary').textContent")
+    page.wait_for_function("() => document.querySelector('.ml-summary').textContent")
     return notebook
 
 
 def wait_for_summary(page, text: str) -> None:
-    page.wait_for_function("text => document.querySelector('.wb-summary').textContent.includes(text)", arg=text)
+    page.wait_for_function("text => document.querySelector('.ml-summary').textContent.includes(text)", arg=text)
 
 
 def test_a_person_designs_a_mesh_and_python_follows(lab, page):
@@ -81,7 +81,7 @@ def test_a_person_designs_a_mesh_and_python_follows(lab, page):
     notebook.wait_for("wb.mesh", "DeviceMesh('dp=2, tp=4')")
     notebook.ask("setattr(wb, 'mesh', 'pp=2, dp=2, tp=2')")
     wait_for_summary(page, "pp=2, dp=2, tp=2")
-    assert page.locator(".wb-name").all_inner_texts() == ["pp", "dp", "tp"]
+    assert page.locator(".ml-name").all_inner_texts() == ["pp", "dp", "tp"]
     notebook.ask("setattr(wb, 'selected', [3, 1])")
     page.wait_for_function("() => document.querySelector('.ml-status').textContent === '2 selected: 1, 3'")
 
@@ -95,7 +95,7 @@ def test_a_machine_and_a_mesh_are_designed_and_the_code_runs(lab, page, serious_
     notebook.wait_for("wb.mesh", "DeviceMesh('dp=8, tp=4')")
     page.get_by_label("Size of tp", exact=True).fill("3")
     page.keyboard.press("Enter")
-    alert = page.locator(f"{ROOT} .wb-problem:not([hidden])")
+    alert = page.locator(f"{ROOT} .ml-problem:not([hidden])")
     alert.wait_for()
     assert "tp=3 does not divide 32" in alert.inner_text()
     assert notebook.ask("wb.mesh") == "DeviceMesh('dp=8, tp=4')"
@@ -108,7 +108,7 @@ def test_a_machine_and_a_mesh_are_designed_and_the_code_runs(lab, page, serious_
     alert.get_by_role("button", name="dp=16, tp=2").click()
     notebook.wait_for("wb.mesh", "DeviceMesh('dp=16, tp=2')")
     notebook.ask("wb.fail('node2/NIC5')")
-    page.locator(".wb-chip").wait_for()
+    page.locator(".ml-chip").wait_for()
     assert notebook.ask("(lambda names: (exec(wb.code, names), names['wb'].cluster == wb.cluster)[1])({})") == "True"
 
     notebook.ask("setattr(wb, 'cluster', ml.preset('dgx-h100', nodes=2048, nodes_per_pod=512))")
@@ -128,7 +128,7 @@ def test_a_person_walks_from_a_preset_to_a_report_without_code(lab, page):
     root = page.locator(ROOT)
     button = lambda name, within=root: within.get_by_role("button", name=name, exact=True)  # noqa: E731
     page.keyboard.press("Control+b")
-    root.locator(".wb-preset").select_option("dgx-h100")
+    root.locator(".ml-preset").select_option("dgx-h100")
     notebook.wait_for("wb.cluster == ml.preset('dgx-h100')", "True")
     page.get_by_label("Hosts", exact=True).fill("4")
     page.keyboard.press("Enter")
@@ -138,7 +138,7 @@ def test_a_person_walks_from_a_preset_to_a_report_without_code(lab, page):
     stage.focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Enter")
-    bar = root.locator(".wb-part")
+    bar = root.locator(".ml-part")
     bar.locator("select").select_option("node0/NIC0")
     button("Fail", bar).click()
     notebook.wait_for("wb.failed", "('node0/NIC0',)")
@@ -150,7 +150,7 @@ def test_a_person_walks_from_a_preset_to_a_report_without_code(lab, page):
     button("Pin as A").click()
     page.get_by_label("Size of tp: less", exact=True).click()
     notebook.wait_for("str(wb.mesh)", "'dp=16, tp=2'")
-    root.locator(".wb-table", has_text="to A").wait_for()
+    root.locator(".ml-table", has_text="to A").wait_for()
 
     root.get_by_role("tab", name="Measure").click()
     engines, form = root.get_by_label("Engines", exact=True), root.get_by_label("Next run", exact=True)

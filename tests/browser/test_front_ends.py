@@ -124,8 +124,8 @@ def test_voila_shows_a_run_that_ends_after_its_cell(free_page: Any, tmp_path: Pa
     command = ["-m", "voila", str(notebook), f"--port={free_port()}", "--no-browser", "--show_tracebacks=True"]
     with served(command, tmp_path, r"http://localhost:\d+/") as found:
         free_page.goto(found.group(0), wait_until="domcontentloaded")
-        free_page.locator(".mr-run[data-state=running]").first.wait_for()
-        free_page.locator(".mr-run[data-state=done], .ml-card").first.wait_for()
+        free_page.locator(".ml-run[data-state=running]").first.wait_for()
+        free_page.locator(".ml-run[data-state=done], .ml-card").first.wait_for()
         free_page.locator(".meshlab-workbench canvas").first.wait_for()
         assert "model not found" not in free_page.content()
         pictures_of(free_page, "voila")
@@ -141,13 +141,13 @@ def test_the_app_needs_its_token_and_measures(free_page: Any, tmp_path: Path) ->
         free_page.goto(found.group(0), wait_until="domcontentloaded")
         free_page.get_by_role("tab", name="Measure").click()
         free_page.get_by_label("Engines to start").select_option(label="4 threads, for experiments")
-        free_page.locator(".mr-engines .mr-main").first.click()
-        free_page.locator(".mr-chip.mr-idle").first.wait_for()
+        free_page.locator(".ml-run-engines .ml-run-main").first.click()
+        free_page.locator(".ml-run-chip.ml-run-idle").first.wait_for()
         free_page.get_by_label("Sizes").fill("1K, 4K")
         free_page.get_by_label("Sizes").press("Tab")
-        free_page.locator(".mr-estimate", has_text="4 steps").wait_for()
-        free_page.locator(".mr-form .mr-main").click()
-        free_page.locator(".mr-run[data-state=done]").wait_for()
+        free_page.locator(".ml-run-estimate", has_text="4 steps").wait_for()
+        free_page.locator(".ml-run-form .ml-run-main").click()
+        free_page.locator(".ml-run[data-state=done]").wait_for()
         pictures_of(free_page, "app")
 
 
@@ -163,11 +163,11 @@ def test_marimo_shows_a_run_and_the_workbench(free_page: Any, tmp_path: Path) ->
     command = ["-m", "marimo", "run", "app.py", "--headless", "--no-token", f"--port={free_port()}"]
     with served(command, tmp_path, r"http://(?:localhost|127\.0\.0\.1|0\.0\.0\.0):(\d+)") as found:
         free_page.goto(f"http://localhost:{found.group(1)}/", wait_until="domcontentloaded")
-        free_page.locator(".mr-run").first.wait_for()  # playwright looks into shadow roots
-        free_page.locator(".mr-run[data-state=done]").first.wait_for()
+        free_page.locator(".ml-run").first.wait_for()  # playwright looks into shadow roots
+        free_page.locator(".ml-run[data-state=done]").first.wait_for()
         free_page.locator(".meshlab-workbench canvas").first.wait_for()
         free_page.get_by_role("tab", name="Measure").click()
-        free_page.locator(".mr-chip").first.wait_for()
+        free_page.locator(".ml-run-chip").first.wait_for()
         assert "not supported in marimo" not in free_page.content()
         pictures_of(free_page, "marimo")
 
@@ -188,7 +188,7 @@ def test_notebook_7_shows_a_run_and_the_workbench(free_page: Any, tmp_path: Path
             with contextlib.suppress(Exception):
                 free_page.wait_for_function(has_begun, timeout=5_000)
                 break
-        free_page.locator(".mr-run[data-state=running]").first.wait_for()
+        free_page.locator(".ml-run[data-state=running]").first.wait_for()
         free_page.locator(".ml-card", has_text="done · 5 of 5 steps").wait_for()  # the static figure replaces the view
         free_page.locator(".meshlab-workbench canvas").first.wait_for()
         pictures_of(free_page, "notebook")

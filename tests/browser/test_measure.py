@@ -67,7 +67,7 @@ def test_a_run_is_paused_stopped_and_ended_with_buttons(bare, page, sent, engine
     view = LiveView(run)
     wait_until(lambda: run.progress.done)
     shown = bare("live", view)
-    assert page.locator(".mr-headline").inner_text().startswith("running · step ")
+    assert page.locator(".ml-run-headline").inner_text().startswith("running · step ")
     page.get_by_role("button", name="Pause").focus()
     page.keyboard.press("Enter")
     assert sent() == [{"type": "run.pause"}]
@@ -76,7 +76,7 @@ def test_a_run_is_paused_stopped_and_ended_with_buttons(bare, page, sent, engine
     wait_until(lambda: run.state == "paused")
     wait_until(lambda: view._run["state"] == "paused")
     shown.receive(view, "_run")
-    assert page.locator(".mr-headline").inner_text().startswith("paused · ")
+    assert page.locator(".ml-run-headline").inner_text().startswith("paused · ")
     assert page.evaluate("() => document.activeElement.textContent") == "Resume"  # the focus stays where it was
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Stop after this step").click()
@@ -88,31 +88,31 @@ def test_a_run_is_paused_stopped_and_ended_with_buttons(bare, page, sent, engine
     assert not page.get_by_role("alertdialog").is_visible()
     assert sent() == []
     page.get_by_role("button", name="End the ranks").click()
-    page.locator(".mr-danger").click()
+    page.locator(".ml-run-danger").click()
     assert sent() == [{"type": "run.end"}]
     run.cancel()
     run.wait(120)
     wait_until(lambda: view._details)
     shown.receive(view, "_run", "_details", "_curve")
-    assert not page.locator(".mr-controls").is_visible()
-    assert page.locator(".mc-line").count() == 1
+    assert not page.locator(".ml-run-controls").is_visible()
+    assert page.locator(".ml-curve-line").count() == 1
 
 
 def test_the_tabs_of_a_run_that_has_ended(bare, page, measured):
     bare("measure", measured)
-    tabs = page.locator(".mr-run [role=tab]")
+    tabs = page.locator(".ml-run [role=tab]")
     assert tabs.all_inner_texts() == ["Curve", "Stragglers", "Pairs", "Spikes"]
     tabs.first.focus()
     for _ in range(2):
         page.keyboard.press("ArrowRight")
     assert page.locator("[role=tab][aria-selected=true]").inner_text() == "Pairs"
-    cells = names(page, ".mr-matrix text:not(.mr-end)")
+    cells = names(page, ".ml-run-matrix text:not(.ml-run-end)")
     assert len(cells) == 12  # every two of four ranks, in both directions
     assert all(float(cell) > 0 for cell in cells)
     page.keyboard.press("ArrowRight")
-    assert "batches" in page.locator(".mr-verdict").first.inner_text()
+    assert "batches" in page.locator(".ml-run-verdict").first.inner_text()
     page.keyboard.press("ArrowRight")
-    assert page.locator(".mr-run .meshlab-curve").is_visible()
+    assert page.locator(".ml-run .meshlab-curve").is_visible()
 
 
 def test_the_form_sends_its_edits_and_marks_what_is_wrong(bare, page, sent, measured):
@@ -123,9 +123,9 @@ def test_the_form_sends_its_edits_and_marks_what_is_wrong(bare, page, sent, meas
     assert (message["type"], message["edit"], message["form"]["sizes"]) == ("measure.form", 1, "1K:banana")
     measured.measuring.receive(message)
     shown.receive(measured, "_bench")
-    assert "banana" in page.locator(".mr-problem:visible").inner_text()
+    assert "banana" in page.locator(".ml-run-problem:visible").inner_text()
     assert page.get_by_label("Sizes").get_attribute("aria-invalid") == "true"
-    assert page.locator(".mr-form .mr-main").is_disabled()
+    assert page.locator(".ml-run-form .ml-run-main").is_disabled()
     page.get_by_label("Sizes").fill("1K, 4K")
     page.get_by_label("Sizes").press("Tab")
     page.get_by_role("button", name="broadcast").click()
@@ -135,8 +135,8 @@ def test_the_form_sends_its_edits_and_marks_what_is_wrong(bare, page, sent, meas
     assert second["form"]["collectives"] == ["all_reduce", "broadcast"]
     measured.measuring.receive({**second, "form": {**second["form"], "sizes": "1K, 4K"}})
     shown.receive(measured, "_bench")
-    assert names(page, ".mr-form [aria-pressed=true]") == ["all_reduce", "broadcast"]
-    page.locator(".mr-form .mr-main").click()
+    assert names(page, ".ml-run-form [aria-pressed=true]") == ["all_reduce", "broadcast"]
+    page.locator(".ml-run-form .ml-run-main").click()
     assert sent() == [{"type": "measure.start"}]
     measured.measuring.receive({"type": "measure.form", "edit": 0, "form": {"collectives": ["all_reduce"]}})
 
@@ -145,18 +145,18 @@ def test_engines_are_started_and_restarted_with_buttons(bare, page, sent):
     empty = MeasureWidget()
     shown = bare("measure", empty)
     page.get_by_label("Engines to start").select_option("4 threads, for experiments")
-    page.locator(".mr-engines").get_by_role("button", name="Start").click()
+    page.locator(".ml-run-engines").get_by_role("button", name="Start").click()
     (message,) = sent()
     assert (message["action"], message["n"], message["backend"]) == ("start", 4, "threads")
     empty.measuring.receive(message)
     wait_until(lambda: empty._engines["state"] == "ready")
     shown.receive(empty, "_engines")
-    assert names(page, ".mr-chip") == ["0", "1", "2", "3"]
-    assert page.locator(".mr-chips").get_attribute("aria-label") == "4 ranks idle"
+    assert names(page, ".ml-run-chip") == ["0", "1", "2", "3"]
+    assert page.locator(".ml-run-chips").get_attribute("aria-label") == "4 ranks idle"
     empty.measuring.engines.kill()  # type: ignore[union-attr]
     empty.measuring.show_all()
     shown.receive(empty, "_engines")
-    assert page.locator(".mr-engines .mr-alert").inner_text() == "The ranks have stopped: they were killed"
+    assert page.locator(".ml-run-engines .ml-run-alert").inner_text() == "The ranks have stopped: they were killed"
     page.get_by_role("button", name="Restart").click()
     assert sent() == [{"type": "measure.engines", "action": "restart"}]
     empty.measuring.close()
@@ -165,19 +165,19 @@ def test_engines_are_started_and_restarted_with_buttons(bare, page, sent):
 
 def test_two_runs_are_picked_and_compared(bare, page, sent, measured):
     shown = bare("measure", measured)
-    boxes = page.locator(".mr-runs input")
+    boxes = page.locator(".ml-run-list input")
     assert boxes.count() == 2
     boxes.nth(0).check()
-    assert "another run" in page.locator(".mr-runsbox").inner_text()
+    assert "another run" in page.locator(".ml-run-listbox").inner_text()
     boxes.nth(1).check()
     message = sent()[-1]
     assert (message["type"], len(message["keys"])) == ("run.compare", 2)
     measured.measuring.receive(message)
     wait_until(lambda: "compared" in measured._runs)
     shown.receive(measured, "_runs")
-    assert "collective" in page.locator(".mr-compared").inner_text()  # pairs and groups are not comparable
+    assert "collective" in page.locator(".ml-run-compared").inner_text()  # pairs and groups are not comparable
     boxes.nth(0).uncheck()
-    assert not page.locator(".mr-compared").is_visible()
+    assert not page.locator(".ml-run-compared").is_visible()
     page.get_by_role("button", name="Show", exact=True).click()
     assert sent()[-1]["type"] == "run.open"
 
@@ -203,15 +203,15 @@ def test_the_monitor_opens_updates_its_rows_and_closes(bare, page, sent, measure
     assert sent() == [{"type": "monitor.open"}]
     eight_gpus(measured)
     shown.receive(measured, "_monitor")
-    assert names(page, ".mr-monitor tbody th")[3] == "GPU 3 · rank 3"
-    assert names(page, ".mr-throttle") == ["▲ throttled: power cap"]
-    kept = page.locator(".mr-monitor tbody tr").first.element_handle()
+    assert names(page, ".ml-run-monitor tbody th")[3] == "GPU 3 · rank 3"
+    assert names(page, ".ml-run-throttle") == ["▲ throttled: power cap"]
+    kept = page.locator(".ml-run-monitor tbody tr").first.element_handle()
     measured._monitor = {**measured._monitor, "at": 2.0}
     shown.receive(measured, "_monitor")
     assert kept.evaluate("row => row.isConnected")  # changed in place
     page.get_by_role("button", name="Monitor").click()
     assert sent() == [{"type": "monitor.close"}]
-    assert not page.locator(".mr-monitor").is_visible()
+    assert not page.locator(".ml-run-monitor").is_visible()
     measured._monitor = {}
 
 
@@ -236,7 +236,7 @@ def test_the_panels_have_no_serious_accessibility_faults(bare, page, serious_fau
 
 def test_the_theme_is_followed_while_it_is_shown(bare, page, measured):
     shown = bare("measure", measured, theme="light")
-    scheme = lambda: page.locator(".meshlab-run.mr-alone").get_attribute("data-scheme")  # noqa: E731
+    scheme = lambda: page.locator(".meshlab-run.ml-run-alone").get_attribute("data-scheme")  # noqa: E731
     assert scheme() == "light"
     shown.theme("dark")
     shown.settle()
@@ -287,5 +287,5 @@ def test_the_live_view_works_in_a_shadow_root_and_in_an_iframe(bare, page, measu
     page.keyboard.press("ArrowRight")
     inside.locator("[role=tab][aria-selected=true]").wait_for()
     inside.locator("[role=tab]", has_text="Pairs").click()
-    assert inside.locator(".mr-matrix text").count() == 12 + 8
+    assert inside.locator(".ml-run-matrix text").count() == 12 + 8
     page.evaluate("() => cleanup()")

@@ -33,4 +33,4 @@ def test_a_saved_run_has_its_tabs(page, tmp_path):
         path = run.view.save(tmp_path / "run.html")
     page.goto(path.as_uri())
     page.get_by_role("tab", name="Pairs").click()
-    assert page.locator(".mr-matrix text").count() == 6 + 6
+    assert page.locator(".ml-run-matrix text").count() == 6 + 6

@@ -106,7 +106,7 @@ def test_the_explanation_is_readable_in_both_themes_and_on_a_narrow_screen(wired
         for details in page.locator("details").all():
             details.evaluate("one => one.open = true")
         assert overlapping_texts(page, ROOT) == []
-        assert not scrolls_sideways(page, f"{ROOT} .mp-result")
+        assert not scrolls_sideways(page, f"{ROOT} .ml-paste-result")
         picture(page, f"paste_box_{theme}_{width}")
     scheme = page.evaluate("document.querySelector('.meshlab-paste').dataset.scheme")
     assert scheme == theme
@@ -148,7 +148,7 @@ def test_a_person_pastes_a_text_in_jupyterlab(lab, page, theme):
     page.keyboard.press("Escape")  # not the command mode of the notebook
     page.keyboard.type("dd")
     assert page.locator(".jp-Cell").count() == 1
-    assert not scrolls_sideways(page, f"{ROOT} .mp-result")
+    assert not scrolls_sideways(page, f"{ROOT} .ml-paste-result")
     page.wait_for_function(
         "([root, scheme]) => document.querySelector(root).dataset.scheme === scheme", arg=[ROOT, theme.lower()]
     )

@@ -68,19 +68,19 @@ def device_at(shown: Wired, rank: int) -> tuple[float, float]:
 
 
 def test_a_walk_with_the_mouse_only(shown, wb, page):
-    page.locator(".wb-preset").select_option("gcp-a3-high")
+    page.locator(".ml-preset").select_option("gcp-a3-high")
     shown.wait()
     assert wb.cluster == ml.preset("gcp-a3-high", nodes=4)
     press(shown, "Undo")
     page.mouse.click(*device_at(shown, 9))
     shown.wait()
-    bar = page.locator(".wb-part")
+    bar = page.locator(".ml-part")
     assert bar.locator("option").all_inner_texts() == ["GPU 1 of node1", "NVLink of GPU 1", "NIC1 of node1", "node1"]
     bar.locator("select").select_option("node1/NIC1")
-    press(shown, "Fail", ".wb-part")
+    press(shown, "Fail", ".ml-part")
     assert wb.failed == ("node1/NIC1",)
     assert not bar.is_visible()
-    assert page.locator(".wb-chip").all_inner_texts() == ["✕ NIC1 of node1"]
+    assert page.locator(".ml-chip").all_inner_texts() == ["✕ NIC1 of node1"]
 
     grips = [page.get_by_label(f"Move {axis}", exact=True).bounding_box() for axis in ("tp", "dp")]
     page.mouse.move(grips[0]["x"] + 8, grips[0]["y"] + 12)
@@ -89,7 +89,7 @@ def test_a_walk_with_the_mouse_only(shown, wb, page):
     page.mouse.up()
     shown.wait()
     assert wb.mesh == DeviceMesh("tp=8, dp=4")
-    assert page.locator(".wb-name").all_inner_texts() == ["tp", "dp"]
+    assert page.locator(".ml-name").all_inner_texts() == ["tp", "dp"]
     press(shown, "Undo")
     assert wb.mesh == DeviceMesh("dp=4, tp=8")
 
@@ -97,15 +97,15 @@ def test_a_walk_with_the_mouse_only(shown, wb, page):
     press(shown, "Size of tp: less")
     press(shown, "Size of tp: less")
     assert wb.mesh == DeviceMesh("dp=16, tp=2")
-    assert "to A" in page.locator(".wb-table").inner_text()
-    assert "32 ranks get different peers" in page.locator(".wb-compared").inner_text()
-    page.locator(".wb-table tr", has_text="tp=2").click()
+    assert "to A" in page.locator(".ml-table").inner_text()
+    assert "32 ranks get different peers" in page.locator(".ml-compared").inner_text()
+    page.locator(".ml-table tr", has_text="tp=2").click()
     shown.wait()
     assert wb.axis == "tp"
-    page.locator(".wb-call select").select_option("all_gather")
+    page.locator(".ml-call select").select_option("all_gather")
     shown.wait()
     assert wb.per_axis == {"tp": ("all_gather", "256M")}
-    page.locator(".wb-chip").click()
+    page.locator(".ml-chip").click()
     shown.wait()
     assert wb.failed == ()
 
@@ -114,7 +114,7 @@ def test_the_code_is_copied_without_a_secure_context(shown, wb, page):
     assert not page.evaluate("isSecureContext")
     press(shown, "Show code")
     press(shown, "Copy")
-    assert page.locator(".wb-toast").inner_text() == "Copied the code"
+    assert page.locator(".ml-toast").inner_text() == "Copied the code"
     page.evaluate("document.body.append(Object.assign(document.createElement('textarea'), { id: 'target' }))")
     page.locator("#target").focus()
     page.keyboard.press("Control+v")
@@ -166,10 +166,10 @@ def test_sizes_that_do_not_fit_are_answered_next_to_the_field(shown, wb, page):
     assert "this is not a mesh; write axes such as dp=4, tp=8" in alert.inner_text()
     press(shown, "Paste…")
     field(shown, "Description of a machine").fill("hello\nworld")
-    press(shown, "Use", ".wb-pasted")
+    press(shown, "Use", ".ml-pasted")
     assert "unknown format: the text begins with 'hello'. Pass the output of nvidia-smi topo -m" in alert.inner_text()
     field(shown, "Description of a machine").fill("SwitchName=s0 Nodes=a[0-1]")
-    press(shown, "Use", ".wb-pasted")
+    press(shown, "Use", ".ml-pasted")
     assert wb.cluster.names == ("a0", "a1")
     assert not field(shown, "Description of a machine").is_visible()
 
@@ -262,7 +262,7 @@ def test_everything_is_readable_at_three_widths(wired, page, serious_faults, the
 def test_the_panels_can_be_chosen(wired, page):
     wired("workbench", Workbench("dgx-h100", "dp=2, tp=4", panels=["mesh"]))
     assert page.locator("section").count() == 1
-    assert page.locator(".wb-table, .wb-menu").count() == 0
+    assert page.locator(".ml-table, .ml-menu").count() == 0
     assert page.locator(".ml-verdict").is_visible()
 
 
@@ -321,7 +321,7 @@ def test_the_picture_of_the_readme_is_drawn(wired, page):
     page.set_viewport_size({"width": 1232, "height": 900})
     shown = wired("workbench", wb)
     shown.wait()
-    assert "▲" in page.locator(".wb-table").inner_text()
+    assert "▲" in page.locator(".ml-table").inner_text()
     folder = os.environ.get("MESHLAB_PICTURES")
     if folder:
         page.locator(ROOT).screenshot(path=f"{folder}/workbench.png")

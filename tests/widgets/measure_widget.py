@@ -7,26 +7,30 @@ from typing import Any
 import anywidget
 
 import meshlab as ml
-from meshlab.widgets._assets import joined_scripts, joined_styles
+from meshlab.widgets._assets import style
 from meshlab.widgets._following import run_traits
 from meshlab.widgets._measuring import Measuring, panel_traits
 
 __all__ = ["MeasureWidget"]
 
-BOTH = """
+# A browser imports the sources of JavaScript without a bundle.
+SCRIPT = """
+import { measurePanel } from "/js/measure.js";
+import { runsPanel } from "/js/runs.js";
+import { widgetOf } from "/js/widget.js";
 const both = (parts) => {
   const panels = [measurePanel(parts), runsPanel(parts)];
   const each = (name) => (changed) => panels.forEach((one) => one[name](changed));
   return { update: each("update"), destroy: each("destroy") };
 };
 both.traits = [...measurePanel.traits, ...runsPanel.traits];
-export default { render: dom.widgetOf(both, "mr-test") };
+export default { render: widgetOf(both, "ml-run-test") };
 """
 
 
 class MeasureWidget(anywidget.AnyWidget):
-    _esm = joined_scripts("dom", "curve", "run", "monitor", "measure", "runs") + BOTH
-    _css = joined_styles("run", "curve")
+    _esm = SCRIPT
+    _css = style("live")
     _run, _curve, _late, _details = run_traits()
     _engines, _bench, _runs, _monitor = panel_traits()
 

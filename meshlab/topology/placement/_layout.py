@@ -1,5 +1,8 @@
 """Layout: the place of every box and line of a scene, in CSS pixels. `widgets/js/layout.js` computes the same.
 
+A browser computes it again for every frame of a zoom and every width of the window, also in a saved page without
+Python: the boxes of 16,384 GPUs are 0.35 to 1 MB for one zoom. `layout_facts` returns all that depends on neither.
+
 GPUs go down and rails go across, so NVLink is vertical and a rail is horizontal. The layout depends on the machine, the
 size of the figure and the zoom, and never on the mesh: two meshes can be compared by switching between them.
 
@@ -9,6 +12,7 @@ Only additions, products, square roots and rounding are used, because other func
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -24,6 +28,24 @@ _Numbers = npt.NDArray[np.floating[Any]]
 
 _MARGIN = 20  # free pixels of the figure, both sides together
 _STEPS = 14  # of a bisection
+
+_DETAILS = {"rack": (7, 26, 60), "host": (9, 46, 130)}
+"""Widths of a cell from which on there are hosts, then NICs and rails, then text at every link."""
+
+_LARGEST = {"rack": (150.0, 46.0), "host": (250.0, 60.0)}
+"""Largest width and height of a cell."""
+
+_LENGTHS = {
+    "gap": (0.16, 1.5, 6), "near_gap": (0.14, 8, 30), "rack_gap": (0.6, 3, 40),
+    "strip": (0.8, 3, 92), "long_strip": (0.8, 6, 92), "unit_pad": (0.14, 1, 10),
+    "unit_gap": (0.5, 3, 28), "fine_unit_gap": (0.5, 2, 28), "lane": (0.3, 1.5, 9),
+    "pod_head": (1.2, 28, 54), "pod_gap": (1.2, 12, 60), "core": (1.4, 46, 76),
+    "nic": (0.2, 8, 26), "near_nic": (0.19, 26, 52), "nic_margin": (0.05, 2, 7), "device_pad": (0.07, 4, 16),
+    "rack_nic": (0.14, 5, 14), "rack_port": (0.5, 5, 15), "rack_rail": (0.8, 5, 20),
+    "spine": (0.24, 5, 12), "exit": (0.2, 30, 120),
+}  # fmt: skip  # as a table
+"""Share in the room that a host has, least and most pixels. Shares in the height of a cell for rack_port and rack_rail,
+in the head of a pod for spine, and in its width for exit."""
 
 
 class Fit(NamedTuple):
@@ -151,30 +173,36 @@ def fit(scene: Scene, width: float, height: float, dpr: float = 1.0) -> Fit:
     best, chosen = -math.inf, None
     # A cell scores three times its smaller side plus the root of its area, because text needs width and height. Lengths
     # are clamped, so there is no closed form, and all arrangements are compared.
-    for pods in sorted({shape.pods, -(-shape.pods // 2), _ceil_sqrt(shape.pods)}):
-        for units in _counts(shape.units):
-            for wraps in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
-                boxes = -(-shape.boxes // wraps)
-                if wraps > 1 and (shape.boxes <= 4 or boxes == -(-shape.boxes // (wraps - 1))):
-                    continue
-                # A rail is a straight line only if the boxes of a unit are in one row, and pods are compared best
-                # side by side.
-                worth = 1 / (1 + (wraps - 1) * (0.3 if shape.rails else 0.005)) * (1 if pods == shape.pods else 0.85)
-                cw = _widest(shape, width, pods, units, boxes, dpr)
-                tallest = cw * 3.4 + 2
-                # With the largest height this arrangement could not win either, so save the second bisection.
-                if (min(cw * 1.8, tallest) * 3 + math.sqrt(cw * tallest)) * worth <= best:
-                    continue
-                cw, ch = _tallest(shape, height, cw, pods, units, boxes, dpr)
-                size = _measure(shape, cw, ch, pods, units, boxes)
-                score = (min(cw * 1.8, ch) * 3 + math.sqrt(cw * ch)) * worth
-                # If nothing fits, choose the arrangement that protrudes least.
-                score -= 1000 * (max(size.width / (width - 8), 1) - 1 + max(size.height / height, 1) - 1)
-                if score > best + 1e-9:
-                    best, chosen = score, Fit(cw, ch, pods, units, boxes, dpr)
+    for pods, units, boxes, worth in _arrangements(shape):
+        cw = _widest(shape, width, pods, units, boxes, dpr)
+        tallest = cw * 3.4 + 2
+        # With the largest height this arrangement could not win either, so save the second bisection.
+        if (min(cw * 1.8, tallest) * 3 + math.sqrt(cw * tallest)) * worth <= best:
+            continue
+        cw, ch = _tallest(shape, height, cw, pods, units, boxes, dpr)
+        size = _measure(shape, cw, ch, pods, units, boxes)
+        score = (min(cw * 1.8, ch) * 3 + math.sqrt(cw * ch)) * worth
+        # If nothing fits, choose the arrangement that protrudes least.
+        score -= 1000 * (max(size.width / (width - 8), 1) - 1 + max(size.height / height, 1) - 1)
+        if score > best + 1e-9:
+            best, chosen = score, Fit(cw, ch, pods, units, boxes, dpr)
     if chosen is None:
         raise TopologyError("nothing to draw: the scene has no hosts")
     return chosen
+
+
+def layout_facts(scene: Scene) -> dict[str, Any]:
+    """Return the facts of a scene that a browser needs to compute its layout: they depend on neither size nor zoom."""
+    shape = _shape(scene)
+    key = "rack" if shape.is_rack else "host"
+    return {
+        "shape": shape._asdict(),
+        "arrangements": list(_arrangements(shape)),
+        "rail_rows": _rail_rows(scene, shape).tolist(),
+        "lengths": _LENGTHS,
+        "details": _DETAILS[key],
+        "largest": _LARGEST[key],
+    }
 
 
 def layout(scene: Scene, chosen: Fit, zoom: float = 1.0) -> Layout:
@@ -226,7 +254,7 @@ def look_at(scene: Scene, chosen: Fit, place: str, width: float, height: float) 
 
     share = 0.3 if name == "box" and not scene.is_rack else 0.97
     tallest = max(height * 0.97, extent(1.0)[1])
-    low, high = 1.0, max(1.0, (150 if scene.is_rack else 250) / chosen.cell_width)
+    low, high = 1.0, max(1.0, _largest(shape)[0] / chosen.cell_width)
     for _ in range(_STEPS):
         middle = (low + high) / 2
         wide, tall = extent(middle)
@@ -270,8 +298,27 @@ def _ceil_sqrt(number: int) -> int:
     return root + (root * root < number)
 
 
-def _counts(most: int) -> list[int]:
-    return [count for count in (*range(1, 17), 20, 24, 32, 40, 48, 64) if count <= most]
+def _length(name: str, size: float) -> float:
+    share, low, high = _LENGTHS[name]
+    return _clamp(size * share, low, high)
+
+
+def _largest(shape: _Shape) -> tuple[float, float]:
+    return _LARGEST["rack" if shape.is_rack else "host"]
+
+
+def _arrangements(shape: _Shape) -> Iterator[tuple[int, int, int, float]]:
+    """Return how many pods, units and boxes may be in a row, and the weight of their score."""
+    for pods in sorted({shape.pods, -(-shape.pods // 2), _ceil_sqrt(shape.pods)}):
+        for units in (*range(1, 17), 20, 24, 32, 40, 48, 64):
+            for wraps in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
+                boxes = -(-shape.boxes // wraps)
+                if units > shape.units or (wraps > 1 and (shape.boxes <= 4 or boxes == -(-shape.boxes // (wraps - 1)))):
+                    continue
+                # A rail is a straight line only if the boxes of a unit are in one row, and pods are compared best
+                # side by side.
+                worth = 1 / (1 + (wraps - 1) * (0.3 if shape.rails else 0.005)) * (1 if pods == shape.pods else 0.85)
+                yield pods, units, boxes, worth
 
 
 def _measure(shape: _Shape, cw: float, ch: float, pods: int, units: int, boxes: int) -> _Sizes:
@@ -279,18 +326,15 @@ def _measure(shape: _Shape, cw: float, ch: float, pods: int, units: int, boxes: 
     # No length may shrink while the cell grows, because bisection looks for the largest cell that fits.
     rack = shape.is_rack
     room = cw * 2.2 if rack else cw  # a measure of the room that a host has for detail
+    detail = sum(cw >= least for least in _DETAILS["rack" if rack else "host"])
+    if not rack and shape.across > 1:
+        detail = min(detail, 1)
     if rack:
-        detail = 3 if cw >= 60 else 2 if cw >= 26 else 1 if cw >= 7 else 0
+        gap = _length("rack_gap", cw)
+    elif detail == 0:
+        gap = 1 if cw >= 5 else 0
     else:
-        detail = 3 if cw >= 130 else 2 if cw >= 46 else 1 if cw >= 9 else 0
-        if shape.across > 1:
-            detail = min(detail, 1)
-    if rack:
-        gap = _clamp(cw * 0.6, 3, 40)
-    else:
-        gap = (1 if cw >= 5 else 0) if detail == 0 else _clamp(cw * 0.16, 1.5, 6)
-        if detail >= 2:
-            gap = _clamp(cw * 0.14, 8, 30)
+        gap = _length("near_gap" if detail >= 2 else "gap", cw)
     nvlink = 0.0
     if detail >= 2:
         lane = 22 if detail >= 3 else 10
@@ -300,15 +344,15 @@ def _measure(shape: _Shape, cw: float, ch: float, pods: int, units: int, boxes: 
     switches = nic_width = rail_height = 0.0
     if rack:
         switches = ch * 2.2 if detail >= 2 else max(ch * 1.6, 4)
-        nic_width = shape.nics * _clamp(cw * 0.14, 5, 14) + 4 if detail >= 2 and shape.nics else 0
+        nic_width = shape.nics * _length("rack_nic", cw) + 4 if detail >= 2 and shape.nics else 0
         if shape.rails:
-            rail_height = _clamp(20 if detail >= 2 else ch * 0.8, 5, 20) * shape.rails + 8 if detail >= 1 else 8
+            rail_height = (20 if detail >= 2 else _length("rack_rail", ch)) * shape.rails + 8 if detail >= 1 else 8
     box_width = nvlink + shape.across * cw + nic_width if rack else shape.across * cw
     head = 20 if detail >= 2 else 16 if detail == 1 and box_width >= 24 else 0
     box_height = head + shape.rows * ch + switches
     has_strip = shape.rails > 0 or shape.network == "unknown"
-    strip = _clamp(room * 0.8, 6 if shape.boxes >= 8 else 3, 92) if has_strip else 0
-    unit_pad = _clamp(room * 0.14, 1, 10)
+    strip = _length("long_strip" if shape.boxes >= 8 else "strip", room) if has_strip else 0
+    unit_pad = _length("unit_pad", room)
     inner = boxes * (box_width + gap) - (0 if rack else gap)
     unit_width = unit_pad * 2 + inner + (strip + (14 if detail >= 2 else 2) if has_strip else 0)
     is_fine = shape.units > 64
@@ -319,16 +363,16 @@ def _measure(shape: _Shape, cw: float, ch: float, pods: int, units: int, boxes: 
     has_spine = shape.all_units > 1
     rows = -(-shape.units // units)
     # The uplinks of a few units have a lane each. Those of very many units share one.
-    gutter = max(room, 4) if is_fine else max(8, 3 + rows * _clamp(room * 0.3, 1.5, 9))
+    gutter = max(room, 4) if is_fine else max(8, 3 + rows * _length("lane", room))
     if not has_spine:
         gutter = 0
-    unit_gap = _clamp(room * 0.5, 2 if is_fine else 3, 28)
-    pod_head = (27 if room < 3 else _clamp(room * 1.2, 28, 54)) if has_spine else 0
+    unit_gap = _length("fine_unit_gap" if is_fine else "unit_gap", room)
+    pod_head = (27 if room < 3 else _length("pod_head", room)) if has_spine else 0
     pod_pad = 6 if shape.pods > 1 else 2
     pod_width = pod_pad * 2 + units * (unit_width + gutter)
     pod_height = pod_head + pod_pad + rows * (unit_height + unit_gap)
-    core = _clamp(room * 1.4, 46, 76) if shape.pods > 1 else 0
-    pod_gap = _clamp(room * 1.2, 12, 60) if shape.pods > 1 else 0
+    core = _length("core", room) if shape.pods > 1 else 0
+    pod_gap = _length("pod_gap", room) if shape.pods > 1 else 0
     pod_rows = -(-shape.pods // pods)
     left = 20 if pod_rows > 1 else 0
     return _Sizes(
@@ -342,7 +386,7 @@ def _measure(shape: _Shape, cw: float, ch: float, pods: int, units: int, boxes: 
 
 def _widest(shape: _Shape, width: float, pods: int, units: int, boxes: int, dpr: float) -> float:
     """Return the largest width of a cell, or one device pixel if not even that fits."""
-    low, high = 1 / dpr, 150.0 if shape.is_rack else 250.0
+    low, high = 1 / dpr, _largest(shape)[0]
     if _measure(shape, low, 4, pods, units, boxes).width > width - _MARGIN:
         return low
     for _ in range(_STEPS):
@@ -358,7 +402,7 @@ def _tallest(
     shape: _Shape, height: float, cw: float, pods: int, units: int, boxes: int, dpr: float
 ) -> tuple[float, float]:
     """Return the largest height of a cell, after a width that is in proportion to it."""
-    low, high = 1 / dpr, min(46.0 if shape.is_rack else 60.0, cw * 3.4 + 2)
+    low, high = 1 / dpr, min(_largest(shape)[1], cw * 3.4 + 2)
     for _ in range(_STEPS):
         middle = (low + high) / 2
         if _measure(shape, cw, middle, pods, units, boxes).height <= height - _MARGIN:
@@ -443,7 +487,7 @@ def _pods(shape: _Shape, chosen: Fit, size: _Sizes) -> tuple[Floats, Floats, Flo
     none = np.zeros((0, 4))
     spine, core, core_riser, funnel = none, none, none, np.zeros((0, 5))
     if shape.all_units > 1:
-        thick = _clamp(size.pod_head * 0.24, 5, 12)
+        thick = _length("spine", size.pod_head)
         top = pod[:, 1] + size.pod_head - 6 - thick
         spine = _boxes(pod[:, 0] + size.pod_pad, top, size.pod_width - size.pod_pad * 2, thick)
     if shape.pods > 1:
@@ -453,7 +497,7 @@ def _pods(shape: _Shape, chosen: Fit, size: _Sizes) -> tuple[Floats, Floats, Flo
             core_riser = np.array([[4.0, core[0, 1], 10.0, core[-1, 1] + 10 - core[0, 1]]])
             core[:, 0] -= size.left - 4
             core[:, 2] += size.left - 4
-        base = _clamp(size.pod_width * 0.2, 30, 120)
+        base = _length("exit", size.pod_width)
         middle = pod[:, 0] + size.pod_width / 2
         top, width = core[row, 1] + 10, middle * 0 + base
         funnel = np.stack([middle, top, pod[:, 1], width / shape.taper, width], axis=1)
@@ -485,9 +529,9 @@ def _hosts(
         host[:, 2], host[:, 3] = size.box_width - size.nvlink, ch
     else:
         host[:] = box[of_box]
-    wide = _clamp(cw * 0.19, 26, 52) if size.detail >= 3 else _clamp(cw * 0.2, 8, 26)  # of a NIC
-    margin = _clamp(cw * 0.05 + 2, 4, 9)  # at the right of NICs
-    pad = _clamp(cw * 0.07, 4, 16)
+    wide = _length("near_nic" if size.detail >= 3 else "nic", cw)
+    margin = _length("nic_margin", cw) + 2  # at the right of NICs
+    pad = _length("device_pad", cw)
     aside = size.nvlink + pad
     slim = max(min(max(cw * 0.5, 22), cw - aside - wide - margin - 4), 12)  # width of a device
     if not shape.nics:
@@ -519,7 +563,7 @@ def _hosts(
         port = np.zeros((len(where), kind.nics, 4))
         if scene.is_rack:
             each = (size.nic_width - 4) / shape.nics
-            side = min(_clamp(ch * 0.5, 5, 15), each - 2)
+            side = min(_length("rack_port", ch), each - 2)
             port[..., 0] = host[where, 0][:, None] + shape.across * cw + 4 + np.arange(kind.nics) * each
             port[..., 1] = host[where, 1][:, None] + (ch - side) / 2
             port[..., 2] = port[..., 3] = side
@@ -573,16 +617,22 @@ def _rail_levels(scene: Scene, shape: _Shape, size: _Sizes, ch: float) -> tuple[
         if space > 0:
             return below, below
         return below, size.head + (rails + 0.5) * (size.box_height - size.head) / max(shape.rails, 1)
-    row = (rails + 0.5) * shape.rows / max(shape.rails, 1)
-    for rail in rails.tolist():
-        for kind in scene.kinds:
-            centers = kind.nic_row[kind.nic_rail == rail]
-            if len(centers):
-                row[rail] = float(centers.sum()) / len(centers)
-                break
+    row = _rail_rows(scene, shape)
     # With boxes of NICs, rails run between the rows of devices, so that they cross no text.
     level = np.ceil(row) if size.detail >= 2 else row
     return size.head + level * ch, size.head + row * ch
+
+
+def _rail_rows(scene: Scene, shape: _Shape) -> _Numbers:
+    """Return the row of devices at which each rail is: the mean of the NICs of the first kind of host that has it."""
+    rows: _Numbers = (np.arange(shape.rails) + 0.5) * shape.rows / max(shape.rails, 1)
+    for rail in range(shape.rails):
+        for kind in scene.kinds:
+            centers = kind.nic_row[kind.nic_rail == rail]
+            if len(centers):
+                rows[rail] = float(centers.sum()) / len(centers)
+                break
+    return rows
 
 
 def _leaves(shape: _Shape, size: _Sizes, unit: Floats, levels: tuple[_Numbers, _Numbers], ch: float) -> Floats:

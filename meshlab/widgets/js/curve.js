@@ -1,6 +1,7 @@
 // The chart of lines against message size. Its names are local, because the scripts of a widget are joined into one text.
 
-const curveChart = (() => {
+import { svg } from "./dom.js";
+import { THIN, sizeText, threeDigits } from "./text.js";
 
 const FONT_PX = 12; // the smallest text, 9 pt
 const LINE_PX = 16; // line height of text
@@ -10,17 +11,15 @@ const NEAR_PX = 40; // maximum distance between the pointer and the point that i
 const MANY_POINTS = 200; // lines with more points have no markers
 const DISTINCT_GROUPS = 8; // thin lines of more groups than this are pale
 const GREY = "#8c8c8c";
-const THIN = "\u2009";
-
 const MARKUP = `
-  <div class="mc-title"></div>
-  <div class="mc-note mc-hint"></div>
-  <div class="mc-stage" tabindex="0" role="application" aria-roledescription="line chart">
+  <div class="ml-curve-title"></div>
+  <div class="ml-curve-note ml-curve-hint"></div>
+  <div class="ml-curve-stage" tabindex="0" role="application" aria-roledescription="line chart">
     <svg aria-hidden="true"></svg>
   </div>
-  <div class="mc-tip" hidden><b></b><span></span></div>
-  <div class="mc-legend"></div>
-  <div class="mc-status" role="status" aria-live="polite"></div>`;
+  <div class="ml-curve-tip" hidden><b></b><span></span></div>
+  <div class="ml-curve-legend"></div>
+  <div class="ml-curve-status" role="status" aria-live="polite"></div>`;
 
 // One marker shape per line, so that colour is not the only difference.
 const SHAPES = [
@@ -31,41 +30,26 @@ const SHAPES = [
   (r) => `M0,${1.2 * r}L${1.2 * r},${-r}H${-1.2 * r}Z`,
 ];
 
-function element(tag, attributes = {}, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
-}
-
-// Three significant digits, as in format_bandwidth in units.py.
-function number(value) {
-  if (value === 0) return "0";
-  const digits = Math.min(3, Math.max(0, 2 - Math.floor(Math.log10(Math.abs(value)))));
-  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-}
-
 // The same for the round numbers of a scale.
 function tickText(value) {
   return value.toLocaleString("en", { maximumSignificantDigits: 3 });
-}
-
-function bytes(size) {
-  const power = size < 1024 ? 0 : Math.min(4, Math.floor(Math.log2(size) / 10));
-  return `${Number((size / 1024 ** power).toFixed(2))}${THIN}${["B", "KiB", "MiB", "GiB", "TiB"][power]}`;
 }
 
 // Decode the lines that Python sent, see Line.tobytes.
 function read(get) {
   const view = get("points");
   const values = new Float64Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
-  const palette = get("palette"), listed = get("lines");
+  const palette = get("palette");
+  const listed = get("lines");
   let at = 0;
   const take = (count) => values.subarray(at, (at += count));
   return listed.map(({ name, points, band, groups, kind }, index) => ({
     name: kind ? `${name}, ${kind}` : name,
     kind, // empty for a measured line, or "previous" or "predicted"
-    colour: kind === "previous" ? GREY : palette[(kind ? listed.findIndex((one) => one.name === name) : index) % palette.length],
+    colour:
+      kind === "previous"
+        ? GREY
+        : palette[(kind ? listed.findIndex((one) => one.name === name) : index) % palette.length],
     shape: SHAPES[index % SHAPES.length],
     size: take(points),
     value: take(points),
@@ -81,7 +65,9 @@ function steps(low, high, count) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = power * [1, 2, 5, 10].find((factor) => factor * power >= rough);
   const found = [];
-  for (let index = Math.ceil(low / step - 1e-9) || 0; index * step <= high + step * 1e-9; index++) found.push(index * step);
+  for (let index = Math.ceil(low / step - 1e-9) || 0; index * step <= high + step * 1e-9; index++) {
+    found.push(index * step);
+  }
   return found;
 }
 
@@ -138,12 +124,14 @@ function spread(labels, top, bottom) {
 // A path such as "M0,0L1,2", with a gap at each missing value.
 function trace(points) {
   let pen = "M";
-  return points.map(([x, y]) => {
-    if (!Number.isFinite(y)) return (pen = "M"), "";
-    const part = `${pen}${x.toFixed(1)},${y.toFixed(1)}`;
-    pen = "L";
-    return part;
-  }).join("");
+  return points
+    .map(([x, y]) => {
+      if (!Number.isFinite(y)) return ((pen = "M"), "");
+      const part = `${pen}${x.toFixed(1)},${y.toFixed(1)}`;
+      pen = "L";
+      return part;
+    })
+    .join("");
 }
 
 // Make a horizontal stroke of a single point, which would be invisible.
@@ -164,15 +152,21 @@ function runs(items, condition) {
 }
 
 // Draws the chart into an element. `get` returns a value by name, see `Curve` in curve.py.
-function chart({ el, get }) {
+export function curveChart({ el, get }) {
   const root = document.createElement("div");
   root.className = "meshlab-curve";
   root.innerHTML = MARKUP;
   el.append(root);
   const [title, note, stage, picture, tip, legend, status] = [
-    "title", "note", "stage", "stage svg", "tip", "legend", "status",
-  ].map((name) => root.querySelector(`.mc-${name}`));
-  const ring = element("path", { class: "mc-ring" });
+    "title",
+    "note",
+    "stage",
+    "stage svg",
+    "tip",
+    "legend",
+    "status",
+  ].map((name) => /** @type {HTMLElement} */ (root.querySelector(`.ml-curve-${name}`)));
+  const ring = svg("path", { class: "ml-curve-ring" });
   const pen = document.createElement("canvas").getContext("2d"); // only to measure text
   const ended = new AbortController();
   const listen = (target, event, handler) => target.addEventListener(event, handler, { signal: ended.signal });
@@ -208,11 +202,16 @@ function chart({ el, get }) {
     const levels = Object.entries(get("references")).filter(([, value]) => !isLog || value > 0);
     const drawn = lines.filter((line) => line.value.some(Number.isFinite));
     const isDirect = drawn.length <= DIRECT_LABELS;
-    root.classList.toggle("mc-crowded", !isDirect);
+    root.classList.toggle("ml-curve-crowded", !isDirect);
 
     const top = 28;
     const bottom = height - 44;
-    const y = scaleY(lines, levels.map(([, value]) => value), isLog, bottom - top);
+    const y = scaleY(
+      lines,
+      levels.map(([, value]) => value),
+      isLog,
+      bottom - top,
+    );
     const left = Math.ceil(Math.max(...y.ticks.map((tick) => textWidth(tickText(tick))))) + 12;
     const names = drawn.map((line) => shorten(line.name));
     const right = width - (isDirect && names.length ? Math.ceil(Math.max(...names.map(textWidth))) + 32 : 28);
@@ -234,7 +233,11 @@ function chart({ el, get }) {
       spots[lines.indexOf(line)] = places.filter(([, at]) => Number.isFinite(at));
     }
     if (isDirect) parts.push(paintEnds(drawn, names, right, top, bottom));
-    if (!drawn.length) parts.push(element("text", { x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, "no points yet"));
+    if (!drawn.length) {
+      parts.push(
+        svg("text", { x: (left + right) / 2, y: (top + bottom) / 2, "text-anchor": "middle" }, "no points yet"),
+      );
+    }
     picture.setAttribute("height", height);
     picture.setAttribute("viewBox", `0 0 ${width} ${height}`);
     picture.replaceChildren(...parts, ring);
@@ -243,45 +246,48 @@ function chart({ el, get }) {
     note.textContent = get("note");
     legend.replaceChildren(...(isDirect ? [] : drawn.map(legendEntry)));
     const what = title.textContent || `${get("y_label")} against ${get("x_label")}`;
-    stage.setAttribute("aria-label", `${what}. Left and right arrow keys move along a line. Up and down arrow keys switch lines.`);
+    stage.setAttribute(
+      "aria-label",
+      `${what}. Left and right arrow keys move along a line. Up and down arrow keys switch lines.`,
+    );
     point();
   }
 
   function paintScale(x, y, px, py, left, right, top, bottom) {
-    const group = element("g", { class: "mc-scale mc-soft" });
+    const group = svg("g", { class: "ml-curve-scale ml-curve-soft" });
     const middle = 4; // from the middle of a label to its baseline
     for (const tick of y.ticks) {
       const at = py(tick);
       if (at < top - 1) continue;
-      group.append(element("line", { x1: left, x2: right, y1: at, y2: at }));
-      group.append(element("text", { x: left - 8, y: at + middle, "text-anchor": "end" }, tickText(tick)));
+      group.append(svg("line", { x1: left, x2: right, y1: at, y2: at }));
+      group.append(svg("text", { x: left - 8, y: at + middle, "text-anchor": "end" }, tickText(tick)));
     }
     let free = -Infinity; // the right end of the last label
     for (const tick of x.ticks) {
-      const [at, half] = [px(tick), textWidth(bytes(tick)) / 2];
-      group.append(element("line", { x1: at, x2: at, y1: top, y2: bottom }));
+      const [at, half] = [px(tick), textWidth(sizeText(tick)) / 2];
+      group.append(svg("line", { x1: at, x2: at, y1: top, y2: bottom }));
       if (at - half < free || at + half > width) continue;
-      group.append(element("text", { x: at, y: bottom + 18, "text-anchor": "middle" }, bytes(tick)));
+      group.append(svg("text", { x: at, y: bottom + 18, "text-anchor": "middle" }, sizeText(tick)));
       free = at + half + 8;
     }
-    group.append(element("line", { class: "mc-floor", x1: left, x2: right, y1: bottom, y2: bottom }));
-    group.append(element("text", { x: 0, y: FONT_PX }, `${get("y_label")} (${get("y_unit")})`));
-    group.append(element("text", { x: right, y: bottom + 38, "text-anchor": "end" }, get("x_label")));
+    group.append(svg("line", { class: "ml-curve-floor", x1: left, x2: right, y1: bottom, y2: bottom }));
+    group.append(svg("text", { x: 0, y: FONT_PX }, `${get("y_label")} (${get("y_unit")})`));
+    group.append(svg("text", { x: right, y: bottom + 38, "text-anchor": "end" }, get("x_label")));
     return group;
   }
 
   function paintLevels(levels, py, left, right, top, bottom) {
-    const group = element("g", { class: "mc-level" });
+    const group = svg("g", { class: "ml-curve-level" });
     const labels = levels.map(([text, value]) => ({ text, y: py(value) - 6 }));
-    for (const [, value] of levels) group.append(element("line", { x1: left, x2: right, y1: py(value), y2: py(value) }));
+    for (const [, value] of levels) group.append(svg("line", { x1: left, x2: right, y1: py(value), y2: py(value) }));
     for (const { text, at } of spread(labels, top + FONT_PX - 6, bottom - 6)) {
-      group.append(element("text", { x: left + 8, y: at }, text));
+      group.append(svg("text", { x: left + 8, y: at }, text));
     }
     return group;
   }
 
   function paintLine(line, places, px, py, usable) {
-    const group = element("g", line.kind ? { class: `mc-${line.kind}` } : {});
+    const group = svg("g", line.kind ? { class: `ml-curve-${line.kind}` } : {});
     if (line.low) {
       const bounds = Array.from(line.size, (size, index) => [px(size), line.low[index], line.high[index]]);
       const areas = runs(bounds, ([, low, high]) => usable(low) && usable(high)).map((run) => {
@@ -293,47 +299,56 @@ function chart({ el, get }) {
         }
         return `${trace([...upper, ...lower])}Z`;
       });
-      group.append(element("path", { class: "mc-band", d: areas.join(""), fill: line.colour }));
+      group.append(svg("path", { class: "ml-curve-band", d: areas.join(""), fill: line.colour }));
     }
     const thin = line.groups.map((values) => {
       const at = Array.from(line.size, (size, index) => [px(size), usable(values[index]) ? py(values[index]) : NaN]);
       return trace(at.length === 1 ? widen(at, 8) : at);
     });
     if (thin.length) {
-      const many = thin.length > DISTINCT_GROUPS ? " mc-many" : "";
-      group.append(element("path", { class: `mc-groups${many}`, d: thin.join(""), stroke: line.colour }));
+      const many = thin.length > DISTINCT_GROUPS ? " ml-curve-many" : "";
+      group.append(svg("path", { class: `ml-curve-groups${many}`, d: thin.join(""), stroke: line.colour }));
     }
-    group.append(element("path", { class: "mc-line", d: trace(places), stroke: line.colour }));
+    group.append(svg("path", { class: "ml-curve-line", d: trace(places), stroke: line.colour }));
     if (!line.kind && places.length <= MANY_POINTS) {
       for (const [at, level] of places) {
         if (!Number.isFinite(level)) continue;
-        group.append(element("path", { class: "mc-point", d: line.shape(4), fill: line.colour, transform: `translate(${at},${level})` }));
+        group.append(
+          svg("path", {
+            class: "ml-curve-point",
+            d: line.shape(4),
+            fill: line.colour,
+            transform: `translate(${at},${level})`,
+          }),
+        );
       }
     }
     return group;
   }
 
   function paintEnds(drawn, names, right, top, bottom) {
-    const group = element("g", { class: "mc-ends" });
+    const group = svg("g", { class: "ml-curve-ends" });
     const labels = drawn.map((line, index) => {
       const [at, level] = spots[lines.indexOf(line)].at(-1);
       return { line, text: names[index], x: at, y: level };
     });
     for (const { line, text, x, y, at } of spread(labels, top + LINE_PX / 2, bottom - LINE_PX / 2)) {
-      group.append(element("path", { class: "mc-leader", d: `M${x + 6},${y}L${right + 4},${at}H${right + 10}` }));
-      group.append(element("path", { ...sign(line), transform: `translate(${right + 16},${at})` }));
-      group.append(element("text", { x: right + 26, y: at + 4 }, text));
+      group.append(svg("path", { class: "ml-curve-leader", d: `M${x + 6},${y}L${right + 4},${at}H${right + 10}` }));
+      group.append(svg("path", { ...sign(line), transform: `translate(${right + 16},${at})` }));
+      group.append(svg("text", { x: right + 26, y: at + 4 }, text));
     }
     return group;
   }
 
   const sign = ({ kind, shape, colour }) =>
-    kind ? { d: kind === "predicted" ? "M-6,0H-2M2,0H6" : "M-5,0H5", stroke: colour, "stroke-width": 2 } : { d: shape(4), fill: colour };
+    kind
+      ? { d: kind === "predicted" ? "M-6,0H-2M2,0H6" : "M-5,0H5", stroke: colour, "stroke-width": 2 }
+      : { d: shape(4), fill: colour };
 
   function legendEntry(line) {
     const entry = document.createElement("span");
-    const swatch = element("svg", { viewBox: "0 0 24 12", "aria-hidden": "true" });
-    swatch.append(element("path", { ...sign(line), transform: "translate(12,6)" }));
+    const swatch = svg("svg", { viewBox: "0 0 24 12", "aria-hidden": "true" });
+    swatch.append(svg("path", { ...sign(line), transform: "translate(12,6)" }));
     entry.append(swatch, line.name);
     return entry;
   }
@@ -348,17 +363,19 @@ function chart({ el, get }) {
     const line = lines[active[0]];
     const unit = get("y_unit");
     const hasInterval = line.low && Number.isFinite(line.low[index]);
-    const interval = hasInterval ? `, interval ${number(line.low[index])} to ${number(line.high[index])}` : "";
-    const value = `${number(line.value[index])}${THIN}${unit}${interval}`;
+    const interval = hasInterval
+      ? `, interval ${threeDigits(line.low[index])} to ${threeDigits(line.high[index])}`
+      : "";
+    const value = `${threeDigits(line.value[index])}${THIN}${unit}${interval}`;
     ring.setAttribute("transform", `translate(${x},${y})`);
     tip.firstChild.textContent = line.name;
-    tip.lastChild.textContent = `${bytes(line.size[index])}\n${value}`;
+    tip.lastChild.textContent = `${sizeText(line.size[index])}\n${value}`;
     const left = x + 16 + tip.offsetWidth <= width ? x + 16 : x - 16 - tip.offsetWidth;
     tip.style.left = `${Math.max(0, left)}px`;
     const top = stage.offsetTop + y + 12;
     // Below the chart, the box would make the output of the cell scroll.
     tip.style.top = `${Math.max(0, Math.min(top, root.clientHeight - tip.offsetHeight))}px`;
-    announce(byKey ? `${line.name} at ${bytes(line.size[index])}: ${value}` : "");
+    announce(byKey ? `${line.name} at ${sizeText(line.size[index])}: ${value}` : "");
   }
 
   function announce(text) {
@@ -371,10 +388,12 @@ function chart({ el, get }) {
     let nearest = NEAR_PX;
     active = null;
     byKey = false;
-    spots.forEach((places, line) => places.forEach(([px, py], index) => {
-      const distance = Math.hypot(px - x, py - y);
-      if (distance < nearest) [nearest, active] = [distance, [line, index]];
-    }));
+    spots.forEach((places, line) =>
+      places.forEach(([px, py], index) => {
+        const distance = Math.hypot(px - x, py - y);
+        if (distance < nearest) [nearest, active] = [distance, [line, index]];
+      }),
+    );
     point();
   }
 
@@ -396,7 +415,9 @@ function chart({ el, get }) {
       const [down, along] = moves[event.key];
       const line = some[(some.indexOf(active[0]) + down + some.length) % some.length];
       active = [line, Math.max(0, Math.min(active[1] + along, spots[line].length - 1))];
-    } else active = [some[0], 0];
+    } else {
+      active = [some[0], 0];
+    }
     point();
   }
 
@@ -416,6 +437,3 @@ function chart({ el, get }) {
   };
   return { update: schedule, destroy };
 }
-
-return chart;
-})();

@@ -1,115 +1,220 @@
-// Helpers of the panels around a run. Their names are local, because the scripts of a widget are joined into one text.
+// Elements: create them, and change only what is different, because screen readers announce every write and the focus
+// must stay where it is.
 
-const dom = (() => {
-const THEME_ATTRIBUTES = ["class", "style", "data-theme", "data-jp-theme-light", "data-jp-theme-name", "data-vscode-theme-kind"];
+/**
+ * @typedef {string | number | boolean | null | undefined | ((event: any) => unknown)} Attribute
+ * @typedef {Node | string | number} Child
+ */
 
-// An element with attributes and children. "text" is its text, and names that begin with "on" are event handlers.
-function make(tag, attributes = {}, ...children) {
-  const made = document.createElement(tag);
+/**
+ * An element with attributes and children. "text" is its text, and names that begin with "on" are event handlers. Without
+ * a value (false, null or undefined), an attribute is left out.
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Record<string, Attribute>} [attributes]
+ * @param {...(Child | Child[])} children
+ * @returns {HTMLElementTagNameMap[Tag]}
+ */
+export function element(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
-    if (name === "text") made.textContent = value;
-    else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
-    else if (value !== false && value !== null && value !== undefined) made.setAttribute(name, value === true ? "" : value);
+    if (typeof value === "function") {
+      node.addEventListener(name.slice(2), value);
+    } else if (name === "text") {
+      node.textContent = String(value ?? "");
+    } else if (value !== false && value !== null && value !== undefined) {
+      node.setAttribute(name, value === true ? "" : String(value));
+    }
   }
-  made.append(...children.flat());
-  return made;
+  appendTo(node, children);
+  return node;
 }
 
-function svg(tag, attributes = {}, ...children) {
-  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
+/**
+ * @param {string} tag
+ * @param {Record<string, string | number>} [attributes]
+ * @param {...(Child | Child[])} children
+ * @returns {SVGElement}
+ */
+export function svg(tag, attributes = {}, ...children) {
+  const node = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
+  appendTo(node, children);
+  return node;
 }
 
-// Only real changes: screen readers announce every write, and the focus must stay where it is.
-function text(node, value) {
-  if (node.textContent !== value) node.textContent = value;
+/**
+ * @param {Element} parent
+ * @param {(Child | Child[])[]} children
+ */
+function appendTo(parent, children) {
+  for (const child of children.flat()) parent.append(typeof child === "number" ? String(child) : child);
 }
 
-function show(node, isShown) {
-  if (node.hidden === isShown) node.hidden = !isShown;
+/**
+ * @param {string} text
+ * @param {Record<string, Attribute>} [attributes]
+ */
+export function button(text, attributes = {}) {
+  return element("button", { type: "button", ...attributes, text });
 }
 
-function attribute(node, name, value) {
-  if (node.getAttribute(name) !== String(value)) node.setAttribute(name, value);
+/**
+ * @param {Node} node
+ * @param {string | number} text
+ */
+export function setText(node, text) {
+  if (node.textContent !== String(text)) node.textContent = String(text);
 }
 
-// Replaces the children if what they show has changed.
-function fill(parent, shown, build) {
-  const key = JSON.stringify(shown);
-  if (parent.dataset.key === key) return;
-  const held = parent.getRootNode().activeElement;
-  const at = held && parent.contains(held) ? [...parent.querySelectorAll("button, input, select")].indexOf(held) : -1;
-  parent.dataset.key = key;
-  parent.replaceChildren(...build());
-  if (at >= 0) parent.querySelectorAll("button, input, select")[at]?.focus();
+/**
+ * @param {HTMLElement | SVGElement} node
+ * @param {boolean} isVisible
+ */
+export function show(node, isVisible) {
+  node.toggleAttribute("hidden", !isVisible);
 }
 
-function table({ columns, rows, left, more }, caption) {
-  const cell = (tag, value, k) => make(tag, { text: value, class: k < left ? "mr-left" : null, scope: tag === "th" ? "col" : null });
-  const grid = make("table", { class: "mr-table" },
-    caption ? [make("caption", { text: caption })] : [],
-    make("thead", {}, make("tr", {}, columns.map((name, k) => cell("th", name, k)))),
-    make("tbody", {}, rows.map((row) => make("tr", { class: row.some((value) => String(value).startsWith("▲")) ? "mr-hot" : null }, row.map((value, k) => cell("td", value, k))))));
-  return make("div", { class: "mr-scroll" }, grid, more ? make("div", { class: "mr-soft", text: more }) : []);
+/**
+ * @param {Element} node
+ * @param {string} name
+ * @param {string | number} value
+ */
+export function attribute(node, name, value) {
+  if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));
 }
 
-const numbers = (value, Type) => new Type(value.buffer.slice(value.byteOffset, value.byteOffset + value.byteLength));
+const CONTROLS = "button, input, select";
+/** @type {WeakMap<Element, string>} */
+const contents = new WeakMap();
 
-// Keeps data-scheme of an element at "light" or "dark". The text colour decides, because front ends announce their theme
-// in many ways, but all of them set it.
-function watchScheme(root, listen) {
-  const pen = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
-  const update = () => {
-    pen.clearRect(0, 0, 1, 1);
-    pen.fillStyle = getComputedStyle(root).color;
-    pen.fillRect(0, 0, 1, 1);
-    const [r, g, b] = pen.getImageData(0, 0, 1, 1).data;
-    attribute(root, "data-scheme", 0.2126 * r + 0.7152 * g + 0.0722 * b > 160 ? "dark" : "light");
+/**
+ * Replaces the children if what they show has changed. A control at the same place keeps the focus.
+ * @param {Element} parent
+ * @param {unknown} content All that the children show
+ * @param {() => Child[]} build
+ */
+export function fill(parent, content, build) {
+  const key = JSON.stringify(content);
+  if (contents.get(parent) === key) return;
+  const focused = focusIn(parent);
+  const place = focused && parent.contains(focused) ? findAll(parent, CONTROLS).indexOf(focused) : -1;
+  contents.set(parent, key);
+  parent.replaceChildren();
+  appendTo(parent, build());
+  if (place >= 0) findAll(parent, CONTROLS)[place]?.focus();
+}
+
+/**
+ * Replaces the children, unless they are the same.
+ * @param {Element} parent
+ * @param {...Child} children
+ */
+export function refill(parent, ...children) {
+  const content = children.map((child) => (child instanceof Element ? child.outerHTML : child));
+  fill(parent, content, () => children);
+}
+
+/** @param {[string, string][]} pairs */
+export function optionsOf(pairs) {
+  return pairs.map(([name, text]) => element("option", { value: name, text }));
+}
+
+/**
+ * @param {HTMLSelectElement} select
+ * @param {[string, string][]} options Pairs of a value and its text
+ * @param {string} value
+ */
+export function fillSelect(select, options, value) {
+  fill(select, options, () => optionsOf(options));
+  if (select.value !== value) select.value = value;
+}
+
+/**
+ * @param {ParentNode} parent
+ * @param {string} selector
+ * @returns {HTMLElement | null}
+ */
+export const find = (parent, selector) => parent.querySelector(selector);
+
+/**
+ * @param {ParentNode} parent
+ * @param {string} selector
+ * @returns {HTMLElement[]}
+ */
+export const findAll = (parent, selector) =>
+  [...parent.querySelectorAll(selector)].map((node) => /** @type {any} */ (node));
+
+/**
+ * The element with the focus, also in a shadow root.
+ * @param {Node} node
+ * @returns {HTMLElement | null}
+ */
+export function focusIn(node) {
+  return /** @type {HTMLElement | null} */ (
+    /** @type {Document | ShadowRoot} */ (node.getRootNode()).activeElement ?? null
+  );
+}
+
+/**
+ * A function that adds event handlers, and one that removes them all.
+ * @returns {{ listen: Listen, stop: () => void }}
+ */
+export function listeners() {
+  const ended = new AbortController();
+  return {
+    listen: (target, event, handler, options = {}) =>
+      target.addEventListener(event, handler, { signal: ended.signal, ...options }),
+    stop: () => ended.abort(),
   };
-  listen(root, "transitionend", (event) => event.target === root && update());
-  for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) listen(matchMedia(query), "change", update);
-  const watcher = new MutationObserver(update), page = root.ownerDocument;
-  for (const node of [page.documentElement, page.body]) watcher.observe(node, { attributes: true, attributeFilter: THEME_ATTRIBUTES });
-  // JupyterLab may add the element to the page later, and an element outside the page has no colour.
-  const sizes = new ResizeObserver(update);
-  sizes.observe(root);
-  update();
-  return () => {
-    watcher.disconnect();
-    sizes.disconnect();
-  };
 }
 
-// A widget that consists of one panel. The panel gets the names of the changed traits, once per message.
-function widgetOf(panel, name) {
-  return ({ model, el }) => {
-    const ended = new AbortController();
-    const listen = (target, event, handler, options = {}) => target.addEventListener(event, handler, { signal: ended.signal, ...options });
-    const root = make("div", { class: `meshlab-run mr-alone ${name}` });
-    el.append(root);
-    const unwatch = watchScheme(root, listen);
-    const made = panel({ model, root, listen, shell: { root, send: (content) => model.send?.(content) } });
-    let changed = new Set();
-    const handlers = panel.traits.map((trait) => [`change:${trait}`, () => {
-      if (!changed.size) queueMicrotask(() => {
-        const now = changed;
-        changed = new Set();
-        if (!ended.signal.aborted) made.update(now);
-      });
-      changed.add(trait);
-    }]);
-    for (const [event, handler] of handlers) model.on(event, handler);
-    return () => {
-      for (const [event, handler] of handlers) model.off(event, handler);
-      ended.abort();
-      unwatch();
-      made.destroy();
-      root.remove();
-    };
-  };
+/**
+ * Copies text. Without a secure context there is no clipboard API, so the text is selected in a field and copied.
+ * @param {string} text
+ * @param {Element} root
+ */
+export async function copyText(text, root) {
+  if (window.isSecureContext && navigator.clipboard) {
+    try {
+      await navigator.clipboard.writeText(text);
+      return true;
+    } catch {
+      // The front end does not permit it, so try the other way.
+    }
+  }
+  const field = element("textarea", { class: "ml-copy", "aria-hidden": "true", tabindex: "-1" });
+  const focused = focusIn(root);
+  field.value = text;
+  root.append(field);
+  field.focus();
+  field.select();
+  let isCopied = false;
+  try {
+    isCopied = document.execCommand("copy");
+  } catch {
+    isCopied = false;
+  }
+  field.remove();
+  focused?.focus();
+  return isCopied;
 }
 
-return { make, svg, text, show, attribute, fill, table, numbers, widgetOf };
-})();
+/**
+ * @param {string} name
+ * @param {string} url
+ */
+export function saveUrl(name, url) {
+  element("a", { href: url, download: name }).click();
+}
+
+/**
+ * @param {string} name
+ * @param {string} kind
+ * @param {BlobPart[]} parts
+ */
+export function saveFile(name, kind, parts) {
+  const url = URL.createObjectURL(new Blob(parts, { type: kind }));
+  saveUrl(name, url);
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}

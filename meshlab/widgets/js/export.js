@@ -1,9 +1,19 @@
 // The export menu: report, picture, tables, code of the frameworks, and a notebook cell.
 
-function exportPanel({ model, root, listen, shell }) {
+import { copyText, refill, saveFile, saveUrl } from "./dom.js";
+import { menu } from "./fields.js";
+
+export function exportPanel({ model, root, listen, shell }) {
   const actions = {
-    report: () => ask("report"), page: () => ask("page"), run: () => ask("run"), svg: () => ask("svg"), png: () => saveUrl("topology.png", shell.picture.toDataUrl()), csv: () => ask("csv"), groups: () => ask("groups"),
-    text: () => ask("text"), cell: () => copy(model.get("_code"), "the cell"),
+    report: () => ask("report"),
+    page: () => ask("page"),
+    run: () => ask("run"),
+    svg: () => ask("svg"),
+    png: () => saveUrl("topology.png", shell.picture.toDataUrl()),
+    csv: () => ask("csv"),
+    groups: () => ask("groups"),
+    text: () => ask("text"),
+    cell: () => copy(model.get("_code"), "the cell"),
   };
   const choose = (value, item) => {
     const framework = value.startsWith("code:") ? frameworks.find(({ name }) => name === value.slice(5)) : null;
@@ -17,9 +27,19 @@ function exportPanel({ model, root, listen, shell }) {
   function fill() {
     const { heading, item } = list;
     const code = frameworks.map(({ name, problem }) => item(`code:${name}`, name, { off: problem }));
-    const files = [["report", "Report", "HTML"], ["run", "Report of the run", "HTML"], ["page", "Interactive page", "HTML"], ["svg", "Picture", "SVG"], ["png", "Picture as seen", "PNG"],
-      ["csv", "Table of axes", "CSV"], ["groups", "Table of groups", "CSV"], ["text", "Description", "text"]];
-    const saved = files.filter(([name]) => (shell.isLive || name === "png") && (name !== "run" || model.get("_run")?.state)).map(([name, text, note]) => item(name, text, { note }));
+    const files = [
+      ["report", "Report", "HTML"],
+      ["run", "Report of the run", "HTML"],
+      ["page", "Interactive page", "HTML"],
+      ["svg", "Picture", "SVG"],
+      ["png", "Picture as seen", "PNG"],
+      ["csv", "Table of axes", "CSV"],
+      ["groups", "Table of groups", "CSV"],
+      ["text", "Description", "text"],
+    ];
+    const saved = files
+      .filter(([name]) => (shell.isLive || name === "png") && (name !== "run" || model.get("_run")?.state))
+      .map(([name, text, note]) => item(name, text, { note }));
     refill(list.list, heading("Save"), ...saved, heading("Copy"), item("cell", "Notebook cell"), ...code);
   }
   fill();
@@ -34,15 +54,22 @@ function exportPanel({ model, root, listen, shell }) {
   }
 
   async function copy(text, name) {
-    shell.announce((await copyText(text, shell.root)) ? `Copied ${name}` : `The front end does not permit copying: use Show code, and copy ${name} from there`);
+    shell.announce(
+      (await copyText(text, shell.root))
+        ? `Copied ${name}`
+        : `The front end does not permit copying: use Show code, and copy ${name} from there`,
+    );
   }
 
   shell.onMessage("export", (content) => {
     if (content.what === "frameworks") {
       frameworks = content.frameworks;
       fill();
-    } else if (content.problem) shell.announce(content.problem);
-    else saveFile(content.name, content.kind, [content.text]);
+    } else if (content.problem) {
+      shell.announce(content.problem);
+    } else {
+      saveFile(content.name, content.kind, [content.text]);
+    }
   });
   return { update() {}, destroy() {} };
 }

@@ -1,67 +1,52 @@
-// The place of every box and line of a scene, in CSS pixels. meshlab/topology/placement/_layout.py and route.py compute
-// the same, and a test compares them to half a pixel. Nothing here touches the document.
+// The place of every box and line of a scene, in CSS pixels. meshlab/topology/placement/_layout.py and _route.py compute
+// the same for figures, and a test compares them to half a pixel. Nothing here touches the document.
 //
 // fit(scene, width, height, dpr) chooses the arrangement, layout(scene, fit, zoom) places everything, route(scene, layout,
 // devices, climbs) returns the lines of one group, and lookAt(scene, fit, place, width, height) the zoom for a place.
 // Boxes are Float64Arrays with x, y, width, height of one box after the other; lines have two or three points.
+//
+// Zooms and widths change while nobody may ask Python: in a frame of 16 ms, during a cell, in a saved page. All that depends
+// on neither comes from Python as scene.layout: counts, arrangements, lengths, and the rows of rails.
 
 const MARGIN = 20; // free pixels of the figure, both sides together
 const STEPS = 14; // of a bisection
 
-const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
+export const clamp = (value, low, high) => Math.min(Math.max(value, low), high);
 const ceilDiv = (a, b) => Math.ceil(a / b);
-const largest = (list, start = 0) => list.reduce((a, b) => Math.max(a, b), start);
 
-function counts(parent, n) {
-  const found = new Int32Array(n ?? largest(parent) + 1);
-  for (const index of parent) found[index]++;
-  return found;
+// A share of a size, between the least and the largest length of this name.
+function lengthOf(rules, name, size) {
+  const [share, low, high] = rules.lengths[name];
+  return clamp(size * share, low, high);
 }
 
-function shapeOf(scene) {
-  const kinds = scene.kinds, rack = scene.is_rack;
-  return {
-    rack,
-    rows: rack ? largest(counts(scene.box_of)) : largest(kinds.map((k) => k.rows)),
-    across: rack ? Math.max(largest(kinds.map((k) => k.slots)), 1) : largest(kinds.map((k) => k.columns)),
-    boxes: largest(counts(scene.unit_of)),
-    units: largest(counts(scene.pod_of)),
-    pods: scene.pod_id.length,
-    allUnits: scene.unit_id.length,
-    nics: largest(kinds.map((k) => k.nics)),
-    lanes: largest(kinds.map((k) => largest(k.sets.map((s) => s[0] + 1)))),
-    rails: scene.rails,
-    network: scene.network,
-    taper: scene.taper,
-  };
-}
-
-function measure(shape, cw, ch, pods, units, boxes) {
-  const rack = shape.rack, room = rack ? cw * 2.2 : cw, s = {};
-  if (rack) s.detail = cw >= 60 ? 3 : cw >= 26 ? 2 : cw >= 7 ? 1 : 0;
-  else {
-    s.detail = cw >= 130 ? 3 : cw >= 46 ? 2 : cw >= 9 ? 1 : 0;
-    if (shape.across > 1) s.detail = Math.min(s.detail, 1);
-  }
+function measure(rules, cw, ch, pods, units, boxes) {
+  const { shape } = rules;
+  const rack = shape.is_rack;
+  const length = (name, size) => lengthOf(rules, name, size);
+  const room = rack ? cw * 2.2 : cw;
+  const s = {};
+  s.detail = rules.details.filter((least) => cw >= least).length;
+  if (!rack && shape.across > 1) s.detail = Math.min(s.detail, 1);
   const detail = s.detail;
-  if (rack) s.gap = clamp(cw * 0.6, 3, 40);
-  else if (detail >= 2) s.gap = clamp(cw * 0.14, 8, 30);
-  else s.gap = detail === 0 ? (cw >= 5 ? 1 : 0) : clamp(cw * 0.16, 1.5, 6);
+  if (rack) s.gap = length("rack_gap", cw);
+  else if (detail === 0) s.gap = cw >= 5 ? 1 : 0;
+  else s.gap = length(detail >= 2 ? "near_gap" : "gap", cw);
   s.nvlink = 0;
   if (detail >= 2) s.nvlink = (detail >= 3 ? 22 : 10) * (rack ? 1 : shape.lanes);
   else if (rack && detail === 1) s.nvlink = 6;
   s.switches = s.nicWidth = s.railHeight = 0;
   if (rack) {
     s.switches = detail >= 2 ? ch * 2.2 : Math.max(ch * 1.6, 4);
-    s.nicWidth = detail >= 2 && shape.nics ? shape.nics * clamp(cw * 0.14, 5, 14) + 4 : 0;
-    if (shape.rails) s.railHeight = detail >= 1 ? clamp(detail >= 2 ? 20 : ch * 0.8, 5, 20) * shape.rails + 8 : 8;
+    s.nicWidth = detail >= 2 && shape.nics ? shape.nics * length("rack_nic", cw) + 4 : 0;
+    if (shape.rails) s.railHeight = detail >= 1 ? (detail >= 2 ? 20 : length("rack_rail", ch)) * shape.rails + 8 : 8;
   }
   s.boxWidth = rack ? s.nvlink + shape.across * cw + s.nicWidth : shape.across * cw;
   s.head = detail >= 2 ? 20 : detail === 1 && s.boxWidth >= 24 ? 16 : 0;
   s.boxHeight = s.head + shape.rows * ch + s.switches;
   const hasStrip = shape.rails > 0 || shape.network === "unknown";
-  s.strip = hasStrip ? clamp(room * 0.8, shape.boxes >= 8 ? 6 : 3, 92) : 0;
-  s.unitPad = clamp(room * 0.14, 1, 10);
+  s.strip = hasStrip ? length(shape.boxes >= 8 ? "long_strip" : "strip", room) : 0;
+  s.unitPad = length("unit_pad", room);
   const inner = boxes * (s.boxWidth + s.gap) - (rack ? 0 : s.gap);
   s.unitWidth = s.unitPad * 2 + inner + (hasStrip ? s.strip + (detail >= 2 ? 14 : 2) : 0);
   const isFine = shape.units > 64;
@@ -69,17 +54,18 @@ function measure(shape, cw, ch, pods, units, boxes) {
   s.unitRows = ceilDiv(shape.boxes, boxes);
   s.rowGap = detail >= 2 ? 14 : detail === 1 ? 6 : 3;
   s.unitHeight = s.unitHead + s.unitRows * (s.boxHeight + s.railHeight) + (s.unitRows - 1) * s.rowGap + s.unitPad;
-  const hasSpine = shape.allUnits > 1, rows = ceilDiv(shape.units, units);
+  const hasSpine = shape.all_units > 1;
+  const rows = ceilDiv(shape.units, units);
   // The uplinks of a few units have a lane each. Those of very many units share one.
-  s.gutter = isFine ? Math.max(room, 4) : Math.max(8, 3 + rows * clamp(room * 0.3, 1.5, 9));
+  s.gutter = isFine ? Math.max(room, 4) : Math.max(8, 3 + rows * length("lane", room));
   if (!hasSpine) s.gutter = 0;
-  s.unitGap = clamp(room * 0.5, isFine ? 2 : 3, 28);
-  s.podHead = hasSpine ? (room < 3 ? 27 : clamp(room * 1.2, 28, 54)) : 0;
+  s.unitGap = length(isFine ? "fine_unit_gap" : "unit_gap", room);
+  s.podHead = hasSpine ? (room < 3 ? 27 : length("pod_head", room)) : 0;
   s.podPad = shape.pods > 1 ? 6 : 2;
   s.podWidth = s.podPad * 2 + units * (s.unitWidth + s.gutter);
   s.podHeight = s.podHead + s.podPad + rows * (s.unitHeight + s.unitGap);
-  s.core = shape.pods > 1 ? clamp(room * 1.4, 46, 76) : 0;
-  s.podGap = shape.pods > 1 ? clamp(room * 1.2, 12, 60) : 0;
+  s.core = shape.pods > 1 ? length("core", room) : 0;
+  s.podGap = shape.pods > 1 ? length("pod_gap", room) : 0;
   s.podRows = ceilDiv(shape.pods, pods);
   s.left = s.podRows > 1 ? 20 : 0;
   s.width = s.left + pods * (s.podWidth + s.podGap) - s.podGap;
@@ -99,32 +85,29 @@ function bisect(low, high, fits) {
   return low;
 }
 
-function widest(shape, width, pods, units, boxes, dpr) {
-  const fits = (cw) => measure(shape, cw, 4, pods, units, boxes).width <= width - MARGIN;
-  return fits(1 / dpr) ? snap(bisect(1 / dpr, shape.rack ? 150 : 250, fits), dpr) : 1 / dpr;
+function widest(rules, width, arrangement, dpr) {
+  const fits = (cw) => measure(rules, cw, 4, ...arrangement).width <= width - MARGIN;
+  return fits(1 / dpr) ? snap(bisect(1 / dpr, rules.largest[0], fits), dpr) : 1 / dpr;
 }
 
-function tallest(shape, height, cw, pods, units, boxes, dpr) {
-  const fits = (ch) => measure(shape, cw, ch, pods, units, boxes).height <= height - MARGIN;
-  const ch = snap(bisect(1 / dpr, Math.min(shape.rack ? 46 : 60, cw * 3.4 + 2), fits), dpr);
-  const most = shape.rack ? ch * 4.2 : ch < 10 ? ch * 2.4 : ch * 4.4;
+function tallest(rules, height, cw, arrangement, dpr) {
+  const fits = (ch) => measure(rules, cw, ch, ...arrangement).height <= height - MARGIN;
+  const ch = snap(bisect(1 / dpr, Math.min(rules.largest[1], cw * 3.4 + 2), fits), dpr);
+  const most = rules.shape.is_rack ? ch * 4.2 : ch < 10 ? ch * 2.4 : ch * 4.4;
   return [snap(Math.min(cw, most), dpr), ch];
 }
 
-function fit(scene, width, height, dpr = 1) {
-  const shape = shapeOf(scene), root = Math.ceil(Math.sqrt(shape.pods));
-  const podCounts = [...new Set([shape.pods, ceilDiv(shape.pods, 2), root])].sort((a, b) => a - b);
-  const unitCounts = [...Array.from({ length: 16 }, (_, k) => k + 1), 20, 24, 32, 40, 48, 64].filter((n) => n <= shape.units);
-  let best = -Infinity, chosen = null;
-  for (const pods of podCounts) for (const units of unitCounts) for (const wraps of [1, 2, 3, 4, 6, 8, 12, 16, 24, 32]) {
-    const boxes = ceilDiv(shape.boxes, wraps);
-    if (wraps > 1 && (shape.boxes <= 4 || boxes === ceilDiv(shape.boxes, wraps - 1))) continue;
-    // A rail is a straight line only if the boxes of a unit are in one row, and pods are compared best side by side.
-    const worth = (1 / (1 + (wraps - 1) * (shape.rails ? 0.3 : 0.005))) * (pods === shape.pods ? 1 : 0.85);
-    const across = widest(shape, width, pods, units, boxes, dpr), most = across * 3.4 + 2;
+export function fit(scene, width, height, dpr = 1) {
+  const rules = scene.layout;
+  let best = -Infinity;
+  let chosen = null;
+  for (const [pods, units, boxes, worth] of rules.arrangements) {
+    const arrangement = [pods, units, boxes];
+    const across = widest(rules, width, arrangement, dpr);
+    const most = across * 3.4 + 2;
     if ((Math.min(across * 1.8, most) * 3 + Math.sqrt(across * most)) * worth <= best) continue;
-    const [cw, ch] = tallest(shape, height, across, pods, units, boxes, dpr);
-    const size = measure(shape, cw, ch, pods, units, boxes);
+    const [cw, ch] = tallest(rules, height, across, arrangement, dpr);
+    const size = measure(rules, cw, ch, ...arrangement);
     let score = (Math.min(cw * 1.8, ch) * 3 + Math.sqrt(cw * ch)) * worth;
     score -= 1000 * (Math.max(size.width / (width - 8), 1) - 1 + Math.max(size.height / height, 1) - 1);
     if (score > best + 1e-9) [best, chosen] = [score, { cellWidth: cw, cellHeight: ch, pods, units, boxes, dpr }];
@@ -146,19 +129,26 @@ function cellOf(shape, chosen, zoom) {
   const dpr = chosen.dpr;
   let cw = chosen.cellWidth * zoom;
   if (cw < 10) cw = Math.max(1, Math.floor(cw * dpr + 0.5)) / dpr;
-  const roomy = shape.rack ? cw * 0.42 + 8 : 4 * Math.sqrt(cw);
+  const roomy = shape.is_rack ? cw * 0.42 + 8 : 4 * Math.sqrt(cw);
   const ch = Math.max(chosen.cellHeight, Math.min(chosen.cellHeight * zoom, Math.max(roomy, chosen.cellHeight)));
   return [cw, ch < 10 ? Math.floor(ch * dpr + 0.5) / dpr : Math.floor(ch + 0.5)];
 }
 
-function layout(scene, chosen, zoom = 1) {
-  const shape = shapeOf(scene), [cw, ch] = cellOf(shape, chosen, zoom);
-  const size = measure(shape, cw, ch, chosen.pods, chosen.units, chosen.boxes);
+export function layout(scene, chosen, zoom = 1) {
+  const rules = scene.layout;
+  const [cw, ch] = cellOf(rules.shape, chosen, zoom);
+  const size = measure(rules, cw, ch, chosen.pods, chosen.units, chosen.boxes);
   const drawn = {
-    width: size.width, height: size.height, cellWidth: cw, cellHeight: ch, detail: size.detail,
-    boxesAcross: chosen.boxes, size, shape,
+    width: size.width,
+    height: size.height,
+    cellWidth: cw,
+    cellHeight: ch,
+    detail: size.detail,
+    boxesAcross: chosen.boxes,
+    size,
+    shape: rules.shape,
   };
-  placePods(drawn, chosen);
+  placePods(rules, drawn, chosen);
   placeUnits(scene, drawn, chosen);
   placeHosts(scene, drawn);
   placeBars(scene, drawn);
@@ -171,11 +161,13 @@ function layout(scene, chosen, zoom = 1) {
   return drawn;
 }
 
-function placePods(drawn, chosen) {
-  const { shape, size } = drawn, step = size.core + size.podHeight + size.podGap, hasSpine = shape.allUnits > 1;
+function placePods(rules, drawn, chosen) {
+  const { shape, size } = drawn;
+  const step = size.core + size.podHeight + size.podGap;
+  const hasSpine = shape.all_units > 1;
   const pod = (drawn.pod = new Float64Array(shape.pods * 4));
   const spine = (drawn.spine = new Float64Array(hasSpine ? shape.pods * 4 : 0));
-  const thick = clamp(size.podHead * 0.24, 5, 12);
+  const thick = lengthOf(rules, "spine", size.podHead);
   for (let p = 0; p < shape.pods; p++) {
     const x = size.left + (p % chosen.pods) * (size.podWidth + size.podGap);
     const y = Math.floor(p / chosen.pods) * step + size.core;
@@ -184,24 +176,32 @@ function placePods(drawn, chosen) {
   }
   drawn.core = drawn.coreRiser = drawn.funnel = new Float64Array(0);
   if (shape.pods === 1) return;
-  const core = (drawn.core = new Float64Array(size.podRows * 4)), shift = size.podRows > 1 ? size.left - 4 : 0;
+  const core = (drawn.core = new Float64Array(size.podRows * 4));
+  const shift = size.podRows > 1 ? size.left - 4 : 0;
   for (let row = 0; row < size.podRows; row++) {
     put(core, row, size.left - shift, row * step + 16, size.width - size.left + shift, 10);
   }
   if (size.podRows > 1) drawn.coreRiser = Float64Array.of(4, core[1], 10, core[core.length - 3] + 10 - core[1]);
-  const base = clamp(size.podWidth * 0.2, 30, 120), funnel = (drawn.funnel = new Float64Array(shape.pods * 5));
+  const base = lengthOf(rules, "exit", size.podWidth);
+  const funnel = (drawn.funnel = new Float64Array(shape.pods * 5));
   for (let p = 0; p < shape.pods; p++) {
     const row = Math.floor(p / chosen.pods);
-    funnel.set([pod[p * 4] + size.podWidth / 2, core[row * 4 + 1] + 10, pod[p * 4 + 1], base / shape.taper, base], p * 5);
+    funnel.set(
+      [pod[p * 4] + size.podWidth / 2, core[row * 4 + 1] + 10, pod[p * 4 + 1], base / shape.taper, base],
+      p * 5,
+    );
   }
 }
 
 // Places the children of each parent in rows. `parent` is sorted.
 function inRows(parent, across, origin, step, extent) {
-  const box = new Float64Array(parent.length * 4), rows = new Int32Array(parent.length);
+  const box = new Float64Array(parent.length * 4);
+  const rows = new Int32Array(parent.length);
   for (let k = 0, first = 0; k < parent.length; k++) {
     if (k && parent[k] !== parent[k - 1]) first = k;
-    const column = (k - first) % across, row = (rows[k] = Math.floor((k - first) / across)), [x, y] = origin(parent[k]);
+    const column = (k - first) % across;
+    const row = (rows[k] = Math.floor((k - first) / across));
+    const [x, y] = origin(parent[k]);
     put(box, k, x + column * step[0], y + row * step[1], extent[0], extent[1]);
   }
   return [box, rows];
@@ -212,47 +212,52 @@ function placeUnits(scene, drawn, chosen) {
   const inPod = (p) => [pod[p * 4] + size.podPad, pod[p * 4 + 1] + size.podHead];
   const unitStep = [size.unitWidth + size.gutter, size.unitHeight + size.unitGap];
   [drawn.unit, drawn.unitRow] = inRows(scene.pod_of, chosen.units, inPod, unitStep, [size.unitWidth, size.unitHeight]);
-  const unit = drawn.unit, inUnit = (u) => [unit[u * 4] + size.unitPad, unit[u * 4 + 1] + size.unitHead];
+  const unit = drawn.unit;
+  const inUnit = (u) => [unit[u * 4] + size.unitPad, unit[u * 4 + 1] + size.unitHead];
   const boxStep = [size.boxWidth + size.gap, size.step];
   [drawn.box, drawn.boxRow] = inRows(scene.unit_of, chosen.boxes, inUnit, boxStep, [size.boxWidth, size.boxHeight]);
 }
 
+const traysOf = (scene, b) => scene.of.hosts[b + 1] - scene.of.hosts[b];
 const middleTray = (trays) => Math.ceil(trays * 0.55); // trays above the switches of a rack, such as 10 of 18
 
 function placeHosts(scene, drawn) {
-  const { shape, size, cellWidth: cw, cellHeight: ch } = drawn, rack = shape.rack, hosts = scene.box_of.length;
-  const trays = counts(scene.box_of), host = (drawn.host = new Float64Array(hosts * 4));
-  let devices = 0, nics = 0;
-  for (let h = 0; h < hosts; h++) {
-    devices += scene.kinds[scene.kind_of[h]].devices;
-    nics += scene.kinds[scene.kind_of[h]].nics;
-  }
-  const device = (drawn.device = new Float64Array(devices * 4));
-  const nic = (drawn.nic = new Float64Array(size.detail >= 2 ? nics * 4 : 0));
-  drawn.nics = nics;
-  drawn.hostOf = new Int32Array(devices);
-  const wide = size.detail >= 3 ? clamp(cw * 0.19, 26, 52) : clamp(cw * 0.2, 8, 26); // of a NIC
-  const margin = clamp(cw * 0.05 + 2, 4, 9), pad = clamp(cw * 0.07, 4, 16), aside = size.nvlink + pad;
+  const { shape, size, cellWidth: cw, cellHeight: ch } = drawn;
+  const length = (name, value) => lengthOf(scene.layout, name, value);
+  const rack = shape.is_rack;
+  const hosts = scene.box_of.length;
+  const host = (drawn.host = new Float64Array(hosts * 4));
+  const device = (drawn.device = new Float64Array(scene.devices * 4));
+  const nic = (drawn.nic = new Float64Array(size.detail >= 2 ? scene.nics * 4 : 0));
+  const wide = length(size.detail >= 3 ? "near_nic" : "nic", cw);
+  const margin = length("nic_margin", cw) + 2;
+  const pad = length("device_pad", cw);
+  const aside = size.nvlink + pad;
   const withNics = Math.min(Math.max(cw * 0.5, 22), cw - aside - wide - margin - 4);
   const slim = Math.max(shape.nics ? withNics : cw - aside - pad, 12); // width of a device
   for (let h = 0, tray = 0; h < hosts; h++) {
-    const b = scene.box_of[h], kind = scene.kinds[scene.kind_of[h]];
+    const b = scene.box_of[h];
+    const kind = scene.kinds[scene.kind_of[h]];
     tray = h && b === scene.box_of[h - 1] ? tray + 1 : 0;
-    let x = drawn.box[b * 4], y = drawn.box[b * 4 + 1];
+    let x = drawn.box[b * 4];
+    let y = drawn.box[b * 4 + 1];
     if (rack) {
       x += size.nvlink;
-      y += size.head + tray * ch + (tray >= middleTray(trays[b]) ? size.switches : 0);
+      y += size.head + tray * ch + (tray >= middleTray(traysOf(scene, b)) ? size.switches : 0);
       put(host, h, x, y, size.boxWidth - size.nvlink, ch);
-    } else put(host, h, x, y, size.boxWidth, size.head + kind.rows * ch);
+    } else {
+      put(host, h, x, y, size.boxWidth, size.head + kind.rows * ch);
+    }
     for (let l = 0; l < kind.devices; l++) {
-      const d = scene.first_device[h] + l, slot = kind.slot_of[l];
-      drawn.hostOf[d] = h;
+      const d = scene.first_device[h] + l;
+      const slot = kind.slot_of[l];
       if (rack) put(device, d, x + slot * cw, y, cw, ch);
       else if (size.detail >= 2) put(device, d, x + aside, y + size.head + slot * ch, slim, ch);
       else put(device, d, x + Math.floor(slot / kind.rows) * cw, y + size.head + (slot % kind.rows) * ch, cw, ch);
     }
     if (size.detail < 2 || !kind.nics) continue;
-    const each = (size.nicWidth - 4) / shape.nics, side = Math.min(clamp(ch * 0.5, 5, 15), each - 2);
+    const each = (size.nicWidth - 4) / shape.nics;
+    const side = Math.min(length("rack_port", ch), each - 2);
     const tall = clamp(ch * 0.42, 3, Math.min(26, kind.nic_space * ch * (kind.nic_space < 1 ? 0.8 : 1)));
     for (let j = 0; j < kind.nics; j++) {
       const n = scene.first_nic[h] + j;
@@ -264,25 +269,38 @@ function placeHosts(scene, drawn) {
 }
 
 function placeBars(scene, drawn) {
-  const { shape, size, box, host, cellWidth: cw, cellHeight: ch } = drawn, bars = [], hosts = [], sets = [];
-  drawn.tray = new Float64Array(shape.rack ? box.length : 0);
-  if (shape.rack) {
-    counts(scene.box_of).forEach((trays, b) => {
-      const x = box[b * 4], y = box[b * 4 + 1] + size.head;
-      put(drawn.tray, b, x + size.nvlink, y + middleTray(trays) * ch, shape.across * cw, size.switches);
+  const { shape, size, box, host, cellWidth: cw, cellHeight: ch } = drawn;
+  const bars = [];
+  const hosts = [];
+  const sets = [];
+  drawn.tray = new Float64Array(shape.is_rack ? box.length : 0);
+  if (shape.is_rack) {
+    scene.unit_of.forEach((_, b) => {
+      const x = box[b * 4];
+      const y = box[b * 4 + 1] + size.head;
+      put(drawn.tray, b, x + size.nvlink, y + middleTray(traysOf(scene, b)) * ch, shape.across * cw, size.switches);
       if (!size.nvlink) return;
       bars.push(x + 2, y + 2, size.nvlink - 6, size.boxHeight - size.head - 4);
-      hosts.push(scene.box_of.indexOf(b));
+      hosts.push(scene.of.hosts[b]);
       sets.push(-1);
     });
   } else if (size.nvlink) {
     const wide = size.nvlink / shape.lanes;
-    scene.kinds.forEach((kind, k) => kind.sets.forEach(([lane, first, last, number]) => scene.kind_of.forEach((own, h) => {
-      if (own !== k) return;
-      bars.push(host[h * 4] + 2 + lane * wide, host[h * 4 + 1] + size.head + first * ch + 2, wide - 4, (last - first + 1) * ch - 4);
-      hosts.push(h);
-      sets.push(number);
-    })));
+    scene.kinds.forEach((kind, k) =>
+      kind.sets.forEach(([lane, first, last, number]) =>
+        scene.kind_of.forEach((own, h) => {
+          if (own !== k) return;
+          bars.push(
+            host[h * 4] + 2 + lane * wide,
+            host[h * 4 + 1] + size.head + first * ch + 2,
+            wide - 4,
+            (last - first + 1) * ch - 4,
+          );
+          hosts.push(h);
+          sets.push(number);
+        }),
+      ),
+    );
   }
   drawn.bar = Float64Array.from(bars);
   drawn.barHost = Int32Array.from(hosts);
@@ -291,32 +309,36 @@ function placeBars(scene, drawn) {
 
 // The y of every rail and of its leaf switch, from the top of a row of boxes.
 function railLevels(scene, drawn) {
-  const { shape, size, cellHeight: ch } = drawn, rails = Array.from({ length: shape.rails }, (_, r) => r);
-  if (shape.rack) {
-    const space = size.railHeight - 8, below = rails.map((r) => size.boxHeight + 6 + (r + 0.5) * (space / Math.max(shape.rails, 1)));
+  const { shape, size, cellHeight: ch } = drawn;
+  const rails = Array.from({ length: shape.rails }, (_, r) => r);
+  if (shape.is_rack) {
+    const space = size.railHeight - 8;
+    const below = rails.map((r) => size.boxHeight + 6 + (r + 0.5) * (space / Math.max(shape.rails, 1)));
     if (space > 0) return { rail: below, leaf: below };
-    return { rail: below, leaf: rails.map((r) => size.head + ((r + 0.5) * (size.boxHeight - size.head)) / Math.max(shape.rails, 1)) };
+    return {
+      rail: below,
+      leaf: rails.map((r) => size.head + ((r + 0.5) * (size.boxHeight - size.head)) / Math.max(shape.rails, 1)),
+    };
   }
-  const row = rails.map((r) => {
-    for (const kind of scene.kinds) {
-      let sum = 0, n = 0;
-      for (let j = 0; j < kind.nics; j++) if (kind.nic_rail[j] === r) [sum, n] = [sum + kind.nic_row[j], n + 1];
-      if (n) return sum / n;
-    }
-    return ((r + 0.5) * shape.rows) / Math.max(shape.rails, 1);
-  });
+  const row = scene.layout.rail_rows;
   // With boxes of NICs, rails run between the rows of devices, so that they cross no text.
-  return { rail: row.map((y) => size.head + (size.detail >= 2 ? Math.ceil(y) : y) * ch), leaf: row.map((y) => size.head + y * ch) };
+  return {
+    rail: row.map((y) => size.head + (size.detail >= 2 ? Math.ceil(y) : y) * ch),
+    leaf: row.map((y) => size.head + y * ch),
+  };
 }
 
 function placeLeaves(drawn, levels) {
-  const { shape, size, unit, cellHeight: ch } = drawn, units = unit.length / 4, rails = shape.rails;
+  const { shape, size, unit, cellHeight: ch } = drawn;
+  const units = unit.length / 4;
+  const rails = shape.rails;
   const inner = size.unitRows * size.step - size.rowGap - size.head;
-  let room = rails ? (shape.rows * ch) / rails : 0, middle = levels.leaf;
-  if (size.unitRows > 1 && !shape.rack) {
+  let room = rails ? (shape.rows * ch) / rails : 0;
+  let middle = levels.leaf;
+  if (size.unitRows > 1 && !shape.is_rack) {
     room = inner / rails;
     middle = middle.map((_, r) => size.head + (r + 0.5) * room);
-  } else if (shape.rack) {
+  } else if (shape.is_rack) {
     room = (size.railHeight - 8) / rails || (size.boxHeight - size.head) / rails;
     middle = middle.map((y) => y + (size.unitRows - 1) * size.step);
   }
@@ -324,20 +346,32 @@ function placeLeaves(drawn, levels) {
   const isUnknown = shape.network === "unknown";
   drawn.leaf = new Float64Array(isUnknown ? units * 4 : units * rails * 4);
   for (let u = 0; u < units; u++) {
-    const x = unit[u * 4] + size.unitWidth - size.strip - size.unitPad * 0.5, top = unit[u * 4 + 1] + size.unitHead;
-    if (isUnknown) put(drawn.leaf, u, x, top + size.head, size.strip, inner);
-    else for (let r = 0; r < rails; r++) put(drawn.leaf, u * rails + r, x, top + middle[r] - tall / 2, size.strip, tall);
+    const x = unit[u * 4] + size.unitWidth - size.strip - size.unitPad * 0.5;
+    const top = unit[u * 4 + 1] + size.unitHead;
+    if (isUnknown) {
+      put(drawn.leaf, u, x, top + size.head, size.strip, inner);
+    } else {
+      for (let r = 0; r < rails; r++) put(drawn.leaf, u * rails + r, x, top + middle[r] - tall / 2, size.strip, tall);
+    }
   }
 }
 
 function placeRails(scene, drawn, levels) {
-  const { shape, size, unit, leaf } = drawn, units = unit.length / 4, rails = shape.rails;
+  const { shape, size, unit, leaf } = drawn;
+  const units = unit.length / 4;
+  const rails = shape.rails;
   const rail = (drawn.rail = new Float64Array(units * size.unitRows * rails * 6));
   let k = 0;
-  for (let u = 0; u < units; u++) for (let row = 0; row < size.unitRows; row++) for (let r = 0; r < rails; r++) {
-    const f = (u * rails + r) * 4, y = unit[u * 4 + 1] + size.unitHead + row * size.step + levels.rail[r];
-    const end = clamp(y, leaf[f + 1], leaf[f + 1] + leaf[f + 3]), x1 = leaf[f] + (end === y ? 0 : Math.min(8, size.strip / 2));
-    rail.set([unit[u * 4] + size.unitPad, y, x1, y, x1, end], 6 * k++);
+  for (let u = 0; u < units; u++) {
+    for (let row = 0; row < size.unitRows; row++) {
+      for (let r = 0; r < rails; r++) {
+        const f = (u * rails + r) * 4;
+        const y = unit[u * 4 + 1] + size.unitHead + row * size.step + levels.rail[r];
+        const end = clamp(y, leaf[f + 1], leaf[f + 1] + leaf[f + 3]);
+        const x1 = leaf[f] + (end === y ? 0 : Math.min(8, size.strip / 2));
+        rail.set([unit[u * 4] + size.unitPad, y, x1, y, x1, end], 6 * k++);
+      }
+    }
   }
 }
 
@@ -346,26 +380,39 @@ const railIndex = (scene, drawn, u, row, r) => (u * drawn.size.unitRows + row) *
 function placeDrops(scene, drawn) {
   const { shape, size, box, host, nic, rail } = drawn;
   drawn.drop = new Float64Array(0);
-  if (!shape.rails || !(shape.rack || size.detail >= 2)) return;
-  const drop = (drawn.drop = new Float64Array(drawn.nics * 6).fill(NaN));
+  if (!shape.rails || !(shape.is_rack || size.detail >= 2)) return;
+  const drop = (drawn.drop = new Float64Array(scene.nics * 6).fill(NaN));
   for (let h = 0; h < scene.box_of.length; h++) {
-    const kind = scene.kinds[scene.kind_of[h]], b = scene.box_of[h], perRail = new Int32Array(shape.rails);
+    const kind = scene.kinds[scene.kind_of[h]];
+    const b = scene.box_of[h];
+    const perRail = new Int32Array(shape.rails);
     for (let j = 0; j < kind.nics; j++) if (kind.nic_rail[j] >= 0) perRail[kind.nic_rail[j]]++;
-    const isShared = largest(perRail) > 1;
+    const isShared = perRail.some((n) => n > 1);
     for (let j = 0; j < kind.nics; j++) {
-      const r = kind.nic_rail[j], n = scene.first_nic[h] + j;
+      const r = kind.nic_rail[j];
+      const n = scene.first_nic[h] + j;
       if (r < 0) continue;
       const y = rail[railIndex(scene, drawn, scene.unit_of[b], drawn.boxRow[b], r) * 6 + 1];
       let points;
       if (size.detail >= 2) {
         const [left, top, width, height] = nic.subarray(n * 4, n * 4 + 4);
-        const x = left + width / 2, bottom = top + height, middle = top + height / 2, right = left + width;
-        if (shape.rack) points = [x, bottom, x, y, x, y];
-        else if (isShared) points = [right, middle, right + 3, middle, right + 3, y]; // a common line at the right
-        else if (y > bottom) points = [x, bottom, x, y, x, y];
-        else points = [x, middle, x, middle, x, middle];
+        const x = left + width / 2;
+        const bottom = top + height;
+        const middle = top + height / 2;
+        const right = left + width;
+        if (shape.is_rack) {
+          points = [x, bottom, x, y, x, y];
+        } else if (isShared) {
+          points = [right, middle, right + 3, middle, right + 3, y];
+        } // a common line at the right
+        else if (y > bottom) {
+          points = [x, bottom, x, y, x, y];
+        } else {
+          points = [x, middle, x, middle, x, middle];
+        }
       } else {
-        const right = box[b * 4] + size.boxWidth, middle = host[h * 4 + 1] + host[h * 4 + 3] / 2;
+        const right = box[b * 4] + size.boxWidth;
+        const middle = host[h * 4 + 1] + host[h * 4 + 3] / 2;
         const x = right + 3 + (j * Math.max(size.gap - 6, 0)) / Math.max(kind.nics - 1, 1);
         points = [right, middle, x, middle, x, y];
       }
@@ -375,19 +422,24 @@ function placeDrops(scene, drawn) {
 }
 
 function placeUplinks(scene, drawn, chosen) {
-  const { shape, size, unit, pod, leaf } = drawn, units = unit.length / 4, hasSpine = shape.allUnits > 1, rails = shape.rails;
+  const { shape, size, unit, pod, leaf } = drawn;
+  const units = unit.length / 4;
+  const hasSpine = shape.all_units > 1;
+  const rails = shape.rails;
   const rows = ceilDiv(shape.units, chosen.units);
   drawn.uplink = new Float64Array(hasSpine ? units * 6 : 0);
   drawn.riser = new Float64Array(rails ? units * 4 : 0);
   for (let u = 0; u < units; u++) {
-    const x0 = unit[u * 4] + size.unitWidth - size.unitPad * 0.5, y0 = unit[u * 4 + 1] + size.unitHead + size.boxHeight * 0.5;
+    const x0 = unit[u * 4] + size.unitWidth - size.unitPad * 0.5;
+    const y0 = unit[u * 4 + 1] + size.unitHead + size.boxHeight * 0.5;
     if (hasSpine) {
       const lane = (rows - 1 - drawn.unitRow[u] + 0.5) / rows;
       const x = unit[u * 4] + size.unitWidth + Math.min(4, size.gutter * 0.4) + Math.max(size.gutter - 6, 0) * lane;
       drawn.uplink.set([x0, y0, x, y0, x, pod[scene.pod_of[u] * 4 + 1] + size.podHead - 6], u * 6);
     }
     if (!rails) continue;
-    const first = leaf[u * rails * 4 + 1] + leaf[3] / 2, last = leaf[(u * rails + rails - 1) * 4 + 1] + leaf[3] / 2;
+    const first = leaf[u * rails * 4 + 1] + leaf[3] / 2;
+    const last = leaf[(u * rails + rails - 1) * 4 + 1] + leaf[3] / 2;
     const ends = hasSpine ? [first, last, y0] : [first, last];
     drawn.riser.set([x0 - 1, Math.min(...ends), x0 - 1, Math.max(...ends)], u * 4);
   }
@@ -395,11 +447,14 @@ function placeUplinks(scene, drawn, chosen) {
 
 // Free spaces for one line of text each. They do not overlap.
 function labelsOf(drawn) {
-  const { shape, size, box, unit, pod, spine, core, funnel } = drawn, found = [];
-  const add = (kind, index, x, y, width, height, align = "left") => found.push({ kind, index, x, y, width, height, align });
+  const { shape, size, box, unit, pod, spine, core, funnel } = drawn;
+  const found = [];
+  const add = (kind, index, x, y, width, height, align = "left") =>
+    found.push({ kind, index, x, y, width, height, align });
   if (core.length) add("core", 0, core[0] + 4, core[1] - 16, core[2] - 8, 15);
   for (let p = 0; p < funnel.length / 5; p++) {
-    const x = funnel[p * 5] + funnel[p * 5 + 4] / 2 + 6, right = pod[p * 4] + pod[p * 4 + 2] - 4;
+    const x = funnel[p * 5] + funnel[p * 5 + 4] / 2 + 6;
+    const right = pod[p * 4] + pod[p * 4 + 2] - 4;
     add("exit", p, x, funnel[p * 5 + 2] - 17, right - x, 15);
   }
   for (let p = 0; p < spine.length / 4; p++) {
@@ -408,14 +463,18 @@ function labelsOf(drawn) {
     add("pod", p, pod[p * 4] + 6, pod[p * 4 + 1] + 1, room, spine[p * 4 + 1] - pod[p * 4 + 1] - 2);
   }
   if (size.unitHead >= 17) {
-    const up = shape.allUnits > 1 && size.unitWidth >= 200 ? 56 : 0;
+    const up = shape.all_units > 1 && size.unitWidth >= 200 ? 56 : 0;
     for (let u = 0; u < unit.length / 4; u++) {
       const [x, y, width] = unit.subarray(u * 4, u * 4 + 3);
       add("unit", u, x + 5, y + 1, width - 10 - up, 15);
       if (up) add("up", u, x + width - up - 3, y + 1, up, 15, "right");
     }
   }
-  if (size.head >= 16) for (let b = 0; b < box.length / 4; b++) add("box", b, box[b * 4] + 4, box[b * 4 + 1] + 1, box[b * 4 + 2] - 8, size.head - 2);
+  if (size.head >= 16) {
+    for (let b = 0; b < box.length / 4; b++) {
+      add("box", b, box[b * 4] + 4, box[b * 4 + 1] + 1, box[b * 4 + 2] - 8, size.head - 2);
+    }
+  }
   return found;
 }
 
@@ -423,10 +482,11 @@ function labelsOf(drawn) {
 
 // The array of the layout and the index for "pod:2", "leaf:35", "rack:0", "node:1125", "nic:7", "device:9" or a host's name;
 // null if it is unknown.
-function locate(scene, place) {
+export function locate(scene, place) {
   const named = scene.names.indexOf(place);
   if (named >= 0) return ["host", named];
-  const [word, number] = place.split(":"), index = Number(number);
+  const [word, number] = place.split(":");
+  const index = Number(number);
   const ids = { pod: ["pod", scene.pod_id], leaf: ["unit", scene.unit_id], node: ["host", scene.host] }[word];
   if (ids) return ids[1].indexOf(index) >= 0 ? [ids[0], ids[1].indexOf(index)] : null;
   if (word === "rack") return index < scene.unit_of.length ? ["box", index] : null;
@@ -434,24 +494,25 @@ function locate(scene, place) {
 }
 
 // The zoom at which a place fills the figure, and the point of the layout at the figure's upper left.
-function lookAt(scene, chosen, place, width, height) {
+export function lookAt(scene, chosen, place, width, height) {
   if (place === "all") {
     const full = layout(scene, chosen);
     return [1, (full.width - width) / 2, Math.min(0, (full.height - height) / 2)];
   }
   let [name, index] = locate(scene, place);
   if (name === "nic" || name === "device") {
-    const first = name === "nic" ? scene.first_nic : scene.first_device, key = name === "nic" ? "nics" : "devices";
-    index = first.findIndex((f, h) => f <= index && index < f + scene.kinds[scene.kind_of[h]][key]);
+    index = (name === "nic" ? scene.hostOfNic : scene.hostOf)[index];
     name = "host";
   }
   if (name === "host") [name, index] = ["box", scene.box_of[index]];
-  const shape = shapeOf(scene);
+  const rules = scene.layout;
   const extent = (zoom) => {
-    const size = measure(shape, ...cellOf(shape, chosen, zoom), chosen.pods, chosen.units, chosen.boxes);
+    const [cw, ch] = cellOf(rules.shape, chosen, zoom);
+    const size = measure(rules, cw, ch, chosen.pods, chosen.units, chosen.boxes);
     return [size[`${name}Width`], size[`${name}Height`]];
   };
-  const share = name === "box" && !scene.is_rack ? 0.3 : 0.97, most = Math.max(1, (scene.is_rack ? 150 : 250) / chosen.cellWidth);
+  const share = name === "box" && !scene.is_rack ? 0.3 : 0.97;
+  const most = Math.max(1, rules.largest[0] / chosen.cellWidth);
   const tallestFit = Math.max(height * 0.97, extent(1)[1]);
   const zoom = bisect(1, most, (z) => {
     const [wide, tall] = extent(z);
@@ -465,37 +526,52 @@ function lookAt(scene, chosen, place, width, height) {
 
 // The lines of a group, and the indices of the NICs, leaf switches and pods that they touch. A stretch has a kind (nvlink,
 // host, nic, rail, up, spine or core) and its points as [x, y] pairs.
-function route(scene, drawn, devices, climbs = false) {
-  const found = [], add = (kind, ...points) => found.push({ kind, points });
-  const { device, shape, size } = drawn, hosts = devices.map((d) => drawn.hostOf[d]);
+export function route(scene, drawn, devices, climbs = false) {
+  const found = [];
+  const add = (kind, ...points) => found.push({ kind, points });
+  const { device, shape } = drawn;
+  const hosts = devices.map((d) => scene.hostOf[d]);
   const boxes = [...new Set(hosts.map((h) => scene.box_of[h]))].sort((a, b) => a - b);
   routeInside(scene, drawn, devices, hosts, boxes, add);
   const islands = boxes.every((b) => scene.is_joined[b]) ? boxes.length : new Set(hosts).size;
   if (islands < 2) return { stretches: found, nics: [], leaves: [], pods: [] };
-  const starts = new Map(), nics = new Set(), leafSet = new Set();
+  const starts = new Map();
+  const nics = new Set();
+  const leafSet = new Set();
   const firstBox = (u) => scene.unit_of.indexOf(u);
   devices.forEach((d, k) => {
-    const h = hosts[k], kind = scene.kinds[scene.kind_of[h]], b = scene.box_of[h], u = scene.unit_of[b];
-    const x = device[d * 4], width = device[d * 4 + 2], y = device[d * 4 + 1] + device[d * 4 + 3] / 2;
+    const h = hosts[k];
+    const kind = scene.kinds[scene.kind_of[h]];
+    const b = scene.box_of[h];
+    const u = scene.unit_of[b];
+    const x = device[d * 4];
+    const width = device[d * 4 + 2];
+    const y = device[d * 4 + 1] + device[d * 4 + 3] / 2;
     if (scene.network === "unknown") leafSet.add(u);
     for (const [own, j] of kind.near) {
       if (own !== d - scene.first_device[h]) continue;
-      const n = scene.first_nic[h] + j, r = kind.nic_rail[j];
-      if (drawn.nic.length && !shape.rack) {
-        const left = drawn.nic[n * 4], middle = drawn.nic[n * 4 + 1] + drawn.nic[n * 4 + 3] / 2, turn = (x + width + left) / 2;
+      const n = scene.first_nic[h] + j;
+      const r = kind.nic_rail[j];
+      if (drawn.nic.length && !shape.is_rack) {
+        const left = drawn.nic[n * 4];
+        const middle = drawn.nic[n * 4 + 1] + drawn.nic[n * 4 + 3] / 2;
+        const turn = (x + width + left) / 2;
         add("nic", [x + width, y], [turn, y], [turn, middle], [left, middle]);
       }
       const isNew = !nics.has(n);
       nics.add(n);
       if (r < 0 || !shape.rails) continue;
       leafSet.add(u * shape.rails + r);
-      const line = railIndex(scene, drawn, u, Math.floor((b - firstBox(u)) / drawn.boxesAcross), r), level = drawn.rail[line * 6 + 1];
+      const line = railIndex(scene, drawn, u, Math.floor((b - firstBox(u)) / drawn.boxesAcross), r);
+      const level = drawn.rail[line * 6 + 1];
       let start = x + width / 2;
       if (drawn.drop.length) {
         const p = drawn.drop.subarray(n * 6, n * 6 + 6);
         if (isNew) add("nic", [p[0], p[1]], [p[2], p[3]], [p[4], p[5]]);
         start = p[4];
-      } else if (y !== level) add("nic", [start, y], [start, level]);
+      } else if (y !== level) {
+        add("nic", [start, y], [start, level]);
+      }
       starts.set(line, Math.min(start, starts.get(line) ?? start));
     }
   });
@@ -503,18 +579,25 @@ function route(scene, drawn, devices, climbs = false) {
     const p = drawn.rail.subarray(line * 6, line * 6 + 6);
     add("rail", [starts.get(line), p[1]], [p[2], p[3]], [p[4], p[5]]);
   }
-  const leaves = [...leafSet].sort((a, b) => a - b), units = [...new Set(boxes.map((b) => scene.unit_of[b]))];
+  const leaves = [...leafSet].sort((a, b) => a - b);
+  const units = [...new Set(boxes.map((b) => scene.unit_of[b]))];
   const pods = [...new Set(units.map((u) => scene.pod_of[u]))];
-  if (units.length > 1 || climbs) for (const u of units) {
-    const y = drawn.riser.length ? leaves.filter((f) => Math.floor(f / shape.rails) === u).map((f) => drawn.leaf[f * 4 + 1] + drawn.leaf[f * 4 + 3] / 2) : [];
-    if (units.length > 1) {
-      const p = drawn.uplink.subarray(u * 6, u * 6 + 6);
-      y.push(p[1]);
-      add("up", [p[0], p[1]], [p[2], p[3]], [p[4], p[5]]);
-    }
-    if (y.length > 1) {
-      const x = drawn.riser.length ? drawn.riser[u * 4] : 0;
-      add("up", [x, Math.min(...y)], [x, Math.max(...y)]);
+  if (units.length > 1 || climbs) {
+    for (const u of units) {
+      const y = drawn.riser.length
+        ? leaves
+            .filter((f) => Math.floor(f / shape.rails) === u)
+            .map((f) => drawn.leaf[f * 4 + 1] + drawn.leaf[f * 4 + 3] / 2)
+        : [];
+      if (units.length > 1) {
+        const p = drawn.uplink.subarray(u * 6, u * 6 + 6);
+        y.push(p[1]);
+        add("up", [p[0], p[1]], [p[2], p[3]], [p[4], p[5]]);
+      }
+      if (y.length > 1) {
+        const x = drawn.riser.length ? drawn.riser[u * 4] : 0;
+        add("up", [x, Math.min(...y)], [x, Math.max(...y)]);
+      }
     }
   }
   if (units.length > 1) routeAbove(scene, drawn, units, pods, add);
@@ -528,25 +611,32 @@ function comb(drawn, kind, x, devices, add) {
 }
 
 function routeInside(scene, drawn, devices, hosts, boxes, add) {
-  const rack = drawn.shape.rack;
+  const rack = drawn.shape.is_rack;
   if (drawn.detail < 2 && !(rack && drawn.detail === 1)) return;
   for (const b of boxes) {
     const members = devices.filter((_, k) => scene.box_of[hosts[k]] === b);
     if (members.length < 2) continue;
     if (rack) {
-      const x = drawn.bar[b * 4] + drawn.bar[b * 4 + 2] / 2, left = drawn.host[drawn.hostOf[members[0]] * 4];
+      const x = drawn.bar[b * 4] + drawn.bar[b * 4 + 2] / 2;
+      const left = drawn.host[scene.hostOf[members[0]] * 4];
       const y = [...new Set(members.map((d) => drawn.device[d * 4 + 1] + drawn.device[d * 4 + 3] / 2))];
       add("nvlink", [x, Math.min(...y)], [x, Math.max(...y)]);
       for (const level of y) add("nvlink", [x, level], [left, level]);
       continue;
     }
-    const h = drawn.hostOf[members[0]], setOf = scene.kinds[scene.kind_of[h]].set_of;
-    const own = (d) => setOf[d - scene.first_device[h]], sets = [...new Set(members.map(own))];
+    const h = scene.hostOf[members[0]];
+    const setOf = scene.kinds[scene.kind_of[h]].set_of;
+    const own = (d) => setOf[d - scene.first_device[h]];
+    const sets = [...new Set(members.map(own))];
     for (const part of sets) {
       const mine = members.filter((d) => own(d) === part);
       let bar = -1;
-      for (let k = 0; k < drawn.barHost.length && bar < 0; k++) if (drawn.barHost[k] === h && drawn.barSet[k] === part) bar = k;
-      if (mine.length > 1 && bar >= 0) comb(drawn, "nvlink", drawn.bar[bar * 4] + drawn.bar[bar * 4 + 2] / 2, mine, add);
+      for (let k = 0; k < drawn.barHost.length && bar < 0; k++) {
+        if (drawn.barHost[k] === h && drawn.barSet[k] === part) bar = k;
+      }
+      if (mine.length > 1 && bar >= 0) {
+        comb(drawn, "nvlink", drawn.bar[bar * 4] + drawn.bar[bar * 4 + 2] / 2, mine, add);
+      }
     }
     if (sets.length > 1 || sets[0] < 0) comb(drawn, "host", drawn.device[members[0] * 4] - 5, members, add);
   }
@@ -560,12 +650,14 @@ function routeAbove(scene, drawn, units, pods, add) {
     if (pods.length > 1) x.push(drawn.funnel[p * 5]);
     add("spine", [Math.min(...x), level], [Math.max(...x), level]);
     if (pods.length < 2) continue;
-    const top = drawn.funnel[p * 5 + 1] - 5, center = drawn.funnel[p * 5];
+    const top = drawn.funnel[p * 5 + 1] - 5;
+    const center = drawn.funnel[p * 5];
     add("core", [center, level], [center, top]);
     rows.set(top, [...(rows.get(top) ?? []), center]);
   }
   if (rows.size > 1) {
-    const x = drawn.coreRiser[0] + drawn.coreRiser[2] / 2, levels = [...rows.keys()];
+    const x = drawn.coreRiser[0] + drawn.coreRiser[2] / 2;
+    const levels = [...rows.keys()];
     add("core", [x, Math.min(...levels)], [x, Math.max(...levels)]);
     for (const centers of rows.values()) centers.push(x);
   }

@@ -1,18 +1,46 @@
 // The machine panel: preset, a pasted description, the numbers of hosts and links, and the failed parts.
 
-function machinePanel({ root, listen, shell }) {
-  const preset = element("select", { class: "wb-preset", "aria-label": "Machine" });
+import { button, element, optionsOf, refill, setText } from "./dom.js";
+import { problemBox, stepper } from "./fields.js";
+
+export function machinePanel({ root, listen, shell }) {
+  const preset = element("select", { class: "ml-preset", "aria-label": "Machine" });
   const here = button("This host", { title: "Read the GPUs, NICs and links of the kernel's host." });
-  const paste = button("Paste…", { title: "Paste nvidia-smi topo -m, a topology XML of NCCL, or a topology.conf of Slurm.", "aria-expanded": "false" });
-  const text = element("textarea", { rows: "5", "aria-label": "Description of a machine", spellcheck: "false",
-    placeholder: "nvidia-smi topo -m, NCCL topology XML, Slurm topology.conf or topology.yaml" });
-  const use = button("Use", { class: "wb-main-button" }), cancel = button("Cancel");
-  const pasted = element("div", { class: "wb-pasted", hidden: true }, text, element("div", { class: "wb-row" }, use, cancel));
-  const fields = element("div", { class: "wb-fields" }), failed = element("div", { class: "wb-failed" });
+  const paste = button("Paste…", {
+    title: "Paste nvidia-smi topo -m, a topology XML of NCCL, or a topology.conf of Slurm.",
+    "aria-expanded": "false",
+  });
+  const text = element("textarea", {
+    rows: "5",
+    "aria-label": "Description of a machine",
+    spellcheck: "false",
+    placeholder: "nvidia-smi topo -m, NCCL topology XML, Slurm topology.conf or topology.yaml",
+  });
+  const use = button("Use", { class: "ml-main-button" });
+  const cancel = button("Cancel");
+  const pasted = element(
+    "div",
+    { class: "ml-pasted", hidden: true },
+    text,
+    element("div", { class: "ml-row" }, use, cancel),
+  );
+  const fields = element("div", { class: "ml-fields" });
+  const failed = element("div", { class: "ml-failed" });
   const edit = (content) => shell.edit(content);
-  const problem = problemBox({ listen, edit }), note = element("p", { class: "wb-note" });
-  const section = element("section", { class: "wb-machine", "aria-label": "Machine" }, element("h2", { text: "Machine" }), preset,
-    element("div", { class: "wb-row" }, here, paste), pasted, problem.root, fields, note, failed);
+  const problem = problemBox({ listen, edit });
+  const note = element("p", { class: "ml-note" });
+  const section = element(
+    "section",
+    { class: "ml-machine", "aria-label": "Machine" },
+    element("h2", { text: "Machine" }),
+    preset,
+    element("div", { class: "ml-row" }, here, paste),
+    pasted,
+    problem.root,
+    fields,
+    note,
+    failed,
+  );
   root.append(section);
   const dials = new Map();
 
@@ -38,7 +66,9 @@ function machinePanel({ root, listen, shell }) {
 
   function dialRow({ name, label }) {
     const field = stepper({
-      label, listen, id: shell.id(`dial-${name}`),
+      label,
+      listen,
+      id: shell.id(`dial-${name}`),
       step: (by) => edit({ action: "turn", dial: name, by, where: `dial:${name}` }),
       type: (value) => edit({ action: "dial", dial: name, value, where: `dial:${name}` }),
     });
@@ -51,39 +81,66 @@ function machinePanel({ root, listen, shell }) {
 
   return {
     update() {
-      const panel = shell.panel(), { machine, problem: fault } = panel;
+      const panel = shell.panel();
+      const { machine, problem: fault } = panel;
       section.hidden = !machine;
       if (!machine) return;
       const own = machine.preset ? [] : [element("option", { value: "", text: machine.title })];
       const key = JSON.stringify([own.length, machine.presets, machine.title]);
       if (preset.dataset.key !== key) {
         preset.dataset.key = key;
-        preset.replaceChildren(...own, ...machine.presets.map(([vendor, options]) => element("optgroup", { label: vendor }, ...optionsOf(options))));
+        preset.replaceChildren(
+          ...own,
+          ...machine.presets.map(([vendor, options]) => element("optgroup", { label: vendor }, ...optionsOf(options))),
+        );
       }
       preset.value = machine.preset;
       for (const dial of machine.dials) {
         const { field, box, caption } = dials.get(dial.name) ?? dialRow(dial);
         const mine = fault?.where === `dial:${dial.name}` ? fault : null;
         const hint = dial.hint || (dial.value === "" ? "–" : "");
-        field.update({ value: dial.hint ? "" : dial.value, canLess: dial.less, canMore: dial.more, off: dial.off, problem: mine, hint });
+        field.update({
+          value: dial.hint ? "" : dial.value,
+          canLess: dial.less,
+          canMore: dial.more,
+          off: dial.off,
+          problem: mine,
+          hint,
+        });
         caption.title = dial.off;
-        caption.classList.toggle("wb-off", Boolean(dial.off));
+        caption.classList.toggle("ml-off", Boolean(dial.off));
         box.update(mine);
       }
       const isPaste = fault?.where === "paste_machine";
       problem.update(isPaste || fault?.where === "machine" ? fault : null);
       text.setAttribute("aria-invalid", String(isPaste));
-      if (isPaste) pasted.hidden = false;
-      else if (shell.isDone("paste_machine")) {
+      if (isPaste) {
+        pasted.hidden = false;
+      } else if (shell.isDone("paste_machine")) {
         text.value = "";
         toggle(false);
       }
       setText(note, panel.note);
       note.hidden = !panel.note;
-      const chips = machine.failed.map(([part, name]) => element("button", { type: "button", class: "wb-chip", "data-part": part, title: `Restore ${name}.`, "aria-label": `Restore ${name}` },
-        element("b", { "aria-hidden": "true", text: "✕ " }), name));
-      refill(failed, ...(chips.length ? [element("h3", { text: "Failed" }), ...chips] : []),
-        ...(chips.length > 1 ? [button("Restore all", { class: "ml-quiet" })] : []));
+      const chips = machine.failed.map(([part, name]) =>
+        element(
+          "button",
+          {
+            type: "button",
+            class: "ml-chip",
+            "data-part": part,
+            title: `Restore ${name}.`,
+            "aria-label": `Restore ${name}`,
+          },
+          element("b", { "aria-hidden": "true", text: "✕ " }),
+          name,
+        ),
+      );
+      refill(
+        failed,
+        ...(chips.length ? [element("h3", { text: "Failed" }), ...chips] : []),
+        ...(chips.length > 1 ? [button("Restore all", { class: "ml-quiet" })] : []),
+      );
     },
     destroy() {},
   };

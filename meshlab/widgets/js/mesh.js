@@ -1,32 +1,66 @@
 // The mesh panel: axes in order, steppers that keep the product, templates, and pasted layouts.
 
-function meshPanel({ root, listen, shell }) {
-  const list = element("div", { class: "wb-axes", role: "list", "aria-label": "Axes, the slowest first" });
-  const add = element("select", { "aria-label": "Add an axis" }), template = element("select", { "aria-label": "Layout" });
-  const text = element("textarea", { rows: "1", "aria-label": "Mesh as text, flags or code", spellcheck: "false", placeholder: "dp=4, tp=8, or flags of a framework" });
+import { button, element, fillSelect, focusIn, setText } from "./dom.js";
+import { problemBox, stepper } from "./fields.js";
+import { clamp } from "./layout.js";
+
+export function meshPanel({ root, listen, shell }) {
+  const list = element("div", { class: "ml-axes", role: "list", "aria-label": "Axes, the slowest first" });
+  const add = element("select", { "aria-label": "Add an axis" });
+  const template = element("select", { "aria-label": "Layout" });
+  const text = element("textarea", {
+    rows: "1",
+    "aria-label": "Mesh as text, flags or code",
+    spellcheck: "false",
+    placeholder: "dp=4, tp=8, or flags of a framework",
+  });
   const use = button("Use");
   const edit = (content, axes) => shell.edit(content, axes);
   // For the axis in the picture. It has its own line, so that no row moves under the pointer of a double click.
-  const renaming = button("Rename", { class: "ml-quiet", title: "F2, or a double click on the name." }), remove = button("Remove", { class: "ml-quiet" });
-  const takes = button("Takes rest", { class: "ml-quiet", "aria-pressed": "false", title: "The axis takes the rest when another size changes." });
-  const toolbar = element("div", { class: "wb-axis-tools", role: "group" }, renaming, remove, takes);
-  const sum = element("span", { role: "status" }), fill = button("Use all", { class: "ml-quiet", title: "Change the sizes so that every GPU has a rank." });
+  const renaming = button("Rename", { class: "ml-quiet", title: "F2, or a double click on the name." });
+  const remove = button("Remove", { class: "ml-quiet" });
+  const takes = button("Takes rest", {
+    class: "ml-quiet",
+    "aria-pressed": "false",
+    title: "The axis takes the rest when another size changes.",
+  });
+  const toolbar = element("div", { class: "ml-axis-tools", role: "group" }, renaming, remove, takes);
+  const sum = element("span", { role: "status" });
+  const fill = button("Use all", { class: "ml-quiet", title: "Change the sizes so that every GPU has a rank." });
   const kept = "The picture keeps the last mesh that fits.";
   const problem = problemBox({ listen, edit, kept });
   const message = stepper({
-    label: "Message size", listen, wide: true, id: shell.id("message"),
-    step: (by) => edit({ action: "message_step", by, where: "message" }), type: (value) => edit({ action: "message", value, where: "message" }),
+    label: "Message size",
+    listen,
+    wide: true,
+    id: shell.id("message"),
+    step: (by) => edit({ action: "message_step", by, where: "message" }),
+    type: (value) => edit({ action: "message", value, where: "message" }),
   });
   const messageProblem = problemBox({ listen, edit });
-  const section = element("section", { class: "wb-mesh", "aria-label": "Mesh" },
-    element("h2", {}, "Mesh ", element("span", { class: "ml-soft", text: "· slowest axis first" })), list, toolbar,
-    element("p", { class: "wb-note wb-sum" }, sum, " ", fill), problem.root,
-    element("div", { class: "wb-row wb-two" }, add, template), element("div", { class: "wb-row wb-paste-row" }, text, use),
+  const section = element(
+    "section",
+    { class: "ml-mesh", "aria-label": "Mesh" },
+    element("h2", {}, "Mesh ", element("span", { class: "ml-soft", text: "· slowest axis first" })),
+    list,
+    toolbar,
+    element("p", { class: "ml-note ml-sum" }, sum, " ", fill),
+    problem.root,
+    element("div", { class: "ml-row ml-two" }, add, template),
+    element("div", { class: "ml-row ml-paste-row" }, text, use),
     element("h2", { text: "Message" }),
-    element("div", { class: "wb-fields" }, element("label", { for: shell.id("message"), text: "Size per rank" }), message.root), messageProblem.root);
+    element(
+      "div",
+      { class: "ml-fields" },
+      element("label", { for: shell.id("message"), text: "Size per rank" }),
+      message.root,
+    ),
+    messageProblem.root,
+  );
   root.append(section);
   const made = new Map(); // rows by the name of their axis
-  let rows = [], lifted = null;
+  let rows = [];
+  let lifted = null;
 
   const send = (content) => edit({ where: "paste", ...content });
   listen(add, "change", () => {
@@ -56,7 +90,8 @@ function meshPanel({ root, listen, shell }) {
   const axesOf = (order) => order.map(({ name, size }) => [name, size]);
 
   function move(name, to) {
-    const from = rows.findIndex((row) => row.name === name), at = clamp(to, 0, rows.length - 1);
+    const from = rows.findIndex((row) => row.name === name);
+    const at = clamp(to, 0, rows.length - 1);
     if (from === at || from < 0) return;
     const order = rows.slice();
     order.splice(at, 0, ...order.splice(from, 1));
@@ -68,30 +103,53 @@ function meshPanel({ root, listen, shell }) {
 
   // Puts the rows in order. The focus stays with its axis.
   function arrange() {
-    const held = list.getRootNode().activeElement;
+    const held = focusIn(list);
     rows.forEach((row, k) => {
       const { root: node } = made.get(row.name);
       if (list.children[k] !== node) list.insertBefore(node, list.children[k] ?? null);
     });
-    if (held && list.contains(held) && list.getRootNode().activeElement !== held) held.focus();
+    if (held && list.contains(held) && focusIn(list) !== held) held.focus();
   }
 
   function makeRow(first) {
     let name = first;
-    const grip = button("⠿", { class: "wb-grip", title: "Drag to change the order, or press Alt with an arrow key." });
-    const select = button(name, { class: "wb-name" }), rename = element("input", { class: "wb-rename", type: "text", hidden: true, "aria-label": "Name of the axis", spellcheck: "false", autocomplete: "off" });
-    const mark = element("span", { class: "wb-mark" }), rest = element("span", { class: "wb-rest ml-soft", text: "rest", title: "Takes the rest when another size changes." });
+    const grip = button("⠿", { class: "ml-grip", title: "Drag to change the order, or press Alt with an arrow key." });
+    const select = button(name, { class: "ml-name" });
+    const rename = element("input", {
+      class: "ml-rename",
+      type: "text",
+      hidden: true,
+      "aria-label": "Name of the axis",
+      spellcheck: "false",
+      autocomplete: "off",
+    });
+    const mark = element("span", { class: "ml-axis-mark" });
+    const rest = element("span", {
+      class: "ml-rest ml-soft",
+      text: "rest",
+      title: "Takes the rest when another size changes.",
+    });
     const field = stepper({
-      label: `Size of ${name}`, listen,
+      label: `Size of ${name}`,
+      listen,
       step: (by) => {
-        const row = rows.find((one) => one.name === name), next = by > 0 ? row?.more : row?.less;
+        const row = rows.find((one) => one.name === name);
+        const next = by > 0 ? row?.more : row?.less;
         if (!next) return;
         edit({ action: "step", axis: name, by, where: `size:${name}` }, next);
       },
       type: (value) => edit({ action: "size", axis: name, value, where: `size:${name}` }),
     });
     const box = problemBox({ listen, edit, kept });
-    const node = element("div", { class: "wb-axis", role: "listitem" }, grip, element("span", { class: "wb-name-cell" }, select, rename, rest), field.root, mark, box.root);
+    const node = element(
+      "div",
+      { class: "ml-axis-row", role: "listitem" },
+      grip,
+      element("span", { class: "ml-name-cell" }, select, rename, rest),
+      field.root,
+      mark,
+      box.root,
+    );
 
     const startRename = () => {
       rename.value = name;
@@ -119,10 +177,15 @@ function meshPanel({ root, listen, shell }) {
     });
     listen(node, "keydown", (event) => {
       const step = { ArrowUp: -1, ArrowDown: 1 }[event.key];
-      if (step && event.altKey) move(name, rows.findIndex((row) => row.name === name) + step);
-      else if (event.key === "F2") startRename();
-      else if (event.key === "Delete" && event.target === grip && rows.length > 1) send({ action: "remove_axis", axis: name });
-      else return;
+      if (step && event.altKey) {
+        move(name, rows.findIndex((row) => row.name === name) + step);
+      } else if (event.key === "F2") {
+        startRename();
+      } else if (event.key === "Delete" && event.target === grip && rows.length > 1) {
+        send({ action: "remove_axis", axis: name });
+      } else {
+        return;
+      }
       event.preventDefault();
       event.stopPropagation();
     });
@@ -132,12 +195,14 @@ function meshPanel({ root, listen, shell }) {
       grip.setPointerCapture(event.pointerId);
       grip.focus();
       lifted = { name, y: event.clientY, order: rows.slice() };
-      node.classList.add("wb-lifted");
+      node.classList.add("ml-lifted");
     });
     listen(grip, "pointermove", (event) => {
       if (lifted?.name !== name) return;
-      const height = node.offsetHeight + 4, from = rows.findIndex((row) => row.name === name);
-      const by = event.clientY - lifted.y, steps = Math.round(by / height);
+      const height = node.offsetHeight + 4;
+      const from = rows.findIndex((row) => row.name === name);
+      const by = event.clientY - lifted.y;
+      const steps = Math.round(by / height);
       const to = clamp(from + steps, 0, rows.length - 1);
       lifted.to = to;
       node.style.transform = `translateY(${clamp(by, -from * height, (rows.length - 1 - from) * height)}px)`;
@@ -151,7 +216,7 @@ function meshPanel({ root, listen, shell }) {
       if (lifted?.name !== name) return;
       const { to } = lifted;
       lifted = null;
-      node.classList.remove("wb-lifted");
+      node.classList.remove("ml-lifted");
       for (const row of rows) made.get(row.name).root.style.transform = "";
       if (isDone && to !== undefined) move(name, to);
       shell.refresh();
@@ -165,16 +230,21 @@ function meshPanel({ root, listen, shell }) {
         name = row.name;
         setText(select, name);
         select.setAttribute("aria-current", String(name === axis));
-        node.classList.toggle("wb-on", name === axis);
+        node.classList.toggle("ml-on", name === axis);
         grip.setAttribute("aria-label", `Move ${name}`);
         const mine = fault?.where === `size:${name}` ? fault : null;
-        field.update({ value: String(row.size), canLess: Boolean(row.less), canMore: Boolean(row.more), problem: mine });
+        field.update({
+          value: String(row.size),
+          canLess: Boolean(row.less),
+          canMore: Boolean(row.more),
+          problem: mine,
+        });
         box.update(mine);
         rest.hidden = !row.is_rest || n < 2;
         setText(mark, row.mark);
         mark.title = row.meaning;
         mark.setAttribute("aria-label", row.meaning);
-        mark.className = `wb-mark wb-${{ "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[row.mark] ?? "plain"}`;
+        mark.className = `ml-axis-mark ml-${{ "■": "bad", "▲": "bad", "●": "good", "◆": "own" }[row.mark] ?? "plain"}`;
       },
     };
   }
@@ -182,12 +252,15 @@ function meshPanel({ root, listen, shell }) {
   return {
     update() {
       if (lifted) return; // the order under the hand stays
-      const panel = shell.panel(), { mesh, problem: fault } = panel;
+      const panel = shell.panel();
+      const { mesh, problem: fault } = panel;
       rows = mesh.rows;
       for (const row of rows) if (!made.has(row.name)) made.set(row.name, makeRow(row.name));
-      for (const [name, row] of made) if (!rows.some((one) => one.name === name)) {
-        row.root.remove();
-        made.delete(name);
+      for (const [name, row] of made) {
+        if (!rows.some((one) => one.name === name)) {
+          row.root.remove();
+          made.delete(name);
+        }
       }
       arrange();
       for (const row of rows) made.get(row.name).update(row, { axis: shell.axis(), fault, count: rows.length });
@@ -195,7 +268,8 @@ function meshPanel({ root, listen, shell }) {
       toolbar.hidden = !own;
       if (own) {
         toolbar.setAttribute("aria-label", `Axis ${own.name}`);
-        for (const [node, what] of [[renaming, "Rename"], [remove, "Remove"]]) node.setAttribute("aria-label", `${what} ${own.name}`);
+        renaming.setAttribute("aria-label", `Rename ${own.name}`);
+        remove.setAttribute("aria-label", `Remove ${own.name}`);
         takes.setAttribute("aria-label", `Takes rest: ${own.name}`);
         takes.setAttribute("aria-pressed", String(own.is_rest));
         takes.hidden = rows.length < 2;

@@ -1,15 +1,17 @@
 // The load of every GPU, or of the processors of hosts without GPUs.
 
-const monitorPanel = (() => {
-const { make, svg, text, show, attribute, fill } = dom;
+import { attribute, element, fill, setText, show, svg } from "./dom.js";
+
 const ALIVE_MS = 20_000; // Python stops the readings if it does not hear from any page for a minute
 const POINTS = 120;
 
-function panel({ model, root: parent, shell }) {
-  let isOpen = Boolean(model.get("_monitor").rows), timer = 0;
-  const toggle = make("button", { type: "button", class: "mr-fold", onclick: () => setOpen(!isOpen) });
-  const body = make("div", { class: "mr-monitor" }), waiting = make("div", { class: "mr-soft", text: "Waiting for the first reading …" });
-  const root = make("section", { class: "mr-monitorbox", "aria-label": "Monitor" }, toggle, waiting, body);
+export function monitorPanel({ model, root: parent, shell }) {
+  let isOpen = Boolean(model.get("_monitor").rows);
+  let timer = 0;
+  const toggle = element("button", { type: "button", class: "ml-run-fold", onclick: () => setOpen(!isOpen) });
+  const body = element("div", { class: "ml-run-monitor" });
+  const waiting = element("div", { class: "ml-soft", text: "Waiting for the first reading …" });
+  const root = element("section", { class: "ml-run-monitor-box", "aria-label": "Monitor" }, toggle, waiting, body);
   parent.append(root);
   const rows = new Map();
 
@@ -26,40 +28,79 @@ function panel({ model, root: parent, shell }) {
 
   // A row is made once and then only changed, because readings arrive every second.
   function makeRow() {
-    const name = make("th", { scope: "row" }), line = svg("path", { class: "mr-trace" }), area = svg("path", { class: "mr-area" });
-    const picture = svg("svg", { viewBox: `0 0 ${POINTS - 1} 24`, preserveAspectRatio: "none", "aria-hidden": "true" }, area, line);
-    const use = make("td", { class: "mr-use" }), memory = make("span"), bar = make("i"), facts = make("td", { class: "mr-facts" });
-    const row = make("tr", {}, name, make("td", { class: "mr-graph" }, picture), use,
-      make("td", { class: "mr-memory" }, memory, make("div", { class: "mr-track", "aria-hidden": "true" }, bar)), facts);
+    const name = element("th", { scope: "row" });
+    const line = svg("path", { class: "ml-run-trace" });
+    const area = svg("path", { class: "ml-run-area" });
+    const picture = svg(
+      "svg",
+      { viewBox: `0 0 ${POINTS - 1} 24`, preserveAspectRatio: "none", "aria-hidden": "true" },
+      area,
+      line,
+    );
+    const use = element("td", { class: "ml-run-use" });
+    const memory = element("span");
+    const bar = element("i");
+    const facts = element("td", { class: "ml-run-facts" });
+    const row = element(
+      "tr",
+      {},
+      name,
+      element("td", { class: "ml-run-graph" }, picture),
+      use,
+      element(
+        "td",
+        { class: "ml-run-memory" },
+        memory,
+        element("div", { class: "ml-run-track", "aria-hidden": "true" }, bar),
+      ),
+      facts,
+    );
     return { row, name, line, area, use, memory, bar, facts };
   }
   function paintRow(parts, one) {
-    text(parts.name, one.name);
-    text(parts.use, one.use);
-    text(parts.memory, one.memory);
+    setText(parts.name, one.name);
+    setText(parts.use, one.use);
+    setText(parts.memory, one.memory);
     parts.bar.style.width = `${Math.min(100, 100 * one.memory_share)}%`;
     const first = POINTS - one.history.length;
-    const points = one.history.map((share, k) => `${first + k},${(23 - 22 * Math.max(0, Math.min(1, share))).toFixed(1)}`);
+    const points = one.history.map(
+      (share, k) => `${first + k},${(23 - 22 * Math.max(0, Math.min(1, share))).toFixed(1)}`,
+    );
     attribute(parts.line, "d", points.length > 1 ? `M${points.join("L")}` : "");
     attribute(parts.area, "d", points.length > 1 ? `M${first},24L${points.join("L")}V24Z` : "");
     fill(parts.facts, [one.facts, one.throttle], () => [
-      ...one.facts.map(([name, value]) => make("span", { class: "mr-fact" }, make("span", { class: "mr-soft", text: `${name} ` }), value)),
-      ...(one.throttle ? [make("b", { class: "mr-throttle", text: `▲ throttled: ${one.throttle}` })] : []),
+      ...one.facts.map(([name, value]) =>
+        element("span", { class: "ml-run-fact" }, element("span", { class: "ml-soft", text: `${name} ` }), value),
+      ),
+      ...(one.throttle ? [element("b", { class: "ml-run-throttle", text: `▲ throttled: ${one.throttle}` })] : []),
     ]);
   }
 
-  const head = make("thead", {}, make("tr", {}, ["Device", "Use, last 2 minutes", "", "Memory", ""].map((name) => make("th", { scope: "col", text: name }))));
-  const list = make("tbody"), grid = make("table", {}, head, list);
-  body.append(make("div", { class: "mr-scroll" }, grid));
+  const head = element(
+    "thead",
+    {},
+    element(
+      "tr",
+      {},
+      ["Device", "Use, last 2 minutes", "", "Memory", ""].map((name) => element("th", { scope: "col", text: name })),
+    ),
+  );
+  const list = element("tbody");
+  const grid = element("table", {}, head, list);
+  body.append(element("div", { class: "ml-run-scroll" }, grid));
 
   function update() {
     const found = model.get("_monitor").rows;
-    text(toggle, `${isOpen ? "▾" : "▸"} Monitor`);
+    setText(toggle, `${isOpen ? "▾" : "▸"} Monitor`);
     attribute(toggle, "aria-expanded", String(isOpen));
     show(body, isOpen && Boolean(found?.length));
     show(waiting, isOpen && !found?.length);
     if (!isOpen || !found) return;
-    for (const [key, parts] of rows) if (!found.some((one) => one.key === key)) (parts.row.remove(), rows.delete(key));
+    for (const [key, parts] of rows) {
+      if (found.some((one) => one.key === key)) continue;
+      parts.row.remove();
+      rows.delete(key);
+    }
     for (const one of found) {
       if (!rows.has(one.key)) {
         rows.set(one.key, makeRow());
@@ -72,6 +113,4 @@ function panel({ model, root: parent, shell }) {
   update();
   return { update, destroy: () => (clearInterval(timer), root.remove()) };
 }
-panel.traits = ["_monitor"];
-return panel;
-})();
+monitorPanel.traits = ["_monitor"];

@@ -1,10 +1,28 @@
 // Draws what changes with the pointer: the route of one group over a veil, the lasso, and the minimap.
 
+import { GROUPS, inkOn } from "./colors.js";
+import { clamp, route } from "./layout.js";
+import {
+  cellBox,
+  isSeen,
+  nameDevice,
+  paintExit,
+  paintFunnel,
+  paintLeaf,
+  paintNic,
+  paintUp,
+  polyline,
+  roundBox,
+  widthOf,
+  write,
+} from "./paint.js";
+import { count } from "./text.js";
+
 const VEIL = 0.62;
 const MINIMAP_PX = 150;
 
 // `devices` are the members of a group, `active` the device under the pointer, -1 for none.
-function paintGroup(p, g, devices, active) {
+export function paintGroup(p, g, devices, active) {
   const { pen, scene, drawn, colors, view } = p;
   pen.globalAlpha = VEIL;
   pen.fillStyle = colors.bg;
@@ -12,7 +30,9 @@ function paintGroup(p, g, devices, active) {
   pen.globalAlpha = 1;
   pen.save();
   pen.translate(p.x, p.y);
-  const found = view.is_placed ? route(scene, drawn, devices, Boolean(p.loads?.climbs[g])) : { stretches: [], nics: [], leaves: [], pods: [] };
+  const found = view.is_placed
+    ? route(scene, drawn, devices, Boolean(p.loads?.climbs[g]))
+    : { stretches: [], nics: [], leaves: [], pods: [] };
   paintRoute(p, found);
   paintLitNodes(p, found);
   paintMembers(p, g, devices, active, found);
@@ -20,7 +40,9 @@ function paintGroup(p, g, devices, active) {
 }
 
 // The kind of stretch that is in conflict.
-const conflictKind = (p) => ({ nic: "nic", leaf: "up", unit: "up", pod: "core" })[p.shows.loads && p.shows.conflict ? p.loads?.conflict : ""] ?? "";
+const conflictKind = (p) =>
+  ({ nic: "nic", leaf: "up", unit: "up", pod: "core" })[p.shows.loads && p.shows.conflict ? p.loads?.conflict : ""] ??
+  "";
 
 // Hides the names of the NVLink bars that a route covers, with the colour of a bar in use seen through the veil.
 function blankBars({ pen, drawn, colors }, found) {
@@ -34,7 +56,8 @@ function blankBars({ pen, drawn, colors }, found) {
 }
 
 function paintRoute(p, found) {
-  const { pen, drawn, colors } = p, limit = conflictKind(p);
+  const { pen, drawn, colors } = p;
+  const limit = conflictKind(p);
   const thick = drawn.detail === 0 ? Math.max(1.5, drawn.cellHeight * 0.24) : drawn.detail >= 3 ? 5 : 3;
   // Uplinks of neighbouring units are close together, and must not merge.
   let slim = thick;
@@ -42,44 +65,61 @@ function paintRoute(p, found) {
   for (let k = 1; k < lanes.length; k++) slim = Math.min(slim, Math.max(1, 0.6 * (lanes[k] - lanes[k - 1])));
   if (drawn.detail >= 3) blankBars(p, found);
   pen.lineJoin = "round";
-  for (const halo of [true, false]) for (const { kind, points } of found.stretches) {
-    const width = kind === "up" ? slim : thick;
-    const color = halo ? colors.bg : kind === limit ? colors.conflict : colors.accent;
-    polyline(pen, points.flat(), color, width + (halo && width === thick ? 2.5 : 0));
+  for (const halo of [true, false]) {
+    for (const { kind, points } of found.stretches) {
+      const width = kind === "up" ? slim : thick;
+      const color = halo ? colors.bg : kind === limit ? colors.conflict : colors.accent;
+      polyline(pen, points.flat(), color, width + (halo && width === thick ? 2.5 : 0));
+    }
   }
 }
 
 function paintLitNodes(p, found) {
-  const { pen, scene, drawn, colors, loads } = p, limit = conflictKind(p), name = p.loads?.conflict ?? "";
+  const { pen, scene, drawn, colors, loads } = p;
+  const limit = conflictKind(p);
+  const name = p.loads?.conflict ?? "";
   const isHot = (array, k) => limit !== "" && name === array && (loads.by[array]?.share[k] ?? 0) >= 0.999;
   for (const k of found.leaves) {
-    if (scene.network === "known") paintLeaf(p, k, isHot("leaf", k) ? colors.conflict : colors.accent, isHot("leaf", k), true);
-    else {
+    if (scene.network === "known") {
+      paintLeaf(p, k, isHot("leaf", k) ? colors.conflict : colors.accent, isHot("leaf", k), true);
+    } else {
       pen.setLineDash([4, 3]);
       roundBox(pen, ...drawn.leaf.subarray(k * 4, k * 4 + 4), null, colors.accent, 3, 2);
       pen.setLineDash([]);
     }
   }
-  if (drawn.nic.length) for (const n of found.nics) {
-    const groups = loads?.by.nic?.groups[n] ?? 0, hot = isHot("nic", n) && groups > 1;
-    paintNic(p, n, hot ? colors.conflict : colors.accent, colors.bg, hot, groups, true);
+  if (drawn.nic.length) {
+    for (const n of found.nics) {
+      const groups = loads?.by.nic?.groups[n] ?? 0;
+      const hot = isHot("nic", n) && groups > 1;
+      paintNic(p, n, hot ? colors.conflict : colors.accent, colors.bg, hot, groups, true);
+    }
   }
-  const pods = new Set(found.pods), units = new Set(found.leaves.map((k) => (scene.rails ? Math.floor(k / scene.rails) : k)));
+  const pods = new Set(found.pods);
+  const units = new Set(found.leaves.map((k) => (scene.rails ? Math.floor(k / scene.rails) : k)));
   for (const label of drawn.labels) {
     if (label.kind === "exit" && pods.has(label.index) && limit === "core") {
       paintFunnel(p, label.index, colors.conflict, colors.conflict, isHot("pod", label.index));
       paintExit(p, label);
-    } else if (label.kind === "up" && units.has(label.index) && limit === "up") paintUp(p, label);
+    } else if (label.kind === "up" && units.has(label.index) && limit === "up") {
+      paintUp(p, label);
+    }
   }
 }
 
 function paintMembers(p, g, devices, active, found) {
-  const { pen, drawn, colors, scene, loads } = p, fill = g < 0 ? colors.ink2 : colors.groups[g % GROUPS], { detail } = drawn;
+  const { pen, drawn, colors, scene, loads } = p;
+  const fill = g < 0 ? colors.ink2 : colors.groups[g % GROUPS];
+  const { detail } = drawn;
+  /** @returns {Box} */
   const grown = (d) => {
-    const [x, y, w, h] = cellBox(p, d), dx = Math.max(3 - w, 0) * (detail ? 0 : 1), dy = Math.max(3 - h, 0) * (detail ? 0 : 1);
+    const [x, y, w, h] = cellBox(p, d);
+    const dx = Math.max(3 - w, 0) * (detail ? 0 : 1);
+    const dy = Math.max(3 - h, 0) * (detail ? 0 : 1);
     return [x - dx / 2, y - dy / 2, w + dx, h + dy];
   };
-  const radius = detail ? 3 : 0, seen = devices.filter((d) => isSeen(p, ...drawn.device.subarray(d * 4, d * 4 + 4)));
+  const radius = detail ? 3 : 0;
+  const seen = devices.filter((d) => isSeen(p, ...drawn.device.subarray(d * 4, d * 4 + 4)));
   for (const d of seen) {
     roundBox(pen, ...grown(d), fill, detail ? colors.bg : null, radius);
     nameDevice(p, d, grown(d), inkOn(fill));
@@ -91,13 +131,16 @@ function paintMembers(p, g, devices, active, found) {
   // Far away there are no NICs to mark, so the shared NIC is marked next to the device.
   const shared = found.nics.map((n) => loads?.by.nic?.groups[n] ?? 0).reduce((a, b) => Math.max(a, b), 0);
   if (detail >= 2 || conflictKind(p) !== "nic" || shared < 2 || scene.is_rack) return;
-  const text = `${p.loads.mark} ×${count(shared)}`, wide = widthOf(p, text, true) + 10, left = x + w + 6 + wide + p.x > p.width ? x - wide - 6 : x + w + 6;
+  const text = `${p.loads.mark} ×${count(shared)}`;
+  const wide = widthOf(p, text, true) + 10;
+  const left = x + w + 6 + wide + p.x > p.width ? x - wide - 6 : x + w + 6;
   roundBox(pen, left, y + h / 2 - 9, wide, 18, colors.bg, colors.conflict, 3);
   write(p, [text], left + 5, y + h / 2, colors.conflict, { bold: true });
 }
 
-function paintLasso(p, corners) {
-  const { pen, colors } = p, [[x0, y0], [x1, y1]] = corners;
+export function paintLasso(p, corners) {
+  const { pen, colors } = p;
+  const [[x0, y0], [x1, y1]] = corners;
   pen.globalAlpha = 0.15;
   pen.fillStyle = colors.accent;
   pen.fillRect(x0, y0, x1 - x0, y1 - y0);
@@ -108,7 +151,7 @@ function paintLasso(p, corners) {
 }
 
 // The height of what is drawn. Without the outline of a pod, a layout ends with free space.
-function tallOf({ height, pod, unit }) {
+export function tallOf({ height, pod, unit }) {
   if (pod.length > 4) return height;
   let bottom = 0;
   for (let k = 0; k < unit.length; k += 4) bottom = Math.max(bottom, unit[k + 1] + unit[k + 3]);
@@ -120,21 +163,37 @@ function minimapOf(p) {
   const { drawn } = p;
   if (drawn.width <= p.width + 2 && tallOf(drawn) <= p.height + 2) return null;
   const scale = Math.min(Math.min(MINIMAP_PX, p.width * 0.22) / drawn.width, 90 / drawn.height);
-  const width = drawn.width * scale, height = Math.max(drawn.height * scale, 14);
-  return { x: p.width - width - 10, y: p.height - height - 10, width, height, scaleX: scale, scaleY: height / drawn.height };
+  const width = drawn.width * scale;
+  const height = Math.max(drawn.height * scale, 14);
+  return {
+    x: p.width - width - 10,
+    y: p.height - height - 10,
+    width,
+    height,
+    scaleX: scale,
+    scaleY: height / drawn.height,
+  };
 }
 
-function paintMinimap(p) {
-  const map = minimapOf(p), { pen, colors, drawn } = p;
+export function paintMinimap(p) {
+  const map = minimapOf(p);
+  const { pen, colors, drawn } = p;
   if (!map) return null;
   roundBox(pen, map.x - 4, map.y - 4, map.width + 8, map.height + 8, colors.panel, colors.line2, 4);
   pen.fillStyle = colors.line2;
   for (let k = 0; k < drawn.unit.length; k += 4) {
     const [x, y, w, h] = drawn.unit.subarray(k, k + 4);
-    pen.fillRect(map.x + x * map.scaleX, map.y + y * map.scaleY, Math.max(w * map.scaleX - 1, 1), Math.max(h * map.scaleY - 1, 1));
+    pen.fillRect(
+      map.x + x * map.scaleX,
+      map.y + y * map.scaleY,
+      Math.max(w * map.scaleX - 1, 1),
+      Math.max(h * map.scaleY - 1, 1),
+    );
   }
-  const x = clamp(-p.x * map.scaleX, 0, map.width), y = clamp(-p.y * map.scaleY, 0, map.height);
-  const right = clamp((p.width - p.x) * map.scaleX, 0, map.width), bottom = clamp((p.height - p.y) * map.scaleY, 0, map.height);
+  const x = clamp(-p.x * map.scaleX, 0, map.width);
+  const y = clamp(-p.y * map.scaleY, 0, map.height);
+  const right = clamp((p.width - p.x) * map.scaleX, 0, map.width);
+  const bottom = clamp((p.height - p.y) * map.scaleY, 0, map.height);
   roundBox(pen, map.x + x, map.y + y, Math.max(right - x, 4), Math.max(bottom - y, 4), null, colors.accent, 0, 2);
   return map;
 }

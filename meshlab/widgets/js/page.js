@@ -2,12 +2,15 @@
 // some traits, such as the loads of the other axes, because nobody is left to compute them.
 
 function pageModel(saved, answers) {
-  const handlers = [], state = decode(saved);
+  const handlers = [];
+  const state = decode(saved);
   let changed = new Set();
 
   function decode(value) {
     if (value === null || typeof value !== "object") return value;
-    if (typeof value.base64 === "string") return new DataView(Uint8Array.from(atob(value.base64), (letter) => letter.charCodeAt(0)).buffer);
+    if (typeof value.base64 === "string") {
+      return new DataView(Uint8Array.from(atob(value.base64), (letter) => letter.charCodeAt(0)).buffer);
+    }
     if (Array.isArray(value)) return value.map(decode);
     return Object.fromEntries(Object.entries(value).map(([name, one]) => [name, decode(one)]));
   }
@@ -35,7 +38,18 @@ function pageModel(saved, answers) {
     save_changes: () => queueMicrotask(saveChanges),
     on: (event, handler) => handlers.push([event, handler]),
     off: (event, handler) => {
-      for (let k = handlers.length - 1; k >= 0; k--) if (handlers[k][0] === event && handlers[k][1] === handler) handlers.splice(k, 1);
+      for (let k = handlers.length - 1; k >= 0; k--) {
+        if (handlers[k][0] === event && handlers[k][1] === handler) handlers.splice(k, 1);
+      }
     },
   };
+}
+
+/**
+ * Renders a widget with the state that the page contains.
+ * @param {{ render: Render }} widget
+ */
+export function showPage(widget) {
+  const { state, answers } = JSON.parse(document.querySelector("#state").textContent);
+  widget.render({ model: pageModel(state, answers), el: document.querySelector("#widget") });
 }

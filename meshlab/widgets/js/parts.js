@@ -1,15 +1,23 @@
 // The bar in the picture for the part that was clicked: fail, remove or restore a host, a GPU, a NIC or NVLink.
 
+import { button, element, fillSelect, setText } from "./dom.js";
+
 const partOf = (scene, host, name) => `${scene.names[host]}${name ? `/${name.replace(" ", "")}` : ""}`;
 
 // The parts that a click on the picture may mean, the nearest first: pairs of a name and its text.
+/** @returns {[string, string][]} */
 function partsAt({ scene, selected, view }, hit) {
   if (hit?.host === undefined) return [];
-  const h = hit.host, kind = scene.kindOf(h), host = scene.names[h], found = [];
+  const h = hit.host;
+  const kind = scene.kindOf(h);
+  const host = scene.names[h];
+  /** @type {[string, string][]} */
+  const found = [];
   const nic = (j) => found.push([partOf(scene, h, kind.nic_names[j]), `${kind.nic_names[j]} of ${host}`]);
   if (hit.kind === "nic") nic(hit.index - scene.first_nic[h]);
   if (hit.kind === "device") {
-    const local = hit.index - scene.first_device[h], name = kind.names[local];
+    const local = hit.index - scene.first_device[h];
+    const name = kind.names[local];
     found.push([partOf(scene, h, name), `${name} of ${host}`]);
     if (kind.set_of[local] >= 0 && kind.set_of.filter((set) => set === kind.set_of[local]).length > 1) {
       found.push([`${partOf(scene, h, name)}/NVLink`, `NVLink of ${name}`]);
@@ -17,7 +25,10 @@ function partsAt({ scene, selected, view }, hit) {
         const rank = view.rank[scene.first_device[h] + other];
         if (other === local || rank < 0 || !selected[rank] || kind.set_of[other] !== kind.set_of[local]) continue;
         const ends = [local, other].sort((a, b) => a - b).map((k) => kind.names[k]);
-        found.push([`${partOf(scene, h, ends[0])}-${ends[1].replace(" ", "")}`, `NVLink between ${ends.join(" and ")}`]);
+        found.push([
+          `${partOf(scene, h, ends[0])}-${ends[1].replace(" ", "")}`,
+          `NVLink between ${ends.join(" and ")}`,
+        ]);
       }
     }
     const near = kind.near.filter(([own]) => own === local);
@@ -27,12 +38,23 @@ function partsAt({ scene, selected, view }, hit) {
   return found;
 }
 
-function partBar({ root, listen, shell }) {
-  const choice = element("select", { "aria-label": "Part" }), text = element("b", {});
+export function partBar({ root, listen, shell }) {
+  const choice = element("select", { "aria-label": "Part" });
+  const text = element("b", {});
   const fail = button("Fail", { title: "Mark the part as failed. It is listed, and can be restored." });
   const remove = button("Remove", { title: "Remove the part from the machine." });
-  const restore = button("Restore", { title: "The part works again." }), close = button("✕", { class: "ml-quiet", "aria-label": "Close" });
-  const bar = element("div", { class: "wb-part", role: "group", "aria-label": "Part of the machine", hidden: true }, text, choice, fail, remove, restore, close);
+  const restore = button("Restore", { title: "The part works again." });
+  const close = button("✕", { class: "ml-quiet", "aria-label": "Close" });
+  const bar = element(
+    "div",
+    { class: "ml-part", role: "group", "aria-label": "Part of the machine", hidden: true },
+    text,
+    choice,
+    fail,
+    remove,
+    restore,
+    close,
+  );
   root.append(bar);
   let broken = null;
 
@@ -56,7 +78,9 @@ function partBar({ root, listen, shell }) {
       if (e.key === "Escape") {
         hide();
         shell.picture.root.querySelector(".ml-stage").focus();
-      } else if (e.key !== "Enter" && e.key !== " " && !e.key.startsWith("Arrow")) return;
+      } else if (e.key !== "Enter" && e.key !== " " && !e.key.startsWith("Arrow")) {
+        return;
+      }
       e.stopPropagation();
     });
   }

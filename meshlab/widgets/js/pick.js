@@ -1,8 +1,18 @@
 // What is under the pointer, and its description.
 
+import { coordinates, groupName, hostsOfUnit, nameOfDevice, unitLoad } from "./data.js";
+import { boxName, podName, taperText, unitName } from "./paint.js";
+import { count, plural, rateText, runsText, sizeText, threeDigits, timeText } from "./text.js";
+
 function contains(array, k, x, y, margin = 0) {
-  const left = array[k * 4], top = array[k * 4 + 1];
-  return x >= left - margin && y >= top - margin && x <= left + array[k * 4 + 2] + margin && y <= top + array[k * 4 + 3] + margin;
+  const left = array[k * 4];
+  const top = array[k * 4 + 1];
+  return (
+    x >= left - margin &&
+    y >= top - margin &&
+    x <= left + array[k * 4 + 2] + margin &&
+    y <= top + array[k * 4 + 3] + margin
+  );
 }
 
 function find(array, from, to, x, y, margin = 0) {
@@ -11,20 +21,22 @@ function find(array, from, to, x, y, margin = 0) {
 }
 
 // The innermost thing at a point of the layout: its kind and index, and the pod, unit and box around it. Null outside.
-function hitAt(scene, drawn, x, y) {
+export function hitAt(scene, drawn, x, y) {
   for (let pod = 0; pod < drawn.funnel.length / 5; pod++) {
     const [center, top, bottom, , base] = drawn.funnel.subarray(pod * 5, pod * 5 + 5);
     if (Math.abs(x - center) < base / 2 + 4 && y > top - 4 && y < bottom) return { kind: "exit", index: pod, pod };
   }
   const pod = find(drawn.pod, 0, scene.pod_id.length, x, y);
   if (pod < 0) return null;
-  const { units, boxes, hosts } = scene.of, unit = find(drawn.unit, units[pod], units[pod + 1], x, y);
+  const { units, boxes, hosts } = scene.of;
+  const unit = find(drawn.unit, units[pod], units[pod + 1], x, y);
   if (unit < 0) {
     if (drawn.spine.length && contains(drawn.spine, pod, x, y, 3)) return { kind: "spine", index: pod, pod };
     const at = uplinkAt(drawn, units[pod], units[pod + 1], x, y);
     return at < 0 ? { kind: "pod", index: pod, pod } : { kind: "up", index: at, pod, unit: at };
   }
-  const inUnit = { pod, unit }, rails = scene.rails;
+  const inUnit = { pod, unit };
+  const rails = scene.rails;
   const leaf = scene.network === "known" ? find(drawn.leaf, unit * rails, (unit + 1) * rails, x, y, 1) : -1;
   if (leaf >= 0) return { kind: "leaf", index: leaf, ...inUnit };
   const box = find(drawn.box, boxes[unit], boxes[unit + 1], x, y);
@@ -53,49 +65,60 @@ function uplinkAt(drawn, from, to, x, y) {
 }
 
 // The box of a hit in the layout, which stays under the pointer during a zoom.
-function boxOfHit(drawn, hit) {
+export function boxOfHit(drawn, hit) {
   if (!hit) return [0, 0, drawn.width, drawn.height];
   const name = ["box", "unit", "pod"].find((one) => hit[one] !== undefined);
   return drawn[name].subarray(hit[name] * 4, hit[name] * 4 + 4);
 }
 
 // The place of a hit for lookAt. `depth` is the innermost level: pod, leaf or node.
-function placeOf(scene, hit, depth) {
-  if (depth === "node" && hit.box !== undefined) return scene.is_rack ? `rack:${hit.box}` : `node:${scene.host[scene.of.hosts[hit.box]]}`;
+export function placeOf(scene, hit, depth) {
+  if (depth === "node" && hit.box !== undefined) {
+    return scene.is_rack ? `rack:${hit.box}` : `node:${scene.host[scene.of.hosts[hit.box]]}`;
+  }
   if (depth !== "pod" && hit.unit !== undefined && scene.network !== "none") return `leaf:${scene.unit_id[hit.unit]}`;
   return `pod:${scene.pod_id[hit.pod]}`;
 }
 
 // What a click on a device hits.
-function hitOfDevice({ scene, drawn }, device) {
+export function hitOfDevice({ scene, drawn }, device) {
   const [x, y, w, h] = drawn.device.subarray(device * 4, device * 4 + 4);
   return hitAt(scene, drawn, x + w / 2, y + h / 2);
 }
 
 // The box of a failed part, where it was drawn before.
-function failedBox({ scene, drawn }, { kind, host, row, index }) {
-  const { size, cellWidth: cw, cellHeight: ch, shape } = drawn, [x, y, w, h] = drawn.host.subarray(host * 4, host * 4 + 4);
-  if (kind === "node") return shape.rack ? [x, y, w, h] : [x, y + size.head, w, h - size.head];
-  const first = drawn.device.length ? [drawn.device[0] - drawn.host[drawn.hostOf[0] * 4], drawn.device[2]] : [0, cw];
-  const own = scene.kindOf(drawn.hostOf[0] ?? 0), { rows } = own, slot = own.slot_of[0] ?? 0;
+export function failedBox({ scene, drawn }, { kind, host, row, index }) {
+  const { size, cellWidth: cw, cellHeight: ch, shape } = drawn;
+  const [x, y, w, h] = drawn.host.subarray(host * 4, host * 4 + 4);
+  if (kind === "node") return shape.is_rack ? [x, y, w, h] : [x, y + size.head, w, h - size.head];
+  const first = drawn.device.length ? [drawn.device[0] - drawn.host[scene.hostOf[0] * 4], drawn.device[2]] : [0, cw];
+  const own = scene.kindOf(scene.hostOf[0] ?? 0);
+  const { rows } = own;
+  const slot = own.slot_of[0] ?? 0;
   if (kind === "nic" && drawn.nic.length) {
-    const [left, , wide, tall] = drawn.nic, n = scene.first_nic.findIndex((_, g) => scene.kindOf(g).nics);
-    if (shape.rack) return [x + shape.across * cw + 4 + (index * (size.nicWidth - 4)) / shape.nics, y + (ch - tall) / 2, wide, tall];
+    const [left, , wide, tall] = drawn.nic;
+    const n = scene.first_nic.findIndex((_, g) => scene.kindOf(g).nics);
+    if (shape.is_rack) {
+      return [x + shape.across * cw + 4 + (index * (size.nicWidth - 4)) / shape.nics, y + (ch - tall) / 2, wide, tall];
+    }
     return [x + left - drawn.host[n * 4], y + size.head + row * ch - tall / 2, wide, tall];
   }
-  if (shape.rack) return [x + (kind === "nic" ? index : row) * cw, y, cw, ch];
-  const at = kind === "nic" ? Math.max(row - 0.5, 0) : row, column = size.detail >= 2 ? 0 : Math.floor(at / rows) - Math.floor(slot / rows);
+  if (shape.is_rack) return [x + (kind === "nic" ? index : row) * cw, y, cw, ch];
+  const at = kind === "nic" ? Math.max(row - 0.5, 0) : row;
+  const column = size.detail >= 2 ? 0 : Math.floor(at / rows) - Math.floor(slot / rows);
   const box = [x + first[0] + column * cw, y + size.head + (size.detail >= 2 ? at : at % rows) * ch, first[1], ch];
   return kind === "link" && size.detail >= 2 ? [box[0] - 16, box[1] + ch / 2 - 7, 14, 14] : box;
 }
 
 // The mark of the failed part at a point of the layout, null without one.
-function failedAt(p, x, y) {
-  const marks = p.view.failed ?? [], near = (mark) => {
-    const [left, top, w, h] = failedBox(p, mark), margin = p.drawn.detail >= 2 ? 3 : 5;
+export function failedAt(p, x, y) {
+  const marks = p.view.failed ?? [];
+  const near = (mark) => {
+    const [left, top, w, h] = failedBox(p, mark);
+    const margin = p.drawn.detail >= 2 ? 3 : 5;
     return x >= left - margin && y >= top - margin && x <= left + w + margin && y <= top + h + margin;
   };
-  return marks.filter(near).sort((a, b) => (a.kind === "node") - (b.kind === "node"))[0] ?? null;
+  return marks.filter(near).sort((a, b) => Number(a.kind === "node") - Number(b.kind === "node"))[0] ?? null;
 }
 
 // -- descriptions --------------------------------------------------------------------------------------------------------
@@ -104,32 +127,48 @@ function loadText(p, name, k) {
   const link = p.loads?.by[name];
   if (!link) return "";
   if (!link.bytes[k]) return `no ${p.view.axis} traffic`;
-  const rate = link.gbs[k], parts = [plural(link.groups[k], `${p.view.axis} group`), sizeText(link.bytes[k])];
+  const rate = link.gbs[k];
+  const parts = [plural(link.groups[k], `${p.view.axis} group`), sizeText(link.bytes[k])];
   if (Number.isFinite(rate)) parts.push(timeText(link.bytes[k] / rate / 1e9), `at ${rateText(rate)}`);
   const limits = link.share[k] >= 0.999 && p.loads.limit === link.name ? `\n${p.loads.mark} limits ${p.view.axis}` : "";
   return parts.join(" · ") + limits;
 }
 
 // The heading and the text of a hit, null if there is nothing to tell.
-function describeHit(p, hit) {
-  const { scene, view } = p, lines = (title, ...rest) => [title, rest.filter(Boolean).join("\n")];
+export function describeHit(p, hit) {
+  const { scene, view } = p;
+  const lines = (title, ...rest) => [title, rest.filter(Boolean).join("\n")];
   if (hit.kind === "device") return describeDevice(p, hit);
   if (hit.kind === "nic") {
-    const kind = scene.kindOf(hit.host), j = hit.index - scene.first_nic[hit.host], rail = kind.nic_rail[j];
-    return lines(`${kind.nic_names[j]} of ${scene.names[hit.host]}`, rail < 0 ? "" : `rail ${rail}`, loadText(p, "nic", hit.index));
+    const kind = scene.kindOf(hit.host);
+    const j = hit.index - scene.first_nic[hit.host];
+    const rail = kind.nic_rail[j];
+    return lines(
+      `${kind.nic_names[j]} of ${scene.names[hit.host]}`,
+      rail < 0 ? "" : `rail ${rail}`,
+      loadText(p, "nic", hit.index),
+    );
   }
   if (hit.kind === "leaf") {
-    const rail = hit.index % scene.rails, where = unitName(scene, hit.unit);
+    const rail = hit.index % scene.rails;
+    const where = unitName(scene, hit.unit);
     const name = scene.rails > 1 ? `leaf switch of rail ${rail}` : "leaf switch";
     const hosts = plural(hostsOfUnit(scene, hit.unit), "host");
     return scene.unit_id.length > 1 ? lines(name, where, hosts, loadText(p, "leaf", hit.index)) : lines(name, hosts);
   }
   if (hit.kind === "up") {
-    const up = unitLoad(scene, p.loads, hit.index), each = up.link?.drawn_as === "leaf" && scene.rails > 1 ? ", per rail" : "";
-    const more = !up.link ? "" : up.bytes ? `${plural(up.groups, `${view.axis} group`)} · ${sizeText(up.bytes)}${each}` : `no ${view.axis} traffic`;
+    const up = unitLoad(scene, p.loads, hit.index);
+    const each = up.link?.drawn_as === "leaf" && scene.rails > 1 ? ", per rail" : "";
+    const more = !up.link
+      ? ""
+      : up.bytes
+        ? `${plural(up.groups, `${view.axis} group`)} · ${sizeText(up.bytes)}${each}`
+        : `no ${view.axis} traffic`;
     return lines(`uplinks of ${unitName(scene, hit.index)}`, more);
   }
-  if (hit.kind === "exit") return lines(`exit of ${podName(scene, hit.index)}`, loadText(p, "pod", hit.index), taperText(scene).slice(3));
+  if (hit.kind === "exit") {
+    return lines(`exit of ${podName(scene, hit.index)}`, loadText(p, "pod", hit.index), taperText(scene).slice(3));
+  }
   if (hit.kind === "spine" || hit.kind === "pod") {
     return scene.unit_id.length > 1 ? lines(podName(scene, hit.pod), `${count(scene.perPod[hit.pod])} GPUs`) : null;
   }
@@ -142,21 +181,33 @@ function describeHit(p, hit) {
 }
 
 function describeDevice(p, hit) {
-  const { scene, view } = p, d = hit.index, rank = view.rank[d], g = view.group[d];
-  const name = nameOfDevice(scene, d), where = [scene.names[hit.host], name];
+  const { scene, view } = p;
+  const d = hit.index;
+  const rank = view.rank[d];
+  const g = view.group[d];
+  const name = nameOfDevice(scene, d);
+  const where = [scene.names[hit.host], name];
   if (scene.unit_id.length > 1) where.push(unitName(scene, hit.unit));
   if (scene.pod_id.length > 1) where.push(podName(scene, hit.pod));
   const lines = [];
   if (rank >= 0) lines.push(coordinates(view, rank));
   if (view.is_placed || !view.is_mesh) lines.push(where.join(" · "));
   if (view.is_mesh && rank >= 0) {
-    const peers = view.members(g).map((one) => view.rank[one]).filter((one) => one !== rank);
-    lines.push(groupName(view, g) + (peers.length ? ` with ${plural(peers.length, "peer")}: ${runsText(peers, 6)}` : ""));
-  } else if (g >= 0) lines.push(groupName(view, g));
+    const peers = view
+      .members(g)
+      .map((one) => view.rank[one])
+      .filter((one) => one !== rank);
+    lines.push(
+      groupName(view, g) + (peers.length ? ` with ${plural(peers.length, "peer")}: ${runsText(peers, 6)}` : ""),
+    );
+  } else if (g >= 0) {
+    lines.push(groupName(view, g));
+  }
   const value = p.values[p.color]?.[rank];
   if (value !== undefined) lines.push(`${p.color}: ${Number.isFinite(value) ? threeDigits(value) : "–"}`);
   if (p.loads && rank >= 0) {
-    const kind = scene.kindOf(hit.host), near = kind.near.filter(([own]) => own === d - scene.first_device[hit.host]);
+    const kind = scene.kindOf(hit.host);
+    const near = kind.near.filter(([own]) => own === d - scene.first_device[hit.host]);
     const nic = near.map(([, j]) => scene.first_nic[hit.host] + j).find((n) => p.loads.by.nic?.bytes[n] > 0);
     if (nic !== undefined) lines.push(`${kind.nic_names[nic - scene.first_nic[hit.host]]}: ${loadText(p, "nic", nic)}`);
     else if (p.loads.by.device?.bytes[d] > 0) lines.push(`NVLink: ${loadText(p, "device", d)}`);
@@ -165,13 +216,21 @@ function describeDevice(p, hit) {
 }
 
 // The nearest device in a direction, -1 at the edge. A step across costs less than one aside.
-function neighbour(drawn, from, key) {
-  const center = (d) => [drawn.device[d * 4] + drawn.device[d * 4 + 2] / 2, drawn.device[d * 4 + 1] + drawn.device[d * 4 + 3] / 2];
-  const [x, y] = center(from), n = drawn.device.length / 4;
-  const isAcross = key === "ArrowLeft" || key === "ArrowRight", sign = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
-  let best = -1, least = Infinity;
+export function neighbour(drawn, from, key) {
+  const center = (d) => [
+    drawn.device[d * 4] + drawn.device[d * 4 + 2] / 2,
+    drawn.device[d * 4 + 1] + drawn.device[d * 4 + 3] / 2,
+  ];
+  const [x, y] = center(from);
+  const n = drawn.device.length / 4;
+  const isAcross = key === "ArrowLeft" || key === "ArrowRight";
+  const sign = key === "ArrowRight" || key === "ArrowDown" ? 1 : -1;
+  let best = -1;
+  let least = Infinity;
   for (let d = 0; d < n; d++) {
-    const [dx, dy] = [center(d)[0] - x, center(d)[1] - y], along = sign * (isAcross ? dx : dy), aside = Math.abs(isAcross ? dy : dx);
+    const [dx, dy] = [center(d)[0] - x, center(d)[1] - y];
+    const along = sign * (isAcross ? dx : dy);
+    const aside = Math.abs(isAcross ? dy : dx);
     if (along <= 0.5 || aside > along) continue;
     const cost = along + 8 * aside;
     if (cost < least) [best, least] = [d, cost];

@@ -1,10 +1,31 @@
 // The picture: state, events, and one paint per frame.
 
+import { fillCrumbs, fillFindings, fillLegend, fillLinks } from "./captions.js";
+import { mixed, readColors } from "./colors.js";
+import {
+  coordinates,
+  deviceOfRank,
+  groupName,
+  readLoads,
+  readScene,
+  readView,
+  regroup,
+  sharingGroups,
+  unpack,
+} from "./data.js";
+import { element, fillSelect, focusIn, refill, setText } from "./dom.js";
+import { clamp, fit, layout, locate, lookAt } from "./layout.js";
+import { paintGroup, paintLasso, paintMinimap, tallOf } from "./overlay.js";
+import { paintBase } from "./paint.js";
+import { boxOfHit, describeHit, failedAt, hitAt, hitOfDevice, neighbour, placeOf } from "./pick.js";
+import { count, runsText } from "./text.js";
+import { followTheme } from "./theme.js";
+
 const CLICK_PX = 5; // a shorter drag is a click
 const TIP_DELAY_MS = 250; // during which the pointer may cross other things on its way into the tooltip
 const REST_MS = 200; // after the last movement, Python learns the place in view
+/** @type {Record<string, boolean>} */
 const STALE_ALL = { scene: true, view: true, loads: true, fit: true, base: true, colors: true };
-const THEME_ATTRIBUTES = ["class", "style", "data-theme", "data-jp-theme-light", "data-vscode-theme-kind"];
 const MARKUP = `
   <div class="ml-verdict"></div>
   <div class="ml-bar"><nav class="ml-crumbs" aria-label="Place in view"></nav>
@@ -19,26 +40,74 @@ const MARKUP = `
   <div class="ml-soft ml-hint">Point at a cell to see the route of its group. A click keeps it, a double click zooms in,
     Shift and drag selects ranks.</div><span class="ml-probe" aria-hidden="true"></span>`;
 
-// Draws the picture of a model into an element. Like every panel, it removes all that it has added when it is destroyed.
-// `clicked` is called after a click with the picture, what was hit, and the mark of a failed part, or nulls.
-function picturePanel({ model, root: parent, clicked = () => {} }) {
-  const root = element("div", { class: "meshlab-picture" });
+/**
+ * Draws the picture of a model into an element. Like every panel, it removes all that it has added when it is destroyed.
+ * `clicked` is called after a click with the picture, what was hit, and the mark of a failed part, or nulls.
+ * @param {{ model: Model, root: HTMLElement, clicked?: (picture: any, hit: any, failed: any) => void }} parts
+ */
+export function picturePanel({ model, root: parent, clicked = () => {} }) {
+  const root = element("div", { class: "meshlab meshlab-picture" });
   root.innerHTML = MARKUP;
   parent.append(root);
+  /** @returns {any} Elements of MARKUP */
   const find = (name) => root.querySelector(`.ml-${name}`);
-  const [verdict, crumbs, axisBox, colorBox, stage, tip, live, status, legend, findings, notes, links, probe, word] =
-    ["verdict", "crumbs", "axis", "color", "stage", "tip", "live", "status", "legend", "findings", "notes", "links", "probe", "word"].map(find);
+  const [verdict, crumbs, axisBox, colorBox, stage, tip, live, status, legend, findings, notes, links, probe, word] = [
+    "verdict",
+    "crumbs",
+    "axis",
+    "color",
+    "stage",
+    "tip",
+    "live",
+    "status",
+    "legend",
+    "findings",
+    "notes",
+    "links",
+    "probe",
+    "word",
+  ].map(find);
   const [base, over] = root.querySelectorAll("canvas");
   const ended = new AbortController();
-  const listen = (target, event, handler, options = {}) => target.addEventListener(event, handler, { signal: ended.signal, ...options });
+  const listen = (target, event, handler, options = {}) =>
+    target.addEventListener(event, handler, { signal: ended.signal, ...options });
 
-  const p = { pen: null, scene: null, drawn: null, view: null, loads: null, colors: null, values: {}, selected: new Uint8Array(0),
-    x: 0, y: 0, width: 0, height: 0, zoom: 1, dpr: 1, color: "group", sharing: null, cells: null, widths: new Map(),
-    shows: { groups: true, nvlink: true, loads: true, conflict: true, counts: true } };
-  let isHidden = false, chosen = null, stale = { ...STALE_ALL }, frame = 0, fullColors = null;
-  let edit = 0, isWaiting = false; // an axis was chosen here, and Python has not answered yet
-  let hovered = null, cursor = -1, picked = -1, map = null, lit = null;
-  let pendingZoom = null, goal = model.get("focus"), rest = 0;
+  const p = {
+    pen: null,
+    scene: null,
+    drawn: null,
+    view: null,
+    loads: null,
+    colors: null,
+    values: {},
+    selected: new Uint8Array(0),
+    x: 0,
+    y: 0,
+    width: 0,
+    height: 0,
+    zoom: 1,
+    dpr: 1,
+    color: "group",
+    sharing: null,
+    cells: null,
+    widths: new Map(),
+    shows: { groups: true, nvlink: true, loads: true, conflict: true, counts: true },
+  };
+  let isHidden = false;
+  let chosen = null;
+  let stale = { ...STALE_ALL };
+  let frame = 0;
+  let fullColors = null;
+  let edit = 0;
+  let isWaiting = false; // an axis was chosen here, and Python has not answered yet
+  let hovered = null;
+  let cursor = -1;
+  let picked = -1;
+  let map = null;
+  let lit = null;
+  let pendingZoom = null;
+  let goal = model.get("focus");
+  let rest = 0;
 
   const schedule = (what = {}) => {
     Object.assign(stale, what);
@@ -52,6 +121,7 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
   // -- painting --
 
   function paint() {
+    cancelAnimationFrame(frame); // the first paint does not wait
     frame = 0;
     const width = stage.clientWidth;
     isHidden = !width;
@@ -77,7 +147,8 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
       paintBase(p);
       lit = null;
     }
-    const { view, loads, scene, colors, panels } = stale, hasGone = stale.goal;
+    const { view, loads, scene, colors, panels } = stale;
+    const hasGone = stale.goal;
     stale = {};
     paintOver();
     if (view || loads || scene || colors || panels) fillPanels();
@@ -130,7 +201,8 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
   function fitWindow(width) {
     p.dpr = window.devicePixelRatio || 1;
     p.width = width;
-    const most = model.get("height"), room = Math.min(most, Math.max(Math.round(width * 0.75), 320));
+    const most = model.get("height");
+    const room = Math.min(most, Math.max(Math.round(width * 0.75), 320));
     chosen = fit(p.scene, width, room, p.dpr);
     p.drawn = layout(p.scene, chosen, p.zoom);
     const full = p.zoom === 1 ? p.drawn : layout(p.scene, chosen);
@@ -158,7 +230,8 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
   const active = () => (hovered?.kind === "device" ? hovered.index : cursor >= 0 ? cursor : picked);
 
   function paintOver() {
-    const device = active(), pen = over.getContext("2d");
+    const device = active();
+    const pen = over.getContext("2d");
     if (p.color === "sharing") {
       const group = Math.max(groupOf(device), 0);
       if (p.sharing?.of !== group || !p.sharing) {
@@ -185,22 +258,41 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
   }
 
   function announce(device) {
-    const { view } = p, rank = device >= 0 ? view.rank[device] : -1, ranks = selectedRanks(), parts = [];
+    const { view } = p;
+    const rank = device >= 0 ? view.rank[device] : -1;
+    const ranks = selectedRanks();
+    const parts = [];
     setText(status, ranks.length ? `${count(ranks.length)} selected: ${runsText(ranks, 6)}` : "");
-    if (rank >= 0) parts.push(`rank ${count(rank)}, ${groupName(view, groupOf(device))}: ${view.verdict || coordinates(view, rank)}`);
+    if (rank >= 0) {
+      parts.push(
+        `rank ${count(rank)}, ${groupName(view, groupOf(device))}: ${view.verdict || coordinates(view, rank)}`,
+      );
+    }
     if (ranks.length) parts.push(status.textContent);
     setText(live, parts.join(". "));
   }
 
   function fillPanels() {
-    const { view, scene, loads } = p;
-    setText(verdict, [loads?.axis === view.axis ? loads?.mark : "", view.verdict || view.title].filter(Boolean).join(" "));
-    fillSelect(axisBox, view.options.map((name) => [name, name]), view.axis);
+    const { view, loads } = p;
+    setText(
+      verdict,
+      [loads?.axis === view.axis ? loads?.mark : "", view.verdict || view.title].filter(Boolean).join(" "),
+    );
+    fillSelect(
+      axisBox,
+      view.options.map((name) => [name, name]),
+      view.axis,
+    );
     setText(word, view.is_mesh ? "Axis" : "Level");
     axisBox.parentElement.hidden = view.options.length < 2;
-    const modes = [["group", view.is_mesh ? "groups" : "domains"], ["load", "load only"]];
+    /** @type {[string, string][]} */
+    const modes = [
+      ["group", view.is_mesh ? "groups" : "domains"],
+      ["load", "load only"],
+    ];
     if (loads?.by.nic) modes.splice(1, 0, ["sharing", "groups sharing links"]);
-    fillSelect(colorBox, [...modes, ...Object.keys(p.values).map((name) => [name, name])], p.color);
+    for (const name of Object.keys(p.values)) modes.push([name, name]);
+    fillSelect(colorBox, modes, p.color);
     fillLegend(legend, p);
     fillFindings(findings, view.findings);
     refill(notes, ...view.notes.map((text) => element("li", { text })));
@@ -211,25 +303,30 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
     showCrumbs();
   }
 
-  const centerHit = () => hitAt(p.scene, p.drawn, p.width / 2 - p.x, tallOf(p.drawn) <= p.height ? tallOf(p.drawn) / 2 : p.height / 2 - p.y);
+  const centerHit = () =>
+    hitAt(p.scene, p.drawn, p.width / 2 - p.x, tallOf(p.drawn) <= p.height ? tallOf(p.drawn) / 2 : p.height / 2 - p.y);
   const showCrumbs = () => fillCrumbs(crumbs, p, centerHit());
 
   // -- moving --
 
   function contain() {
-    const { drawn, width, height } = p, margin = p.zoom > 1.02 ? 70 : 10, tall = tallOf(drawn);
+    const { drawn, width, height } = p;
+    const margin = p.zoom > 1.02 ? 70 : 10;
+    const tall = tallOf(drawn);
     p.x = drawn.width + 20 <= width ? (width - drawn.width) / 2 : clamp(p.x, width - drawn.width - margin, margin);
     p.y = tall + 20 <= height ? Math.min((height - tall) / 2, 24) : clamp(p.y, height - tall - margin, margin);
   }
 
-  const mostZoom = () => Math.max(1, (p.scene.is_rack ? 150 : 250) / chosen.cellWidth);
+  const mostZoom = () => Math.max(1, p.scene.layout.largest[0] / chosen.cellWidth);
 
   // Zooms so that the box under a point of the window stays there.
   function zoomAt(px, py, factor) {
     const zoom = clamp(p.zoom * factor, 1, mostZoom());
     if (zoom === p.zoom) return;
-    const hit = hitAt(p.scene, p.drawn, px - p.x, py - p.y), before = boxOfHit(p.drawn, hit);
-    const across = (px - p.x - before[0]) / before[2], down = (py - p.y - before[1]) / before[3];
+    const hit = hitAt(p.scene, p.drawn, px - p.x, py - p.y);
+    const before = boxOfHit(p.drawn, hit);
+    const across = (px - p.x - before[0]) / before[2];
+    const down = (py - p.y - before[1]) / before[3];
     p.zoom = zoom;
     p.drawn = layout(p.scene, chosen, zoom);
     const after = boxOfHit(p.drawn, hit);
@@ -262,7 +359,8 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
     clearTimeout(rest);
     rest = setTimeout(() => {
       showCrumbs();
-      const hit = centerHit(), depth = p.drawn.detail >= 2 ? "node" : "leaf";
+      const hit = centerHit();
+      const depth = p.drawn.detail >= 2 ? "node" : "leaf";
       const place = p.zoom < 1.05 || !hit ? "all" : placeOf(p.scene, hit, depth);
       if (place === model.get("focus")) return;
       isOwnFocus = true;
@@ -286,7 +384,10 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
 
   // -- tooltip --
 
-  let tipTimer = 0, tipOf = null, pointer = [0, 0];
+  let tipTimer = 0;
+  let tipOf = null;
+  /** @type {[number, number]} */
+  let pointer = [0, 0];
 
   function hideTip() {
     clearTimeout(tipTimer);
@@ -316,12 +417,14 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
     if (tip.hidden) return false;
     const tx = clamp(x, tip.offsetLeft, tip.offsetLeft + tip.offsetWidth) - x;
     const ty = clamp(y, tip.offsetTop, tip.offsetTop + tip.offsetHeight) - y;
-    const far = Math.hypot(tx, ty), step = Math.hypot(x - x0, y - y0);
+    const far = Math.hypot(tx, ty);
+    const step = Math.hypot(x - x0, y - y0);
     return far < 60 && step > 0 && tx * (x - x0) + ty * (y - y0) > 0.7 * far * step;
   }
 
   function hover(x, y) {
-    const hit = hitAt(p.scene, p.drawn, x - p.x, y - p.y), key = hit && `${hit.kind} ${hit.index}`;
+    const hit = hitAt(p.scene, p.drawn, x - p.x, y - p.y);
+    const key = hit && `${hit.kind} ${hit.index}`;
     const before = pointer;
     pointer = [x, y];
     if (key === tipOf && tipOf) return clearTimeout(tipTimer); // the tooltip rests while the pointer does
@@ -346,40 +449,57 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
 
   let gesture = null; // a drag: pan, lasso, minimap or a touch that may be a tap
   const fingers = new Map();
+  /** @returns {[number, number]} */
   const point = (event) => {
     const box = stage.getBoundingClientRect();
     return [event.clientX - box.left - stage.clientLeft, event.clientY - box.top - stage.clientTop];
   };
-  const isInMap = ([x, y]) => map && x >= map.x - 4 && y >= map.y - 4 && x <= map.x + map.width + 4 && y <= map.y + map.height + 4;
+  const isInMap = ([x, y]) =>
+    map && x >= map.x - 4 && y >= map.y - 4 && x <= map.x + map.width + 4 && y <= map.y + map.height + 4;
   const jump = ([x, y]) => panTo(p.width / 2 - (x - map.x) / map.scaleX, p.height / 2 - (y - map.y) / map.scaleY);
 
   function press(event) {
     if (event.button !== 0 || tip.contains(event.target)) return;
     const here = point(event);
     fingers.set(event.pointerId, here);
-    if (fingers.size > 1) gesture = { kind: "pinch" };
-    else if (isInMap(here)) {
+    if (fingers.size > 1) {
+      gesture = { kind: "pinch" };
+    } else if (isInMap(here)) {
       gesture = { kind: "map" };
       jump(here);
-    } else gesture = { kind: event.shiftKey ? "lasso" : event.pointerType === "touch" ? "tap" : "pan", start: here, here, moved: 0 };
+    } else {
+      gesture = {
+        kind: event.shiftKey ? "lasso" : event.pointerType === "touch" ? "tap" : "pan",
+        start: here,
+        here,
+        moved: 0,
+      };
+    }
     if (event.pointerType !== "touch") stage.setPointerCapture(event.pointerId);
   }
 
   function move(event) {
     const here = point(event);
     if (!fingers.has(event.pointerId)) {
-      if (event.pointerType !== "touch" && !tip.contains(event.target)) isInMap(here) ? unhover() : hover(...here);
+      if (event.pointerType === "touch" || tip.contains(event.target)) return;
+      if (isInMap(here)) unhover();
+      else hover(here[0], here[1]);
       return;
     }
     const before = fingers.get(event.pointerId);
     if (gesture?.kind === "pinch") return pinch(event.pointerId, before, here);
     fingers.set(event.pointerId, here);
     if (!gesture) return;
-    gesture.moved = Math.max(gesture.moved, Math.hypot(here[0] - gesture.start?.[0], here[1] - gesture.start?.[1]) || 0);
+    gesture.moved = Math.max(
+      gesture.moved,
+      Math.hypot(here[0] - gesture.start?.[0], here[1] - gesture.start?.[1]) || 0,
+    );
     gesture.here = here;
-    if (gesture.kind === "map") jump(here);
-    else if (gesture.kind === "lasso") schedule();
-    else if (gesture.kind === "pan" && gesture.moved >= CLICK_PX) {
+    if (gesture.kind === "map") {
+      jump(here);
+    } else if (gesture.kind === "lasso") {
+      schedule();
+    } else if (gesture.kind === "pan" && gesture.moved >= CLICK_PX) {
       hideTip();
       panTo(p.x + here[0] - before[0], p.y + here[1] - before[1]);
     }
@@ -405,11 +525,13 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
       if (done.kind === "lasso") lasso(done.start, here);
       return;
     }
-    const hit = hitAt(p.scene, p.drawn, here[0] - p.x, here[1] - p.y), failed = failedAt(p, here[0] - p.x, here[1] - p.y);
+    const hit = hitAt(p.scene, p.drawn, here[0] - p.x, here[1] - p.y);
+    const failed = failedAt(p, here[0] - p.x, here[1] - p.y);
     clicked(p, done.kind === "lasso" && hit?.kind !== "device" ? null : hit, failed);
     if (failed) return schedule();
-    if (done.kind === "lasso") hit?.kind === "device" && toggleSelected(hit.index);
-    else {
+    if (done.kind === "lasso") {
+      hit?.kind === "device" && toggleSelected(hit.index);
+    } else {
       if (event.pointerType === "touch") showTip(hit, ...here);
       if (hit?.kind === "device") togglePick(hit.index);
       else if (!hit) setPick(-1);
@@ -444,29 +566,34 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
 
   function toggleSelected(device) {
     const rank = p.view.rank[device];
-    if (rank >= 0) select(p.selected[rank] ? selectedRanks().filter((one) => one !== rank) : [...selectedRanks(), rank]);
+    if (rank >= 0) {
+      select(p.selected[rank] ? selectedRanks().filter((one) => one !== rank) : [...selectedRanks(), rank]);
+    }
   }
 
   function lasso([x0, y0], [x1, y1]) {
     const [left, right] = [Math.min(x0, x1) - p.x, Math.max(x0, x1) - p.x];
     const [top, bottom] = [Math.min(y0, y1) - p.y, Math.max(y0, y1) - p.y];
-    const { device } = p.drawn, found = [];
+    const { device } = p.drawn;
+    const found = [];
     for (let d = 0; d < p.scene.devices; d++) {
-      const x = device[d * 4] + device[d * 4 + 2] / 2, y = device[d * 4 + 1] + device[d * 4 + 3] / 2;
+      const x = device[d * 4] + device[d * 4 + 2] / 2;
+      const y = device[d * 4 + 1] + device[d * 4 + 3] / 2;
       if (p.view.rank[d] >= 0 && x >= left && x <= right && y >= top && y <= bottom) found.push(p.view.rank[d]);
     }
     select(found);
   }
 
   function dive(event) {
-    const here = point(event), hit = hitAt(p.scene, p.drawn, here[0] - p.x, here[1] - p.y);
+    const here = point(event);
+    const hit = hitAt(p.scene, p.drawn, here[0] - p.x, here[1] - p.y);
     if (!hit || tip.contains(event.target) || isInMap(here)) return;
     go(placeOf(p.scene, hit, p.drawn.detail === 0 && p.scene.unit_id.length > 1 ? "leaf" : "node"));
   }
 
   function wheel(event) {
     const isWanted = event.ctrlKey || event.metaKey || event.altKey;
-    if (!isWanted && stage.getRootNode().activeElement !== stage) return;
+    if (!isWanted && focusIn(stage) !== stage) return;
     const factor = Math.exp(-clamp(event.deltaY || event.deltaX, -200, 200) * (event.deltaMode ? 0.05 : 0.0022));
     if (!isWanted && (factor < 1 ? p.zoom <= 1 : p.zoom >= mostZoom())) return; // nothing to zoom, so the page scrolls
     event.preventDefault();
@@ -478,34 +605,50 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
 
   function key(event) {
     if (event.target !== stage || event.ctrlKey || event.metaKey || event.altKey) return;
-    const device = cursor >= 0 ? cursor : picked, { drawn } = p;
+    const device = cursor >= 0 ? cursor : picked;
+    const { drawn } = p;
     const zoomThere = (factor) => {
-      const [x, y, w, h] = device < 0 ? [-p.x, -p.y, p.width, p.height] : drawn.device.subarray(device * 4, device * 4 + 4);
+      const [x, y, w, h] =
+        device < 0 ? [-p.x, -p.y, p.width, p.height] : drawn.device.subarray(device * 4, device * 4 + 4);
       zoomBy(clamp(x + w / 2 + p.x, 0, p.width), clamp(y + h / 2 + p.y, 0, p.height), factor);
     };
-    if (event.key.startsWith("Arrow")) step(event.key, event.shiftKey);
-    else if (event.key === "Enter" || event.key === " ") {
+    if (event.key.startsWith("Arrow")) {
+      step(event.key, event.shiftKey);
+    } else if (event.key === "Enter" || event.key === " ") {
       if (device >= 0) {
-        event.shiftKey ? toggleSelected(device) : togglePick(device);
+        if (event.shiftKey) toggleSelected(device);
+        else togglePick(device);
         clicked(p, hitOfDevice(p, device), null);
       }
-    } else if (event.key === "+" || event.key === "=") zoomThere(1.6);
-    else if (event.key === "-") zoomThere(1 / 1.6);
-    else if (event.key === "0") go("all");
-    else if (event.key === "[" || event.key === "]") {
-      const { options, axis } = p.view, at = options.indexOf(axis) + (event.key === "]" ? 1 : options.length - 1);
+    } else if (event.key === "+" || event.key === "=") {
+      zoomThere(1.6);
+    } else if (event.key === "-") {
+      zoomThere(1 / 1.6);
+    } else if (event.key === "0") {
+      go("all");
+    } else if (event.key === "[" || event.key === "]") {
+      const { options, axis } = p.view;
+      const at = options.indexOf(axis) + (event.key === "]" ? 1 : options.length - 1);
       chooseAxis(options[at % options.length]);
-    } else if (event.key === "Escape") escape();
-    else return;
+    } else if (event.key === "Escape") {
+      escape();
+    } else {
+      return;
+    }
     event.preventDefault();
     event.stopPropagation();
     schedule();
   }
 
   function step(arrow, extends_) {
-    const from = cursor >= 0 ? cursor : picked, to = from < 0 ? 0 : neighbour(p.drawn, from, arrow);
+    const from = cursor >= 0 ? cursor : picked;
+    const to = from < 0 ? 0 : neighbour(p.drawn, from, arrow);
     if (to < 0 || to >= p.scene.devices) return;
-    if (extends_) select([...selectedRanks(), p.view.rank[to], ...(from < 0 ? [] : [p.view.rank[from]])].filter((rank) => rank >= 0));
+    if (extends_) {
+      select(
+        [...selectedRanks(), p.view.rank[to], ...(from < 0 ? [] : [p.view.rank[from]])].filter((rank) => rank >= 0),
+      );
+    }
     cursor = to;
     hovered = null;
     hideTip();
@@ -541,7 +684,8 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
   function expect(axes) {
     edit++;
     isWaiting = true;
-    const names = axes?.map(([name]) => name), axis = names?.includes(p.view.axis) ? p.view.axis : names?.at(-1);
+    const names = axes?.map(([name]) => name);
+    const axis = names?.includes(p.view.axis) ? p.view.axis : names?.at(-1);
     const next = axes && p.view.is_mesh ? regroup({ ...p.view, axes }, axis) : null;
     if (next) {
       p.view = { ...next, verdict: "", findings: [] };
@@ -553,7 +697,8 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
 
   // The picture as it is seen, as the URL of a PNG. `toBlob` would wait until the browser is idle.
   function toDataUrl() {
-    const both = element("canvas", { width: base.width, height: base.height }), pen = both.getContext("2d");
+    const both = element("canvas", { width: base.width, height: base.height });
+    const pen = both.getContext("2d");
     for (const canvas of [base, over]) pen.drawImage(canvas, 0, 0);
     return both.toDataURL("image/png");
   }
@@ -599,13 +744,20 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
   };
   for (const [event, handler] of Object.entries(handlers)) model.on(event, handler);
   const gestures = {
-    pointerdown: press, pointermove: move, pointerup: release, pointercancel: cancel,
-    pointerleave: () => gesture || unhover(), dblclick: dive, keydown: key,
+    pointerdown: press,
+    pointermove: move,
+    pointerup: release,
+    pointercancel: cancel,
+    pointerleave: () => gesture || unhover(),
+    dblclick: dive,
+    keydown: key,
   };
   for (const [event, handler] of Object.entries(gestures)) listen(stage, event, handler);
   listen(stage, "wheel", wheel, { passive: false });
   // Two fingers zoom the picture. One finger scrolls the page.
-  for (const event of ["touchstart", "touchmove"]) listen(stage, event, (e) => e.touches.length > 1 && e.preventDefault(), { passive: false });
+  for (const event of ["touchstart", "touchmove"]) {
+    listen(stage, event, (e) => e.touches.length > 1 && e.preventDefault(), { passive: false });
+  }
   listen(stage, "blur", () => {
     cursor = -1;
     hideTip();
@@ -617,24 +769,18 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
     save({ color: colorBox.value });
     schedule({ colors: true, base: true });
   });
-  const recolor = changed({ colors: true, base: true });
-  listen(root, "transitionend", (event) => event.target === root && recolor());
-  for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"]) listen(matchMedia(query), "change", recolor);
   const refit = changed({ fit: true, base: true });
   const watchDensity = () => {
     const query = matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`);
     listen(query, "change", () => (watchDensity(), refit()), { once: true });
   };
   watchDensity();
-  const themes = new MutationObserver(recolor), page = root.ownerDocument;
-  for (const node of [page.documentElement, page.body]) {
-    themes.observe(node, { attributes: true, attributeFilter: THEME_ATTRIBUTES });
-  }
   const size = new ResizeObserver(() => {
     if (isHidden) schedule();
     else if (stage.clientWidth !== p.width) refit();
   });
   size.observe(stage);
+  const unfollow = followTheme(root, changed({ colors: true, base: true }));
   paint();
 
   return {
@@ -648,7 +794,7 @@ function picturePanel({ model, root: parent, clicked = () => {} }) {
       clearTimeout(rest);
       clearTimeout(tipTimer);
       size.disconnect();
-      themes.disconnect();
+      unfollow();
       ended.abort();
       for (const [event, handler] of Object.entries(handlers)) model.off(event, handler);
       root.remove();

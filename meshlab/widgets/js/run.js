@@ -1,37 +1,124 @@
 // One run: its state and controls, the chart, the lateness of the ranks, and the tabs of a run that has ended.
 
-const runPanel = (() => {
-const { make, svg, text, show, attribute, fill, table, numbers } = dom;
-const SIGNS = { running: "●", paused: "❚❚", done: "✓", cancelled: "■", interrupted: "■", failed: "✕" };
+import { VIRIDIS } from "./colors.js";
+import { curveChart } from "./curve.js";
+import { unpack } from "./data.js";
+import { attribute, element, fill, find, focusIn, setText, show, svg } from "./dom.js";
+
+export const SIGNS = { running: "●", paused: "❚❚", done: "✓", cancelled: "■", interrupted: "■", failed: "✕" };
 const MOST_NAMED_CELLS = 24; // ranks of a matrix that shows its numbers
 const MATRIX_PX = 420;
-const NO_CURVE = { lines: [], points: new DataView(new ArrayBuffer(0)), palette: [], references: {}, height: 320, title: "", note: "" };
-// Eleven colours of viridis, from low to high.
-const VIRIDIS = ["#440154", "#482475", "#414487", "#355f8d", "#2a788e", "#21918c", "#22a884", "#44bf70", "#7ad151", "#bddf26", "#fde725"];
+const NO_CURVE = {
+  lines: [],
+  points: new DataView(new ArrayBuffer(0)),
+  palette: [],
+  references: {},
+  height: 320,
+  title: "",
+  note: "",
+};
+/**
+ * The table of a result. Rows with a mark stand out.
+ * @param {{ columns: string[], rows: (string | number)[][], left: number, more: string }} result
+ */
+export function resultTable({ columns, rows, left, more }) {
+  const cell = (tag, value, k) =>
+    element(tag, { text: value, class: k < left ? "ml-run-left" : null, scope: tag === "th" ? "col" : null });
+  const isHot = (row) => row.some((value) => String(value).startsWith("▲"));
+  const grid = element(
+    "table",
+    { class: "ml-run-table" },
+    element(
+      "thead",
+      {},
+      element(
+        "tr",
+        {},
+        columns.map((name, k) => cell("th", name, k)),
+      ),
+    ),
+    element(
+      "tbody",
+      {},
+      rows.map((row) =>
+        element(
+          "tr",
+          { class: isHot(row) ? "ml-run-hot" : null },
+          row.map((value, k) => cell("td", value, k)),
+        ),
+      ),
+    ),
+  );
+  return element("div", { class: "ml-run-scroll" }, grid, more ? element("div", { class: "ml-soft", text: more }) : []);
+}
 
-function panel({ model, root: parent, listen, shell }) {
-  const button = (label, title, type) => make("button", { type: "button", text: label, title, onclick: () => shell.send({ type }) });
-  const headline = make("span", { class: "mr-headline" }), sign = make("span", { class: "mr-sign", "aria-hidden": "true" });
+export function runPanel({ model, root: parent, listen, shell }) {
+  const button = (label, title, type) =>
+    element("button", { type: "button", text: label, title, onclick: () => shell.send({ type }) });
+  const headline = element("span", { class: "ml-run-headline" });
+  const sign = element("span", { class: "ml-run-sign", "aria-hidden": "true" });
   const pause = button("Pause", "Pause after the current step. The ranks stay reserved.", "run.pause");
   const resume = button("Resume", "Continue with the next step.", "run.resume");
   const stop = button("Stop after this step", "Finish the current step, then stop. The results are kept.", "run.stop");
-  const end = make("button", { type: "button", text: "End the ranks", title: "Kill the ranks now. The results of finished steps are kept. Asks first.", onclick: () => ask(true) });
-  const really = make("button", { type: "button", class: "mr-danger", text: "End the ranks", onclick: () => (ask(false), shell.send({ type: "run.end" })) });
-  const keep = make("button", { type: "button", text: "Keep running", onclick: () => (ask(false), end.focus()) });
-  const question = make("div", { class: "mr-question", role: "alertdialog", hidden: true, "aria-label": "End the ranks?" },
-    make("b", { text: "End the ranks? The current step is lost, and the engines must be restarted." }), really, keep);
-  const fillBar = make("i"), bar = make("div", { class: "mr-progress", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": 100 }, fillBar);
-  const step = make("div", { class: "mr-step" }), alert = make("div", { class: "mr-alert", role: "alert" }), note = make("div", { class: "mr-soft" });
-  const restart = make("button", { type: "button", class: "mr-main", text: "Restart", title: "Start new ranks in place of these.", onclick: () => shell.send({ type: "run.restart" }) });
-  const tabs = make("div", { class: "mr-tabs", role: "tablist", "aria-label": "Views of the run" });
-  const chartBox = make("div", { role: "tabpanel" }), detail = make("div", { class: "mr-detail", role: "tabpanel" }), strip = make("div", { class: "mr-strip" });
-  const controls = make("div", { class: "mr-controls" }, pause, resume, stop, end);
-  const root = make("div", { class: "mr-run" },
-    make("div", { class: "mr-head" }, make("div", { class: "mr-state" }, sign, headline), controls),
-    question, bar, step, make("div", { class: "mr-failed" }, alert, restart), note, tabs, chartBox, detail, strip);
+  const end = element("button", {
+    type: "button",
+    text: "End the ranks",
+    title: "Kill the ranks now. The results of finished steps are kept. Asks first.",
+    onclick: () => ask(true),
+  });
+  const really = element("button", {
+    type: "button",
+    class: "ml-run-danger",
+    text: "End the ranks",
+    onclick: () => (ask(false), shell.send({ type: "run.end" })),
+  });
+  const keep = element("button", { type: "button", text: "Keep running", onclick: () => (ask(false), end.focus()) });
+  const question = element(
+    "div",
+    { class: "ml-run-question", role: "alertdialog", hidden: true, "aria-label": "End the ranks?" },
+    element("b", { text: "End the ranks? The current step is lost, and the engines must be restarted." }),
+    really,
+    keep,
+  );
+  const fillBar = element("i");
+  const bar = element(
+    "div",
+    { class: "ml-run-progress", role: "progressbar", "aria-valuemin": 0, "aria-valuemax": 100 },
+    fillBar,
+  );
+  const step = element("div", { class: "ml-run-step" });
+  const alert = element("div", { class: "ml-run-alert", role: "alert" });
+  const note = element("div", { class: "ml-soft" });
+  const restart = element("button", {
+    type: "button",
+    class: "ml-run-main",
+    text: "Restart",
+    title: "Start new ranks in place of these.",
+    onclick: () => shell.send({ type: "run.restart" }),
+  });
+  const tabs = element("div", { class: "ml-run-tabs", role: "tablist", "aria-label": "Views of the run" });
+  const chartBox = element("div", { role: "tabpanel" });
+  const detail = element("div", { class: "ml-run-detail", role: "tabpanel" });
+  const strip = element("div", { class: "ml-run-strip" });
+  const controls = element("div", { class: "ml-run-controls" }, pause, resume, stop, end);
+  const root = element(
+    "div",
+    { class: "ml-run" },
+    element("div", { class: "ml-run-head" }, element("div", { class: "ml-run-state" }, sign, headline), controls),
+    question,
+    bar,
+    step,
+    element("div", { class: "ml-run-failed" }, alert, restart),
+    note,
+    tabs,
+    chartBox,
+    detail,
+    strip,
+  );
   parent.append(root);
   const chart = curveChart({ el: chartBox, get: (name) => model.get("_curve")[name] ?? NO_CURVE[name] });
-  let chosen = "curve", shownRun = null;
+  let chosen = "curve";
+  let shownRun = null;
 
   function ask(isAsked) {
     show(question, isAsked);
@@ -41,7 +128,7 @@ function panel({ model, root: parent, listen, shell }) {
   function choose(name, isByKey) {
     chosen = name;
     paintTabs();
-    if (isByKey) tabs.querySelector("[aria-selected=true]")?.focus();
+    if (isByKey) find(tabs, "[aria-selected=true]")?.focus();
   }
 
   listen(tabs, "keydown", (event) => {
@@ -60,20 +147,20 @@ function panel({ model, root: parent, listen, shell }) {
     if (!run.id) return;
     if (run.id !== shownRun) [shownRun, chosen] = [run.id, "curve"];
     attribute(root, "data-state", run.state);
-    text(sign, SIGNS[run.state]);
-    text(headline, run.headline);
-    text(step, run.step);
+    setText(sign, SIGNS[run.state]);
+    setText(headline, run.headline);
+    setText(step, run.step);
     fillBar.style.width = `${100 * run.share}%`;
     attribute(bar, "aria-valuenow", Math.round(100 * run.share));
     attribute(bar, "aria-label", run.headline);
     const errors = [run.error && `Failed: ${run.error}`, run.alert].filter(Boolean);
-    fill(alert, errors, () => errors.map((one) => make("div", { text: one })));
+    fill(alert, errors, () => errors.map((one) => element("div", { text: one })));
     show(restart, run.can_restart && !shell.hasRestart);
-    text(note, run.note ?? "");
+    setText(note, run.note ?? "");
     show(controls, !run.has_ended && typeof model.send === "function");
     const isPausing = run.is_pausing || run.state === "paused";
     // A button that is hidden loses the focus, and the keyboard's place with it.
-    const held = root.getRootNode().activeElement;
+    const held = focusIn(root);
     show(pause, !isPausing);
     show(resume, isPausing);
     if (held === pause && isPausing) resume.focus();
@@ -84,19 +171,34 @@ function panel({ model, root: parent, listen, shell }) {
   }
 
   function paintTabs() {
-    const details = model.get("_details"), names = details.map((one) => one.name);
+    const details = model.get("_details");
+    const names = details.map((one) => one.name);
     if (chosen !== "curve" && !names.includes(chosen)) chosen = "curve";
     show(tabs, names.length > 0);
-    fill(tabs, [chosen, names], () => [["curve", "Curve"], ...details.map((one) => [one.name, one.label])].map(([name, label]) =>
-      make("button", { type: "button", role: "tab", text: label, "aria-selected": String(name === chosen), tabindex: name === chosen ? 0 : -1, onclick: () => choose(name) })));
+    fill(tabs, [chosen, names], () =>
+      [["curve", "Curve"], ...details.map((one) => [one.name, one.label])].map(([name, label]) =>
+        element("button", {
+          type: "button",
+          role: "tab",
+          text: label,
+          "aria-selected": String(name === chosen),
+          tabindex: name === chosen ? 0 : -1,
+          onclick: () => choose(name),
+        }),
+      ),
+    );
     show(chartBox, chosen === "curve");
     show(detail, chosen !== "curve");
     const one = details.find((each) => each.name === chosen);
-    if (one) fill(detail, [shownRun, one.name, one.text], () => [
-      make("div", { class: "mr-verdict", text: one.text }),
-      one.note ? make("div", { class: "mr-soft", text: one.note }) : [],
-      one.matrix ? matrix(one.matrix) : one.rows.length ? table(one, "") : [],
-    ].flat());
+    if (one) {
+      fill(detail, [shownRun, one.name, one.text], () =>
+        [
+          element("div", { class: "ml-run-verdict", text: one.text }),
+          one.note ? element("div", { class: "ml-soft", text: one.note }) : [],
+          one.matrix ? matrix(one.matrix) : one.rows.length ? resultTable(one) : [],
+        ].flat(),
+      );
+    }
   }
 
   function paintStrip() {
@@ -104,14 +206,36 @@ function panel({ model, root: parent, listen, shell }) {
     show(strip, Boolean(late.ranks));
     if (!late.ranks) return;
     fill(strip, [late.text, late.step, late.values], () => {
-      const n = late.values.length, most = Math.max(...late.values), worst = late.values.indexOf(most);
-      const bars = late.values.map((value, k) => `M${k + 0.1},24V${(24 - Math.max(1, (23 * value) / (most || 1))).toFixed(2)}H${k + 0.9}V24Z`);
-      const picture = svg("svg", { viewBox: `0 0 ${n} 24`, preserveAspectRatio: "none", "aria-hidden": "true" },
-        svg("path", { class: "mr-bars", d: bars.filter((_, k) => k !== worst).join("") }), svg("path", { class: "mr-worst", d: bars[worst] }));
-      const named = n <= 32 ? [make("div", { class: "mr-ranks", "aria-hidden": "true" }, late.ranks.map((rank) => make("span", { text: rank })))] : [];
+      const n = late.values.length;
+      const most = Math.max(...late.values);
+      const worst = late.values.indexOf(most);
+      const bars = late.values.map(
+        (value, k) => `M${k + 0.1},24V${(24 - Math.max(1, (23 * value) / (most || 1))).toFixed(2)}H${k + 0.9}V24Z`,
+      );
+      const picture = svg(
+        "svg",
+        { viewBox: `0 0 ${n} 24`, preserveAspectRatio: "none", "aria-hidden": "true" },
+        svg("path", { class: "ml-run-bars", d: bars.filter((_, k) => k !== worst).join("") }),
+        svg("path", { class: "ml-run-worst", d: bars[worst] }),
+      );
+      const named =
+        n <= 32
+          ? [
+              element(
+                "div",
+                { class: "ml-run-ranks", "aria-hidden": "true" },
+                late.ranks.map((rank) => element("span", { text: rank })),
+              ),
+            ]
+          : [];
       return [
-        make("div", {}, make("b", { text: "Arrival of the ranks" }), make("span", { class: "mr-soft", text: ` ${late.step} · ${late.text}` })),
-        make("div", { class: "mr-lateness", style: `max-width: ${Math.max(120, 28 * n)}px` }, picture, ...named),
+        element(
+          "div",
+          {},
+          element("b", { text: "Arrival of the ranks" }),
+          element("span", { class: "ml-soft", text: ` ${late.step} · ${late.text}` }),
+        ),
+        element("div", { class: "ml-run-lateness", style: `max-width: ${Math.max(120, 28 * n)}px` }, picture, ...named),
       ];
     });
   }
@@ -126,33 +250,81 @@ function panel({ model, root: parent, listen, shell }) {
   update();
   return { update, destroy: () => (chart.destroy(), root.remove()) };
 }
-panel.traits = ["_run", "_curve", "_late", "_details"];
+runPanel.traits = ["_run", "_curve", "_late", "_details"];
 
 function matrix({ ranks, values, slow, low, high, unit }) {
-  const n = ranks.length, cells = numbers(values, Float32Array), size = Math.min(MATRIX_PX, Math.max(140, 34 + 56 * n));
-  const isNamed = n <= MOST_NAMED_CELLS, edge = isNamed ? 34 : 18, scale = (size - edge) / n;
-  const picture = svg("svg", { class: "mr-matrix", viewBox: `0 0 ${size} ${size}`, style: `max-width:${size}px`, role: "img", "aria-label": `Matrix of ${n} ranks, from ${low.toPrecision(3)} to ${high.toPrecision(3)} ${unit}` });
-  const colour = (value) => VIRIDIS[Math.round(Math.max(0, Math.min(1, (value - low) / (high - low || 1))) * (VIRIDIS.length - 1))];
+  const n = ranks.length;
+  const cells = unpack(values, Float32Array);
+  const size = Math.min(MATRIX_PX, Math.max(140, 34 + 56 * n));
+  const isNamed = n <= MOST_NAMED_CELLS;
+  const edge = isNamed ? 34 : 18;
+  const scale = (size - edge) / n;
+  const picture = svg("svg", {
+    class: "ml-run-matrix",
+    viewBox: `0 0 ${size} ${size}`,
+    style: `max-width:${size}px`,
+    role: "img",
+    "aria-label": `Matrix of ${n} ranks, from ${low.toPrecision(3)} to ${high.toPrecision(3)} ${unit}`,
+  });
+  const colour = (value) =>
+    VIRIDIS[Math.round(Math.max(0, Math.min(1, (value - low) / (high - low || 1))) * (VIRIDIS.length - 1))];
   // Cells of one colour are one path, so that 256 ranks are eleven elements and not 65,536.
-  const paths = new Map(), texts = [];
-  for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) {
-    const value = cells[i * n + j];
-    if (!Number.isFinite(value)) continue;
-    const x = edge + j * scale, y = edge + i * scale, gap = isNamed ? 1 : 0;
-    paths.set(colour(value), `${paths.get(colour(value)) ?? ""}M${x.toFixed(1)},${y.toFixed(1)}h${(scale - gap).toFixed(1)}v${(scale - gap).toFixed(1)}h${(gap - scale).toFixed(1)}Z`);
-    if (isNamed && scale >= 30) texts.push(svg("text", { x: x + scale / 2, y: y + scale / 2 + 4, "text-anchor": "middle", fill: value > low + 0.6 * (high - low) ? "#14171a" : "#ffffff" }, value.toPrecision(3).replace(/\.?0+$/, "")));
+  const paths = new Map();
+  const texts = [];
+  for (let i = 0; i < n; i++) {
+    for (let j = 0; j < n; j++) {
+      const value = cells[i * n + j];
+      if (!Number.isFinite(value)) continue;
+      const x = edge + j * scale;
+      const y = edge + i * scale;
+      const gap = isNamed ? 1 : 0;
+      paths.set(
+        colour(value),
+        `${paths.get(colour(value)) ?? ""}M${x.toFixed(1)},${y.toFixed(1)}h${(scale - gap).toFixed(1)}v${(scale - gap).toFixed(1)}h${(gap - scale).toFixed(1)}Z`,
+      );
+      if (isNamed && scale >= 30) {
+        texts.push(
+          svg(
+            "text",
+            {
+              x: x + scale / 2,
+              y: y + scale / 2 + 4,
+              "text-anchor": "middle",
+              fill: value > low + 0.6 * (high - low) ? "#14171a" : "#ffffff",
+            },
+            value.toPrecision(3).replace(/\.?0+$/, ""),
+          ),
+        );
+      }
+    }
   }
   for (const [fillColour, d] of paths) picture.append(svg("path", { d, fill: fillColour }));
   picture.append(...texts);
-  for (const [i, j] of slow) picture.append(svg("rect", { class: "mr-slow", x: edge + j * scale + 1, y: edge + i * scale + 1, width: Math.max(1, scale - 3), height: Math.max(1, scale - 3) }));
+  for (const [i, j] of slow) {
+    picture.append(
+      svg("rect", {
+        class: "ml-run-slow",
+        x: edge + j * scale + 1,
+        y: edge + i * scale + 1,
+        width: Math.max(1, scale - 3),
+        height: Math.max(1, scale - 3),
+      }),
+    );
+  }
   const every = Math.max(1, Math.ceil(20 / scale));
   ranks.forEach((rank, k) => {
     if (k % every) return;
-    picture.append(svg("text", { class: "mr-end", x: edge + (k + 0.5) * scale, y: edge - 6, "text-anchor": "middle" }, rank), svg("text", { class: "mr-end", x: edge - 6, y: edge + (k + 0.5) * scale + 4, "text-anchor": "end" }, rank));
+    picture.append(
+      svg("text", { class: "ml-run-end", x: edge + (k + 0.5) * scale, y: edge - 6, "text-anchor": "middle" }, rank),
+      svg("text", { class: "ml-run-end", x: edge - 6, y: edge + (k + 0.5) * scale + 4, "text-anchor": "end" }, rank),
+    );
   });
-  const ramp = make("div", { class: "mr-ramp", "aria-hidden": "true" }, make("span", { text: low.toPrecision(3) }), make("i", { style: `background:linear-gradient(90deg, ${VIRIDIS.join(",")})` }), make("span", { text: `${high.toPrecision(3)} ${unit}` }));
-  return make("div", { class: "mr-matrixbox" }, picture, ramp);
+  const ramp = element(
+    "div",
+    { class: "ml-run-ramp", "aria-hidden": "true" },
+    element("span", { text: low.toPrecision(3) }),
+    element("i", { style: `background:linear-gradient(90deg, ${VIRIDIS.join(",")})` }),
+    element("span", { text: `${high.toPrecision(3)} ${unit}` }),
+  );
+  return element("div", { class: "ml-run-matrix-box" }, picture, ramp);
 }
-
-return panel;
-})();

@@ -19,12 +19,12 @@ import meshlab as ml
 from meshlab.base._errors import TopologyError
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._levels import Level
-from meshlab.topology.placement._layout import fit, layout, locate, look_at
+from meshlab.topology.placement._layout import fit, layout, layout_facts, locate, look_at
 from meshlab.topology.placement._rank_map import Floats
 from meshlab.topology.placement._route import route
 from meshlab.topology.placement._scene import Scene, scene_of, scene_of_ranks
 
-SCRIPT = Path(ml.__file__).parent / "widgets" / "js" / "layout.js"
+SCRIPTS = Path(ml.__file__).parent / "widgets" / "js"
 
 
 def mixed() -> Cluster:
@@ -79,11 +79,12 @@ def node() -> str:
 
 
 RUN = """
-const cases = JSON.parse(require("fs").readFileSync(0, "utf8"));
-const out = cases.map(({ scene, groups, places, views }) => {
-  for (const name of Object.keys(scene)) {
-    if (scene[name]?.int32) scene[name] = Int32Array.from(scene[name].int32);
+const cases = JSON.parse(readFileSync(0, "utf8"));
+const out = cases.map(({ scene: raw, groups, places, views }) => {
+  for (const name of Object.keys(raw)) {
+    if (raw[name]?.int32) raw[name] = new DataView(Int32Array.from(raw[name].int32).buffer);
   }
+  const scene = readScene(raw);
   return views.map(([[width, height, dpr], zooms]) => {
     const chosen = fit(scene, width, height, dpr);
     const looks = places.map((place) => lookAt(scene, chosen, place, width, height));
@@ -118,7 +119,7 @@ def in_javascript(scenes: dict[str, Scene]) -> list[Any]:
 
     cases = [
         {
-            "scene": {key: plain(value) for key, value in scene.to_dict().items()},
+            "scene": {key: plain(value) for key, value in scene.to_dict().items()} | {"layout": layout_facts(scene)},
             "groups": groups_of(scene),
             "places": places_of(scene),
             "views": views_of(scene),
@@ -126,8 +127,11 @@ def in_javascript(scenes: dict[str, Scene]) -> list[Any]:
         for scene in scenes.values()
     ]
     text = json.dumps(cases, allow_nan=False)
-    script = SCRIPT.read_text() + RUN
-    done = subprocess.run([node(), "-e", script], input=text, capture_output=True, text=True, check=True)
+    imports = ['import { readFileSync } from "node:fs";']
+    for name, file in (("{ fit, layout, lookAt, route }", "layout.js"), ("{ readScene }", "data.js")):
+        imports.append(f"import {name} from {json.dumps((SCRIPTS / file).as_uri())};")
+    command = [node(), "--input-type=module", "-e", "\n".join(imports) + RUN]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
     return json.loads(done.stdout)  # type: ignore[no-any-return]
 
 

@@ -6,40 +6,74 @@
 //
 // Each edit has a number. Python's answers carry it, so that late ones are dropped.
 
-const TABS = [["design", "Design"], ["measure", "Measure"], ["runs", "Runs"]];
+import { button, copyText, element, find, findAll, refill, setText } from "./dom.js";
+import { exportPanel } from "./export.js";
+import { machinePanel } from "./machine.js";
+import { measurePanel } from "./measure.js";
+import { meshPanel } from "./mesh.js";
+import { partBar } from "./parts.js";
+import { picturePanel } from "./picture.js";
+import { runsPanel } from "./runs.js";
+import { tablePanel } from "./table.js";
+import { followTheme } from "./theme.js";
+
+const TABS = [
+  ["design", "Design"],
+  ["measure", "Measure"],
+  ["runs", "Runs"],
+];
 const SLOW_MS = 150; // a longer wait is shown
 const SILENT_MS = 5000; // after which the kernel probably runs a cell
 let workbenches = 0;
 
-function workbenchPanel({ model, root: parent }) {
+export function workbenchPanel({ model, root: parent }) {
   const number = ++workbenches;
-  const root = element("div", { class: "meshlab-workbench" });
+  const root = element("div", { class: "meshlab meshlab-workbench" });
   parent.append(root);
   const ended = new AbortController();
-  const listen = (target, event, handler, options = {}) => target.addEventListener(event, handler, { signal: ended.signal, ...options });
+  const listen = (target, event, handler, options = {}) =>
+    target.addEventListener(event, handler, { signal: ended.signal, ...options });
   const shows = (name) => model.get("panels").includes(name);
   const isLive = !model.get("_view_only") && typeof model.send === "function"; // a saved page has no kernel
-  root.classList.toggle("wb-view-only", !isLive);
+  root.classList.toggle("ml-view-only", !isLive);
 
-  const title = element("b", { class: "wb-title" }), summary = element("span", { class: "wb-summary" }), tools = element("span", { class: "wb-tools" });
-  const undo = button("Undo", { title: "Undo the last change (Ctrl+Z)." }), redo = button("Redo", { title: "Redo (Ctrl+Shift+Z)." });
-  const pin = button("Pin as A", { "aria-pressed": "false", title: "Keep this design as A, and compare what follows with it." });
-  const showCode = button("Show code", { "aria-expanded": "false", title: "Show the program that creates this workbench." });
-  const head = element("div", { class: "wb-head" }, title, summary, tools);
-  const code = element("pre", { class: "wb-code", tabindex: "0", "aria-label": "Code" }), copy = button("Copy", { class: "wb-copy-button" });
-  const codeBox = element("div", { class: "wb-code-box", hidden: true }, code, copy);
-  const tabs = element("div", { class: "wb-tabs", role: "tablist", "aria-label": "Workbench" });
-  const side = element("div", { class: "wb-side" }), right = element("div", { class: "wb-right" });
-  const boxes = Object.fromEntries(["measure", "runs", "design"].map((name) => [name, element("div", { class: `wb-tab wb-${name}` })]));
-  const live = element("div", { class: "ml-live", role: "status", "aria-live": "polite" }), toast = element("div", { class: "wb-toast", "aria-hidden": "true", hidden: true });
+  const title = element("b", { class: "ml-title" });
+  const summary = element("span", { class: "ml-summary" });
+  const tools = element("span", { class: "ml-tools" });
+  const undo = button("Undo", { title: "Undo the last change (Ctrl+Z)." });
+  const redo = button("Redo", { title: "Redo (Ctrl+Shift+Z)." });
+  const pin = button("Pin as A", {
+    "aria-pressed": "false",
+    title: "Keep this design as A, and compare what follows with it.",
+  });
+  const showCode = button("Show code", {
+    "aria-expanded": "false",
+    title: "Show the program that creates this workbench.",
+  });
+  const head = element("div", { class: "ml-head" }, title, summary, tools);
+  const code = element("pre", { class: "ml-code", tabindex: "0", "aria-label": "Code" });
+  const copy = button("Copy", { class: "ml-copy-button" });
+  const codeBox = element("div", { class: "ml-code-box", hidden: true }, code, copy);
+  const tabs = element("div", { class: "ml-tabs", role: "tablist", "aria-label": "Workbench" });
+  const side = element("div", { class: "ml-side" });
+  const right = element("div", { class: "ml-right" });
+  const boxes = Object.fromEntries(
+    ["measure", "runs", "design"].map((name) => [name, element("div", { class: `ml-tab ml-${name}` })]),
+  );
+  const live = element("div", { class: "ml-live", role: "status", "aria-live": "polite" });
+  const toast = element("div", { class: "ml-toast", "aria-hidden": "true", hidden: true });
   right.append(boxes.measure, boxes.runs, boxes.design);
-  root.append(head, codeBox, tabs, element("div", { class: "wb-main" }, side, right), live, toast, element("span", { class: "ml-probe", "aria-hidden": "true" }));
+  root.append(head, codeBox, tabs, element("div", { class: "ml-main" }, side, right), live, toast);
   tools.append(undo, redo, pin, showCode);
 
   // -- edits --
 
-  let slow = 0, silent = 0, toastTimer = 0;
-  const messages = new Map(), sentNow = new Set(), done = new Set();
+  let slow = 0;
+  let silent = 0;
+  let toastTimer = 0;
+  const messages = new Map();
+  const sentNow = new Set();
+  const done = new Set();
 
   function edit(content, axes = null) {
     if (!isLive) return;
@@ -47,7 +81,7 @@ function workbenchPanel({ model, root: parent }) {
     if (content.where) sentNow.add(content.where);
     clearTimeout(slow);
     clearTimeout(silent);
-    slow = setTimeout(() => root.classList.add("wb-busy"), SLOW_MS);
+    slow = setTimeout(() => root.classList.add("ml-busy"), SLOW_MS);
     silent = setTimeout(() => announce("The kernel does not answer yet: it runs a cell, or it has stopped"), SILENT_MS);
     model.send({ type: "edit", edit: at, ...content });
   }
@@ -65,7 +99,11 @@ function workbenchPanel({ model, root: parent }) {
   }
 
   const shell = {
-    root, edit, say, announce, isLive,
+    root,
+    edit,
+    say,
+    announce,
+    isLive,
     id: (name) => `meshlab-${number}-${name}`,
     send: (content, ...more) => isLive && model.send(content, ...more),
     onMessage: (type, handler) => messages.set(type, handler),
@@ -78,7 +116,8 @@ function workbenchPanel({ model, root: parent }) {
 
   // -- panels --
 
-  const panels = [], handlers = [];
+  const panels = [];
+  const handlers = [];
   const on = (event, handler) => {
     model.on(event, handler);
     handlers.push([event, handler]);
@@ -98,11 +137,14 @@ function workbenchPanel({ model, root: parent }) {
 
   const picture = picturePanel({ model, root: boxes.design, clicked: (...what) => bar?.show(...what) });
   shell.picture = picture;
-  const bar = isLive && shows("machine") ? partBar({ root: picture.root.querySelector(".ml-stage"), listen, shell }) : null;
-  const low = element("div", { class: "wb-low" }), axes = element("div", { class: "wb-axes-table" }), links = picture.root.querySelector(".ml-links");
+  const bar =
+    isLive && shows("machine") ? partBar({ root: picture.root.querySelector(".ml-stage"), listen, shell }) : null;
+  const low = element("div", { class: "ml-low" });
+  const axes = element("div", { class: "ml-axes-table" });
+  const links = picture.root.querySelector(".ml-links");
   links.replaceWith(low);
   low.append(...(shows("table") ? [axes] : []), links);
-  picture.root.classList.toggle("wb-has-table", shows("table"));
+  picture.root.classList.toggle("ml-has-table", shows("table"));
   if (shows("machine")) add(machinePanel, side);
   if (shows("mesh")) add(meshPanel, side);
   if (shows("table")) add(tablePanel, axes);
@@ -123,7 +165,7 @@ function workbenchPanel({ model, root: parent }) {
         sentNow.clear();
         clearTimeout(slow);
         clearTimeout(silent);
-        root.classList.remove("wb-busy");
+        root.classList.remove("ml-busy");
       }
     }
     fillHead();
@@ -144,10 +186,24 @@ function workbenchPanel({ model, root: parent }) {
   }
 
   function fillTabs() {
-    const names = TABS.filter(([name]) => name === "design" || boxes[name].children.length), tab = model.get("tab");
+    const names = TABS.filter(([name]) => name === "design" || boxes[name].children.length);
+    const tab = model.get("tab");
     tabs.hidden = names.length < 2;
-    refill(tabs, ...names.map(([name, text]) => element("button", { type: "button", role: "tab", "data-tab": name, id: shell.id(`tab-${name}`), "aria-controls": shell.id(name),
-      "aria-selected": String(name === tab), tabindex: name === tab ? "0" : "-1", text })));
+    refill(
+      tabs,
+      ...names.map(([name, text]) =>
+        element("button", {
+          type: "button",
+          role: "tab",
+          "data-tab": name,
+          id: shell.id(`tab-${name}`),
+          "aria-controls": shell.id(name),
+          "aria-selected": String(name === tab),
+          tabindex: name === tab ? "0" : "-1",
+          text,
+        }),
+      ),
+    );
     for (const [name, box] of Object.entries(boxes)) {
       if (names.length > 1) {
         box.id = shell.id(name);
@@ -163,11 +219,12 @@ function workbenchPanel({ model, root: parent }) {
     model.set("tab", tab);
     if (isLive) model.save_changes();
     fillTabs();
-    tabs.querySelector(`[data-tab="${tab}"]`)?.focus();
+    find(tabs, `[data-tab="${tab}"]`)?.focus();
   };
   listen(tabs, "click", (event) => event.target.dataset.tab && choose(event.target.dataset.tab));
   listen(tabs, "keydown", (event) => {
-    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key], all = [...tabs.children];
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    const all = findAll(tabs, "[data-tab]");
     if (!step) return;
     const at = all.findIndex((one) => one.dataset.tab === model.get("tab"));
     choose(all[(at + step + all.length) % all.length].dataset.tab);
@@ -178,10 +235,15 @@ function workbenchPanel({ model, root: parent }) {
   // -- header and keys --
 
   const isOff = (node) => node.getAttribute("aria-disabled") === "true";
-  listen(root, "click", (event) => {
-    const target = event.target.closest("[aria-disabled=true]");
-    if (target) event.stopImmediatePropagation();
-  }, { capture: true });
+  listen(
+    root,
+    "click",
+    (event) => {
+      const target = event.target.closest("[aria-disabled=true]");
+      if (target) event.stopImmediatePropagation();
+    },
+    { capture: true },
+  );
   listen(undo, "click", () => isOff(undo) || edit({ action: "undo" }));
   listen(redo, "click", () => isOff(redo) || edit({ action: "redo" }));
   listen(pin, "click", () => edit({ action: shell.panel().pinned ? "unpin" : "pin" }));
@@ -201,7 +263,8 @@ function workbenchPanel({ model, root: parent }) {
   });
   listen(root, "keydown", (event) => {
     if (!(event.ctrlKey || event.metaKey) || event.altKey || event.target.closest("input, textarea")) return;
-    const key = event.key.toLowerCase(), action = key === "z" ? (event.shiftKey ? "redo" : "undo") : key === "y" ? "redo" : "";
+    const key = event.key.toLowerCase();
+    const action = key === "z" ? (event.shiftKey ? "redo" : "undo") : key === "y" ? "redo" : "";
     if (!action) return;
     event.preventDefault();
     event.stopPropagation(); // or JupyterLab would undo an edit of the notebook
@@ -212,11 +275,13 @@ function workbenchPanel({ model, root: parent }) {
   const flick = (isOn) => {
     if (isOn === isFlicked || (isOn && !shell.panel().pinned)) return;
     isFlicked = isOn;
-    root.classList.toggle("wb-flicked", isOn);
+    root.classList.toggle("ml-flicked", isOn);
     shell.send({ type: "flick", on: isOn });
   };
   listen(stage, "keydown", (event) => {
-    if (event.key.toLowerCase() !== "a" || event.ctrlKey || event.metaKey || event.altKey || event.target !== stage) return;
+    if (event.key.toLowerCase() !== "a" || event.ctrlKey || event.metaKey || event.altKey || event.target !== stage) {
+      return;
+    }
     event.preventDefault();
     event.stopPropagation();
     flick(true);
@@ -224,20 +289,20 @@ function workbenchPanel({ model, root: parent }) {
   listen(stage, "keyup", (event) => event.key.toLowerCase() === "a" && flick(false));
   listen(stage, "blur", () => flick(false));
 
-  // -- theme, the model --
+  // -- the model --
 
-  const probe = root.querySelector(":scope > .ml-probe");
-  const recolor = () => readColors(root, probe);
-  listen(root, "transitionend", (event) => event.target === root && recolor());
-  for (const name of new Set(["_panel", "_code", "tab", "axis", ...panels.flatMap(([, traits]) => traits)])) on(`change:${name}`, note(name));
+  for (const name of new Set(["_panel", "_code", "tab", "axis", ...panels.flatMap(([, traits]) => traits)])) {
+    on(`change:${name}`, note(name));
+  }
   on("msg:custom", (content) => messages.get(content?.type)?.(content));
-  recolor();
+  const unfollow = followTheme(root);
   changed = new Set(["_panel", ...panels.flatMap(([, traits]) => traits)]);
   update();
 
   return {
     destroy() {
       ended.abort();
+      unfollow();
       for (const timer of [slow, silent, toastTimer]) clearTimeout(timer);
       for (const [event, handler] of handlers) model.off(event, handler);
       for (const [panel] of panels) panel.destroy();

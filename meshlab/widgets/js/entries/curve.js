@@ -1,0 +1,1 @@
+export { default } from "../curve_widget.js";

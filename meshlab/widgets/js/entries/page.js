@@ -1,0 +1,1 @@
+export { showPage as default } from "../page.js";

@@ -1,0 +1,4 @@
+import { workbenchPanel } from "../workbench.js";
+import { renderOf } from "../widget.js";
+
+export default { render: renderOf(workbenchPanel) };

@@ -1,3 +1,0 @@
-// The widget PasteBox.
-
-export default { render: dom.widgetOf(pasteBoxPanel, "meshlab-paste") };
