@@ -24,7 +24,7 @@ from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._arguments import PlanArguments, add_documentation, check_arguments, takes_plan_arguments
 from meshlab.plans._options import CALL_OPTIONS, OPTIONS
 from meshlab.plans._plan import Plan
-from meshlab.plans._steps import PAIRED, Function
+from meshlab.plans._steps import PAIRED, Function, axes_of
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import check_ended, load
 
@@ -230,7 +230,7 @@ def _resumed_plan(run: RunData, collective: Any) -> Plan:
 def check_fit(engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
     """Raise unless the engines can measure the plan on the mesh."""
     engines.check_mesh(mesh)
-    axes = dict.fromkeys([*plan.axis, *(axis for axis, _ in plan.concurrent)])
+    axes = axes_of(plan)
     backends = dict.fromkeys(engines.backend_of(mesh, axis) for axis in axes)
     if plan.concurrent and len({name in GPU_BACKENDS for name in backends}) > 1:
         raise BenchError(

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,15 @@ from meshlab.base._units import format_seconds, format_size
 from meshlab.benchmark.on_ranks._sampling import PROBES, SLOW_CALL_S
 from meshlab.comm._catalog import CATALOG
 from meshlab.frames._statistics import FEWEST_FOR_INTERVAL
-from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._sampling import SLOW_STEP_S, n_blocks
-from meshlab.plans._steps import turns
+from meshlab.plans._steps import axes_of, turns
 from meshlab.runs._store import as_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from meshlab.benchmark.on_ranks._probing import Probe
+    from meshlab.mesh._mesh import DeviceMesh
     from meshlab.plans._plan import Plan
     from meshlab.plans._sampling import Sampling
     from meshlab.plans._steps import Step
@@ -108,26 +108,31 @@ class Estimate:
         )
 
 
-def _backend_of(mesh: DeviceMesh, axis: str, backend: str) -> str:
-    """Return the backend of an axis on engines with a backend. That of a framework is not one of meshlab."""
-    named = mesh.backend_of(axis)
-    return backend if named is None or named not in BACKENDS else named
+class MeasuredAxis(NamedTuple):
+    """The facts about an axis of a plan from which the duration of its steps follows."""
+
+    backend: str
+    n_groups: int
 
 
 def estimate_plan(plan: Plan, mesh: DeviceMesh, *, backend: str, results: pd.DataFrame | None) -> Estimate:
     """Estimate the cost of a plan. See `Plan.estimate`."""
     check_backend(backend, BenchError)
     steps = plan.steps(mesh)
-    seconds = seconds_per_step(plan, steps, mesh, backend=backend, results=results)
+    axes = {}
+    for axis in axes_of(plan):
+        named = mesh.backend_of(axis) or backend
+        # The backend of a framework may be unknown to meshlab.
+        axes[axis] = MeasuredAxis(named if named in RATES else backend, len(mesh[axis]))
+    seconds = seconds_per_step(plan, steps, axes, results=results)
     return Estimate.of(plan, steps, seconds, backend=backend)
 
 
 def seconds_per_step(
     plan: Plan,
     steps: Sequence[Step],
-    mesh: DeviceMesh,
+    axes: Mapping[str, MeasuredAxis],
     *,
-    backend: str,
     results: pd.DataFrame | None = None,
     paces: Mapping[str, Pace] | None = None,
     room_bytes: int | None = None,
@@ -143,10 +148,10 @@ def seconds_per_step(
     for row, step in zip(seconds, steps, strict=True):
         if not _fits(step, room_bytes):
             continue
-        times = len(mesh[step.axis]) if step.grouping == "alone" else 1
+        times = axes[step.axis].n_groups if step.grouping == "alone" else 1
         blocks = n_blocks(plan.sampling) if step.index in in_blocks else 1
         for part in step.parts:
-            rates = RATES[_backend_of(mesh, part.axis, backend)]
+            rates = RATES[axes[part.axis].backend]
             pace = (paces or {}).get(part.axis, _ASSUMED)
             # Calls that are issued together are one call of a batch.
             n_together = part.n_aggregated or 1
@@ -221,13 +226,12 @@ _ASSUMED = Pace(_ROUND_S)
 
 
 def steps_to_probe(
-    steps: Sequence[Step], mesh: DeviceMesh, backend: str, seconds: npt.NDArray[np.float64]
+    steps: Sequence[Step], axes: Mapping[str, MeasuredAxis], seconds: npt.NDArray[np.float64]
 ) -> dict[str, list[Step]]:
     """Return a few steps of each axis whose durations suffice to estimate all steps.
 
     They are up to five steps of one collective, from small to large, and one large step of each collective, unless
-    they take too long. `backend` is that of the axes for which the mesh names none. `seconds` are the assumed durations
-    of all steps, by their index.
+    they take too long. `seconds` are the assumed durations of all steps, by their index.
     """
     by_axis: dict[str, dict[str, list[Step]]] = {}
     for step in steps:
@@ -236,8 +240,8 @@ def steps_to_probe(
     affordable_s = _PROBED_SHARE * float(seconds.sum()) / max(sum(map(len, by_axis.values())), 1)
     chosen: dict[str, list[Step]] = {}
     for axis, by_collective in by_axis.items():
-        name = _backend_of(mesh, axis, backend)
-        limit, rates = BACKENDS[name].probed_bytes, RATES[name]
+        backend = axes[axis].backend
+        limit, rates = BACKENDS[backend].probed_bytes, RATES[backend]
         mode = next(iter(by_collective.values()))[0].mode
         for candidates in by_collective.values():
             same = {step.size_bytes: step for step in reversed(candidates) if step.mode == mode}

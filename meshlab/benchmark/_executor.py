@@ -14,7 +14,7 @@ import numpy.typing as npt
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
 from meshlab.base._units import format_seconds, format_size
-from meshlab.benchmark._estimate import Pace, steps_to_probe
+from meshlab.benchmark._estimate import MeasuredAxis, Pace, steps_to_probe
 from meshlab.benchmark.on_ranks import _environment as environment
 from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
 from meshlab.benchmark.on_ranks._environment import describe_rank, sample_rank
@@ -39,9 +39,7 @@ from meshlab.topology.readers._hosts import cluster_from_hosts
 
 if TYPE_CHECKING:
     from meshlab.comm._backend import Buffers
-    from meshlab.engines._engines import Engines
     from meshlab.mesh._groups import Groups
-    from meshlab.mesh._mesh import DeviceMesh
 
 
 _UNITS = (
@@ -68,6 +66,7 @@ class Executor:
     def __init__(
         self,
         data: RunData,
+        axes: Mapping[str, MeasuredAxis],
         seconds: npt.NDArray[np.float64],
         taken_over: Collection[tuple[int, int]],
         *,
@@ -78,6 +77,7 @@ class Executor:
         on_paces: Callable[[Mapping[str, Pace]], npt.NDArray[np.float64]],
     ) -> None:
         self._data = data
+        self._axes = axes
         self._taken_over = taken_over
         self._deadline_s = deadline_s
         self._n_cancels = n_cancels
@@ -280,20 +280,20 @@ class Executor:
 
     def _measure(self, lease: Lease, step: Step, block: int, n: int) -> list[Reply]:
         """Measure one of `n` blocks of a step."""
-        plan, mesh = self._data.plan, self._data.mesh
-        call = partial(lease.call, mesh=mesh, axis=step.axis, deadline_s=self._deadline_s)
+        data, plan = self._data, self._data.plan
+        call = partial(lease.call, mesh=data.mesh, axis=step.axis, deadline_s=self._deadline_s)
         arguments: tuple[Any, ...] = (step, plan.sampling, plan.check and not block)
         if step.grouping == "pairs":
             return call(measure_pair, arguments=arguments)
         arguments += (n,)
-        groups = mesh[step.axis]
+        groups = data.mesh[step.axis]
         if step.concurrent is not None:
-            everyone, arrays = self._everyone(groups, mesh[step.concurrent.axis])
+            everyone, arrays = self._everyone(groups, data.mesh[step.concurrent.axis])
             return call(
                 measure_concurrent,
                 arguments=(*arguments, arrays),
                 also=(everyone,),
-                concurrent=((mesh, step.concurrent.axis),),
+                concurrent=((data.mesh, step.concurrent.axis),),
             )
         function = plan.functions.get(step.collective)
         if step.grouping == "alone":
@@ -409,7 +409,11 @@ class Executor:
                 "library": capabilities.library,
                 "loaded from": capabilities.path,
                 **capabilities.facts,
-                **_other_libraries(engines, data.mesh, data.plan.axis),
+                **{
+                    f"library of {name}": engines.capabilities(self._axes[name].backend).library
+                    for name in data.plan.axis
+                    if self._axes[name].backend != engines.backend
+                },
             },
             "Software": environment.software_versions(),
             "Settings": settings[0],
@@ -436,14 +440,14 @@ class Executor:
 
     def _paces(self, lease: Lease) -> dict[str, Pace]:
         """Return the durations of a few steps of each axis."""
-        data, plan, engines = self._data, self._data.plan, lease.engines
+        data, plan = self._data, self._data.plan
         lease.task = "estimating the duration"
         began = time.monotonic()
         lease.call(release_buffers)
         round_s = time.monotonic() - began
         self._plan_buffers(lease)  # which the release has forgotten
         paces = {}
-        for axis, candidates in steps_to_probe(data.steps, data.mesh, engines.backend, self._seconds).items():
+        for axis, candidates in steps_to_probe(data.steps, self._axes, self._seconds).items():
             steps = [step for step in candidates if not self._too_large(step)]
             everyone, (array,) = self._everyone(data.mesh[axis])
             arguments = (steps, plan.sampling, plan.check, array)
@@ -487,16 +491,6 @@ def describe_sharing(ranks: Sequence[RankInfo]) -> str:
         return f"{n} ranks share {cores} core{'s' * (cores != 1)}"
     gpus = number_of_gpus(ranks) if facts.on_gpus else n
     return f"{n} ranks share {gpus} GPU{'s' * (gpus != 1)}" if gpus < n else ""
-
-
-def _other_libraries(engines: Engines, mesh: DeviceMesh, axes: Sequence[str]) -> dict[str, str]:
-    """Name the library of each axis that does not use that of the engines."""
-    backends = {axis: engines.backend_of(mesh, axis) for axis in axes}
-    return {
-        f"library of {axis}": engines.capabilities(backend).library
-        for axis, backend in backends.items()
-        if backend != engines.backend
-    }
 
 
 def machine_text(hosts: Iterable[Mapping[str, Any]]) -> str:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from meshlab.base._errors import BenchError
 from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
-from meshlab.benchmark._estimate import Estimate, Pace, seconds_per_step
+from meshlab.benchmark._estimate import Estimate, MeasuredAxis, Pace, seconds_per_step
 from meshlab.benchmark._executor import Executor
 from meshlab.engines._engines import Engines
 from meshlab.engines._lease import Lease
@@ -28,7 +28,7 @@ from meshlab.engines._memory import local_buffer_bytes
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.plans._sampling import n_blocks
-from meshlab.plans._steps import Step, turns
+from meshlab.plans._steps import Step, axes_of, turns
 from meshlab.runs._recorder import Recorder
 from meshlab.runs._redact import current_user
 from meshlab.runs._rundata import Progress, RunData, columns_of_samples, rows_of_results
@@ -104,9 +104,11 @@ class Run(RunData):
         self._is_estimated = threading.Event()
         self._view: LiveView | None = None
         self._view_lock = threading.Lock()
+        self._axes = {axis: MeasuredAxis(engines.backend_of(mesh, axis), len(mesh[axis])) for axis in axes_of(plan)}
         seconds = self._estimate_steps({})
         self._executor = Executor(
             self,
+            self._axes,
             seconds,
             set() if resume is None else self._take_over(resume),
             deadline_s=deadline_s,
@@ -194,7 +196,7 @@ class Run(RunData):
     def _estimate_steps(self, paces: Mapping[str, Pace], before_s: float = 0.0) -> npt.NDArray[np.float64]:
         """Estimate the cost of the plan, and return the duration of each step in seconds."""
         plan, backend, room_bytes = self.plan, self.source, self._room_bytes
-        seconds = seconds_per_step(plan, self.steps, self.mesh, backend=backend, paces=paces, room_bytes=room_bytes)
+        seconds = seconds_per_step(plan, self.steps, self._axes, paces=paces, room_bytes=room_bytes)
         self._estimate = Estimate.of(
             plan, self.steps, seconds, backend=backend, room_bytes=room_bytes, before_s=before_s
         )

@@ -18,7 +18,7 @@ from meshlab.cli._arguments import (
     read_thresholds,
 )
 from meshlab.cli._output import BAD_INPUT, FAILED, INTERRUPTED, OK, error_text, print_error, print_text
-from meshlab.cli._ranks import check_size, default_ranks, mesh_of, opened_engines, system_label
+from meshlab.cli._ranks import default_ranks, opened_engines, size_fix, system_label
 from meshlab.engines._launchers import launched_as
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def _run(options: argparse.Namespace) -> int:
     """Check a machine, print its stages and the verdict, and write the reports."""
     from meshlab.commissioning._acceptance import acceptance
     from meshlab.commissioning._folder import check_new, read_scope
+    from meshlab.engines._checks import check_mesh_size
+    from meshlab.mesh._mesh import as_mesh
 
     process = launched_as()
     # Check all input before any process starts.
@@ -45,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
     mesh = None
     if options.mesh is not None:
         fills_axis = "-1" in options.mesh and n is None
-        mesh = mesh_of(options.mesh, default_ranks(options.backend, _FEWEST_RANKS) if fills_axis else n)
+        mesh = as_mesh(options.mesh, fill=default_ranks(options.backend, _FEWEST_RANKS) if fills_axis else n)
     if options.out and options.out != options.resume:
         check_new(options.out, overwrite=options.force)
     layout = scope.mesh if scope is not None and mesh is None else mesh
@@ -54,7 +56,7 @@ def _run(options: argparse.Namespace) -> int:
     if n < 1:
         raise BenchError(f"--ranks {n} must be positive", hint="pass the number of ranks to start")
     if layout is not None:
-        check_size(layout, n, is_started=process is not None)
+        check_mesh_size(layout, n, fix=size_fix(layout.world_size, is_started=process is not None))
     out = options.out or options.resume
     with opened_engines(n, options.backend, joins=process is not None, devices=gpus_of(options.gpus)) as engines:
         if engines is None:

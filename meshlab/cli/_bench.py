@@ -13,7 +13,7 @@ from meshlab.base._hints import Argument
 from meshlab.cli._arguments import Command, add_backend, add_collectives, add_force, add_redact, split_commas
 from meshlab.cli._measuring import measure
 from meshlab.cli._output import option_text
-from meshlab.cli._ranks import default_ranks, mesh_of
+from meshlab.cli._ranks import default_ranks
 from meshlab.engines._launchers import launched_as
 from meshlab.plans._options import CALL_OPTIONS, OPTIONS, Option
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def _run(options: argparse.Namespace) -> int:
     """Measure collectives along the axes of a mesh."""
     from meshlab.benchmark._run import Run
-    from meshlab.mesh._mesh import DeviceMesh
+    from meshlab.mesh._mesh import DeviceMesh, as_mesh
     from meshlab.runs._store import check_ended
 
     process = launched_as()
@@ -37,7 +37,7 @@ def _run(options: argparse.Namespace) -> int:
         mesh, plan = earlier.mesh, earlier.plan
     else:
         if options.mesh is not None:
-            mesh = mesh_of(options.mesh, n)
+            mesh = as_mesh(options.mesh, fill=n)
         elif options.here and process is None:
             raise BenchError(
                 "--here needs a mesh, because the launcher is unknown and with it the number of ranks",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from meshlab.base._errors import EngineError, MeshlabError
 from meshlab.base._hints import NEW_RANKS, Hint
 from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, print_error, print_text
-from meshlab.cli._ranks import check_size, opened_engines, system_label
+from meshlab.cli._ranks import opened_engines, size_fix, system_label
 
 if TYPE_CHECKING:
     from meshlab.benchmark._run import Run
@@ -39,10 +39,11 @@ def measure(
     from meshlab.base._folders import check_writable
     from meshlab.base._units import format_seconds
     from meshlab.benchmark._bench import bench
+    from meshlab.engines._checks import check_mesh_size
     from meshlab.runs._store import check_free
 
     # Check all input before any process starts.
-    check_size(mesh, n, is_started=joins)
+    check_mesh_size(mesh, n, fix=size_fix(mesh.world_size, is_started=joins))
     plan.steps(mesh)
     if out is not None:
         check_free(out, None if resume is None else resume.run_id, overwrite=force)

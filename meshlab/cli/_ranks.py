@@ -7,11 +7,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from meshlab.base._backends import GPU_BACKENDS
-from meshlab.base._errors import MeshError
 
 if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
-    from meshlab.mesh._mesh import DeviceMesh
 
 _FEWEST_RANKS, _MOST_RANKS = 2, 8  # without a mesh and without GPUs
 
@@ -23,13 +21,6 @@ def default_ranks(backend: str, fewest: int = _FEWEST_RANKS) -> int:
 
     n_gpus = count_gpus() if backend in ("auto", *GPU_BACKENDS) else 0
     return n_gpus or min(max(usable_cores(), fewest), _MOST_RANKS)
-
-
-def mesh_of(text: str, n: int | None) -> DeviceMesh:
-    """Return the mesh of an option. The number of ranks only fills a size of -1, because other checks compare it."""
-    from meshlab.mesh._mesh import DeviceMesh
-
-    return DeviceMesh(text, world_size=n if "-1" in text else None)
 
 
 @contextmanager
@@ -48,16 +39,9 @@ def opened_engines(
         yield engines
 
 
-def check_size(mesh: DeviceMesh, n: int, *, is_started: bool) -> None:
-    """Raise if a mesh does not have `n` ranks, with the fix for ranks that a launcher has started or not."""
-    from meshlab.engines._checks import check_mesh_size
-
-    try:
-        check_mesh_size(mesh, n)
-    except MeshError as error:
-        size = mesh.world_size
-        fix = f"start {size} processes" if is_started else f"pass --ranks {size}, or omit --ranks"
-        raise error.with_hint(fix) from None
+def size_fix(size: int, *, is_started: bool) -> str:
+    """Return the fix for a mesh of `size` ranks whose number is a different one, which a launcher started or not."""
+    return f"start {size} processes" if is_started else f"pass --ranks {size}, or omit --ranks"
 
 
 def system_label(engines: Engines) -> str:

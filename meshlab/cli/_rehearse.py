@@ -9,7 +9,7 @@ from meshlab.base._errors import BenchError, EngineError, MeshError
 from meshlab.cli._arguments import Command, add_backend, add_ranks
 from meshlab.cli._jobs import job_fields, job_hints
 from meshlab.cli._output import FAILED, OK, error_text, print_error, print_text, write_csv
-from meshlab.cli._ranks import mesh_of, opened_engines, system_label
+from meshlab.cli._ranks import opened_engines, system_label
 from meshlab.engines._launchers import launched_as
 
 
@@ -17,6 +17,7 @@ def _run(options: argparse.Namespace) -> int:
     """Rehearse the communication of a training step on one or several layouts."""
     from meshlab.benchmark.rehearsal._rehearse import rehearse
     from meshlab.engines._checks import check_mesh_size
+    from meshlab.mesh._mesh import as_mesh
     from meshlab.prediction._job import Job
 
     if options.out and Path(options.out).suffix != ".csv":
@@ -25,7 +26,7 @@ def _run(options: argparse.Namespace) -> int:
         raise BenchError(f"--out {options.out} is in a folder that does not exist", hint="create it first")
     process = launched_as()
     n = options.ranks if process is None else process[1]
-    meshes = [mesh_of(text, n) for text in options.mesh]
+    meshes = [as_mesh(text, fill=n) for text in options.mesh]
     if n is None:
         n = meshes[0].world_size
         if any(mesh.world_size != n for mesh in meshes):

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
 from meshlab.cli._arguments import Command, add_backend, add_collectives, add_gpus, add_ranks, add_redact, gpus_of
 from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, print_error
-from meshlab.cli._ranks import mesh_of
 from meshlab.engines._launchers import launched_as
 
 if TYPE_CHECKING:
@@ -24,6 +23,7 @@ def _run(options: argparse.Namespace) -> int:
     """Search for the fastest options along an axis, and write the tuning."""
     from meshlab.benchmark.tuning._tune import tune
     from meshlab.engines._launch import launch
+    from meshlab.mesh._mesh import as_mesh
 
     if launched_as() is not None:
         raise BenchError(
@@ -33,7 +33,7 @@ def _run(options: argparse.Namespace) -> int:
     folder = Path(options.out) if options.out else None
     if folder is not None and (folder / _SAVED).exists() and not options.force:
         raise BenchError(f"the folder {folder} holds another tuning", hint="choose another folder, or pass --force")
-    mesh = mesh_of(options.mesh, options.ranks)
+    mesh = as_mesh(options.mesh, fill=options.ranks)
     devices = gpus_of(options.gpus)
     trouble: MeshlabError | KeyboardInterrupt | None = None
     tuning: Tuning | None = None

@@ -18,10 +18,10 @@ from meshlab.base._folders import check_writable
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._typed_values import typed_fields
 from meshlab.benchmark._run import Run
-from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh._mesh import DeviceMesh, mesh_from_document, mesh_to_document
 from meshlab.plans._plan import Plan
 from meshlab.runs._rundata import RunData
-from meshlab.runs._store import check_ended, check_free, mesh_from_document, mesh_to_document, run_id_in
+from meshlab.runs._store import check_ended, check_free, run_id_in
 
 _POINTER = "acceptance.json"
 _SCHEMA = 1

@@ -20,12 +20,11 @@ from meshlab.base._hints import NEW_RANKS, Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.comm._compositions import with_compositions
 from meshlab.comm._worlds import beside_module
-from meshlab.engines._checks import check_mesh_backends, check_mesh_size, check_packages_of
+from meshlab.engines._checks import check_mesh_backends, check_mesh_size, check_packages_of, verify_mesh
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._lease import Lease, raise_first_error
 from meshlab.engines._positions import CallSummary
 from meshlab.engines._rounds import RankInfo, RankSet, Reply, Round, RoundFailedError, ranks_label, without_banner
-from meshlab.engines._verification import verify_mesh
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._groups import Groups
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh

@@ -27,7 +27,6 @@ from meshlab.engines._call_board import CallBoard
 from meshlab.engines._positions import CallSummary, Positions
 from meshlab.engines._reaper import RUN, shared_memory_files
 from meshlab.engines._rounds import RankInfo, Reply, WorkerConfig
-from meshlab.mesh._mesh import DeviceMesh
 
 if TYPE_CHECKING:
     from meshlab.engines._sampler import Sampler
@@ -155,10 +154,6 @@ class Worker:
             abort = getattr(backend, "abort", None)
             if abort is not None:
                 abort()
-
-    def fingerprint(self, mesh: DeviceMesh) -> str:
-        """Return the fingerprint that this rank computes for a mesh."""
-        return mesh.fingerprint
 
     def run(self, names: Sequence[str], task: bytes | tuple[Callable[..., Any], tuple[Any, ...]]) -> Any:
         """Call a function with the communicators of sets of groups and its other arguments, which may be pickled."""

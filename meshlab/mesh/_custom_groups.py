@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,15 +89,15 @@ def _are_members(mesh: DeviceMesh, rows: npt.NDArray[Any]) -> bool:
     return bool((mesh.positions[rows] >= 0).all() and np.diff(np.sort(rows, axis=1), axis=1).all())
 
 
-def family(mesh: DeviceMesh, name: str) -> Groups | None:
+def family(groups: Sequence[Group], name: str, *, world_size: int) -> Groups | None:
     """Return the custom groups ``name_0``, ``name_1``, … together, or None if there are none of one size."""
-    by_name = {group.name: group.array for group in mesh.custom_groups}
+    by_name = {group.name: group.array for group in groups}
     rows: list[Ranks] = []
     while (row := by_name.get(f"{name}_{len(rows)}")) is not None:
         rows.append(row)
     if not rows or len({len(row) for row in rows}) > 1:
         return None
-    return Groups(name, np.stack(rows), world_size=mesh.world_size)
+    return Groups(name, np.stack(rows), world_size=world_size)
 
 
 def axes_and_groups(mesh: DeviceMesh) -> list[str]:

@@ -22,7 +22,7 @@ from meshlab.mesh._mesh import MeshLike, as_mesh
 from meshlab.plans._arguments import DEFAULTS, PlanArguments, check_arguments, takes_plan_arguments
 from meshlab.plans._options import CALL_OPTIONS, CONFIGURED, OPTIONS, PlannedOptions, option_value, repr_with_options
 from meshlab.plans._sampling import Sampling
-from meshlab.plans._steps import GROUPINGS, PAIRED, Function, Grouping, Step, expand_steps, option_combinations
+from meshlab.plans._steps import GROUPINGS, PAIRED, Function, Grouping, Step, axes_of, expand_steps, option_combinations
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -303,7 +303,15 @@ class Plan(PlannedOptions):
         >>> [step.size_bytes for step in ml.Plan("all_gather", "tp", sizes="1, 8, 1K").steps("tp=4")]
         [16, 1024]
         """
-        return expand_steps(self, as_mesh(mesh))
+        mesh = as_mesh(mesh)
+        for axis, name in self.concurrent:
+            if set(self.axis) == {axis}:
+                others = ", ".join(other for other in mesh.axis_names if other != axis)
+                raise BenchError(
+                    f"{name} along {axis} cannot run next to {axis} itself, the only axis that is measured",
+                    hint=f"choose another axis: {others}" if others else Hint("omit {}", Argument("concurrent")),
+                )
+        return expand_steps(self, {axis: mesh[axis] for axis in axes_of(self)})
 
     def order(self, n: int, launch: int) -> list[int]:
         """Return the order in which a launch measures the `n` steps of the plan.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -12,13 +12,11 @@ import numpy as np
 
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._errors import BenchError
-from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.comm._backend import Mode
 from meshlab.comm._catalog import find_collective
 from meshlab.comm._elements import find_dtype
 from meshlab.mesh._groups import Groups
-from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._options import CONFIGURED, OPTIONS, CallOptions, option_texts, options_of, repr_with_options
 
 if TYPE_CHECKING:
@@ -181,24 +179,28 @@ def pairs_of_round(n: int, number: int) -> list[tuple[int, int]]:
     return [(b, a) for a, b in forward] if is_back else forward
 
 
-def expand_steps(plan: Plan, mesh: DeviceMesh) -> tuple[Step, ...]:
-    """Expand a plan into its steps on a mesh. See `Plan.steps`."""
-    _check_concurrent(plan, mesh)
+def axes_of(plan: Plan) -> list[str]:
+    """Return the axes on which a plan runs collectives, each of them once."""
+    return list(dict.fromkeys([*plan.axis, *(axis for axis, _ in plan.concurrent)]))
+
+
+def expand_steps(plan: Plan, groups: Mapping[str, Groups]) -> tuple[Step, ...]:
+    """Expand a plan into its steps on the groups of `axes_of`. See `Plan.steps`."""
     # An ordered set of steps without their index, because points may coincide: small sizes round to the same count, and
     # the baselines of a concurrent axis may be in the plan already.
     steps: dict[Step, Step] = {}
-    for step in _points(plan, mesh):
+    for step in _points(plan, groups):
         concurrent = None if step.concurrent is None else replace(step.concurrent, index=len(steps))
         steps.setdefault(step, replace(step, index=len(steps), concurrent=concurrent))
     return tuple(steps.values())
 
 
-def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
+def _points(plan: Plan, groups: Mapping[str, Groups]) -> Iterator[Step]:
     """Yield all points of the plan, including duplicates. All of them have the index 0."""
     values = plan.dtype, plan.op, plan.mode, plan.in_place, option_combinations(plan), plan.sizes
     choices = [_Choice(*choice) for choice in itertools.product(*values)]
     for axis, grouping in itertools.product(plan.axis, plan.grouping):
-        n = mesh[axis].size
+        n = groups[axis].size
         if grouping == "pairs" and n < 2:
             raise BenchError(f"the groups of {axis} have one rank and therefore no pairs; choose a different axis")
         for number in range(2 * n_rounds(n) if grouping == "pairs" else 1):  # every round in both directions
@@ -214,7 +216,7 @@ def _points(plan: Plan, mesh: DeviceMesh) -> Iterator[Step]:
                 step = _point(plan, name, axis, 2 if grouping == "pairs" else n, choice)
                 yield replace(step, grouping=grouping, number=number)
                 if grouping == "together":
-                    yield from _with_concurrent(plan, mesh, step, choice)
+                    yield from _with_concurrent(plan, groups, step, choice)
 
 
 def turns(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
@@ -246,21 +248,9 @@ def _baseline(step: Step) -> Step:
     )
 
 
-def _check_concurrent(plan: Plan, mesh: DeviceMesh) -> None:
-    """Raise unless every concurrent axis exists and has another axis to run next to."""
-    for axis, name in plan.concurrent:
-        mesh[axis]
-        if all(other == axis for other in plan.axis):
-            others = ", ".join(other for other in mesh.axis_names if other != axis)
-            raise BenchError(
-                f"{name} along {axis} cannot run next to {axis} itself, the only axis that is measured",
-                hint=f"choose another axis: {others}" if others else Hint("omit {}", Argument("concurrent")),
-            )
-
-
-def _check_same_ranks(mesh: DeviceMesh, axis: str, other: str) -> None:
+def _check_same_ranks(groups: Mapping[str, Groups], axis: str, other: str) -> None:
     """Raise unless two axes have the same ranks: a rank without a group in one of them would block its other group."""
-    alone = np.setxor1d(mesh[axis].array, mesh[other].array)
+    alone = np.setxor1d(groups[axis].array, groups[other].array)
     if alone.size:
         raise BenchError(
             f"{axis} and {other} cannot run at the same time: rank {alone[0]} is in the groups of only one of them; "
@@ -320,14 +310,14 @@ def _point(plan: Plan, name: str, axis: str, n: int, choice: _Choice) -> Step:
     )
 
 
-def _with_concurrent(plan: Plan, mesh: DeviceMesh, step: Step, choice: _Choice) -> Iterator[Step]:
+def _with_concurrent(plan: Plan, groups: Mapping[str, Groups], step: Step, choice: _Choice) -> Iterator[Step]:
     """Yield the other axis in isolation, and then both axes at the same time."""
     for axis, name in plan.concurrent:
         if axis == step.axis:
             continue
-        _check_same_ranks(mesh, step.axis, axis)
+        _check_same_ranks(groups, step.axis, axis)
         in_place = choice.in_place and find_collective(name).in_place
-        other = _point(plan, name, axis, mesh[axis].size, choice._replace(in_place=in_place))
+        other = _point(plan, name, axis, groups[axis].size, choice._replace(in_place=in_place))
         yield other
         partner = replace(other, concurrent_axis=step.axis, concurrent_collective=step.collective)
         yield replace(step, concurrent_axis=axis, concurrent_collective=name, concurrent=partner)

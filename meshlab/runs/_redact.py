@@ -23,7 +23,7 @@ import numpy as np
 from meshlab.base._backends import BACKENDS
 from meshlab.base._prefixes import find_prefix
 from meshlab.comm._catalog import CATALOG
-from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh._mesh import DeviceMesh, mesh_from_document, mesh_to_document
 from meshlab.plans._options import OPTIONS
 from meshlab.runs._private_shapes import (
     BRACKETED,
@@ -49,7 +49,7 @@ from meshlab.runs._private_shapes import (
     WORD,
 )
 from meshlab.runs._rundata import RunData
-from meshlab.runs._store import from_document, mesh_from_document, mesh_to_document, to_document
+from meshlab.runs._store import from_document, to_document
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -31,9 +31,9 @@ from meshlab.frames._files import (
     frame_to_parquet,
     upgrade,
 )
-from meshlab.frames._schema import RESULTS, SAMPLES, Column, conform, empty_results, empty_samples, require_columns
+from meshlab.frames._schema import Column, RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples, require_columns
 from meshlab.frames._statistics import bandwidth
-from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh._mesh import DeviceMesh, mesh_from_document, mesh_to_document
 from meshlab.plans._plan import Plan
 from meshlab.runs._journal import Journal, is_journal_open, read_journal
 from meshlab.runs._rundata import RunData, State
@@ -54,15 +54,6 @@ _JOURNALS = "steps-*.jsonl"
 _MOST_READS = 100  # of a run that is replaced while it is read
 _FIGURES = ("membership", "topology", "bandwidth", "latency", "matrix")
 _REPORTS = ("report.html", "report.md", *(f"report-{kind}-*.png" for kind in _FIGURES))
-
-
-_MESH = {
-    "axes": list[tuple[str, int]],
-    "world_size": int,
-    "ranks": list[int] | None,
-    "backends": dict[str, str],
-    "groups": list[tuple[str, list[int]]],
-}
 
 _RUN = {
     "run_id": str,
@@ -512,32 +503,6 @@ def _plan_from_json(values: dict[str, Any], file: str | None = None) -> Plan:
         raise ParseError(f"unknown choices of the plan: {', '.join(unknown)}"[:200], file=file)
     # Plans of earlier versions have fewer choices.
     return Plan(**typed_fields(values, kinds, "plan", optional=kinds.keys() - {"collective", "axis"}, file=file))
-
-
-def mesh_to_document(mesh: DeviceMesh) -> dict[str, Any]:
-    """Return a mesh as plain data."""
-    return {
-        "axes": [[axis.name, axis.size] for axis in mesh.axes],
-        "world_size": mesh.world_size,
-        "ranks": None if mesh.in_order else mesh.ranks.ravel().tolist(),
-        "backends": dict(mesh.backends),
-        "groups": [[group.name, list(group.ranks)] for group in mesh.custom_groups],
-    }
-
-
-def mesh_from_document(values: object, *, file: str | None = None) -> DeviceMesh:
-    """Build a mesh from what `mesh_to_document` returned. `file` is for errors."""
-    values = typed_fields(values, _MESH, "mesh", file=file)
-    groups, backends = dict(values["groups"]), values["backends"]
-    mesh = DeviceMesh(
-        values["axes"],
-        world_size=values["world_size"],
-        ranks=values["ranks"],
-        backends={name: backend for name, backend in backends.items() if name not in groups},
-    )
-    for name, ranks in groups.items():
-        mesh = mesh.with_group(name, ranks, backend=backends.get(name))
-    return mesh
 
 
 def _with_pair_groups(frame: pd.DataFrame, mesh: DeviceMesh) -> pd.DataFrame:

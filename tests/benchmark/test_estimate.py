@@ -11,13 +11,14 @@ import pytest
 import meshlab as ml
 from meshlab.base._backends import Rates
 from meshlab.benchmark import _estimate as estimate
-from meshlab.benchmark._estimate import RATES, Pace, seconds_per_step, steps_to_probe
+from meshlab.benchmark._estimate import RATES, MeasuredAxis, Pace, seconds_per_step, steps_to_probe
 from meshlab.benchmark.on_ranks._probing import Probe
 from meshlab.engines._memory import host_free_bytes
 from meshlab.plans._plan import Plan
 from meshlab.plans._sampling import Sampling
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
+AXES = {name: MeasuredAxis("mpi", 2) for name in MESH.axis_names}
 
 
 def test_an_estimate_counts_steps_memory_and_time() -> None:
@@ -59,9 +60,9 @@ def test_a_large_step_of_each_collective_is_probed_if_it_takes_a_small_part_of_t
     def probed(sizes: str) -> dict[tuple[str, str], list[int]]:
         plan = Plan(["all_reduce", "all_gather"], ["tp", "dp"], sizes=sizes, sampling="quick")
         steps = plan.steps(MESH)
-        seconds = seconds_per_step(plan, steps, MESH, backend="mpi")[:, 0]
+        seconds = seconds_per_step(plan, steps, AXES)[:, 0]
         found: dict[tuple[str, str], list[int]] = {}
-        for axis, chosen in steps_to_probe(steps, MESH, "mpi", seconds).items():
+        for axis, chosen in steps_to_probe(steps, AXES, seconds).items():
             for step in chosen:
                 found.setdefault((axis, step.collective), []).append((step.size_bytes or 0) >> 10)
         return found
@@ -99,7 +100,7 @@ def test_the_duration_of_the_sampling_is_that_of_whole_chunks() -> None:
         step = Plan("all_reduce", "tp", sizes="1M", mode="pipelined").steps(MESH)[0]
         pace = Pace(0.0, [(step, Probe(0.0, call_s * 1e6, call_s, spread))])
         plan = Plan("all_reduce", "tp", sizes="1M", mode="pipelined", sampling=sampling)
-        return float(seconds_per_step(plan, [step], MESH, backend="mpi", paces={"tp": pace})[0, 0])
+        return float(seconds_per_step(plan, [step], AXES, paces={"tp": pace})[0, 0])
 
     assert seconds(0.001) == pytest.approx((3 + 2 + 11 / 6 * 8) * 0.001)
     assert seconds(0.001, spread=0.5) == pytest.approx((3 + 2 + 40 + 7 * 2) * 0.001, rel=0.02)  # all batches

@@ -17,7 +17,7 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._errors import CommunicatorError, EngineError, MeshError
-from meshlab.engines import _verification as verification
+from meshlab.engines import _checks as checks
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import usable_bytes
 from meshlab.engines._rounds import RankInfo, ranks_label
@@ -135,13 +135,13 @@ def test_verify_checks_every_group(engines: ml.Engines) -> None:
 
 
 def test_verify_finds_a_group_with_the_wrong_ranks(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
-    correct = verification._members_and_sum
+    correct = checks._members_and_sum
 
     def swapped(comm: Any) -> Any:
         members, total = correct(comm)
         return ([0, 2], total) if comm.name == "tp_0" else (members, total)
 
-    monkeypatch.setattr(verification, "_members_and_sum", swapped)
+    monkeypatch.setattr(checks, "_members_and_sum", swapped)
     with pytest.raises(
         CommunicatorError,
         match=r"^group tp_0: expected ranks \[0, 1\], but rank 0 is grouped with \[0, 2\] \(rank-coded sum 3\); call",
