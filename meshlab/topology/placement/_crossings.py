@@ -12,6 +12,7 @@ All arrays have the shape (size, groups): position in the ring first, group last
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -81,8 +82,9 @@ class Crossings:
     groups_per_node: int
 
 
-def cross(rank_map: RankMap, groups: Ints) -> Crossings:
+def cross(rank_map: RankMap, groups: Ints, copies: Sequence[int] | None = None) -> Crossings:
     """Compute the crossings of all groups of one axis, of shape (groups, size), while they run at the same time."""
+    # Each group stands for `copies` groups in a domain of each network level, by default for itself alone.
     count, size = groups.shape
     # Shape (size, groups), C-contiguous: a reduction over axis 0 vectorises over all groups, even if size is 2.
     members = np.ascontiguousarray(_by_host(rank_map, groups).T)
@@ -108,7 +110,7 @@ def cross(rank_map: RankMap, groups: Ints) -> Crossings:
     columns = np.arange(count)
     leaves = level[position, columns] > _HOST
     use = (_nics_of_single_ranks if one_rank_per_host else _nics)(rank_map, members, leaves)
-    taper, taper_gbs = _taper(rank_map, members, level)
+    taper, taper_gbs = _taper(rank_map, members, level, copies)
     # The minimum propagates NaN (an unknown speed) and ignores inf (no hop of this kind).
     slowest = gbs.min(axis=0) if size > 1 else np.full(count, np.inf)
     # If NVLink joins hosts, the ring leaves their domain through the NICs of all of them.
@@ -374,7 +376,9 @@ def _nics(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _N
     )
 
 
-def _taper(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> tuple[Floats, Floats]:
+def _taper(
+    rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8], copies: Sequence[int] | None
+) -> tuple[Floats, Floats]:
     """Return the largest oversubscription of every group, and the GB/s of a hop through the slowest uplink.
 
     The second array is infinite if no hop passes an oversubscribed level.
@@ -396,6 +400,8 @@ def _taper(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> tup
         source = below[members]
         total = uplink_gbs(rank_map, index - 1)
         flows = np.bincount(source[crossing], minlength=len(total))
+        if copies is not None and index > len(INNER_LEVELS):
+            flows *= copies[index - 1 - len(INNER_LEVELS)]
         with np.errstate(divide="ignore", invalid="ignore"):
             each = total / network.taper / flows
         gbs = np.minimum(gbs, np.where(crossing, each[source], np.inf).min(axis=0))

@@ -19,6 +19,7 @@ from meshlab.topology.model._links import UNKNOWN, Distance
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.placement._crossings import Crossings, cross
 from meshlab.topology.placement._rank_map import RankMap, devices_of_ranks
+from meshlab.topology.placement._regular import cross_regular
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +78,8 @@ class Placement:
         """
         groups = self.mesh[axis]
         if groups.name not in self.cache:
-            self.cache[groups.name] = cross(self.rank_map, groups.array)
+            regular = cross_regular(self.rank_map, self.mesh, groups, self.devices)
+            self.cache[groups.name] = regular or cross(self.rank_map, groups.array)
         return self.cache[groups.name]
 
     def devices_of(self, groups: str | Sequence[str]) -> Ints:

@@ -47,8 +47,11 @@ class RankMap:
     @classmethod
     def of(cls, cluster: Cluster, devices: Ints) -> RankMap:
         """Create the map from the device of every rank."""
-        node = cluster.node_of[devices]
-        local = cluster.local_of[devices]
+        in_order = np.array_equal(devices, np.arange(len(devices)))
+        # A slice is a view, and copies nothing.
+        chosen = slice(len(devices)) if in_order else devices
+        node = cluster.node_of[chosen]
+        local = cluster.local_of[chosen]
         kind = cluster.kinds[node]
         templates = cluster.templates
         most = max(len(template.devices) for template in templates)
@@ -82,7 +85,7 @@ class RankMap:
         nic_set = (offset[node] + sets[kind, local]).astype(np.int32)
         return cls(
             cluster=cluster,
-            domains=cluster.domains[:, devices],
+            domains=cluster.domains[:, chosen],
             node=node,
             local=local,
             kind=kind,
@@ -95,7 +98,7 @@ class RankMap:
             gbs=gbs,
             nvlink_gbs=nvlink[kind, local],
             patchy=np.array([_is_patchy(template) for template in templates]),
-            one_rank_each=int(np.bincount(devices).max()) == 1,
+            one_rank_each=in_order or int(np.bincount(devices).max()) == 1,
         )
 
 
