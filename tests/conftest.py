@@ -26,8 +26,11 @@ MakeResults = Callable[..., pd.DataFrame]
 
 # Hypothesis also judges how long the examples and their generation take, which on a busy machine is no property of the
 # code.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Tests that need another number of examples than these call `examples`.
+settings.register_profile("quick", PATIENT, max_examples=30)
+settings.register_profile("full", PATIENT, max_examples=100)
+settings.load_profile("quick")
 
 # The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker, and all that start a
 # browser to another, because each worker would start its own. The names with the most tests come first, so files
@@ -117,6 +120,10 @@ def gloo_engines(gloo_set: ml.Engines) -> ml.Engines:
 
 ENGINES = {"threads": "thread_engines", "mpi": "mpi_engines", "gloo": "gloo_engines"}
 """The fixture of each backend."""
+
+
+FULL_ON_MPI = ["threads", pytest.param("mpi", marks=pytest.mark.full), pytest.param("gloo", marks=pytest.mark.long)]
+"""The backends of a test that takes seconds with MPI, and covers little more with it."""
 
 
 # The conformance suite always runs on Gloo. Other tests cover little more with it, but have to import torch again after

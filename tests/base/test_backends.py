@@ -277,6 +277,7 @@ def insert(path: Path, before: str, text: str) -> None:
     path.write_text(source.replace(before, text.lstrip("\n") + before))
 
 
+@pytest.mark.full
 def test_a_new_backend_touches_at_most_four_modules(tmp_path: Path) -> None:
     package = tmp_path / "meshlab"
     shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("__pycache__"))

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 import meshlab as ml
 from meshlab.base._errors import BenchError
 from meshlab.frames._schema import RESULTS, bandwidth, conform
+from tests.examples import examples
 
 KEPT = ["collective", "op", "dtype", "root", "in_place", "mode", "n_ranks", "count", "size_bytes", "n_wrong", "status"]
 
@@ -43,7 +44,7 @@ tables = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(tables, st.sampled_from(["graph", "pipelined", "isolated", None]), st.sampled_from([2, 8, 1000]))
 def test_a_written_log_can_be_read_back(cells, mode, n_ranks):
     frame = results(
