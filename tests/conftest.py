@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import queue
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -63,6 +64,16 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Finalize MPI, which the example of `join` initializes.
+
+    A worker of pytest-xdist that does not end in time is killed, and would leave MPI's file in /dev/shm.
+    """
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()
 
 
 @pytest.hookimpl(optionalhook=True)
