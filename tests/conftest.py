@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import queue
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -27,8 +28,11 @@ MakeResults = Callable[..., pd.DataFrame]
 
 # Hypothesis also judges how long the examples and their generation take, which on a busy machine is no property of the
 # code.
-settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("patient")
+PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Tests that need another number of examples than these call `examples`.
+settings.register_profile("quick", PATIENT, max_examples=30)
+settings.register_profile("full", PATIENT, max_examples=100)
+settings.load_profile("quick")
 
 # The workers of pytest-xdist get whole files. All files that start MPI ranks go to one worker, and all that start a
 # browser to another, because each worker would start its own. The names with the most tests come first, so files
@@ -61,6 +65,16 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.enable()
         gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Finalize MPI, which the example of `join` initializes.
+
+    A worker of pytest-xdist that does not end in time is killed, and would leave MPI's file in /dev/shm.
+    """
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -118,6 +132,10 @@ def gloo_engines(gloo_set: ml.Engines) -> ml.Engines:
 
 ENGINES = {"threads": "thread_engines", "mpi": "mpi_engines", "gloo": "gloo_engines"}
 """The fixture of each backend."""
+
+
+FULL_ON_MPI = ["threads", pytest.param("mpi", marks=pytest.mark.full), pytest.param("gloo", marks=pytest.mark.long)]
+"""The backends of a test that takes seconds with MPI, and covers little more with it."""
 
 
 # The conformance suite always runs on Gloo. Other tests cover little more with it, but have to import torch again after

@@ -26,6 +26,7 @@ QUICK = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("entry", "kind"), [(entry, kind) for entry, kinds in QUICK.items() for kind in kinds])
 def test_a_hostile_input_takes_little_time_and_memory(entry, kind):
     value = hostile_inputs.KINDS[kind](SIZE)

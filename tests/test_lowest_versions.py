@@ -47,4 +47,4 @@ def test_the_demo_and_the_tests_pass_with_the_lowest_versions(tmp_path: Path) ->
     run(python, "-m", "pip", "install", "--quiet", "--constraint", pins, f"{ROOT}[test]")
     run(python.with_name("meshlab"), "demo", "--out", tmp_path / "demo", cwd=tmp_path)
     assert (tmp_path / "demo" / "report.html").stat().st_size > 10_000
-    run(python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider")
+    run(python, "-m", "pytest", "-q", "-n", "2", "-p", "no:cacheprovider", "-m", "not long")

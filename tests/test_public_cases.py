@@ -18,7 +18,10 @@ FOLDER = Path(os.environ.get("MESHLAB_CASES", ".")) / "public"
 AVAILABLE = "MESHLAB_CASES" in os.environ and (FOLDER / "expected.json").is_file()
 EXPECTED: dict[str, dict[str, Any]] = json.loads((FOLDER / "expected.json").read_text()) if AVAILABLE else {}
 
-pytestmark = pytest.mark.skipif(not AVAILABLE, reason="MESHLAB_CASES is not set to a folder with public/expected.json")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not AVAILABLE, reason="MESHLAB_CASES is not set to a folder with public/expected.json"),
+]
 
 
 def case(start: str) -> tuple[Path, dict[str, Any]]:

@@ -102,6 +102,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> list[list[list[str]]]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("index", range(len(python_blocks())))
 def test_a_block_has_the_outputs_in_its_comments(outputs: list[list[list[str]]], index: int) -> None:

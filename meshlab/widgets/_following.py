@@ -153,6 +153,8 @@ class RunFollower:
         self._unsubscribe: Callable[[], None] = lambda: None  # the run may end before subscribe() returns
         self._unsubscribe = run.subscribe(self._update)
         self._update(run)
+        if self.is_over.is_set():  # maybe before subscribe() returned, and then its function would hold the run
+            self._unsubscribe = lambda: None
         threading.Thread(target=self._tick, name="meshlab live view", daemon=True).start()
 
     @property

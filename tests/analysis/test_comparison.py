@@ -78,6 +78,7 @@ def test_on_gpus_a_change_of_17_percent_is_found_with_three_launches():
     assert found[3] >= 0.95
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shared", [0.0, 0.8])
 def test_on_cpus_noise_gets_no_verdict_and_a_threefold_time_is_found(shared):
     # Launches differ by 8 to 30 %, partly in all rows alike, as if something else ran during a launch.

@@ -15,6 +15,7 @@ from meshlab.base._errors import BenchError
 from meshlab.comm.backends._threads import ThreadBackend
 from meshlab.frames._schema import RESULTS, SAMPLES, conform
 from meshlab.plans._sampling import Sampling
+from tests.conftest import FULL_ON_MPI
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 QUICK = Sampling(max_s=0.03, min_batches=6)
@@ -272,6 +273,7 @@ def test_wrong_rows_have_no_ratio() -> None:
         contention(pd.concat([wrong, right]))
 
 
+@pytest.mark.parametrize("engines", FULL_ON_MPI, indirect=True)
 def test_groups_are_measured_together_and_in_isolation(engines: ml.Engines) -> None:
     run = ml.bench(engines, MESH, axis="tp", sizes="4K", grouping=["together", "alone"], sampling=QUICK)
     results = run.wait(120)
@@ -312,6 +314,7 @@ def test_a_group_alone_runs_while_the_others_are_idle(
     assert set(seen) == {frozenset({0, 1}), frozenset({2, 3})}
 
 
+@pytest.mark.parametrize("engines", FULL_ON_MPI, indirect=True)
 def test_two_axes_run_at_the_same_time(engines: ml.Engines) -> None:
     run = ml.bench(
         engines, MESH, "all_reduce", axis="tp", sizes="16K", concurrent={"dp": "reduce_scatter"}, sampling=QUICK

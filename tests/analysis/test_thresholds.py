@@ -14,6 +14,7 @@ import meshlab as ml
 from meshlab.analysis._thresholds import METRICS, Threshold, Thresholds
 from meshlab.base._errors import BenchError, ParseError
 from meshlab.base._units import THIN
+from tests.examples import examples
 
 FAST = "[[limits]]\nmetric = 'busbw_gbs'\ncollective = 'all_reduce'\n"
 
@@ -149,7 +150,7 @@ def test_other_gpus_are_noted():
     assert check(ml.example(), {"metric": "n_wrong", "at_most": 0}, gpu="H200").note == ""
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     value=st.floats(1e-3, 1e3),
     limit=st.floats(1e-3, 1e3),

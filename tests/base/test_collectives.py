@@ -169,6 +169,7 @@ def test_traffic_of_a_collective_that_nccl_tunes_has_its_algorithms() -> None:
             assert set(COLLECTIVES[name].traffic) == algorithms - in_switches, name
 
 
+@pytest.mark.full
 def test_a_new_collective_changes_at_most_four_modules(tmp_path: Path) -> None:
     changed = new_collective.add_to(tmp_path, PACKAGE)
     before = {path.relative_to(PACKAGE): path.read_bytes() for path in PACKAGE.rglob("*.py")}

@@ -19,10 +19,11 @@ from meshlab.base._documents import (
     read_own_json,
 )
 from meshlab.base._errors import ParseError
+from tests.examples import examples
 
 DEEP = 100_000
 
-QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 BROKEN_JSON = {
     "": "line 1: not valid JSON: it ends too early",

@@ -19,6 +19,7 @@ from meshlab.frames._schema import RESULTS, SAMPLES, conform
 from meshlab.frames._statistics import leading_warmup, spike_limit
 from meshlab.frames._table import results_table
 from meshlab.plans._sampling import Sampling
+from tests.conftest import FULL_ON_MPI
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
 SHORT = Sampling(max_s=0.3, min_batches=12, max_batches=40)
@@ -111,6 +112,7 @@ def test_a_rank_that_never_returns_from_a_function_is_named(
     gate.set()
 
 
+@pytest.mark.parametrize("engines", FULL_ON_MPI, indirect=True)
 def test_a_delayed_rank_is_found(engines: ml.Engines) -> None:
     sampling = Sampling(max_s=60, min_batches=24, max_batches=24)
     run = ml.bench(engines, MESH, slow_on_rank_2, axis=["world", "tp"], mode="isolated", sampling=sampling)
@@ -298,6 +300,7 @@ def test_constant_times_have_no_spikes_and_no_warmup() -> None:
     assert leading_warmup(always_slow_first_half) == 15  # never more than a quarter
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_launches_have_new_processes_and_rows_with_their_name() -> None:
     with ml.launch(2, backend="mpi") as engines:

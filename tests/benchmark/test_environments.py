@@ -20,6 +20,7 @@ def environment_matters(comm: object) -> None:
     time.sleep(0.002 if os.environ.get("NCCL_ALGO") == "Tree" else 0.0005)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_settings_are_measured_on_new_engines_and_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     from meshlab.benchmark import _environments as environments

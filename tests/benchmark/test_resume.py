@@ -35,7 +35,7 @@ def cancelled(engines: ml.Engines, hold_runs: Callable[..., threading.Event], **
     return run
 
 
-@pytest.mark.parametrize("from_disk", [False, True])
+@pytest.mark.parametrize("from_disk", [pytest.param(False, marks=pytest.mark.full), True])
 def test_a_cancelled_run_resumes_and_keeps_its_rows(
     thread_engines: ml.Engines, tmp_path: Path, from_disk: bool, hold_runs: Callable[..., threading.Event]
 ) -> None:
@@ -98,6 +98,7 @@ def test_a_run_without_rows_or_samples_starts_from_the_beginning(thread_engines:
             assert len(run.samples)
 
 
+@pytest.mark.full
 def test_a_run_whose_rank_died_in_the_first_step_resumes(mpi_engines: ml.Engines, tmp_path: Path) -> None:
     folder, flag = tmp_path / "run", str(tmp_path / "dead")
 

@@ -86,6 +86,7 @@ def test_a_person_designs_a_mesh_and_python_follows(lab, page):
     page.wait_for_function("() => document.querySelector('.ml-status').textContent === '2 selected: 1, 3'")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("theme", ["Light", pytest.param("Dark", marks=pytest.mark.long)])
 def test_a_machine_and_a_mesh_are_designed_and_the_code_runs(lab, page, serious_faults, say, theme):
     notebook = show(lab, page, f"design{theme}.ipynb", "ml.Workbench('dgx-h100', 'dp=2, tp=4')", theme=theme)

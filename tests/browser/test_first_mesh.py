@@ -104,6 +104,7 @@ def save(page: Any) -> None:
     page.keyboard.press("Control+s")
 
 
+@pytest.mark.full
 def test_a_person_goes_through_the_first_notebook(
     any_lab: Lab, wide: Any, say: Callable[[str], None], expected_faults: list[str]
 ) -> None:
@@ -189,6 +190,7 @@ def test_a_person_goes_through_the_first_notebook(
         cell_with(page, code).locator("svg[role=img]").first.wait_for(state="attached")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("theme", [pytest.param("Light", marks=pytest.mark.long), "Dark"])
 def test_a_live_run_is_readable(
     any_lab: Lab, wide: Any, serious_faults: Callable[[str], list[str]], theme: str, tmp_path: Path

@@ -77,7 +77,7 @@ def large(make_results):
     return run_of(results, "pp=2, dp=8, tp=8")
 
 
-@pytest.mark.parametrize("make_run", [good, bad, large])
+@pytest.mark.parametrize("make_run", [bad, *(pytest.param(make, marks=pytest.mark.full) for make in (good, large))])
 def test_the_page_fits_is_readable_and_loads_nothing(chromium, tmp_path, make_results, make_run):
     path = Report(make_run(make_results)).save(tmp_path / "report.html")
     page = chromium.new_page(viewport={"width": 600, "height": 900})
@@ -108,6 +108,7 @@ def compared(make_results):
     return Report(run, cluster=machine, baseline=earlier, thresholds=limits)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "make", [bad, *(pytest.param(make, marks=pytest.mark.long, id=make.__name__) for make in (good, compared))]
 )
@@ -146,6 +147,7 @@ def test_a_column_sorts_by_its_numbers_and_the_order_returns(chromium, tmp_path,
     page.close()
 
 
+@pytest.mark.full
 def test_a_report_prints_within_the_page(chromium, tmp_path, make_results):
     path = compared(make_results).save(tmp_path / "report.html")
     page = chromium.new_page(viewport={"width": 718, "height": 1000})  # A4 between its margins

@@ -240,6 +240,7 @@ def test_cells_change_before_python_answers_and_late_answers_are_dropped(bare, w
     assert "dp: 2 groups of 16" in legend.inner_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.long)])
 def test_everything_is_readable_at_three_widths(wired, page, serious_faults, theme):
     wb = Workbench(
@@ -266,6 +267,7 @@ def test_the_panels_can_be_chosen(wired, page):
     assert page.locator(".ml-verdict").is_visible()
 
 
+@pytest.mark.full
 def test_fifty_displays_leave_no_listener_behind(wired, wb, page):
     shown = wired("workbench", wb)
     page.evaluate("() => cleanup()")
@@ -292,6 +294,7 @@ def test_fifty_displays_leave_no_listener_behind(wired, wb, page):
     assert shown.widget is wb
 
 
+@pytest.mark.full
 def test_sixteen_thousand_gpus_stay_fluid(wired, page, say):
     wb = Workbench(ml.preset("tapered-h100", **LARGE), "pp=16, dp=128, tp=8", axis="dp")
     page.set_viewport_size({"width": 1432, "height": 1000})

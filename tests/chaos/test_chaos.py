@@ -21,6 +21,7 @@ def assert_all_good(settings: Settings, faults: Sequence[Fault], seed: int) -> N
     assert bad.empty, f"\n{bad.T.to_string()}\n\n{summarise(frame)}"
 
 
+@pytest.mark.full
 def test_a_few_random_faults_of_mpi_ranks() -> None:
     # A different call, an interrupt of the client, and a rank that is killed between two steps.
     seed, moments = 37, ("call", "between", "step")
@@ -29,6 +30,7 @@ def test_a_few_random_faults_of_mpi_ranks() -> None:
     assert_all_good(Settings("mpi", 2, step_s=0.05, **PATIENT), faults, seed)
 
 
+@pytest.mark.full
 def test_a_few_random_faults_of_threads() -> None:
     # Functions that fail, an interrupt of a save, and a client that is killed between two steps.
     seed, kinds = 363, ("kill", "interrupt", "raise", "memory", "sys_exit")

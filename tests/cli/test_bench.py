@@ -138,6 +138,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.full
 def test_bench_that_is_killed_continues_in_its_folder(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     options = f"--mesh dp=2,tp=2 --sizes 1K:64K --seconds 0.05 --backend threads --out {folder}"
@@ -278,6 +279,7 @@ def test_the_second_ctrl_c_ends_the_ranks_and_keeps_the_rows(tmp_path: Path, mon
     assert run.results["status"].tolist() == ["ok", "cancelled"]
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "after_s",

@@ -14,6 +14,7 @@ import meshlab as ml
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._communicator import Communicator
 from meshlab.comm.backends._threads import ThreadWorld
+from tests.examples import examples
 
 
 @pytest.fixture
@@ -154,7 +155,7 @@ def test_calls_that_conflict_in_one_batch_are_rejected(comm: Communicator, fill:
 
 
 @given(st.lists(st.tuples(st.integers(0, 8), st.integers(0, 4), st.booleans()), min_size=2, max_size=7))
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 def test_exactly_the_overlaps_with_a_written_buffer_are_rejected(spans: list[tuple[int, int, bool]]) -> None:
     buffer = np.zeros(12)
     batch = Communicator(ThreadWorld(1).backend(0)).batch()

@@ -18,6 +18,7 @@ import meshlab as ml
 from meshlab.base._errors import CommunicatorError
 from meshlab.comm._communicator import Communicator
 from meshlab.comm.backends._threads import ThreadWorld
+from tests.examples import examples
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -190,7 +191,9 @@ def run_calls(comm: Any, calls: list[Any]) -> list[str]:
 
 
 @settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(calls=CALLS)
 def test_sequences_of_calls_have_the_results_of_numpy(pair: ml.Engines, calls: list[Any]) -> None:
@@ -198,7 +201,9 @@ def test_sequences_of_calls_have_the_results_of_numpy(pair: ml.Engines, calls: l
 
 
 @settings(
-    max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(10),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(calls=CALLS)
 def test_sequences_of_calls_over_mpi(mpi_engines: ml.Engines, calls: list[Any]) -> None:

@@ -13,12 +13,13 @@ from meshlab.base._errors import CommunicatorError
 from meshlab.comm._catalog import CATALOG, find_collective
 from meshlab.comm._correctness import Case, Expected, count_wrong, encode
 from meshlab.comm._elements import DTYPES, OPS, find_dtype, find_op
+from tests.examples import examples
 
 OPS_TO_TRY = ["pre_mul_sum(3)" if name == "pre_mul_sum" else name for name in OPS]
 
 
 @given(st.integers(1, 5), st.integers(0, 9), st.sampled_from(OPS_TO_TRY), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_expected_outputs(n: int, count: int, op: str, data: st.DataObject) -> None:
     root, member, source = (data.draw(st.integers(0, n - 1)) for _ in range(3))
     counts = np.array(data.draw(st.lists(st.lists(st.integers(0, 5), min_size=n, max_size=n), min_size=n, max_size=n)))
@@ -123,7 +124,7 @@ def test_four_ranks_of_rank_coded_data_are_exact_except_for_avg(dtype: str, op: 
 
 
 @given(st.integers(1, 8), st.sampled_from(["float16", "bfloat16", "float32"]), st.sampled_from(OPS_TO_TRY), st.data())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_rounding_in_any_order_stays_within_the_tolerance(n: int, dtype: str, op: str, data: st.DataObject) -> None:
     kind, reduce_op = DTYPES[dtype], find_op(op)
     seed = data.draw(st.integers(0, 2**32 - 1))

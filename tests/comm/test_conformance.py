@@ -47,9 +47,9 @@ NODES: dict[str, Callable[[int, int], int]] = {
 
 LEVELS = [
     ("threads", "two nodes"),
-    ("threads", "alternating nodes"),
-    ("threads", "uneven nodes"),
-    ("mpi", "two nodes"),
+    pytest.param(("threads", "alternating nodes"), marks=pytest.mark.full),
+    pytest.param(("threads", "uneven nodes"), marks=pytest.mark.full),
+    pytest.param(("mpi", "two nodes"), marks=pytest.mark.full),
     pytest.param(("mpi", "uneven nodes"), marks=pytest.mark.long),
 ]
 
@@ -451,7 +451,7 @@ def test_every_collective_agrees_with_numpy(communicators: Any, axis: str) -> No
     run_on(communicators, check_all, axis)
 
 
-@pytest.mark.parametrize("axis", ["world", "tp"])
+@pytest.mark.parametrize("axis", ["world", pytest.param("tp", marks=pytest.mark.full)])
 def test_a_mebibyte_arrives_intact(communicators: Any, axis: str) -> None:
     run_on(communicators, check_large, axis)
 

@@ -49,7 +49,7 @@ def refusals(comm: Communicator) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("checks", ["first", "off"])
-@pytest.mark.parametrize("backend", ["threads", "mpi"])
+@pytest.mark.parametrize("backend", ["threads", pytest.param("mpi", marks=pytest.mark.full)])
 def test_all_ranks_refuse_a_window_of_unequal_size_before_the_backend_is_asked(backend: str, checks: Any) -> None:
     with ml.launch(3, backend=backend, checks=checks) as engines:
         *others, last = engines.run(refusals)["value"]
@@ -75,6 +75,7 @@ def different_calls(comm: Communicator) -> None:
         comm.all_reduce(np.ones(4))
 
 
+@pytest.mark.full
 def test_a_rank_that_registers_a_window_disagrees_with_one_that_does_not(mpi_engines: ml.Engines) -> None:
     with pytest.raises(EngineError, match=r"rank 0 of the group calls all_reduce .* rank 1 calls window"):
         mpi_engines.run(different_calls)

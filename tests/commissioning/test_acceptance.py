@@ -123,6 +123,7 @@ def test_the_report_begins_with_the_stages(thread_engines: ml.Engines, faster: N
     assert "sweep" in found._repr_html_()
 
 
+@pytest.mark.full
 def test_redacted_reports_have_no_host_names(
     thread_engines: ml.Engines, faster: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ from meshlab.base._errors import ParseError
 from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._paste import Paste
 from tests.diagnosis.texts_with_rules import RULES, printer_text
+from tests.examples import examples
 
 
 def test_a_text_its_bytes_and_its_file_have_the_same_explanation(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ LINES = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(LINES, st.integers(0, 200))
 def test_any_text_cut_anywhere_is_explained_or_refused_without_a_rule_that_fails(lines: list[str], cut: int) -> None:
     text = "\n".join(lines)[cut:] + "\n"

@@ -17,7 +17,10 @@ CASES: dict[str, Any] = (
     json.loads((FOLDER / "expected.json").read_text())["cases"] if (FOLDER / "expected.json").is_file() else {}
 )
 
-pytestmark = pytest.mark.skipif(not CASES, reason="MESHLAB_CASES names no folder with explained texts")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not CASES, reason="MESHLAB_CASES names no folder with explained texts"),
+]
 
 
 def codes_found(name: str) -> dict[str, list[str]]:

@@ -24,6 +24,7 @@ from meshlab.diagnosis.rules._hangs import (
     rank_missing,
     size_mismatch,
 )
+from tests.examples import examples
 
 
 def entry(
@@ -252,7 +253,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.fixed_dictionaries({"entries": VALUES, "pg_config": VALUES}, optional={"pg_status": VALUES, "rank": VALUES}))
 def test_other_json_with_the_same_names_does_not_fail(value: dict[str, Any]) -> None:
     paste = Paste(json.dumps(value) + json.dumps(value, indent=1))
@@ -300,7 +301,7 @@ def simulate(schedule: Sequence[tuple[str, str]], late: int, stop: int, window: 
     return {rank: rank_entries[-window:] for rank, rank_entries in entries.items()}
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     schedule=st.lists(st.tuples(st.sampled_from(sorted(GROUPS)), st.sampled_from(OPS)), min_size=4, max_size=25),
     late=st.integers(0, 3),

@@ -13,10 +13,13 @@ from meshlab.diagnosis._explanation import Explanation
 
 CASES = Path(os.environ.get("MESHLAB_CASES", ""))
 
-pytestmark = pytest.mark.skipif(
-    not (CASES / "explain").is_dir() or not (CASES / "own_gpu").is_dir(),
-    reason="MESHLAB_CASES names no folder with cases",
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(
+        not (CASES / "explain").is_dir() or not (CASES / "own_gpu").is_dir(),
+        reason="MESHLAB_CASES names no folder with cases",
+    ),
+]
 
 SUBJECTS = {
     "01_two_copies_every_process_rank0.txt": ("two-copies-no-mpi", ["12 processes", "node01", "node02"]),

@@ -19,6 +19,7 @@ from meshlab.diagnosis.formats._kernel_log import _XID, host_of, read_kernel_log
 from meshlab.diagnosis.formats._machine_text import MACHINE_FORMATS, machine_of
 from meshlab.diagnosis.formats._rdma_ports import _plain, read_ports
 from tests import hostile_inputs
+from tests.examples import examples
 
 MATRIX = """\
         GPU0    GPU1    mlx5_0  CPU Affinity    NUMA Affinity
@@ -341,7 +342,7 @@ def test_every_command_that_health_recommends_is_recognised() -> None:
         assert ml.explain(text).recognised, command
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.text(alphabet=st.sampled_from("GPU0123:[]()<>|/ \t\n.XidNVRMLinkStateCA'"), max_size=400))
 def test_any_text_is_read_without_an_error(text: str) -> None:
     paste = Paste(text + "\nCA 'mlx5_0'\nGPU 0: x\n Link 0: 1 GB/s\nFabric\n Active: x\n" + text)
@@ -350,7 +351,7 @@ def test_any_text_is_read_without_an_error(text: str) -> None:
             form.see(paste)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(st.integers(2, 8), st.integers(0, 3), st.data())
 def test_a_matrix_that_is_cut_anywhere_never_has_a_wrong_link(gpus: int, nics: int, data: st.DataObject) -> None:
     names = [f"GPU{k}" for k in range(gpus)] + [f"NIC{k}" for k in range(nics)]

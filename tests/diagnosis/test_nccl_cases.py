@@ -12,9 +12,10 @@ from meshlab.base._errors import ParseError
 
 FOLDER = Path(os.environ.get("MESHLAB_CASES", ""))
 
-pytestmark = pytest.mark.skipif(
-    not (FOLDER / "explain").is_dir(), reason="MESHLAB_CASES names no folder with explained texts"
-)
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not (FOLDER / "explain").is_dir(), reason="MESHLAB_CASES names no folder with explained texts"),
+]
 
 # The code that is due, and what its subject must name.
 SUBJECTS = {

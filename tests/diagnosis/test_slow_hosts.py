@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._pair_table import read_host_pairs
 from meshlab.diagnosis.rules._slow_hosts import slow_node, slow_node_undecided
+from tests.examples import examples
 
 TABLE = """\
 all_reduce_perf, busbw in GB/s
@@ -54,7 +55,7 @@ def test_equal_pairs_and_other_tables_give_nothing(text: str) -> None:
     assert not list(slow_node_undecided(Paste(text)))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(n=st.integers(4, 9), slow=st.data())
 def test_in_a_full_table_the_slow_host_is_named(n: int, slow: st.DataObject) -> None:
     bad = slow.draw(st.integers(0, n - 1))

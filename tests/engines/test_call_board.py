@@ -23,6 +23,8 @@ from meshlab.comm.backends._threads import ThreadWorld
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._positions import Positions, PositionWriter
+from meshlab.engines._rounds import Reply
+from tests.examples import examples
 
 
 class Unchecked:
@@ -273,7 +275,9 @@ SEQUENCE = st.lists(st.tuples(st.sampled_from(sorted(CALLS)), st.integers(1, 3))
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(sequence=SEQUENCE, checks=st.sampled_from(["first", "all"]), where=st.integers(0, 14))
 def test_any_sequence_passes_and_any_difference_is_found(
@@ -319,6 +323,7 @@ def test_calls_that_mpi_does_not_tell_apart_raise_after_the_function(mpi_engines
     assert mpi_engines.run(lambda comm: comm.all_reduce(np.ones(1)).item())["value"].tolist() == [4.0] * 4
 
 
+@pytest.mark.full
 def test_all_checks_work_on_running_engines() -> None:
     def loop(comm: Any) -> float:
         x = np.ones(4)

@@ -71,10 +71,14 @@ FAULTS = {
         r"^rank 1 \(process PID on .*\) was killed by signal 15 while",
     ),
 }
-QUICK = ("a scheduler is killed", "the launcher is killed", "a rank is told to end")
+MARKS = {name: [pytest.mark.long] for name in FAULTS} | {
+    "a scheduler is killed": [pytest.mark.full],
+    "the launcher is killed": [],
+    "a rank is told to end": [pytest.mark.full],
+}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in QUICK else pytest.mark.long) for n in FAULTS])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in FAULTS])
 def test_a_part_that_fails_is_named_and_replaced(mpi_engines: ml.Engines, name: str, tmp_path: Path) -> None:
     find, number, message = FAULTS[name]
     pid = find(mpi_engines)
@@ -163,11 +167,12 @@ main(*sys.argv[4:])
 """
 # The ports are those of the hub, the relays of calls, output and control (which do not exit without one), and others.
 N_PORTS = 17
-QUICK_PORTS = (1, 3)
+PORTS_IN_CI = (1, 3)
 
 
 @pytest.mark.parametrize(
-    "number", [pytest.param(n, marks=[] if n in QUICK_PORTS else pytest.mark.long) for n in range(1, N_PORTS + 1)]
+    "number",
+    [pytest.param(n, marks=pytest.mark.full if n in PORTS_IN_CI else pytest.mark.long) for n in range(1, N_PORTS + 1)],
 )
 def test_another_controller_is_started_if_one_of_its_ports_was_bound_by_another_process(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +184,7 @@ def test_another_controller_is_started_if_one_of_its_ports_was_bound_by_another_
     assert len(list(tmp_path.iterdir())) == 2
 
 
+@pytest.mark.full
 def test_a_start_that_never_gets_its_ports_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begin = [sys.executable, "-c", LOSES_A_PORT, str(tmp_path), "3", "1,2,3,4"]
     monkeypatch.setattr("meshlab.engines._controller.command", lambda role, module: [*begin, role, module])
@@ -188,6 +194,7 @@ def test_a_start_that_never_gets_its_ports_says_so(tmp_path: Path, monkeypatch: 
     assert len(list(tmp_path.iterdir())) == 3
 
 
+@pytest.mark.full
 def test_engines_are_closed_in_time_if_nothing_responds_and_a_first_close_was_interrupted() -> None:
     before = set(threading.enumerate())
     engines = ml.launch(2, backend="mpi")

@@ -53,6 +53,7 @@ def test_ranks_outside_a_custom_group_do_not_take_part(engines: ml.Engines) -> N
     assert frame["value"].tolist() == [(1, (3, 0)), (0, (3, 0))]
 
 
+@pytest.mark.full
 def test_a_file_that_hides_a_package_is_named(tmp_path: Path) -> None:
     (tmp_path / "comm.py").write_text("x = 1")
     code = "import meshlab as ml\ntry:\n    ml.launch(2)\nexcept ml.errors.EngineError as error:\n    print(error)"

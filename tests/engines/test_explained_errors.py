@@ -54,6 +54,7 @@ def test_a_run_whose_rank_dies_shows_what_its_library_printed(
     assert FOUND in str(ml.Run.load(run.save(tmp_path / "run")).error)
 
 
+@pytest.mark.full
 def test_ranks_that_meshlab_ended_itself_are_not_explained_as_killed(
     mpi_engines: ml.Engines, deadline_at: Callable[..., None]
 ) -> None:

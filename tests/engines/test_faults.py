@@ -23,6 +23,7 @@ from meshlab.engines._lease import Lease
 from meshlab.engines._local import LaunchedSet
 from meshlab.engines._rounds import RankExit
 from meshlab.plans._sampling import Sampling
+from tests.conftest import FULL_ON_MPI
 from tests.engines.test_controller import wait_for_the_end
 
 MESH = ml.DeviceMesh("dp=2, tp=2")
@@ -36,6 +37,7 @@ def assert_works(engines: ml.Engines) -> None:
     assert engines.verify(MESH)["is_right"].all()
 
 
+@pytest.mark.parametrize("engines", FULL_ON_MPI, indirect=True)
 def test_a_rank_that_raises_is_named_and_restart_recovers(engines: ml.Engines) -> None:
     def raise_on_two(comm: Any) -> None:
         comm.barrier()
@@ -65,7 +67,7 @@ def test_a_rank_that_raises_is_named_and_restart_recovers(engines: ml.Engines) -
         pytest.param("threads", True, id="returns early on threads"),
         pytest.param("threads", False, id="sleeps on threads"),
         pytest.param("mpi", True, id="returns early on mpi", marks=pytest.mark.long),
-        pytest.param("mpi", False, id="sleeps on mpi"),
+        pytest.param("mpi", False, id="sleeps on mpi", marks=pytest.mark.full),
     ],
     indirect=["engines"],
 )
@@ -183,7 +185,7 @@ A_RANK_COMPUTES = (
     ("engines", "order", "message", "culprit", "entered", "n_responses"),
     [
         pytest.param("threads", *DIFFERENT_ORDERS, id="different orders on threads"),
-        pytest.param("mpi", *DIFFERENT_ORDERS, id="different orders on mpi"),
+        pytest.param("mpi", *DIFFERENT_ORDERS, id="different orders on mpi", marks=pytest.mark.full),
         pytest.param("threads", *A_RANK_RETURNS, id="a rank returns"),
         pytest.param("threads", *A_RANK_COMPUTES, id="a rank computes"),
     ],
@@ -266,6 +268,7 @@ def test_a_killed_rank_is_named(mpi_engines: ml.Engines, number: int, how: str) 
     assert_works(mpi_engines)
 
 
+@pytest.mark.full
 def test_a_rank_that_died_while_idle_is_named_at_the_next_call(mpi_engines: ml.Engines) -> None:
     # As after a restart that reused all ranks, which only NCCL ranks can be: each still records its exit in the file of
     # its own start.

@@ -14,6 +14,7 @@ from meshlab.engines._reaper import marked_processes
 from tests.engines.test_reaper import CLIENT, PATIENCE_S, leftovers, wait_until_nothing_is_left
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("hub_too", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_nothing_is_left_if_client_and_reaper_are_killed_together(hub_too: bool) -> None:

@@ -95,6 +95,7 @@ def assert_no_segment_is_left(printed: str) -> None:
     assert [path for path in segments if Path(path).exists()] == []
 
 
+@pytest.mark.full
 def test_stuck_ranks_are_aborted_and_the_rows_are_kept(tmp_path: Path) -> None:
     code = f"""
 import time

@@ -90,14 +90,17 @@ def wait_until_nothing_is_left(run: dict[str, Any]) -> None:
         time.sleep(0.05)
 
 
-# Every ending starts a set of ranks, so all but those that differ most are marked long.
-QUICK = ("a normal end with close", "os._exit", "Ctrl-C while ranks work", "kill -9 while ranks work")
+# Every ending starts a set of ranks. Those that differ most run in CI, and one of them always.
+MARKS = {name: [pytest.mark.long] for name in ENDINGS} | {
+    "a normal end with close": [pytest.mark.full],
+    "os._exit": [pytest.mark.full],
+    "Ctrl-C while ranks work": [pytest.mark.full],
+    "kill -9 while ranks work": [],
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.long) for name in ENDINGS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS[name]) for name in ENDINGS])
 def test_nothing_is_left_after(name: str) -> None:
     last_line, act = ENDINGS[name]
     client = subprocess.Popen(
@@ -119,6 +122,7 @@ def test_nothing_is_left_after(name: str) -> None:
         wait_until_nothing_is_left(run)
 
 
+@pytest.mark.full
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["restart", pytest.param("kill", marks=pytest.mark.long)])
 def test_nothing_is_left_after_a_kernel_is_gone(how: str) -> None:
@@ -149,6 +153,7 @@ def test_nothing_is_left_after_a_kernel_is_gone(how: str) -> None:
         manager.cleanup_resources()
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_nothing_is_left_after_a_client_is_killed_while_engines_start(tmp_path: Path) -> None:
     code = f"import tempfile, meshlab as ml; tempfile.tempdir = {str(tmp_path)!r}; ml.launch(2)"

@@ -20,6 +20,7 @@ from meshlab.mesh._axes import (
     nearest_axes,
     parse_axes,
 )
+from tests.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_only_ascii_digits_are_sizes() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(1, 99)), min_size=1, max_size=8))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_formatted_axes_parse_to_the_same_axes(pairs: list[tuple[str, int]]) -> None:
     axes = [Axis(name, size) for name, size in pairs]
     assert [Axis(*pair) for pair in parse_axes(format_axes(axes))] == axes
@@ -186,7 +187,7 @@ def test_a_size_of_minus_one_that_cannot_be_filled_is_explained() -> None:
     st.lists(st.one_of(st.just(-1), st.integers(1, 40)), min_size=1, max_size=5),
     st.integers(1, 5000),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 def test_the_product_of_nearest_sizes_is_the_world_size(sizes: list[int], world_size: int) -> None:
     names = [f"a{index}x" for index in range(len(sizes))]
     options = nearest_axes(names, sizes, world_size)
@@ -197,7 +198,7 @@ def test_the_product_of_nearest_sizes_is_the_world_size(sizes: list[int], world_
 
 
 @given(st.lists(st.integers(1, 6), min_size=2, max_size=3), st.integers(1, 64))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_the_nearest_sizes_are_the_nearest_of_all(sizes: list[int], world_size: int) -> None:
     def cost(option: list[int]) -> float:
         return sum(abs(math.log(new / old)) for new, old in zip(option, sizes, strict=True))
@@ -226,7 +227,7 @@ def test_many_ranks_are_abbreviated() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abcdefgh"), st.integers(-1, 99)), max_size=8))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_all_forms_of_axes_are_the_same_pairs(pairs: list[tuple[str, int]]) -> None:
     names, sizes = [name for name, _ in pairs], [size for _, size in pairs]
     assert (

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from meshlab.base._errors import MeshError
 from meshlab.mesh._describe import check_array, mesh_text, wrapped
 from meshlab.mesh._mesh import DeviceMesh
+from tests.examples import examples
 
 RESULTS = ["disjoint", "covers", "equal_size", "same_order"]
 
@@ -142,6 +143,6 @@ def test_large_meshes_are_abbreviated_and_lines_are_wrapped() -> None:
 
 
 @given(st.text(alphabet="ab ,\n", max_size=80), st.integers(20, 40))
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_wrapping_keeps_every_word(text: str, width: int) -> None:
     assert wrapped(text, width).split() == text.split()

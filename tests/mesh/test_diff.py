@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.mesh._diff import CHANGES
 from meshlab.mesh._mesh import DeviceMesh
+from tests.examples import examples
 
 
 def test_equal_meshes_have_no_difference() -> None:
@@ -113,7 +114,7 @@ def meshes(draw: st.DrawFn) -> DeviceMesh:
 
 
 @given(meshes(), meshes())
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 def test_the_difference_agrees_with_a_slow_comparison(before: DeviceMesh, after: DeviceMesh) -> None:
     change = before.diff(after)
     for axis in ("dp", "tp"):

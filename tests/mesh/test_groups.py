@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from meshlab.base._errors import MeshError
 from meshlab.mesh._groups import Group, Groups, ranks_repr, split_levels, uniform_stride
 from meshlab.mesh._mesh import DeviceMesh
+from tests.examples import examples
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_a_later_group_that_is_uneven_is_named() -> None:
 
 
 @given(st.integers(1, 4), st.integers(1, 5), st.integers(1, 5), st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_two_levels_reach_exactly_the_ranks_of_the_group(
     groups: int, nodes: int, per_node: int, random: object
 ) -> None:

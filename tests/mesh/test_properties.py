@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from meshlab.base._errors import MeshError
 from meshlab.mesh._mesh import DeviceMesh
+from tests.examples import examples
 
 NAMES = ("pp", "dp", "cp", "tp", "ep", "rail")
-QUICK = settings(deadline=None, max_examples=40)
+QUICK = settings(deadline=None, max_examples=examples(40))
 
 
 class Case(NamedTuple):

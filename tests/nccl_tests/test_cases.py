@@ -18,7 +18,10 @@ EXPECTED = json.loads((Path(FOLDER) / "expected.json").read_text())["nccl_logs"]
 NAMES = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
 PLACEMENTS = ("out_of_place", "in_place")
 
-pytestmark = pytest.mark.skipif(not FOLDER, reason="MESHLAB_CASES is not set to a folder of real logs")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not FOLDER, reason="MESHLAB_CASES is not set to a folder of real logs"),
+]
 
 
 def cells(log):

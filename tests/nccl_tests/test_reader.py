@@ -13,6 +13,7 @@ from meshlab.base._errors import ParseError
 from meshlab.frames._schema import RESULTS
 from meshlab.nccl_tests._info import NO_FACTS
 from meshlab.nccl_tests._pieces import TYPES, may_have_type
+from tests.examples import examples
 
 LAYOUTS = ("2.0", "2.10", "2.13", "2.17", "2.19")
 NAMES = {"alltoall": "all_to_all", "sendrecv": "send_recv"}
@@ -371,7 +372,7 @@ def test_a_row_that_lost_the_end_of_its_wrong_elements_is_cut(make_log, n_lost):
     assert len(ml.nccl_tests.read("\n".join(lines)).results) == 0
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(ALL, SIZES, st.data())
 def test_damage_to_a_log_never_creates_a_row(make_log, which, sizes, data):
     maker = make_log(*which, sizes=sizes, wrong={0: 512, 2: 288, 5: 12345})
@@ -393,7 +394,7 @@ def test_damage_to_a_log_never_creates_a_row(make_log, which, sizes, data):
     assert named <= {NAMES.get(which[1], which[1]), None}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(ALL, st.integers(0, 10_000))
 def test_a_truncated_text_has_the_rows_before_its_end(make_log, which, end):
     text = make_log(*which).text()
@@ -409,7 +410,7 @@ def test_a_truncated_text_has_the_rows_before_its_end(make_log, which, end):
     assert len(timings(log)) >= 2 * complete
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text())
 def test_any_text_is_read_or_raises_a_parse_error(text):
     try:

@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 
 import meshlab as ml
 from meshlab.base._errors import BenchError
-from meshlab.frames._schema import RESULTS, conform
+from meshlab.frames._schema import RESULTS, bandwidth, conform
 from meshlab.frames._statistics import bandwidth
+from tests.examples import examples
 
 KEPT = ["collective", "op", "dtype", "root", "in_place", "mode", "n_ranks", "count", "size_bytes", "n_wrong", "status"]
 
@@ -44,7 +45,7 @@ tables = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(tables, st.sampled_from(["graph", "pipelined", "isolated", None]), st.sampled_from([2, 8, 1000]))
 def test_a_written_log_can_be_read_back(cells, mode, n_ranks):
     frame = results(

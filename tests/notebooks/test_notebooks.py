@@ -26,11 +26,9 @@ def test_a_notebook_is_committed_without_outputs(path: Path) -> None:
     assert "widgets" not in notebook.metadata
 
 
-# The browser tests run the first notebook too, and look at more than its outputs.
-RUNS = [
-    pytest.param(path, id=path.stem, marks=pytest.mark.long if path.stem.startswith("01_") else [])
-    for path in NOTEBOOKS
-]
+# The browser tests run the first notebook too, and look at more than its outputs. The shortest one always runs.
+MARKS = {"01_first_mesh": [pytest.mark.long], "07_what_went_wrong": []}
+RUNS = [pytest.param(path, id=path.stem, marks=MARKS.get(path.stem, [pytest.mark.full])) for path in NOTEBOOKS]
 
 
 @pytest.mark.slow

@@ -67,6 +67,7 @@ def test_the_command_line_reads_options_of_calls(capsys: pytest.CaptureFixture[s
     assert "argument --max-ctas: '4,many' is not an integer" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_a_new_option_changes_at_most_four_modules(tmp_path: Path) -> None:
     changed = new_option.add_to(tmp_path, PACKAGE)
     before = {path.relative_to(PACKAGE): path.read_bytes() for path in PACKAGE.rglob("*.py")}

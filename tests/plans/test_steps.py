@@ -13,12 +13,13 @@ from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.plans._sampling import Sampling, block_sampling, n_blocks
 from meshlab.plans._steps import MeasuredGroup, n_rounds, pairs_of_round, turns
+from tests.examples import examples
 
 MESH = DeviceMesh("dp=2, tp=4")
 
 
 @given(st.integers(2, 40))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 def test_every_two_ranks_meet_once_and_no_rank_is_in_two_pairs_of_a_round(n: int) -> None:
     met = []
     for number in range(n_rounds(n)):
@@ -30,7 +31,7 @@ def test_every_two_ranks_meet_once_and_no_rank_is_in_two_pairs_of_a_round(n: int
 
 
 @given(st.integers(2, 20))
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=examples(20))
 def test_the_second_half_of_the_rounds_has_the_opposite_direction(n: int) -> None:
     for number in range(n_rounds(n)):
         back = pairs_of_round(n, number + n_rounds(n))

@@ -15,6 +15,7 @@ from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plots._cell_texts import CellTexts
 from meshlab.plots._cells import CellGrid
 from meshlab.plots._style import ON_DARK, ON_LIGHT, figure_png, figure_svg, group_colors
+from tests.examples import examples
 
 sizes = st.lists(st.integers(1, 5), min_size=1, max_size=3)
 
@@ -33,7 +34,7 @@ def texts(ax):
 
 
 @given(sizes=sizes, data=st.data())
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 def test_cell_of_every_rank_has_the_colour_of_its_group(sizes, data):
     mesh = DeviceMesh([(f"a{index}", size) for index, size in enumerate(sizes)])
     axis = data.draw(st.sampled_from(mesh.axis_names))
@@ -44,7 +45,7 @@ def test_cell_of_every_rank_has_the_colour_of_its_group(sizes, data):
 
 
 @given(sizes=sizes)
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 def test_rows_are_named_by_the_coordinates_of_their_ranks(sizes):
     mesh = DeviceMesh([(f"a{index}", size) for index, size in enumerate(sizes)])
     grid = CellGrid.of(mesh)

@@ -17,6 +17,7 @@ from meshlab.diagnosis._explanation import Explanation
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import Seen
 from meshlab.plots._chosen_rings import _orders
+from tests.examples import examples
 
 
 def rings(*orders: list[int], comm: str | None = None, channels: list[int] | None = None) -> pd.DataFrame:
@@ -97,7 +98,7 @@ def test_many_orders_and_incomplete_rings_are_counted() -> None:
     assert "1 incomplete" in title
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(st.permutations(range(7)), min_size=1, max_size=5), st.randoms())
 def test_orders_are_found_whatever_the_order_of_the_rows(orders: list[list[int]], random: object) -> None:
     chosen = rings(*orders).sample(frac=1, random_state=random.randrange(1 << 30))  # type: ignore[attr-defined]

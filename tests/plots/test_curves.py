@@ -16,6 +16,7 @@ from meshlab.frames._schema import empty_results
 from meshlab.plots._curves import curve_box, run_figure, run_figure_html, spread_labels
 from meshlab.plots._style import PREVIOUS, WRONG, figure_png, figure_svg
 from meshlab.runs._rundata import RunData
+from tests.examples import examples
 
 PLOTS = (ml.plot.bandwidth, ml.plot.latency)
 
@@ -394,7 +395,7 @@ def test_without_axes_a_figure_is_created_and_with_axes_none_is(make_results):
 
 
 @given(wanted=st.lists(st.floats(0, 1), min_size=1, max_size=6), seed=st.integers(0, 1000))
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_spread_labels_keep_their_distance_and_move_least(wanted, seed):
     gap = 0.1
     places = spread_labels(wanted, gap, -10, 10)

@@ -10,6 +10,7 @@ from meshlab.frames._schema import RESULTS, conform
 from meshlab.frames._statistics import bandwidth
 from meshlab.plans._plan import Plan
 from meshlab.plots._lines import KEYS, Line, line_key, line_names, lines_of, stroke_note, with_groups
+from tests.examples import examples
 
 
 def by_hand(**columns):
@@ -52,7 +53,7 @@ def test_the_slowest_group_is_found_at_each_size():
     times=st.lists(st.lists(st.floats(1, 1e6), min_size=3, max_size=3), min_size=2, max_size=5),
     spread=st.floats(1.01, 50),
 )
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 def test_the_band_is_that_of_one_group_and_the_line_is_inside_it(times, spread):
     rows = [
         {"group": f"tp_{group}", "size_bytes": 1000 * 2**index, "time_us": time, "time_us_lo": time / spread}

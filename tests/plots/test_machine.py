@@ -96,6 +96,7 @@ def test_axes_of_any_size_are_filled_without_overlap(size: tuple[float, float]) 
     assert cells == []
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("width", [600, pytest.param(900, marks=pytest.mark.long), 1400])  # the extremes are enough
 @pytest.mark.parametrize(
     ("mesh", "cluster", "axis"),

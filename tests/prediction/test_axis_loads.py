@@ -19,6 +19,7 @@ from meshlab.prediction._tuner import NcclSettings
 from meshlab.topology.model._presets import PRESETS
 from meshlab.topology.placement._loads import link_loads
 from meshlab.topology.placement._placement import Placement, place
+from tests.examples import examples
 
 FAULTS = ("healthy", "NIC", "device")
 
@@ -45,7 +46,7 @@ def check_axis(placement: Placement, axis: str, collective: str, size: int) -> N
         assert longest <= frame["time_us"].max() * 1e-6 * (1 + 1e-6), (link.name, found.algorithm)
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(data=st.data())
 def test_no_link_is_busier_than_the_predicted_call(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(list(PRESETS)))
@@ -61,6 +62,7 @@ def test_no_link_is_busier_than_the_predicted_call(data: st.DataObject) -> None:
         check_axis(placement, axis, collective, size)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", PRESETS)
 def test_no_link_of_a_preset_is_busier_than_the_predicted_call(name: str) -> None:
     for fault in FAULTS:

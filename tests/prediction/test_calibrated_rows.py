@@ -147,6 +147,7 @@ def test_the_band_of_the_formula_contains_most_public_measurements(formula: pd.D
     assert table["inside the band"].min() >= 78
 
 
+@pytest.mark.full
 @needs_cases
 def test_held_out_sizes(left_out: pd.DataFrame) -> None:
     agreeing = left_out[left_out["agrees"] & left_out["known"]]

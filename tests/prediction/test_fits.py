@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.prediction._fits import Floats, ModelTimes, find_outliers, fit, fit_scales, hockney, spread_of
+from tests.examples import examples
 
 SIZES = 2.0 ** np.arange(3, 33)
 
@@ -28,7 +29,7 @@ def predicted(fitted, shape: ModelTimes) -> Floats:
 scale = st.floats(0.5, 2.0)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(scale, scale), min_size=3, max_size=3))
 def test_scales_of_each_algorithm_are_found_and_hold_at_sizes_between(scales) -> None:
     shape = model()
@@ -43,7 +44,7 @@ def test_scales_of_each_algorithm_are_found_and_hold_at_sizes_between(scales) ->
     assert np.max(np.abs(error)) < 0.12  # next to a change of algorithm, which has few sizes
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.floats(0.2, 5.0), st.integers(0, 2**32 - 1))
 def test_a_machine_that_is_slower_by_a_factor_is_predicted_slower_by_this_factor(factor: float, seed: int) -> None:
     shape = model()
@@ -103,7 +104,7 @@ def test_the_band_is_at_least_as_wide_as_the_spread_of_repeats() -> None:
     assert spread_of([np.array([1.0, 1.1])]) == pytest.approx(np.log(1.1) / 2, rel=0.1)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.integers(0, 29), st.floats(3.6, 20.0), st.booleans())
 def test_a_row_far_off_its_neighbours_is_found_and_its_neighbours_are_not(
     row: int, factor: float, is_fast: bool

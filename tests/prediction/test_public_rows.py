@@ -17,7 +17,10 @@ from meshlab.prediction._costs import cost
 from tests.prediction.systems import SIZE_CLASSES, SYSTEMS, measured
 
 FOLDER = os.environ.get("MESHLAB_CASES")
-pytestmark = pytest.mark.skipif(not FOLDER, reason="MESHLAB_CASES is not set to the folder of public measurements")
+pytestmark = [
+    pytest.mark.full,
+    pytest.mark.skipif(not FOLDER, reason="MESHLAB_CASES is not set to the folder of public measurements"),
+]
 
 CELL = ["system", "collective", "n_ranks"]
 

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 import meshlab as ml
 from meshlab.runs._journal import Journal, JournalContent, is_journal_open, read_journal
 from meshlab.runs._rundata import results_frame, samples_frame
+from tests.examples import examples
 
 
 def rows_of(content: JournalContent) -> list[int]:
@@ -81,7 +82,7 @@ def test_a_journal_that_is_cut_off_anywhere_has_all_complete_records(written: Pa
 
 
 @given(st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_damage_costs_only_the_damaged_records(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     path = tmp_path_factory.mktemp("journal") / "steps-0.jsonl"
     journal = Journal(path)

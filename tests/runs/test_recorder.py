@@ -167,6 +167,7 @@ def test_runs_that_are_killed_lose_at_most_the_current_step() -> None:
     assert "'interrupted': " in done.stdout
 
 
+@pytest.mark.full
 def test_saves_that_are_killed_leave_the_old_run_or_the_new_one() -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.runs.killed_saves", "--kills", "20", "--stride", "6"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from meshlab.base._errors import BenchError
 from meshlab.plots._lines import Line
 from meshlab.widgets._curve import Curve
+from tests.examples import examples
 
 POINTS = st.lists(st.tuples(st.integers(1, 1 << 40), st.floats(0, 1e4)), max_size=30)
 
@@ -43,7 +44,7 @@ def test_lines_are_sent_as_concatenated_float64():
     }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(POINTS)
 def test_points_appended_one_by_one_make_the_same_line_as_one_call(points):
     grown, complete = Curve(), Curve()

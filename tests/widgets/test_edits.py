@@ -16,6 +16,7 @@ from meshlab.widgets import _edits as edits
 from meshlab.widgets._edits import MisfitError, Pairs
 from meshlab.widgets._machines import DIALS, Machine, find_part
 from meshlab.widgets._source import cluster_code, python
+from tests.examples import examples
 
 NAMES = ("pp", "dp", "cp", "ep", "tp", "rows")
 MACHINES = {name: Machine.of(ml.preset(name, nodes=36)) for name in ml.topology.PRESETS}
@@ -136,7 +137,7 @@ def test_presets_are_recognised_and_every_cluster_can_be_written_as_code(name: s
     assert eval(cluster_code(cluster), {"ml": ml, "np": np}) == cluster
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(sorted(MACHINES)), st.booleans(), st.data())
 def test_turned_dials_lead_to_their_value_and_to_code(name: str, is_other: bool, data) -> None:
     machine = MACHINES[name]

@@ -223,13 +223,13 @@ def finished(engines: ml.Engines, *, mesh: ml.DeviceMesh = MESH, **choice: Any) 
     "other",
     [
         {"mode": "isolated"},
-        {"axis": "dp"},
-        {"dtype": "float64"},
-        {"op": "max"},
-        {"in_place": True},
-        {"collective": "broadcast"},
-        {"grouping": "alone"},
-        {"collective": "send_recv", "grouping": "pairs"},
+        pytest.param({"axis": "dp"}, marks=pytest.mark.full),
+        pytest.param({"dtype": "float64"}, marks=pytest.mark.full),
+        pytest.param({"op": "max"}, marks=pytest.mark.full),
+        pytest.param({"in_place": True}, marks=pytest.mark.full),
+        pytest.param({"collective": "broadcast"}, marks=pytest.mark.full),
+        pytest.param({"grouping": "alone"}, marks=pytest.mark.full),
+        pytest.param({"collective": "send_recv", "grouping": "pairs"}, marks=pytest.mark.full),
     ],
     ids=lambda other: str([*other][-1]),
 )
@@ -329,11 +329,10 @@ def test_a_run_has_one_view_which_lets_the_run_go_when_it_ends(thread_engines: m
     run.wait(120)
     wait_until(view.follower.is_over.is_set)
     assert view.comm is not None  # Voilà replays the display of a view after its cell, and must find the model
-    left, name = weakref.ref(run), f"meshlab run {run.run_id}"
-    wait_until(lambda: not any(thread.name == name for thread in threading.enumerate()))
+    left = weakref.ref(run)
     del run
-    gc.collect()
-    assert left() is None
+    # The threads of the run and of the view hold the run until they end, which on a busy machine is later.
+    wait_until(lambda: gc.collect() >= 0 and left() is None)
     assert "done · 1 of 1 steps" in view._repr_mimebundle_()[0]["text/html"]
 
 

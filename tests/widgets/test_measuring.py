@@ -190,6 +190,7 @@ def test_a_prediction_is_drawn_with_the_name_of_its_line(with_engines: MeasureWi
     }
 
 
+@pytest.mark.full
 def test_a_dead_rank_is_one_line_and_a_restart(widget: MeasureWidget, mpi_engines: ml.Engines) -> None:
     widget.measuring.engines = mpi_engines
     run = widget.measuring.start(axis="tp", sizes="1K:64M", sampling=Sampling(max_s=0.5, precision=1e-9))

@@ -302,7 +302,10 @@ def random_edit(wb: Workbench, pick: random.Random) -> None:
     do(wb, action, **content)
 
 
-@pytest.mark.parametrize("seed", [0, 2, *(pytest.param(k, marks=pytest.mark.long) for k in range(3, 12))])
+@pytest.mark.parametrize(
+    "seed",
+    [0, pytest.param(2, marks=pytest.mark.full), *(pytest.param(k, marks=pytest.mark.long) for k in range(3, 12))],
+)
 def test_the_code_rebuilds_the_state_after_fifty_random_edits(seed):
     pick = random.Random(seed)
     wb = Workbench(ml.preset("dgx-h100", nodes=4), "dp=4, tp=8")

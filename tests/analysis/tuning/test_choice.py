@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from meshlab.analysis.tuning._choice import best_options, choose, size_ranges
 from meshlab.frames._trials import OPTION, TRIALS, TUNED, is_default, option_key
 from tests.analysis.trial_maker import CAPPED, DEFAULT, RING, TREE, WINDOW, both, trial
+from tests.examples import examples
 
 
 def chosen(*rows: dict) -> dict:
@@ -103,7 +104,7 @@ def test_no_trials_are_no_choice() -> None:
 options = st.sampled_from([DEFAULT, WINDOW, CAPPED, TREE])
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(
     times=st.lists(st.floats(1.0, 100.0), min_size=4, max_size=4),
     again=st.lists(st.floats(1.0, 100.0), min_size=4, max_size=4),
@@ -119,7 +120,7 @@ def test_a_tuned_call_is_never_slower_than_the_default(times: list[float], again
     assert row["is_confirmed"] == (row["gain"] > 0)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(st.lists(st.tuples(st.integers(1, 1 << 40), options), min_size=1, max_size=12, unique_by=lambda pair: pair[0]))
 def test_ranges_cover_the_measured_sizes_without_overlaps(pairs: list[tuple[int, dict]]) -> None:
     tuned = choose(pd.DataFrame([row for size, _ in pairs for row in both(DEFAULT, size, 6.0, 6.0)]))

@@ -11,12 +11,13 @@ from meshlab.benchmark.on_ranks._checking import count_differences, fill_periodi
 from meshlab.comm._catalog import CATALOG
 from meshlab.comm._correctness import PERIOD, Case, count_wrong, encode
 from meshlab.comm._elements import DTYPES, OPS, carrier, find_op, is_integer
+from tests.examples import examples
 
 CHECKED = [row for row in CATALOG.values() if row.expected is not None]
 NAMED = [find_op(f"{name}(3)" if name == "pre_mul_sum" else name) for name in OPS]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     row=st.sampled_from(CHECKED),
     n=st.integers(1, 7),

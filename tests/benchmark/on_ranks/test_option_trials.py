@@ -16,6 +16,7 @@ from meshlab.benchmark.on_ranks._option_trials import Trial, TrialRounds, try_op
 from meshlab.benchmark.tuning._options import TuningOption
 from meshlab.plans._steps import Step
 from tests.benchmark.on_ranks.planted_options import PlantedOptions
+from tests.examples import examples
 
 HOW = TrialRounds(rounds=6, max_s=60.0, check=True, halves=True)
 
@@ -117,7 +118,9 @@ def test_an_unexpected_error_names_the_call(thread_engines: ml.Engines) -> None:
 
 
 @settings(
-    deadline=None, max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    deadline=None,
+    max_examples=examples(10),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(
     ranks=st.lists(st.permutations(range(8)), min_size=4, max_size=4),

@@ -19,6 +19,7 @@ from meshlab.comm._catalog import CATALOG
 from meshlab.comm.backends._threads import ThreadBackend, ThreadWorld
 from meshlab.plans._plan import Plan
 from meshlab.plans._sampling import Sampling
+from tests.conftest import FULL_ON_MPI
 
 MESH = ml.DeviceMesh("tp=4")
 MEASURABLE = [name for name, row in CATALOG.items() if row.is_measurable]
@@ -44,6 +45,7 @@ def test_buffers_have_the_sizes_of_the_catalog(thread_engines: ml.Engines) -> No
         assert thread_engines.run(look, MESH, axis="tp")["value"].tolist() == [[True, True, True]] * 4
 
 
+@pytest.mark.parametrize("engines", FULL_ON_MPI, indirect=True)
 def test_correct_results_have_no_wrong_elements(engines: ml.Engines) -> None:
     for step in steps(in_place=[True, False], dtype=["float32", "bfloat16"], op=["sum", "avg"], root=1):
         frame = engines.run(measure_step, MESH, axis="tp", arguments=(step, Sampling(max_s=0.01, min_batches=6), True))

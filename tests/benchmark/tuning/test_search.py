@@ -430,6 +430,7 @@ def test_engines_that_were_started_elsewhere_are_refused(mpi_engines: ml.Engines
         ml.tune(attached, "tp=4", axis="tp")
 
 
+@pytest.mark.full
 @pytest.mark.slow
 def test_an_algorithm_of_mpich_is_measured_on_its_own_ranks() -> None:
     with ml.launch(2, backend="mpi") as engines:

@@ -20,6 +20,7 @@ from meshlab.comm._elements import DTYPES, OPS
 from meshlab.comm.backends._hierarchical import Hierarchical
 from meshlab.comm.backends._threads import ThreadWorld
 from tests.comm.test_conformance import check_nan
+from tests.examples import examples
 
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
@@ -106,16 +107,17 @@ NODES = {
     "one each": ["a", "b", "c", "d"],
     "one node": [0] * 4,
 }
-QUICK_ON_MPI = ("two and two", "three and one")  # nodes of one size, and of different sizes
+MARKS_ON_MPI = {"two and two": [], "three and one": [pytest.mark.full]}
+"""The marks of nodes of one size, and of different sizes. Others take long."""
 
 
 @pytest.mark.parametrize(
     ("engines", "nodes"),
     [
-        pytest.param(backend, nodes, id=f"{name} on {backend}", marks=[pytest.mark.long] if is_long else [])
+        pytest.param(backend, nodes, id=f"{name} on {backend}", marks=marks)
         for backend in ("threads", "mpi")
         for name, nodes in NODES.items()
-        for is_long in [backend == "mpi" and name not in QUICK_ON_MPI]
+        for marks in [MARKS_ON_MPI.get(name, [pytest.mark.long]) if backend == "mpi" else []]
     ],
     indirect=["engines"],
 )
@@ -130,7 +132,7 @@ def many_threads() -> Any:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 def test_any_ranks_on_any_nodes_with_any_count(many_threads: ml.Engines, data: st.DataObject) -> None:
     nodes = data.draw(st.lists(st.integers(0, 3), min_size=6, max_size=6), "nodes")
     counts = data.draw(st.lists(st.integers(0, 30), min_size=1, max_size=2), "counts")
@@ -139,7 +141,7 @@ def test_any_ranks_on_any_nodes_with_any_count(many_threads: ml.Engines, data: s
 
 
 @given(st.permutations([0, 0, 1, 1, 2, 2]), st.integers(0, 20))
-@settings(deadline=None, max_examples=15)
+@settings(deadline=None, max_examples=examples(15))
 def test_even_nodes_in_any_order(many_threads: ml.Engines, nodes: list[int], count: int) -> None:
     run(many_threads, nodes, [count], ["float32"], ["sum"])
 
@@ -232,7 +234,7 @@ def test_a_hierarchical_communicator_can_be_cut(engines: ml.Engines) -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 def test_a_split_has_the_groups_of_the_flat_one(many_threads: ml.Engines, data: st.DataObject) -> None:
     nodes = data.draw(st.lists(st.integers(0, 2), min_size=6, max_size=6), "nodes")
     colors = data.draw(st.lists(st.sampled_from([None, 0, 1]), min_size=6, max_size=6), "colors")

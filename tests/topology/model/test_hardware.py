@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from meshlab.base._errors import TopologyError
 from meshlab.topology.model._hardware import Device, Nic, Node, count_cpus, cpus_of_mask, format_cpus, parse_cpus
 from meshlab.topology.model._links import Distance, clique_numbers, distances, nvlink_gbs, pcie_gbs
+from tests.examples import examples
 
 
 def node(words: str, **facts: object) -> Node:
@@ -91,7 +92,7 @@ def test_nearest_nics_and_the_devices_that_share_them() -> None:
     assert host.nic_groups.tolist() == [0, 0, 1]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(1, 9).flatmap(lambda n: st.lists(st.booleans(), min_size=n * n, max_size=n * n)))
 def test_domains_are_cliques_that_cover_all_devices(bits: list[bool]) -> None:
     size = math.isqrt(len(bits))
@@ -110,7 +111,7 @@ def test_distances_follow_the_order_of_the_legend() -> None:
     assert distances([["SOC"]]).tolist() == [[Distance.SYS]]  # drivers before 390
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.sets(st.integers(0, 300), min_size=1, max_size=40))
 def test_cpu_lists_and_masks_round_trip(cpus: set[int]) -> None:
     ordered = tuple(sorted(cpus))

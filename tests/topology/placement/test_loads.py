@@ -25,6 +25,7 @@ from meshlab.topology.placement._layout import locate
 from meshlab.topology.placement._loads import MARKS, LinkLoad, Loads, find_places, link_loads
 from meshlab.topology.placement._placement import Placement, place
 from meshlab.topology.placement._scene import scene_of
+from tests.examples import examples
 
 SIZE = 1 << 20
 MACHINES = {name: 18 if name == "gb200-nvl72" else 4 for name in ml.topology.PRESETS}
@@ -227,7 +228,7 @@ def test_bytes_and_groups_are_those_of_a_walk_over_every_hop(name: str, text: st
         check_axis(placement, axis)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data())
 def test_bytes_and_groups_are_those_of_a_walk_on_any_machine(data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["dgx-h100", "gcp-a3-high", "gb200-nvl72", "pcie-l40s"]))

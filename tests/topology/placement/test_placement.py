@@ -21,6 +21,7 @@ from meshlab.topology.model._hardware import Device, Node
 from meshlab.topology.model._presets import preset
 from meshlab.topology.placement._placement import Placement, as_placement, place
 from meshlab.topology.readers._nccl_xml import read_nccl_topology
+from tests.examples import examples
 
 
 def plain(text: str) -> str:
@@ -102,7 +103,7 @@ def reference(placement: Placement, axis: str) -> list[dict[str, Any]]:
 MACHINES = ["dgx-a100", "gb200-nvl72", "pcie-l40s", "gcp-a3-high", "tapered-h100", "aws-p5"]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(
     st.sampled_from(MACHINES),
     st.sampled_from(["dp=2, tp=8", "pp=3, dp=2, tp=4", "dp=24", "pp=2, dp=2, cp=2, tp=2"]),

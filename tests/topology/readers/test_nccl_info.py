@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import meshlab as ml
 from meshlab.base._errors import ParseError, TopologyError
 from meshlab.topology.readers._nccl_info import looks_like_nccl_info, read_nccl_info
+from tests.examples import examples
 
 CASES = Path(os.environ.get("MESHLAB_CASES", "."))
 
@@ -144,7 +145,7 @@ def mixed(streams: list[list[str]], draw: st.DataObject) -> list[str]:
     return out
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.lists(machines(), min_size=1, max_size=3), st.integers(1, 3), st.data())
 def test_machines_are_read_back_from_the_mixed_lines_of_all_ranks(
     hosts: list[Machine], ranks: int, data: st.DataObject
@@ -169,7 +170,7 @@ def test_machines_are_read_back_from_the_mixed_lines_of_all_ranks(
         ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(machines(), st.data())
 def test_a_truncated_tree_never_claims_a_link_that_the_whole_tree_does_not_have(
     machine: Machine, data: st.DataObject

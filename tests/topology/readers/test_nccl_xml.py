@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from meshlab.base._errors import MeshlabError, ParseError, TopologyError
 from meshlab.topology.readers._nccl_graph import read_nccl_graph
 from meshlab.topology.readers._nccl_xml import read_nccl_topology
+from tests.examples import examples
 
 SWITCH = "".join(
     f'<nvlink target="0000:1{end}:00.0" count="{n}" tclass="0x068000"/>' for end, n in (("a", 5), ("b", 4))
@@ -114,7 +115,7 @@ def test_several_documents_need_a_choice() -> None:
         read_nccl_topology(DUMP + HINT, machine=2)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(len('<system version="1">'), len(DUMP) - 12))
 def test_truncated_dump_is_read_up_to_its_end(length: int) -> None:
     text = DUMP[:length]
@@ -164,7 +165,7 @@ def test_malicious_and_unrelated_files_are_rejected(text: str, message: str) -> 
         read_nccl_topology(text)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(
     st.lists(
         st.sampled_from(

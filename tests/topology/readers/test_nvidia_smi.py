@@ -11,6 +11,7 @@ from meshlab.topology._render import links_text
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Nic, Node
 from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
+from tests.examples import examples
 
 FOUR = """\
 \tGPU0\tGPU1\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
@@ -114,7 +115,7 @@ def test_number_at_the_end_of_a_truncated_text_is_ignored() -> None:
     assert node.notes == ("the text is truncated: missing NIC0, NIC1, incomplete GPU1",)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(st.integers(0, len(FOUR.partition("Legend")[0])))
 def test_truncated_text_is_read_up_to_its_end(length: int) -> None:
     text = FOUR[:length]
@@ -163,7 +164,7 @@ def test_bandwidth_needs_the_product() -> None:
     assert str(read_nvidia_smi(FOUR).node(0).gbs[0, 1]) == "nan"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.integers(1, 5), st.integers(0, 4), st.data())
 def test_links_text_round_trips(gpus: int, nics: int, data: st.DataObject) -> None:
     words = st.sampled_from(["NV1", "NV18", "PIX", "PXB", "PHB", "NODE", "SYS"])
@@ -191,7 +192,7 @@ def test_row_of_a_million_words_is_rejected() -> None:
         read_nvidia_smi("GPU0 " + "NV18 " * 1_000_000)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.lists(
         st.sampled_from(

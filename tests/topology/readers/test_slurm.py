@@ -12,6 +12,7 @@ from meshlab.topology.model._hardware import Node
 from meshlab.topology.readers import _slurm as slurm
 from meshlab.topology.readers._hostlists import expand_hosts
 from meshlab.topology.readers._slurm import read_slurm_topology
+from tests.examples import examples
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_invalid_host_lists_are_rejected(text: str, message: str) -> None:
         expand_hosts(text)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(st.lists(st.tuples(st.integers(0, 999), st.integers(0, 30)), min_size=1, max_size=5), st.integers(1, 5))
 def test_ranges_contain_their_numbers(ranges: list[tuple[int, int]], width: int) -> None:
     text = "n[" + ",".join(f"{first:0{width}d}-{first + more}" for first, more in ranges) + "]"
@@ -208,7 +209,7 @@ TREES = st.recursive(
 )
 
 
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=examples(120))
 @given(st.dictionaries(NAMES, TREES, min_size=1, max_size=3), st.booleans())
 def test_yaml_round_trips(tree: dict[str, object], flow: bool) -> None:
     text = yaml.dump([tree], Dumper=yaml.SafeDumper, default_flow_style=flow)
@@ -277,7 +278,7 @@ def test_control_characters_are_rejected(loader: type) -> None:
         slurm._load_yaml("a: b\0")
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=examples(150))
 @given(
     st.lists(
         st.sampled_from(["topology", ": ", "- ", "\n", "  ", "[", "]", "{", "}", "&a ", "*a", "|", "'", '"', "a", "?"])
