@@ -11,8 +11,8 @@ from typing import Any, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.base._errors import CommunicatorError
 from meshlab.base._arguments import Arguments
+from meshlab.base._errors import CommunicatorError
 from meshlab.comm._agreement import CHECKS, Agreement, Checks, checksum
 from meshlab.comm._backend import Backend, Call, CallChoice, CallConfig, Capabilities, Comparer
 from meshlab.comm._batch import Batch
@@ -26,6 +26,8 @@ from meshlab.comm._prepared_call import PreparedCall
 from meshlab.comm._streams import HOST_STREAM, Event, HostStream
 from meshlab.comm._validate import OPTION_DEFAULTS, CallArguments, CallValidator, PreparedOptions, check_config
 from meshlab.comm._windows import empty_symmetric, registered_symmetric
+
+_OPTIONS = Arguments(PreparedOptions, OPTION_DEFAULTS)
 
 
 class Communicator(CollectiveMethods):

@@ -31,7 +31,15 @@ from meshlab.frames._files import (
     frame_to_parquet,
     upgrade,
 )
-from meshlab.frames._schema import Column, RESULTS, SAMPLES, bandwidth, conform, empty_results, empty_samples, require_columns
+from meshlab.frames._schema import (
+    RESULTS,
+    SAMPLES,
+    Column,
+    conform,
+    empty_results,
+    empty_samples,
+    require_columns,
+)
 from meshlab.frames._statistics import bandwidth
 from meshlab.mesh._mesh import DeviceMesh, mesh_from_document, mesh_to_document
 from meshlab.plans._plan import Plan

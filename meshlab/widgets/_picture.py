@@ -27,7 +27,7 @@ from meshlab.prediction._axis_loads import LOAD_ARGUMENTS, LoadArguments, loads
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.placement._layout import layout_facts, locate
-from meshlab.topology.placement._loads import LinkFinding, LinkLoad, Loads, MARKS, find_places
+from meshlab.topology.placement._loads import MARKS, LinkFinding, Loads, find_places
 from meshlab.topology.placement._placement import Placement
 from meshlab.topology.placement._view import View, make_view
 from meshlab.widgets._assets import script, style, with_fallback

@@ -23,7 +23,6 @@ from meshlab.comm.backends._threads import ThreadWorld
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._disagreement import describe_disagreement, find_disagreement
 from meshlab.engines._positions import Positions, PositionWriter
-from meshlab.engines._rounds import Reply
 from tests.examples import examples
 
 
