@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -88,7 +88,7 @@ class ProcessSet(RankSet):
         opened = [(engine, self._view(engine).apply_async(open_worker, config)) for engine, config in configs.items()]
         deadline = time.monotonic() + timeout_s
         by_rank: dict[int, tuple[int, RankInfo]] = {}
-        for engine, result in opened:
+        for engine, result in self._as_completed(opened, deadline):
             info: RankInfo = self._result_of(engine, result, deadline, "open its communicator")
             by_rank[info.rank] = (engine, info)
         n = len(configs)
@@ -101,6 +101,18 @@ class ProcessSet(RankSet):
         self._engine_ids = [by_rank[rank][0] for rank in range(n)]
         self._infos = tuple(by_rank[rank][1] for rank in range(n))
         return self._infos
+
+    def _as_completed(self, results: Iterable[tuple[int, Any]], deadline: float) -> Iterator[tuple[int, Any]]:
+        """Yield calls to engines when they return, because a rank may wait for another one that has failed."""
+        pending = dict(results)
+        while pending:
+            completed = [engine for engine, result in pending.items() if result.ready()]
+            if not completed and time.monotonic() < deadline:
+                next(iter(pending.values())).wait(_TICK_S)
+                self._check_start()
+                continue
+            for engine in completed or list(pending):
+                yield engine, pending.pop(engine)
 
     def _result_of(self, engine: int, result: Any, deadline: float, action: str) -> Any:
         """Return the result of a call to an engine that is not a rank yet."""

@@ -52,8 +52,8 @@ def check_installed() -> None:
 
 
 def load() -> None:
-    """Import CuPy and NCCL, which takes a second or more."""
-    load_libraries()
+    """Import CuPy and NCCL, and initialise CUDA, which takes a second or more."""
+    load_libraries().cupy.cuda.runtime.getDeviceCount()
 
 
 def unique_id() -> bytes:
