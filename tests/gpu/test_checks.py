@@ -204,3 +204,10 @@ def in_several_streams(comm: Any) -> int:
 
 def test_calls_of_all_streams_are_ordered(gpu_engines: ml.Engines) -> None:
     assert set(gpu_engines.run(in_several_streams)["value"]) == {0}
+
+
+def test_a_rank_without_its_gpu_is_named_before_the_others_time_out(n_gpus: int) -> None:
+    started_s = time.monotonic()
+    with pytest.raises(EngineError, match=r"could not open its communicator: .*not 99"):
+        ml.launch(2, backend="nccl", devices=[0, 99], timeout_s=60)
+    assert time.monotonic() - started_s < 50

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 import meshlab as ml
 from meshlab.base._errors import BenchError
-from meshlab.frames._schema import RESULTS, bandwidth, conform
+from meshlab.frames._schema import RESULTS, conform
 from meshlab.frames._statistics import bandwidth
 from tests.examples import examples
 
