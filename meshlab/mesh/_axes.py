@@ -222,10 +222,7 @@ def format_axes(axes: Sequence[Axis]) -> str:
 
 
 def fill_axes(pairs: Sequence[tuple[str, int]], world_size: int | None) -> tuple[Axis, ...]:
-    """Turn names and sizes into axes, and fill a size of -1 from the world size, or raise a `MeshError`.
-
-    The message suggests the nearest valid sizes. Without a world size, it is the product of the sizes.
-    """
+    """Turn names and sizes into axes, fill a -1 from the world size, or raise a `MeshError` with the nearest sizes."""
     if not pairs:
         raise MeshError("a mesh needs at least one axis", hint="write for example DeviceMesh('dp=2, tp=4')")
     if len(pairs) > MAX_AXES:
@@ -326,10 +323,8 @@ def format_ranks(ranks: Sequence[int]) -> str:
 def nearest_axes(
     names: Sequence[str], sizes: Sequence[int], world_size: int, *, most: int = 3
 ) -> list[tuple[tuple[str, int], ...]]:
-    """Return the sizes nearest to those of some axes whose product is `world_size`, the nearest first.
-
-    The distance is the product of the factors by which the sizes change. A size of -1 may become any number.
-    """
+    """Return the sizes nearest to those of some axes whose product is `world_size`, the nearest first."""
+    # The distance is the product of the factors by which the sizes change. A size of -1 may become any number.
     divisors = _divisors(world_size)
     # The search is exhaustive for small meshes only. Eight divisors per axis, nearest first, give good suggestions for
     # any mesh, and the limit on results bounds the time for many axes: 8 ** 20 combinations would take forever.
@@ -410,11 +405,8 @@ def _zip_axes(sizes: Any, names: Any) -> tuple[tuple[str, int], ...]:
 def place_ranks(
     pairs: Sequence[tuple[str, int]], ranks: npt.ArrayLike | None, world_size: int | None
 ) -> tuple[tuple[Axis, ...], Ranks | None, int]:
-    """Check axes, ranks and world size against each other. Return the axes, the order and the world size.
-
-    The ranks are in row-major order of the axes, flat or in the shape of the mesh. The order is the ranks as flat,
-    read-only int32, or None if they are 0, 1, 2, … without a gap.
-    """
+    """Check axes, ranks and world size against each other. Return the axes, the order and the world size."""
+    # The order is the ranks in row-major order of the axes: flat, read-only int32, or None if they are 0, 1, 2, …
     if ranks is None:
         axes = fill_axes(pairs, world_size)
         return axes, None, math.prod(axis.size for axis in axes)

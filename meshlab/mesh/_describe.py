@@ -94,10 +94,7 @@ def check_groups(mesh: DeviceMesh, axis_sets: Sequence[str | Sequence[str]]) -> 
 
 
 def check_array(array: npt.NDArray[np.int32], mesh: DeviceMesh, inside: tuple[int, ...]) -> dict[str, bool]:
-    """Check an array of groups along the axes `inside` against the groups that follow from each rank's coordinates.
-
-    The array is int32 of shape (groups, size). The results are those of `DeviceMesh.check_groups`.
-    """
+    """Check groups, int32 of shape (groups, size), against those that follow from each rank's coordinates."""
     # A rank can compute its group number from its own coordinates: those outside `inside`, read as a mixed-radix
     # number. The coordinates inside are its position. `DeviceMesh` builds the array by a transposition instead, so a
     # mistake in one of the two shows up as a difference.
@@ -286,10 +283,7 @@ _GAP = "  "
 
 
 def mesh_text(mesh: DeviceMesh, axis: str | None = None, width: int = 80) -> str:
-    """Return a mesh as plain text for a terminal: axes, groups and, for a small mesh, the grid of ranks.
-
-    The grid shows the group numbers along `axis`, by default the last one. Lines longer than `width` are wrapped.
-    """
+    """Return a mesh as plain text for a terminal: axes, groups and, for a small mesh, the grid of ranks."""
     axis = mesh.axis_names[-1] if axis is None else axis
     chosen = mesh[axis]
     names = list(dict.fromkeys([*mesh.creation_order, chosen.name]))

@@ -39,23 +39,13 @@ _TEXTS = {
 
 @dataclass(frozen=True, eq=False)
 class AxisChange:
-    """The change of every rank along one axis that both meshes have.
-
-    Parameters
-    ----------
-    before, after : Groups
-        The groups in the two meshes.
-    change : numpy.ndarray
-        Index into `CHANGES` per global rank: int8 of shape (ranks,).
-    lost, gained : numpy.ndarray
-        Numbers of peers that each rank loses and gains: int32 of shape (ranks,).
-    """
+    """The change of every rank along one axis that both meshes have."""
 
     before: Groups
     after: Groups
-    change: npt.NDArray[np.int8]
-    lost: Ranks
-    gained: Ranks
+    change: npt.NDArray[np.int8]  # index into `CHANGES`, of shape (ranks,)
+    lost: Ranks  # number of peers, of shape (ranks,)
+    gained: Ranks  # number of peers, of shape (ranks,)
 
 
 @dataclass(frozen=True, eq=False)

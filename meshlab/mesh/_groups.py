@@ -292,11 +292,7 @@ class Hierarchy(NamedTuple):
 
 
 def split_levels(groups: Groups, nodes: int | npt.ArrayLike) -> Hierarchy:
-    """Split groups into two levels: inside a node, and across nodes; see `DeviceMesh.hierarchy`.
-
-    Ranks inside a node keep the order of the group, and nodes are ordered by their first rank in the group. An
-    all-reduce of a group is then a reduce-scatter inside, an all-reduce across, and an all-gather inside.
-    """
+    """Split groups into two levels: inside a node, and across nodes; see `DeviceMesh.hierarchy`."""
     # All groups are sorted in one pass, because a Python loop over groups is slow for thousands of them. `first_seen`
     # is the position in the group of the first rank on the same node. Node numbers are arbitrary, so a stable sort
     # brings the ranks of a node together, and the running maximum of the run starts gives every rank the index of its

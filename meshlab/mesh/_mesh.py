@@ -261,10 +261,6 @@ class DeviceMesh:
             If `layout` has a dense and an expert layout, True reads the expert layout and False the dense one. By
             default the dense one is read, with a warning.
 
-        Returns
-        -------
-        DeviceMesh
-
         Raises
         ------
         ParseError
@@ -1242,10 +1238,6 @@ class DeviceMesh:
             The axes to draw on. By default a new figure is created.
         columns : int, optional
             Number of ranks per row. By default the figure has an aspect ratio near 3:2.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
 
         Raises
         ------

@@ -47,10 +47,6 @@ def text(
     rows : int, default 24
         Maximum number of hosts to show. A note replaces the hosts in the middle.
 
-    Returns
-    -------
-    str
-
     Raises
     ------
     TopologyError

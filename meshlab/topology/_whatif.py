@@ -188,11 +188,9 @@ def with_taper(
 
 
 def _with_ends(node: Node, devices: int | None, nics: int | None) -> Node:
-    """Return the host with other numbers of devices and NICs, spread evenly over the positions of the old ones.
-
-    An endpoint that replaces several keeps the closest of their links. Copies of one endpoint are below the same switch
-    or, if the host has NVLink, connected by it.
-    """
+    """Return the host with other numbers of devices and NICs, spread evenly over the positions of the old ones."""
+    # An endpoint that replaces several keeps the closest of their links. Copies of one endpoint are below the same
+    # switch or, if the host has NVLink, connected by it.
     counts = len(node.devices), len(node.nics)
     targets = counts[0] if devices is None else devices, counts[1] if nics is None else nics
     if targets == counts:

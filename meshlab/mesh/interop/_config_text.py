@@ -29,10 +29,7 @@ _OVERRIDE = re.compile(r"(?:^|[\s\"'])[+~]{0,2}(?P<key>[A-Za-z_]\w*(?:[./@]\w+)+
 
 
 def parse_config(text: str) -> Config | None:
-    """Return the values of a config, or None if the text is not a config.
-
-    The text is TOML, YAML, JSON, or a command with overrides such as ``model.tensor_model_parallel_size=8``.
-    """
+    """Return the values of TOML, YAML, JSON or a command with overrides, or None if the text is not a config."""
     if len(text) > _MAX_TEXT:
         return None
     stripped = text.strip()

@@ -50,11 +50,8 @@ class ParsedCall:
 def find_call(
     text: str, signatures: Mapping[str, Sequence[str]], functions: Mapping[str, Function] | None = None
 ) -> ParsedCall:
-    """Return the first call of one of the functions in Python source, with its arguments evaluated as literals.
-
-    `signatures` has the names of their positional arguments. Others are ignored; with a last name ``**``, all keywords
-    with literal values are included. `functions` may appear inside the arguments.
-    """
+    """Return the first call of one of the functions in Python source, with its arguments evaluated as literals."""
+    # `signatures` has the names of positional arguments. With a last name `**`, all keywords are included.
     return find_calls(text, signatures, functions, most=1)[0]
 
 
@@ -259,10 +256,7 @@ def without_comments(text: str) -> str:
 
 
 def with_variables(text: str) -> str:
-    """Return the text of a shell script with the values of variables that it sets itself.
-
-    A variable without a value, or with several values, such as one in each branch of an `if`, stays as it is.
-    """
+    """Return the text of a shell script with the values of variables that it sets itself, each to a single value."""
     if "$" not in text:
         return text
     values: dict[str, set[str]] = {}
@@ -279,11 +273,8 @@ def with_variables(text: str) -> str:
 
 
 def read_flags(text: str) -> dict[str, str]:
-    """Return the values of a command line by flag, without leading dashes and with dashes for underscores.
-
-    The text may be a part of a shell script, or a list of arguments in Python or YAML. The value of a switch is empty.
-    The last occurrence of a flag wins.
-    """
+    """Return the values of a command line by flag, without leading dashes and with dashes for underscores."""
+    # The value of a switch is empty. The last occurrence of a flag wins.
     return {name: values[-1] for name, values in all_flags(text).items()}
 
 

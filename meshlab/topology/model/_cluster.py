@@ -132,10 +132,6 @@ class Cluster:
         notes : tuple of str, default ()
             Remarks on missing or doubtful data.
 
-        Returns
-        -------
-        Cluster
-
         Examples
         --------
         >>> from meshlab.topology import Node
@@ -389,10 +385,6 @@ class Cluster:
             Cluster-wide index of the device. The indices of the devices after it decrease by one. Indices in
             the host, such as GPU4, do not change.
 
-        Returns
-        -------
-        Cluster
-
         Raises
         ------
         TopologyError
@@ -450,10 +442,6 @@ class Cluster:
         nic : int or str
             The NIC, by index in the host or name.
 
-        Returns
-        -------
-        Cluster
-
         Raises
         ------
         TopologyError
@@ -478,10 +466,6 @@ class Cluster:
             The hosts, by index or name. The indices of the hosts after them decrease. Names do not change.
         keep_place : bool, default False
             If True, the hosts stay in the network, but without devices and NICs, so that no index of a host changes.
-
-        Returns
-        -------
-        Cluster
 
         Raises
         ------
@@ -513,10 +497,6 @@ class Cluster:
             Devices per host. By default unchanged.
         nics : int, optional
             NICs per host. By default unchanged.
-
-        Returns
-        -------
-        Cluster
 
         Raises
         ------
@@ -553,10 +533,6 @@ class Cluster:
         taper : float, default 1
             Oversubscription between pods: 7 means 1:7.
 
-        Returns
-        -------
-        Cluster
-
         Raises
         ------
         TopologyError
@@ -585,10 +561,6 @@ class Cluster:
         like : int or str, default 0
             The host to copy, by index or name.
 
-        Returns
-        -------
-        Cluster
-
         Raises
         ------
         TopologyError
@@ -612,10 +584,6 @@ class Cluster:
         ----------
         size : int
             Devices per domain: a divisor or a multiple of the number of devices of a host.
-
-        Returns
-        -------
-        Cluster
 
         Raises
         ------
@@ -646,10 +614,6 @@ class Cluster:
             A level of the network. By default the outermost level.
         **tapers : float
             Oversubscription by level, such as ``pod=7``.
-
-        Returns
-        -------
-        Cluster
 
         Raises
         ------
@@ -702,10 +666,6 @@ class Cluster:
             domains.
         ax : matplotlib.axes.Axes, optional
             The axes to draw on. By default a new figure is created.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
         """
         return implementation(Cluster.plot)(self, axis=axis, ax=ax)
 

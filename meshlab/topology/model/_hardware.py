@@ -425,10 +425,6 @@ class Node:
         ----------
         ax : matplotlib.axes.Axes, optional
             The axes to draw on. By default a new figure is created.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
         """
         return implementation(Node.plot)(self, ax=ax)
 

@@ -55,10 +55,7 @@ class Level:
 def regular_levels(
     nodes: int, leaf: int, rails: int = 1, pod: int = 0, taper: float = 1.0, latency_us: float | None = HOP_US
 ) -> tuple[Level, ...]:
-    """Return the levels of a network with the same number of hosts below each leaf switch, and in each pod.
-
-    A `leaf` of 0 is unknown, and a `pod` of 0 means no pods.
-    """
+    """Return the levels of a regular network. A `leaf` of 0 is unknown, and a `pod` of 0 means no pods."""
     if nodes == 1:
         return ()
     number = np.arange(nodes, dtype=np.int32)

@@ -144,10 +144,7 @@ def socket_gbs(cpu_model: str | None) -> float:
 
 
 def clique_numbers(linked: npt.NDArray[np.bool_]) -> npt.NDArray[np.int32]:
-    """Partition the members of a symmetric relation, bool of shape (n, n), into cliques; int32 of shape (n,).
-
-    The choice is greedy from the first member, and cliques are numbered in the order of their first members.
-    """
+    """Number the members of a symmetric relation, bool of shape (n, n), by clique, greedily; int32 of shape (n,)."""
     # Cliques, not connected components: every pair in a domain must be linked, so in a hybrid cube mesh or after
     # one failed link a GPU that reaches only some members must start its own domain. Finding the fewest cliques is
     # NP-hard. The greedy choice is deterministic, and exact where links are transitive (NVSwitch, bridges).

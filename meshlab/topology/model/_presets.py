@@ -363,10 +363,6 @@ def as_cluster(value: object) -> Cluster:
     value : Cluster or str
         A cluster, or the name of a preset.
 
-    Returns
-    -------
-    Cluster
-
     Raises
     ------
     TopologyError

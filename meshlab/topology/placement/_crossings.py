@@ -28,58 +28,23 @@ _NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
 
 @dataclass(frozen=True, eq=False)
 class Crossings:
-    """Links that each group crosses and shares. The last dimension of all arrays is the group.
+    """Links that each group crosses and shares. The last dimension of all arrays is the group."""
 
-    Parameters
-    ----------
-    domains : numpy.ndarray
-        int32 of shape (levels, groups): number of domains of the group at every level. For NVLink inside a host, the
-        number of cliques among its own ranks.
-    hops : numpy.ndarray
-        int32 of shape (levels, groups): number of hops of the ring at every level.
-    ranks_per_node : numpy.ndarray
-        int32 of shape (2, groups): the minimum and maximum number of ranks on one host.
-    span : numpy.ndarray
-        int32: the innermost level that contains the complete group.
-    worst : numpy.ndarray
-        int32 of shape (2, groups): the ranks on both sides of the worst hop. Without a hop, both are the first rank.
-    worst_level : numpy.ndarray
-        int32: the level of the worst hop.
-    worst_distance : numpy.ndarray
-        int32: the `Distance` of the worst hop inside a host, UNKNOWN for hops over the network.
-    nics : numpy.ndarray
-        int32: number of NICs that are nearest to the group's ranks on its worst host, 0 if the group uses no NIC.
-    groups_per_nic : numpy.ndarray
-        float64: number of groups that share the busiest NIC. NaN if the group uses no NIC, or if a host has none.
-    node_gbs : numpy.ndarray
-        float64: GB/s out of the worst host while all groups run, NaN if the group uses no NIC.
-    taper : numpy.ndarray
-        float64: the largest oversubscription on the ring, 1 if there is none.
-    inner_gbs : numpy.ndarray
-        float64: GB/s of the slowest hop inside a host or an NVLink domain, infinite without such a hop, NaN if unknown.
-    uplink_gbs : numpy.ndarray
-        float64: GB/s of the slowest hop through an oversubscribed uplink, infinite if there is none.
-    ring_gbs : numpy.ndarray
-        float64: GB/s of the slowest hop while all groups run, NaN if the speed of a hop is unknown.
-    groups_per_node : int
-        Maximum number of groups of the axis that leave one host.
-    """
-
-    domains: Ints
-    hops: Ints
-    ranks_per_node: Ints
-    span: Ints
-    worst: Ints
-    worst_level: Ints
-    worst_distance: Ints
-    nics: Ints
-    groups_per_nic: Floats
-    node_gbs: Floats
-    taper: Floats
-    inner_gbs: Floats
-    uplink_gbs: Floats
-    ring_gbs: Floats
-    groups_per_node: int
+    domains: Ints  # (levels, groups); for NVLink inside a host, cliques among the group's own ranks
+    hops: Ints  # (levels, groups), of the ring
+    ranks_per_node: Ints  # (2, groups): minimum and maximum
+    span: Ints  # innermost level that contains the complete group
+    worst: Ints  # (2, groups): ranks on both sides of the worst hop; without a hop, the first rank twice
+    worst_level: Ints  # of the worst hop
+    worst_distance: Ints  # a `Distance` inside a host, UNKNOWN over the network
+    nics: Ints  # nearest to the group's ranks on its worst host, 0 if it uses no NIC
+    groups_per_nic: Floats  # on the busiest NIC; NaN if the group uses no NIC, or if a host has none
+    node_gbs: Floats  # out of the worst host while all groups run, NaN if the group uses no NIC
+    taper: Floats  # largest oversubscription on the ring, 1 if there is none
+    inner_gbs: Floats  # slowest hop in a host or NVLink domain, infinite without one, NaN if unknown
+    uplink_gbs: Floats  # slowest hop through an oversubscribed uplink, infinite if there is none
+    ring_gbs: Floats  # slowest hop while all groups run, NaN if the speed of a hop is unknown
+    groups_per_node: int  # maximum number of groups of the axis that leave one host
 
 
 def cross(rank_map: RankMap, groups: Ints, copies: Sequence[int] | None = None) -> Crossings:
@@ -137,10 +102,7 @@ def cross(rank_map: RankMap, groups: Ints, copies: Sequence[int] | None = None) 
 
 
 def ring_hops(rank_map: RankMap, ranks: Ints) -> tuple[Ints, npt.NDArray[np.int8], npt.NDArray[np.int8], Floats]:
-    """Return the ranks of one group in ring order, and level, `Distance` and GB/s of the hop from each to the next.
-
-    Over the network, the `Distance` is UNKNOWN, and the GB/s are those of the nearest NICs.
-    """
+    """Return the ranks of one group in ring order, and level, `Distance` and GB/s of the hop from each to the next."""
     members, level, distance, gbs = all_hops(rank_map, ranks[None])
     order = members[:, 0]
     nic_gbs = rank_map.set_gbs[rank_map.nic_set[order]]
@@ -150,11 +112,8 @@ def ring_hops(rank_map: RankMap, ranks: Ints) -> tuple[Ints, npt.NDArray[np.int8
 
 
 def all_hops(rank_map: RankMap, groups: Ints) -> tuple[Ints, npt.NDArray[np.int8], npt.NDArray[np.int8], Floats]:
-    """Return the hops of the rings of all groups, as arrays of shape (size, groups).
-
-    They contain the ranks in the order of the ring, and for the hop from each rank to the next its level, its
-    `Distance` and its GB/s (infinite over the network).
-    """
+    """Return ranks in ring order, and level, `Distance` and GB/s of the hop to the next: shape (size, groups)."""
+    # GB/s are infinite over the network.
     members = np.ascontiguousarray(_by_host(rank_map, groups).T)
     _, level = _levels(rank_map, members)
     if len(members) > 1:
@@ -204,11 +163,8 @@ def _levels(rank_map: RankMap, members: Ints) -> tuple[Ints, npt.NDArray[np.int8
 
 
 def _align_rails(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) -> None:
-    """Reduce the level of hops between hosts that have ranks of the group on a common rail.
-
-    The data of such a hop leaves and enters on that rail. The two ranks themselves may be on different rails, because
-    NCCL moves data between the ranks of a host over NVLink.
-    """
+    """Reduce the level of hops between hosts that have ranks of the group on a common rail."""
+    # The two ranks may be on different rails, because NCCL moves data between the ranks of a host over NVLink.
     for index, network in enumerate(rank_map.cluster.levels, len(INNER_LEVELS)):
         if network.rails == 1 or not (level > index).any():
             continue
@@ -232,10 +188,8 @@ def _align_rails(rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8]) 
 def _inside(
     rank_map: RankMap, members: Ints, following: Ints, level: npt.NDArray[np.int8]
 ) -> tuple[npt.NDArray[np.int8], Floats]:
-    """Return the distance and GB/s of every hop inside a host, and infinite GB/s for hops over the network.
-
-    Also reduces the level of hops that have NVLink although the two devices are in different NVLink domains.
-    """
+    """Return the distance and GB/s of every hop inside a host, and infinite GB/s for hops over the network."""
+    # Also reduces the level of hops that have NVLink although the two devices are in different NVLink domains.
     distance = np.full(members.shape, Distance.UNKNOWN, dtype=np.int8)
     gbs = np.full(members.shape, np.inf)
     near = level <= _HOST
@@ -254,11 +208,8 @@ def _inside(
 
 
 def _count_nvlink_sets(rank_map: RankMap, members: Ints, domains: Ints) -> None:
-    """Count the NVLink cliques among the ranks of groups inside a patchy host.
-
-    The domains of the host are too coarse for them: after one failed link, the two devices are in different domains,
-    although both have NVLink to all others.
-    """
+    """Count the NVLink cliques among the ranks of groups inside a patchy host."""
+    # Domains are too coarse: after one failed link, two devices are in different ones, with NVLink to all others.
     kind = rank_map.kind[members[0]]
     doubtful = np.flatnonzero((domains[_HOST] == 1) & (domains[_NVLINK] > 1) & rank_map.patchy[kind])
     if not doubtful.size:
@@ -311,10 +262,7 @@ def _no_nics(ranks_per_node: Ints) -> _NicUse:
 
 
 def shares(rank_map: RankMap, sets: Ints) -> tuple[Floats, Floats, npt.NDArray[np.intp]]:
-    """Return for every set of NICs the GB/s per group, the groups per NIC, and the number of groups.
-
-    `sets` contains each set once for every group that uses it.
-    """
+    """Return for every set of NICs, listed once per group, GB/s per group, groups per NIC, and the number of groups."""
     sharing = np.bincount(sets, minlength=len(rank_map.set_nics))
     # A set that no group uses divides by zero. Its result is never read.
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -379,10 +327,7 @@ def _nics(rank_map: RankMap, members: Ints, leaves: npt.NDArray[np.bool_]) -> _N
 def _taper(
     rank_map: RankMap, members: Ints, level: npt.NDArray[np.int8], copies: Sequence[int] | None
 ) -> tuple[Floats, Floats]:
-    """Return the largest oversubscription of every group, and the GB/s of a hop through the slowest uplink.
-
-    The second array is infinite if no hop passes an oversubscribed level.
-    """
+    """Return each group's largest oversubscription, and GB/s of a hop through the slowest such uplink, or infinity."""
     count = members.shape[1]
     taper = np.ones(count)
     gbs = np.full(count, np.inf)
@@ -409,11 +354,8 @@ def _taper(
 
 
 def uplink_gbs(rank_map: RankMap, level: int) -> Floats:
-    """Return the GB/s of the uplinks of every domain of a level, without oversubscription.
-
-    They are those of the NICs of the domain. A switch of a rail has uplinks for all of its ports, also for those of
-    failed NICs, whose devices use other rails.
-    """
+    """Return the GB/s of the uplinks of every domain of a level, without oversubscription: those of its NICs."""
+    # A switch of a rail has uplinks for all of its ports, also for those of failed NICs, whose devices use other rails.
     cluster = rank_map.cluster
     has_rails = level >= len(INNER_LEVELS) and cluster.levels[level - len(INNER_LEVELS)].rails > 1
     of_kind = np.zeros(len(cluster.templates))

@@ -37,12 +37,9 @@ Entries = TypeVar("Entries", Inside, Outside)
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """What ranks send and receive. Every entry is one rank of one group.
+    """What ranks send and receive. Every entry is one rank of one group."""
 
-    Over the network, `level` is the outermost level that the bytes reach, so they pass the uplinks of all network
-    levels below it.
-    """
-
+    # Over the network, the level is the outermost that the bytes reach: they pass the uplinks of all levels below it.
     # Sent and received inside domains: rank, group, level, bytes, and GB/s of the link.
     inside: Inside
     inside_in: Inside
@@ -134,12 +131,9 @@ def flows_of(rank_map: RankMap, groups: Ints, algorithm: str, collective: str, s
 
 @dataclass(frozen=True, eq=False)
 class _Visits:
-    """The domains of every group in the order of its ring. A run is the ranks of one group in one domain.
+    """The domains of every group in the order of its ring. A run is the ranks of one group in one domain."""
 
-    `members`, `level` and `gbs` have the shape (size, groups), see `all_hops`. `ranks`, `group` and `run` are flat,
-    with the group first. The others have an entry per run.
-    """
-
+    # `members`, `level` and `gbs` have shape (size, groups); `ranks`, `group` and `run` are flat, group first.
     rank_map: RankMap
     members: Ints
     level: npt.NDArray[np.int8]
@@ -311,10 +305,8 @@ def _switch(visits: _Visits, collective: str, size: float) -> tuple[Inside, Insi
 
 
 def _tree(visits: _Visits, size: float) -> tuple[Outside, Ints]:
-    """Return what ranks send over the network in a double binary tree of domains, and the groups that change rails.
-
-    They receive as much, because every edge carries half of the bytes up and down.
-    """
+    """Return what ranks send over the network in a double binary tree of domains, and the groups that change rails."""
+    # They receive as much, because every edge carries half of the bytes up and down.
     rank_map, count = visits.rank_map, visits.members.shape[1]
     domains = np.bincount(visits.run_group, minlength=count)
     first_run = np.cumsum(domains) - domains

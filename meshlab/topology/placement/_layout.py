@@ -165,10 +165,8 @@ class Layout:
 
 
 def fit(scene: Scene, width: float, height: float, dpr: float = 1.0) -> Fit:
-    """Choose the arrangement with the largest cells that fits a figure of `width` × `height` CSS pixels.
-
-    Small cells are a whole number of device pixels, `dpr` per CSS pixel, so that columns are equally wide.
-    """
+    """Choose the arrangement with the largest cells that fits a figure of `width` × `height` CSS pixels."""
+    # Small cells are a whole number of device pixels, `dpr` per CSS pixel, so that columns are equally wide.
     shape = _shape(scene)
     best, chosen = -math.inf, None
     # A cell scores three times its smaller side plus the root of its area, because text needs width and height. Lengths

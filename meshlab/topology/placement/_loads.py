@@ -44,37 +44,16 @@ MARKS = {
 
 @dataclass(frozen=True, eq=False)
 class LinkLoad:
-    """The load of all links of one kind.
+    """The load of all links of one kind."""
 
-    Parameters
-    ----------
-    name : str
-        ``"nvlink"``, ``"host"`` (links inside hosts without NVLink), ``"nic"``, or the name of a network level for the
-        uplinks of its domains.
-    label : str
-        Name in tables, such as ``"NVLink, per GPU"``.
-    drawn_as : str
-        The array of `Layout` that the links are drawn in, which has the same order. Empty if they are not drawn.
-    groups : numpy.ndarray
-        int32: number of groups that use each link.
-    bytes : numpy.ndarray
-        float64: bytes on each link, the larger of both directions.
-    gbs : numpy.ndarray
-        float64: GB/s of each link in one direction, NaN if unknown.
-    taper : float
-        Oversubscription of the link, 1 if there is none.
-    places : numpy.ndarray
-        The number of each link in places such as ``pod:2``.
-    """
-
-    name: str
-    label: str
-    drawn_as: str
-    groups: Ints
-    bytes: Floats
-    gbs: Floats
-    taper: float
-    places: Ints
+    name: str  # "nvlink", "host" (links inside hosts without NVLink), "nic", or a network level for its uplinks
+    label: str  # in tables, such as "NVLink, per GPU"
+    drawn_as: str  # array of `Layout` in the same order, empty if not drawn
+    groups: Ints  # number that use each link
+    bytes: Floats  # on each link, the larger of both directions
+    gbs: Floats  # of each link in one direction, NaN if unknown
+    taper: float  # oversubscription, 1 if there is none
+    places: Ints  # number of each link in places such as `pod:2`
 
     @cached_property
     def seconds(self) -> Floats:
@@ -100,28 +79,6 @@ class LinkLoad:
 class Loads:
     """The load of all links while all groups of an axis run one collective.
 
-    Parameters
-    ----------
-    axis, collective : str
-        The axis and the collective.
-    algorithm : str
-        The algorithm that causes the bytes: a key of `ALGORITHM_WORDS`, or several joined by " and " if the groups
-        differ.
-    is_assumed : bool
-        True if the algorithm is the usual one, because the one that NCCL would choose is unknown.
-    size_bytes : int
-        Message size, as in nccl-tests.
-    volume_bytes : float
-        Bytes that a rank sends or receives, whichever is more. With several algorithms, those of the one with the most.
-    climbs : numpy.ndarray
-        bool of shape (groups,): True if a hop changes rails inside one set of leaf switches.
-    links : tuple of LinkLoad
-        The links, from the inside out.
-    state : str
-        A key of `MARKS`.
-    limit : str
-        Name of the links that need the longest time. Empty if nothing is sent, or no bandwidth is known.
-
     Examples
     --------
     >>> import meshlab as ml
@@ -134,14 +91,14 @@ class Loads:
 
     axis: str
     collective: str
-    algorithm: str
-    is_assumed: bool
-    size_bytes: int
-    volume_bytes: float
-    climbs: npt.NDArray[np.bool_]
-    links: tuple[LinkLoad, ...]
-    state: str
-    limit: str
+    algorithm: str  # a key of `ALGORITHM_WORDS`, or several joined by " and " if the groups differ
+    is_assumed: bool  # the usual algorithm, because the one that NCCL would choose is unknown
+    size_bytes: int  # as in nccl-tests
+    volume_bytes: float  # sent or received by a rank, whichever is more; the most of several algorithms
+    climbs: npt.NDArray[np.bool_]  # per group: a hop changes rails inside one set of leaf switches
+    links: tuple[LinkLoad, ...]  # from the inside out
+    state: str  # a key of `MARKS`
+    limit: str  # links that need the longest time; empty if nothing is sent, or no bandwidth is known
 
     @property
     def algorithm_words(self) -> str:
@@ -223,10 +180,7 @@ def link_loads(
     algorithm: str | Sequence[str] | None = None,
     scene: Scene | None = None,
 ) -> Loads:
-    """Compute the load of every link by the algorithm of all groups, or of every group; see `Placement.loads`.
-
-    Without an algorithm, `plain_algorithm` is assumed. Without a scene, that of the placement's cluster is computed.
-    """
+    """Compute the load of every link by the algorithm of all groups, or of every group; see `Placement.loads`."""
     groups = placement.mesh[axis]
     collective = collective or usual_collective(groups.name)
     check_collective(collective)

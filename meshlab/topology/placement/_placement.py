@@ -148,10 +148,6 @@ class Placement:
         ----------
         axis : str, optional
             An axis, or the name of a group. By default one line per axis, the fastest first.
-
-        Returns
-        -------
-        str
         """
         return "\n".join(_explain_axis(self, name) for name in ([axis] if axis is not None else self._axes))
 
@@ -200,10 +196,6 @@ class Placement:
         size : int or str, default "256M"
             Message size in bytes.
 
-        Returns
-        -------
-        str
-
         Examples
         --------
         >>> import meshlab as ml
@@ -233,10 +225,6 @@ class Placement:
             A group of the axis, whose route is drawn.
         ax : matplotlib.axes.Axes, optional
             The axes to draw on. By default a new figure is created.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
         """
         return implementation(Placement.plot)(self, axis=axis, group=group, ax=ax)
 
@@ -453,10 +441,6 @@ def place(mesh: MeshLike, cluster: ClusterLike, devices: Sequence[int] | Ints | 
     devices : sequence of int, optional
         The device of every rank, as a cluster-wide index. Use it for a different rank order, a part of the cluster, or
         several ranks per device. By default rank r uses device r.
-
-    Returns
-    -------
-    Placement
 
     Raises
     ------

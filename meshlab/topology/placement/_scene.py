@@ -291,11 +291,8 @@ def _bars(set_of: Ints, row_of: Ints) -> Ints:
 
 
 def _nic_rows(node: Node, rails: int, slot_of: Ints, rows: int) -> tuple[Floats, float, Ints]:
-    """Return the centre of every NIC in rows, the distance between NICs, and the rail of every NIC.
-
-    A NIC is next to the devices that are closest to it. A device whose own NIC is missing is also near to other NICs,
-    but farther away, so it does not move them.
-    """
+    """Return the centre of every NIC in rows, the distance between NICs, and the rail of every NIC."""
+    # A device whose own NIC is missing is near to other NICs too, but farther away, so it does not move them.
     devices, nics = len(node.devices), len(node.nics)
     rail = np.full(nics, -1, dtype=np.int32)
     if not nics or not devices:

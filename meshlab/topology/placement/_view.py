@@ -45,11 +45,8 @@ def make_view(
     devices: Sequence[int] | Ints | None = None,
     before: View | None = None,
 ) -> View:
-    """Return the view of a mesh, a cluster, or a mesh on a cluster, from the arguments of `meshlab.topology.text`.
-
-    A mesh that does not fit the cluster, or an axis that the mesh does not have, does not hide the machine: a note
-    reports it. What a view has in common with `before`, the view before a change, is not computed again.
-    """
+    """Return the view of a mesh, a cluster, or a mesh on a cluster, from the arguments of `meshlab.topology.text`."""
+    # A mesh that does not fit the cluster, or an unknown axis, does not hide the machine: a note reports it.
     shape, machine, devices = _sort_arguments(mesh, cluster, devices)
     if machine is None:
         if shape is None:

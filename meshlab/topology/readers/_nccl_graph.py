@@ -144,10 +144,6 @@ def read_nccl_graph(xml: TextSource, *, machine: int | None = None) -> NcclGraph
     machine : int, optional
         Index of the document, counted from 0, if the text contains several.
 
-    Returns
-    -------
-    NcclGraphs
-
     Raises
     ------
     ParseError

@@ -390,11 +390,9 @@ def _affinities(row: _Row, header: str) -> tuple[str | None, str | None]:
 
 
 def _separated(rest: str, n: int) -> str:
-    """Insert the white space that was lost between the values of up to `n` affinity columns.
-
-    A paste may lose tabs, so that ``0-55,112-167``, ``0`` and ``N/A`` become ``0-55,112-167 0N/A``, and
-    ``56-111,168-223`` and ``1`` become ``56-111,168-2231``.
-    """
+    """Insert the white space that was lost between the values of up to `n` affinity columns."""
+    # A paste may lose tabs: `0-55,112-167`, `0`, `N/A` become `0-55,112-167 0N/A`; `56-111,168-223`, `1` become
+    # `56-111,168-2231`.
     rest = _GLUED_NA.sub(r"\1 N/A", rest)
     match = _CPU_LIST.match(rest)
     if match is None or len(rest.split()) >= n:
