@@ -62,11 +62,8 @@ _COLUMNS = [
 def expectations(
     run: Any, cluster: ClusterLike | None = None, *, mesh: MeshLike | None = None, calibration: Any = None
 ) -> pd.DataFrame:
-    """Compare the bandwidth at the largest size with the bound, the prediction and published values.
-
-    Returns a row with the columns `_COLUMNS` per axis, collective, element type and mode, with the slowest group. Times
-    are in µs, and predictions have a band. Without a cluster, only published values are compared.
-    """
+    """Compare the bandwidth at the largest size with the bound, the prediction and published values, a row per axis."""
+    # Each row has the slowest group. Without a cluster, only published values are compared.
     import pandas as pd
 
     if isinstance(run, RunData):

@@ -220,10 +220,7 @@ def _points(plan: Plan, groups: Mapping[str, Groups]) -> Iterator[Step]:
 
 
 def turns(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
-    """Group the steps that are alternatives of one another, and therefore measured in turns.
-
-    These are the groups of an axis together and alone, and concurrent axes with each of them in isolation.
-    """
+    """Group the steps that are measured in turns: an axis together and alone, or concurrent and isolated."""
     groups: dict[Step, list[Step]] = {}
     for step in steps:
         # A concurrent step joins the groups of its two axes, which may have been separate until then.

@@ -97,10 +97,8 @@ def try_options(
     groups: Ints,
     set_up: SetUp = set_up_step,
 ) -> list[Trial]:
-    """Check the options of one call, and measure them in interleaved rounds. Collective over all groups.
-
-    The first step is the default. `groups` has the ranks of each group, as ranks of `everyone`, shape (groups, size).
-    """
+    """Check the options of one call, the default first, and measure them in interleaved rounds. Collective."""
+    # `groups` has the ranks of each group, as ranks of `everyone`, shape (groups, size).
     vote = _Vote(StopVote(everyone, groups))
     trials: list[Trial | None] = [None] * len(steps)
     calls: dict[int, Any] = {}
