@@ -47,7 +47,8 @@ def count_wrong_elements(
     row, dtype, op = CATALOG[step.collective], find_dtype(step.dtype), find_op(step.op) if step.op else None
     receives = row.has("receives", step.root in (None, comm.rank))
     if step.collective == "send":  # only the receiver can check a message
-        row, receives = CATALOG["recv"], source is not None and _is_receiver(comm, step)
+        receivers = [receiver for _, receiver in pairs_of_round(comm.size, step.number)]
+        row, receives = CATALOG["recv"], source is not None and comm.rank in receivers
 
     def value(member: int, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         return encode(comm.ranks[member], index, dtype, op)
@@ -75,10 +76,6 @@ def count_wrong_elements(
     n_chunks, period = buffers.out.size // step.count, min(PERIOD, step.count)
     index = (np.arange(n_chunks)[:, None] * step.count + np.arange(period)).ravel()
     return count_differences(comm.xp, buffers.out, row.expected(case, index), dtype, n_chunks)
-
-
-def _is_receiver(comm: Communicator, step: Step) -> bool:
-    return any(comm.rank == receiver for _, receiver in pairs_of_round(comm.size, step.number))
 
 
 def fill_periodically(xp: Any, array: Any, pattern: npt.NDArray[Any]) -> None:

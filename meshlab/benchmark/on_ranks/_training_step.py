@@ -414,7 +414,8 @@ class _StreamLanes:
     def run(self, operations: Sequence[Operation]) -> Floats:
         """Run a step, see `_Lanes`."""
         compute, streams, work = self._compute, self._streams, self._work
-        timed, untimed = _reused(self._timed, self._cuda.Event), _reused(self._untimed, self._new_untimed)
+        timed = _reused(self._timed, self._cuda.Event)
+        untimed = _reused(self._untimed, partial(self._cuda.Event, disable_timing=True))
         computes = any(operation.kind == "compute" for operation in operations)
         flights: dict[int, tuple[int, Any, Any]] = {}
         stalls: list[tuple[int, Any, Any]] = []
@@ -467,9 +468,6 @@ class _StreamLanes:
         for axis, begin, end in spans:
             sums[axis] += self._cuda.get_elapsed_time(begin, end) * 1e3
         return sums
-
-    def _new_untimed(self) -> Any:
-        return self._cuda.Event(disable_timing=True)
 
     def close(self) -> None:
         """Do nothing: the streams end with the object."""

@@ -87,8 +87,7 @@ def tune(
     confirm : bool, default True
         Whether to measure the fastest options again, on new ranks. Without it nothing is confirmed.
     progress : bool, optional
-        Whether to draw a progress bar. By default in a notebook and on a terminal, unless the environment variable
-        ``MESHLAB_PROGRESS`` is 0.
+        Whether to draw a progress bar, by default as in `rehearse`.
     deadline_s : float, optional
         Maximum duration of the trials of one call, in seconds, before its ranks are considered stuck. By default that
         of the engines, or more if the trials are expected to take longer.
