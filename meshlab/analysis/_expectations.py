@@ -127,13 +127,9 @@ def _predicted(
     except MeshlabError:  # measured on another mesh, or no model
         return unknown
     # An axis whose groups cross different links has several lines, and its slowest group is measured.
-    slowest = max(prediction.lines, key=_last_time)
+    slowest = max(prediction.lines, key=lambda line: float(line.time_us[-1]))
     values = (slowest.time_us, slowest.time_us_lo, slowest.time_us_hi)
     return dict(zip(names, (float(value[-1]) for value in values), strict=True))
-
-
-def _last_time(line: PredictedLine) -> float:
-    return float(line.time_us[-1])
 
 
 def _published(row: dict[str, Any], attrs: dict[Any, Any]) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def job_fields(words: Sequence[str]) -> dict[str, object]:
 
 @contextlib.contextmanager
 def job_hints(*names: str) -> Iterator[None]:
-    """Replace arguments in the hints of errors by options: ``--set`` for fields of the job, or an option of that name."""
+    """Replace arguments in the hints of errors by options: ``--set`` for fields of the job, or options of `names`."""
     from meshlab.prediction._job import Job
 
     of_job = {field.name for field in fields(Job)}

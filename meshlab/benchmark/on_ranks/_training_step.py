@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 

@@ -69,10 +69,8 @@ def tune(
     sizes : str, int or sequence of these, optional
         Message sizes in bytes, as in `bench`. By default ``"8:1G"`` on GPUs and ``"8:16M"`` elsewhere. Sizes whose
         buffers exceed the free memory are left out, with a row that has the reason.
-    dtype : str, default "float32"
-        The element type.
-    op : str or ReduceOp, default "sum"
-        The reduce operation.
+    dtype, op : str, default "float32" and "sum"
+        The element type and the reduce operation, as in `Plan`.
     in_place : bool, default True
         Whether input and output share memory, for collectives that can work in place.
     mode : {"graph", "pipelined"}, optional
