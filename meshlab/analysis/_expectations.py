@@ -14,7 +14,7 @@ from meshlab.frames._schema import is_pair, is_plain, plain_value
 from meshlab.plans._options import OPTIONS
 from meshlab.prediction._bounds import with_bounds
 from meshlab.prediction._costs import COLLECTIVES
-from meshlab.prediction._predictions import BOUND_FROM, PredictedLine, predict
+from meshlab.prediction._predictions import BOUND_FROM, predict
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import as_results
