@@ -112,9 +112,8 @@ def interference(run: Any) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row per collective, size and group: ``axis``, ``concurrent_axis`` and ``concurrent_collective``,
-        ``alone_us`` and ``concurrent_us`` in µs, and ``ratio``, ``ratio_lo``, ``ratio_hi``, ``n_blocks``, ``is_clear``
-        and ``note`` as in `contention`.
+        The columns of `contention`, with ``concurrent_us`` instead of ``together_us``, and also ``concurrent_axis`` and
+        ``concurrent_collective``.
 
     Raises
     ------

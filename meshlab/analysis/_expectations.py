@@ -14,7 +14,7 @@ from meshlab.frames._schema import is_pair, is_plain, plain_value
 from meshlab.plans._options import OPTIONS
 from meshlab.prediction._bounds import with_bounds
 from meshlab.prediction._costs import COLLECTIVES
-from meshlab.prediction._predictions import BOUND_FROM, PredictedLine, predict
+from meshlab.prediction._predictions import BOUND_FROM, predict
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import as_results
@@ -62,11 +62,8 @@ _COLUMNS = [
 def expectations(
     run: Any, cluster: ClusterLike | None = None, *, mesh: MeshLike | None = None, calibration: Any = None
 ) -> pd.DataFrame:
-    """Compare the bandwidth at the largest size with the bound, the prediction and published values.
-
-    Returns a row with the columns `_COLUMNS` per axis, collective, element type and mode, with the slowest group. Times
-    are in µs, and predictions have a band. Without a cluster, only published values are compared.
-    """
+    """Compare the bandwidth at the largest size with the bound, the prediction and published values, a row per axis."""
+    # Each row has the slowest group. Without a cluster, only published values are compared.
     import pandas as pd
 
     if isinstance(run, RunData):
@@ -130,13 +127,9 @@ def _predicted(
     except MeshlabError:  # measured on another mesh, or no model
         return unknown
     # An axis whose groups cross different links has several lines, and its slowest group is measured.
-    slowest = max(prediction.lines, key=_last_time)
+    slowest = max(prediction.lines, key=lambda line: float(line.time_us[-1]))
     values = (slowest.time_us, slowest.time_us_lo, slowest.time_us_hi)
     return dict(zip(names, (float(value[-1]) for value in values), strict=True))
-
-
-def _last_time(line: PredictedLine) -> float:
-    return float(line.time_us[-1])
 
 
 def _published(row: dict[str, Any], attrs: dict[Any, Any]) -> dict[str, Any]:

@@ -176,10 +176,8 @@ def bench_pairs(
 
     Parameters
     ----------
-    engines : Engines
-        The ranks. They are busy until the run ends.
-    mesh : DeviceMesh or str, optional
-        The mesh whose groups are measured, with one rank per engine. By default a mesh with all ranks on one axis.
+    engines, mesh
+        As in `bench`.
     axis : str, default "world"
         The axis or group set. Every two ranks of a group are a pair. By default all ranks are one group.
     sizes : str, int or sequence of these, default "64M"

@@ -117,8 +117,7 @@ def compare_env(
     effect : float, default 0.05
         The smallest relevant relative difference, for the verdicts of `compare`.
     progress : bool, optional
-        Whether to draw a progress bar. By default in a notebook and on a terminal, unless the environment variable
-        ``MESHLAB_PROGRESS`` is 0.
+        Whether to draw a progress bar, by default as in `rehearse`.
     **arguments
         Further arguments of `bench`, such as ``axis`` and ``sizes``.
 

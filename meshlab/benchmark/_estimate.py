@@ -137,11 +137,8 @@ def seconds_per_step(
     paces: Mapping[str, Pace] | None = None,
     room_bytes: int | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Return the expected and the maximum duration of each step, in seconds, as float64 of shape (steps, 2).
-
-    Both are 0 for steps whose buffers take more than `room_bytes`, because they are skipped. `paces` has the durations
-    that were probed on an axis. Without it, they are computed from `RATES`.
-    """
+    """Return the expected and maximum duration of each step in s, float64 of shape (steps, 2), 0 if too large."""
+    # Durations that were probed on an axis (`paces`) take precedence over `RATES`.
     earlier = _Known(results)
     seconds = np.zeros((len(steps), 2))
     in_blocks = {step.index for group in turns(steps) if len(group) > 1 for step in group}
@@ -228,11 +225,7 @@ _ASSUMED = Pace(_ROUND_S)
 def steps_to_probe(
     steps: Sequence[Step], axes: Mapping[str, MeasuredAxis], seconds: npt.NDArray[np.float64]
 ) -> dict[str, list[Step]]:
-    """Return a few steps of each axis whose durations suffice to estimate all steps.
-
-    They are up to five steps of one collective, from small to large, and one large step of each collective, unless
-    they take too long. `seconds` are the assumed durations of all steps, by their index.
-    """
+    """Return steps of each axis that suffice to estimate all: up to five sizes of one collective, one of the others."""
     by_axis: dict[str, dict[str, list[Step]]] = {}
     for step in steps:
         if step.count is not None and step.grouping != "pairs" and step.concurrent is None:
@@ -265,11 +258,9 @@ def _interpolate(size: float, sizes: Sequence[float], values: Sequence[float]) -
 
 
 def _with_fixed_part(size: float, sizes: Sequence[float], values: Sequence[float]) -> float:
-    """Interpolate between sizes. Beyond the largest one, the value grows as it did up to there.
-
-    Preparing a step takes a fixed time, in which graphs are captured, and a time per byte of its data. If all of it
-    grew with the size, a step of 16 times the largest probe would seem to take 16 times the fixed time.
-    """
+    """Interpolate between sizes. Beyond the largest one, the value grows as it did up to there."""
+    # Preparing a step takes a fixed time, in which graphs are captured, and a time per byte. If all of it grew with the
+    # size, a step of 16 times the largest probe would seem to take 16 times the fixed time.
     if len(sizes) < 2 or size <= sizes[-1] or sizes[-1] <= sizes[0]:
         return _interpolate(size, sizes, values)
     per_byte = max(values[-1] - values[0], 0.0) / (sizes[-1] - sizes[0])
@@ -298,10 +289,7 @@ def _model_us(step: Step, rates: Rates) -> float:
 
 
 def _sampling_s(call_s: float, batch_s: float, mode: str, sampling: Sampling, n: float) -> npt.NDArray[np.float64]:
-    """Return the expected and the maximum duration of the sampling of one step, in seconds. See `take_batches`.
-
-    `n` is the number of batches if the time is not limited.
-    """
+    """Return the expected and maximum time to sample a step with `n` batches at most, in s. See `take_batches`."""
     if call_s > SLOW_CALL_S:
         # One call is the probe and the warm-up, and chunks end when the time is over.
         n_slow = max(1, min(max(FEWEST_FOR_INTERVAL, int(sampling.max_s / call_s - 1)), int(SLOW_STEP_S / call_s - 1)))

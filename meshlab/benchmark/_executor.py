@@ -528,13 +528,7 @@ def device_rows(when: str, host: str, readings: Iterable[Mapping[str, Any]]) -> 
 
 
 def device_lines(rows: Iterable[Mapping[str, Any]], *, with_host: bool) -> dict[str, str]:
-    """Describe the readings in one line per GPU. Zero and unknown values are omitted.
-
-    Examples
-    --------
-    >>> device_lines([{"host": "n", "device": 0, "clock_sm_mhz": 1980, "throttle": ""}], with_host=False)
-    {'GPU 0': '1980 MHz'}
-    """
+    """Describe the readings in one line per GPU. Zero and unknown values are omitted."""
     lines = {}
     for row in rows:
         readings = [form.format(row[name]) for name, form in _UNITS if row.get(name)]

@@ -7,21 +7,10 @@ from collections.abc import Callable
 
 
 class Interruptible:
-    """Work in a thread, so that an interrupt of the caller ends it between two calls of the ranks.
+    """Work in a thread, which an interrupt of the caller ends between two calls of the ranks."""
 
-    Ranks in a collective cannot be interrupted without losing them, so the work completes its current call.
-
-    Parameters
-    ----------
-    work : callable
-        The work. It reads `is_stopped` between two calls, which is True after an interrupt.
-    show : callable
-        Shows the progress. Called ten times a second.
-    kill : callable
-        Stops the ranks, after a second interrupt.
-    name : str
-        Name of the thread.
-    """
+    # Ranks in a collective cannot be interrupted without losing them. `work` reads `is_stopped` between two calls,
+    # `show` is called ten times a second, and `kill` stops the ranks after a second interrupt.
 
     def __init__(self, work: Callable[[], None], show: Callable[[], None], kill: Callable[[], None], name: str) -> None:
         self._work = work

@@ -505,13 +505,7 @@ def progress_bar(progress: bool | None, *, unit: str, total: int | None = None) 
 
 
 def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
-    """Raise unless a run can be resumed. One run must not mix numbers of two systems or samplings.
-
-    Raises
-    ------
-    BenchError
-        If the run has not ended, or the mesh, the machine or the sampling is different.
-    """
+    """Raise a `BenchError` unless a run can be resumed: one run must not mix numbers of two systems or samplings."""
     # A folder that was saved while its run was measuring has this state forever, so it can be resumed.
     if isinstance(run, Run) and not run.has_ended:
         raise BenchError(f"the run to resume is still {run.state}; wait() for it or cancel() it first")

@@ -24,10 +24,7 @@ def _add_nothing(parser: argparse.ArgumentParser) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """A command of the command line.
-
-    `summary` is its line in the list of commands, and `details` follows in its own help. `run` returns the exit code.
-    """
+    """A command of the command line."""
 
     name: str
     summary: str

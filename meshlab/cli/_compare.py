@@ -33,10 +33,8 @@ def print_comparison(
     redact: bool = False,
     file: TextIO | None = None,
 ) -> int:
-    """Compare two files or two lists of files, print the comparison, and return the exit code.
-
-    Errors go to standard error, unless a file takes the output.
-    """
+    """Compare two files or lists of files, print the comparison, and return the exit code."""
+    # Errors go to standard error, unless a file takes the output.
     from meshlab.analysis._comparison import compare
 
     try:

@@ -42,16 +42,7 @@ def job_fields(words: Sequence[str]) -> dict[str, object]:
 
 @contextlib.contextmanager
 def job_hints(*names: str) -> Iterator[None]:
-    """Replace arguments in the hints of errors by options: ``--set`` for fields of the job, or an option of that name.
-
-    Examples
-    --------
-    >>> arguments = Argument("tp", 4), Argument("recompute", "full"), Argument("zero", 3)
-    >>> with job_hints("tp"):
-    ...     raise MeshlabError("too large", hint=Hint("use {}, or pass {} and {}", *arguments))
-    Traceback (most recent call last):
-    meshlab.errors.MeshlabError: too large; use --tp 4, or pass --set recompute=full and --set zero=3
-    """
+    """Replace arguments in the hints of errors by options: ``--set`` for fields of the job, or options of `names`."""
     from meshlab.prediction._job import Job
 
     of_job = {field.name for field in fields(Job)}

@@ -86,18 +86,8 @@ _AXIS = re.compile(r"(?:--mesh=)?[A-Za-z_]\w*=-?\d+,?")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line.
-
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        The words after ``meshlab``. By default those of this process.
-
-    Returns
-    -------
-    int
-        The exit code: 0 success, 1 a benchmark failed or was wrong, 2 invalid arguments or files, 130 interrupted.
-    """
+    """Run the command line and return the exit code."""
+    # 0 success, 1 a benchmark failed or was wrong, 2 invalid arguments or files, 130 interrupted.
     options = make_parser().parse_args(join_axes(sys.argv[1:] if arguments is None else arguments))
     command: Command = options.command
     try:

@@ -77,10 +77,7 @@ def measure(
 
 
 def _wait(run: Run, out: Path | None) -> int:
-    """Print the estimate of a run, wait for it, and return the exit code.
-
-    The rows of a run that was interrupted or failed are kept.
-    """
+    """Print the estimate of a run, wait for it, and return the exit code. Rows of a run that ended early are kept."""
     try:
         print_text(run.estimate)
         results = run.wait()
@@ -99,10 +96,8 @@ def _wait(run: Run, out: Path | None) -> int:
 
 
 def _stop(run: Run) -> None:
-    """Stop a run after its step, or at the next interrupt immediately. The rows measured so far are kept.
-
-    A third interrupt is ignored, because the rows still have to be written.
-    """
+    """Stop a run after its step, or at the next interrupt immediately. The rows measured so far are kept."""
+    # A third interrupt is ignored, because the rows still have to be written.
     try:
         print_error(
             "interrupted; stopping after this step, and keeping the rows; press Ctrl-C again to end the ranks now"

@@ -55,19 +55,7 @@ def print_error(text: object, file: TextIO | None = None) -> None:
 
 
 def error_text(error: MeshlabError, again: str = _AGAIN) -> str:
-    """Return the text of an error for the command line. `again` replaces the advice to start new ranks.
-
-    Examples
-    --------
-    >>> from meshlab.base._errors import BenchError, EngineError
-    >>> hint = Hint("pass {} to replace it", Argument("overwrite", True))
-    >>> error_text(BenchError("the folder 'out' holds a different run", hint=hint))
-    "the folder 'out' holds a different run; pass --force to replace it"
-    >>> error_text(BenchError("dp=-1 needs the number of ranks", hint=Hint("pass {}", Argument("world_size"))))
-    'dp=-1 needs the number of ranks; pass --ranks N'
-    >>> error_text(EngineError("rank 1 was killed by signal 9", hint=Hint("{}", NEW_RANKS)))
-    'rank 1 was killed by signal 9; run the command again'
-    """
+    """Return the text of an error for the command line. `again` replaces the advice to start new ranks."""
     if isinstance(error.hint, Hint):
         error = error.with_hint(error.hint.reworded(lambda part: option_text(part, again)))
     return explained_text(error)

@@ -139,10 +139,7 @@ def _group_columns(group: MeasuredGroup) -> Row:
 def _on_one_clock(
     parts: Sequence[RankSamples], ranks: Sequence[int], hosts: Sequence[str]
 ) -> tuple[Floats, Floats] | None:
-    """Return the starts of several ranks and their first collectives, in µs, each of shape (ranks, batches).
-
-    None unless they come from the clock of one host.
-    """
+    """Return starts and first collectives of ranks in µs, shape (ranks, batches), or None without a common clock."""
     # All processes of a host share CLOCK_MONOTONIC, but the clocks of two hosts differ by an unknown offset.
     starts_us = [part.start_us for part in parts]
     if any(start is None for start in starts_us) or len({hosts[rank] for rank in ranks}) > 1:
@@ -189,10 +186,7 @@ def samples_of_step(
 
 
 def clock_errors(starts_us: Floats, ends_us: Floats) -> Floats:
-    """Return the error of each rank's clock at the start of each batch, in µs, relative to the median of the ranks.
-
-    All arrays have the shape (ranks, batches). A barrier over all ranks is between two batches.
-    """
+    """Return each clock's error against the median of the ranks at each start, in µs, shape (ranks, batches)."""
     # No rank leaves a barrier before every rank has entered it. So the end of a rank's batch is earlier than the start
     # of the next batch on every other rank, and every batch bounds the difference of two clocks from both sides,
     # however late a rank is (as in the exchange of messages of D. L. Mills, Internet Time Synchronization, 1991). If

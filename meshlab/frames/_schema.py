@@ -23,17 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column of a frame.
-
-    Parameters
-    ----------
-    name : str
-        Name of the column, with the unit as a suffix.
-    dtype : str
-        The pandas dtype. All dtypes in use support missing values.
-    text : str
-        Short description of the values.
-    """
+    """One column of a frame, with the unit as a suffix of its name."""
 
     name: str
     dtype: str

@@ -60,26 +60,14 @@ class Step(CallOptions):
         Position in the plan, from 0.
     collective : str
         Name of the collective or of a user-defined function.
-    op : str or None
-        The reduce operation. None if nothing is reduced.
-    dtype : str or None
-        NumPy name of the element type. None for a function or a barrier.
-    root : int or None
-        The root, as a rank of the group. None for collectives without a root.
-    in_place : bool or None
-        Whether input and output share memory. None for a function or a barrier.
-    mode : {"isolated", "pipelined", "graph"}
-        The way to time the calls, see `meshlab.comm.MODES`.
-    axis : str
-        The axis or group set of the mesh.
+    op, dtype, root, in_place, mode, axis, grouping
+        One of the values that `Plan` has for each. None if the call has no such choice: nothing is reduced, there is no
+        root, or it is a function or a barrier.
     n_ranks : int
         Number of ranks per group, or 2 for pairs.
-    count : int or None
-        The count argument of the call, in elements. None for a function or a barrier.
-    size_bytes : int or None
-        Message size in bytes, S of nccl-tests. None for a function or a barrier.
-    grouping : {"together", "alone", "pairs"}, default "together"
-        The ranks that are active at the same time.
+    count, size_bytes : int or None
+        The count argument of the call, in elements, and the message size in bytes, S of nccl-tests. None for a function
+        or a barrier.
     number : int, default 0
         Index of the round of pairs, from 0.
     concurrent_axis : str, optional
@@ -158,16 +146,9 @@ def n_rounds(n: int) -> int:
 
 
 def pairs_of_round(n: int, number: int) -> list[tuple[int, int]]:
-    """Return the pairs of one round. No rank is in two pairs, and over all rounds every two ranks meet once.
-
-    This is the circle method of round-robin tournaments: one rank keeps its position and the others rotate. Rounds from
-    ``n_rounds(n)`` on have the same pairs in the opposite direction.
-
-    Examples
-    --------
-    >>> [pairs_of_round(4, number) for number in range(n_rounds(4))]
-    [[(0, 3), (1, 2)], [(1, 3), (0, 2)], [(2, 3), (0, 1)]]
-    """
+    """Return the pairs of one round. No rank is in two pairs, and over all rounds every two ranks meet once."""
+    # This is the circle method of round-robin tournaments: one rank keeps its position and the others rotate. Rounds
+    # from `n_rounds(n)` on have the same pairs in the opposite direction.
     rounds = n_rounds(n)
     turn, is_back = number % rounds, number >= rounds
     # The ranks 0 … m - 1 rotate on a circle of odd length m, and rank m is fixed. Two ranks of the circle meet in the
@@ -220,10 +201,7 @@ def _points(plan: Plan, groups: Mapping[str, Groups]) -> Iterator[Step]:
 
 
 def turns(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
-    """Group the steps that are alternatives of one another, and therefore measured in turns.
-
-    These are the groups of an axis together and alone, and concurrent axes with each of them in isolation.
-    """
+    """Group the steps that are measured in turns: an axis together and alone, or concurrent and isolated."""
     groups: dict[Step, list[Step]] = {}
     for step in steps:
         # A concurrent step joins the groups of its two axes, which may have been separate until then.

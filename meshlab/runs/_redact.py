@@ -170,7 +170,7 @@ class Redactor:
     def _add_host(self, name: str, *, is_guess: bool = False) -> None:
         name = name.strip().strip(".")
         short, _, domain = name.partition(".")
-        if not re.search(r"[^\W\d]", short) or (is_guess and _is_public(name)):
+        if not re.search(r"[^\W\d]", short) or (is_guess and name.lower().endswith(PUBLIC_DOMAINS)):
             return  # an address, which has its own shape, or a public site
         self._add("host", short, is_guess=is_guess)
         if "." in domain or (domain and domain.lower() not in _FILE_SUFFIXES | self._keep):
@@ -445,10 +445,6 @@ def current_user() -> str:
         return getpass.getuser()
     except (OSError, KeyError):  # a user ID without an entry in the password database, as in some containers
         return ""
-
-
-def _is_public(name: str) -> bool:
-    return name.lower().endswith(PUBLIC_DOMAINS)
 
 
 def _is_frame(value: Any) -> bool:

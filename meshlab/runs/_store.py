@@ -104,10 +104,7 @@ def as_results(source: Any, *, needs_end: bool = False) -> pd.DataFrame:
 def as_frames(
     source: Any, results: Any = None, *, read_other: Callable[[Path], Any] | None = None, needs_end: bool = False
 ) -> Frames:
-    """Return the frames of a source: a run, its folder, a frame, a file, or a list of these, which are joined.
-
-    If `results` is passed, the source is a frame of their samples. `read_other` reads files in other formats.
-    """
+    """Return the frames of a run, folder, frame, file or list of these, or the frame `source` of `results`."""
     import pandas as pd
 
     if results is not None:

@@ -73,11 +73,9 @@ _kept = _Kept()
 
 
 def plan_buffers(comm: object, largest: Mapping[Buffers, int], limit: int) -> None:
-    """Set the sizes of the largest buffers of the following steps, and the memory that they may use, in bytes.
-
-    A block of registered memory then has the final size from the beginning. Registering it again for every larger step
-    would take longer than to measure small steps. All ranks must pass the same values.
-    """
+    """Set the sizes of the largest buffers of the following steps and their memory, in bytes, equal on all ranks."""
+    # A block of registered memory then has the final size from the beginning. Registering it again for every larger
+    # step would take longer than to measure small steps.
     _kept.largest, _kept.limit = dict(largest), limit
 
 
@@ -88,12 +86,9 @@ def block_bytes(step: Step) -> int:
 
 
 def allocate(parts: Sequence[tuple[Communicator, Step]]) -> list[StepBuffers]:
-    """Return uninitialised buffers for the collectives of a step, each in its group.
-
-    The memory is that of the previous step if it is large enough: allocating 1 GiB and touching it for the first time
-    takes longer than measuring with it. So the buffers of the previous step must no longer be used. Collective over the
-    groups of steps with registered or symmetric buffers.
-    """
+    """Return uninitialised buffers for the calls of a step. Collective if they are registered or symmetric."""
+    # The memory of the previous step is used again if it is large enough: allocating 1 GiB and touching it for the
+    # first time takes longer than measuring with it. So the buffers of the previous step must no longer be used.
     if all(step.buffers == "plain" for _, step in parts):
         return [buffers for (buffers,) in allocate_shared([[part] for part in parts])]
     starts: dict[tuple[int, str], int] = {}

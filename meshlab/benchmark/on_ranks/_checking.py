@@ -40,16 +40,15 @@ def count_wrong_elements(
     *,
     source: int | None = None,
 ) -> int:
-    """Run the call once on rank-coded data, and return the number of wrong elements in this rank's output.
-
-    `source` is the rank of the group that sends a message, by default the previous rank of the ring.
-    """
+    """Run the call once on rank-coded data, and return the number of wrong elements in this rank's output."""
+    # `source` is the rank of the group that sends a message, by default the previous rank of the ring.
     if step.dtype is None or step.count is None:
         raise TypeError("a function has no expected result")
     row, dtype, op = CATALOG[step.collective], find_dtype(step.dtype), find_op(step.op) if step.op else None
     receives = row.has("receives", step.root in (None, comm.rank))
     if step.collective == "send":  # only the receiver can check a message
-        row, receives = CATALOG["recv"], source is not None and _is_receiver(comm, step)
+        receivers = [receiver for _, receiver in pairs_of_round(comm.size, step.number)]
+        row, receives = CATALOG["recv"], source is not None and comm.rank in receivers
 
     def value(member: int, index: npt.NDArray[np.int64]) -> npt.NDArray[Any]:
         return encode(comm.ranks[member], index, dtype, op)
@@ -79,10 +78,6 @@ def count_wrong_elements(
     return count_differences(comm.xp, buffers.out, row.expected(case, index), dtype, n_chunks)
 
 
-def _is_receiver(comm: Communicator, step: Step) -> bool:
-    return any(comm.rank == receiver for _, receiver in pairs_of_round(comm.size, step.number))
-
-
 def fill_periodically(xp: Any, array: Any, pattern: npt.NDArray[Any]) -> None:
     """Fill an array in any memory with a pattern that repeats."""
     period = len(pattern)
@@ -94,10 +89,7 @@ def fill_periodically(xp: Any, array: Any, pattern: npt.NDArray[Any]) -> None:
 
 
 def count_differences(xp: Any, output: Any, expected: Expected, dtype: np.dtype[Any], n_chunks: int) -> int:
-    """Return the number of elements that differ from the expected ones by more than the tolerance.
-
-    The expected values are one period at the beginning of each of `n_chunks` chunks, within which they repeat.
-    """
+    """Return the number of elements that differ by more than the tolerance from periods that repeat in each chunk."""
     values = expected.values.reshape(n_chunks, -1)
     tolerance = np.broadcast_to(expected.tolerance, expected.values.shape).reshape(n_chunks, -1)
     bits = _bits(output).reshape(n_chunks, -1)
@@ -151,11 +143,9 @@ def _count_different(xp: Any, first: Any, other: Any) -> int:
 
 @cache
 def _counter(cupy: Any) -> Any:
-    """Return a kernel that counts differences.
-
-    CuPy's own reductions use CUB, and NVRTC needs 5.5 s to compile the first one of each kind (H200, CuPy 14.2). It
-    compiles this kernel in 0.13 s.
-    """
+    """Return a kernel that counts differences."""
+    # CuPy's own reductions use CUB, and NVRTC needs 5.5 s to compile the first one of each kind (H200, CuPy 14.2). It
+    # compiles this kernel in 0.13 s.
     increment = "if (one != other) atomicAdd(&count[0], 1ULL)"
     return cupy.ElementwiseKernel("T one, T other", "raw uint64 count", increment, "meshlab_count_different")
 

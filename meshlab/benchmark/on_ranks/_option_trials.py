@@ -97,10 +97,8 @@ def try_options(
     groups: Ints,
     set_up: SetUp = set_up_step,
 ) -> list[Trial]:
-    """Check the options of one call, and measure them in interleaved rounds. Collective over all groups.
-
-    The first step is the default. `groups` has the ranks of each group, as ranks of `everyone`, shape (groups, size).
-    """
+    """Check the options of one call, the default first, and measure them in interleaved rounds. Collective."""
+    # `groups` has the ranks of each group, as ranks of `everyone`, shape (groups, size).
     vote = _Vote(StopVote(everyone, groups))
     trials: list[Trial | None] = [None] * len(steps)
     calls: dict[int, Any] = {}
@@ -114,7 +112,10 @@ def try_options(
             return [trial or _WITHOUT_DEFAULT for trial in trials]
         mode = steps[0].mode
         n_first = 1 if mode != "graph" or (steps[0].size_bytes or 0) >= _SLOW_BYTES else 2
-        first_us = {number: _first_us(call, n_first, vote) for number, call in calls.items()}
+        # Of a few calls that are not captured.
+        first_us = {
+            number: vote.shortest(call.measure("pipelined", n_first, 2).time_us) for number, call in calls.items()
+        }
         ratios = {number: time_us / first_us[0] for number, time_us in first_us.items()}
         is_reliable = mode != "graph" or first_us[0] > _HOST_BOUND_US
         n_calls = _calls_per_batch(first_us[0], mode, how)
@@ -174,11 +175,6 @@ def _prepare(
     if vote.largest(n_wrong or 0):
         return None, n_wrong, Trial("wrong", "its result is wrong", n_wrong)
     return call, n_wrong, None
-
-
-def _first_us(call: TimedTrial, calls: int, vote: _Vote) -> float:
-    """Return the shortest time of a few calls that are not captured, in µs."""
-    return vote.shortest(call.measure("pipelined", calls, 2).time_us)
 
 
 def _calls_per_batch(call_us: float, mode: Mode, how: TrialRounds) -> int:

@@ -37,10 +37,7 @@ SLOW_CALL_S = 0.1
 
 
 class StopVote:
-    """Vote of several groups on when to stop, and on the number of calls per batch.
-
-    `groups` has the ranks of each group, as ranks of `comm`, in the shape (groups, size).
-    """
+    """Vote of several groups (ranks of `comm`, shape (groups, size)) on when to stop and on the calls per batch."""
 
     # All ranks decide from the same shared times, and a group is as slow as its slowest rank. All groups stop at the
     # same batch, so that no group is measured while another one is already idle.
@@ -180,10 +177,7 @@ def measure_together(
     n_blocks: int,
     groups: npt.NDArray[np.int32],
 ) -> RankSamples:
-    """Time a block in several groups at the same time, which all stop at the same batch. Collective over all groups.
-
-    `groups` has the ranks of each group, as ranks of `everyone`: int32 of shape (groups, size).
-    """
+    """Time a block in all groups (ranks of `everyone`, shape (groups, size)), which stop at the same batch."""
     # All calls of a step are in the communication stream, also the check and the votes. After calls of the communicator
     # in another stream, small calls in graphs took 0.1 to 0.2 µs longer (2 × H200, NCCL 2.28.9).
     with comm.backend.local():
@@ -200,10 +194,7 @@ def per_call(batches: RankSamples, step: Step, n_wrong: int | None) -> RankSampl
 
 
 def measure_pair(comm: Communicator, step: Step, sampling: Sampling, check: bool) -> RankSamples | None:
-    """Time a message between this rank and its partner of the round. Return None for a rank without a partner.
-
-    Collective over the group, whose other pairs exchange messages at the same time.
-    """
+    """Time a message to the partner of the round, or return None without one. Collective over the group."""
     pairs = pairs_of_round(comm.size, step.number)
     own_pair = next((pair for pair in pairs if comm.rank in pair), None)
     # A rank without a partner calls nothing, but takes part in the barriers and votes of the group.

@@ -19,10 +19,7 @@ if TYPE_CHECKING:
 def set_up_step(
     comm: Communicator, step: Step, check: bool, buffers: Sequence[StepBuffers] = ()
 ) -> tuple[PreparedCall, int | None]:
-    """Prepare the call of a step, or its calls that are issued together, and check the results.
-
-    The buffers contain zeros afterwards. There is one item of `buffers` per call. By default they are allocated.
-    """
+    """Prepare and check the calls of a step, with one item of `buffers` per call, which contain zeros afterwards."""
     if not CATALOG[step.collective].has_size:
         return comm.prepare(step.collective), None
     # The check comes before the timed part. It is also the first call, in which the library connects the peers.

@@ -41,10 +41,8 @@ def measure_concurrent(
     n_blocks: int,
     groups: tuple[Ints, Ints],
 ) -> tuple[RankSamples, RankSamples]:
-    """Time both collectives of a step, each while the other one repeats. Collective over all groups of both axes.
-
-    `comm` and `other` are this rank's groups of the axes, and `groups` has all groups of both, as ranks of `everyone`.
-    """
+    """Time both collectives of a step, each while the other one repeats. Collective over all groups of both axes."""
+    # `comm` and `other` are this rank's groups, and `groups` has all groups of both axes, as ranks of `everyone`.
     if step.concurrent is None:
         raise TypeError("the step has no concurrent step")
     parts = aggregated(comm, step), aggregated(other, step.concurrent)
@@ -152,10 +150,7 @@ def measure_function(
     groups: Ints,
     function: Callable[[Communicator], Any],
 ) -> RankSamples:
-    """Time a block of a user-defined function, in all groups at the same time. Collective over all groups.
-
-    If ``function(comm)`` returns a callable, that is timed. Otherwise the function is, and this call was its warm-up.
-    """
+    """Time a user-defined function, or the callable that it returns, in all groups at the same time. Collective."""
     returned = function(comm)
     recorder = _Arrivals(comm, returned if callable(returned) else lambda: function(comm))
     after = partial(_after, getattr(function, "__name__", "the function"), comm.world_rank)
@@ -189,10 +184,8 @@ class EarlyReturnError(CommunicatorError):
 
 @contextmanager
 def _after(name: str, rank: int) -> Iterator[None]:
-    """Raise an `EarlyReturnError` if a call that follows a function disagrees with the calls of other ranks.
-
-    The error of the call itself would name the barrier or the vote of the benchmark, which the user did not call.
-    """
+    """Raise an `EarlyReturnError` if a call that follows a function disagrees with the calls of other ranks."""
+    # The error of the call itself would name the barrier or the vote of the benchmark, which the user did not call.
     try:
         yield
     except CommunicatorError as error:

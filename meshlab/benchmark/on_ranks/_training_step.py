@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -193,11 +193,9 @@ class _Lanes(Protocol):
     """One lane for computation and one for each communicator."""
 
     def run(self, operations: Sequence[Operation]) -> Floats:
-        """Run a step after a barrier of all ranks.
-
-        Returns the duration of the step, the time on the host until everything was issued (NaN if that is the same),
-        the time for which computation waited for each axis, and the time for which each axis was busy, all in µs.
-        """
+        """Run a step after a barrier of all ranks, and return its times in µs."""
+        # These are the duration, the time on the host until everything was issued (NaN if that is the same), the time
+        # for which computation waited for each axis, and the time for which each axis was busy.
 
     def close(self) -> None:
         """Stop the lanes."""
@@ -212,11 +210,7 @@ def probe_rank(comm: Communicator) -> RankProbe:
 
 
 def probe_calls(everyone: Communicator, *arguments: Any) -> tuple[list[CallProbe], float]:
-    """Check and time each different call of a schedule, and the rate of matrix products. Collective over all ranks.
-
-    The arguments are the communicators of the axes, the calls as a list of (axis, step), the options, the largest
-    computation in floating-point operations, and whether to check the results.
-    """
+    """Check and time each (axis, step) of a schedule, and the rate of matrix products. Collective over all ranks."""
     *comms, calls, options, flops, check = arguments
     vote = StopVote(everyone, [range(everyone.size)])
     probes = []
@@ -240,10 +234,7 @@ _SLOW_US = 1e5
 
 
 def measure_steps(everyone: Communicator, *arguments: Any) -> Floats:
-    """Time variants of a step in turns: µs, shape (variants, repetitions, columns of `_Lanes.run`). Collective.
-
-    The arguments are the communicators of the axes, the schedule, the variants, the options and the repetitions.
-    """
+    """Time variants of a step in turns: µs, shape (variants, repetitions, columns of `_Lanes.run`). Collective."""
     *comms, schedule, variants, options, repetitions = arguments
     programs = [expand(schedule, variant, overlaps=options.overlaps) for variant in variants]
     calls = _prepare(comms, schedule.blocks)
@@ -423,7 +414,8 @@ class _StreamLanes:
     def run(self, operations: Sequence[Operation]) -> Floats:
         """Run a step, see `_Lanes`."""
         compute, streams, work = self._compute, self._streams, self._work
-        timed, untimed = _reused(self._timed, self._cuda.Event), _reused(self._untimed, self._new_untimed)
+        timed = _reused(self._timed, self._cuda.Event)
+        untimed = _reused(self._untimed, partial(self._cuda.Event, disable_timing=True))
         computes = any(operation.kind == "compute" for operation in operations)
         flights: dict[int, tuple[int, Any, Any]] = {}
         stalls: list[tuple[int, Any, Any]] = []
@@ -476,9 +468,6 @@ class _StreamLanes:
         for axis, begin, end in spans:
             sums[axis] += self._cuda.get_elapsed_time(begin, end) * 1e3
         return sums
-
-    def _new_untimed(self) -> Any:
-        return self._cuda.Event(disable_timing=True)
 
     def close(self) -> None:
         """Do nothing: the streams end with the object."""

@@ -69,10 +69,8 @@ def tune(
     sizes : str, int or sequence of these, optional
         Message sizes in bytes, as in `bench`. By default ``"8:1G"`` on GPUs and ``"8:16M"`` elsewhere. Sizes whose
         buffers exceed the free memory are left out, with a row that has the reason.
-    dtype : str, default "float32"
-        The element type.
-    op : str or ReduceOp, default "sum"
-        The reduce operation.
+    dtype, op : str, default "float32" and "sum"
+        The element type and the reduce operation, as in `Plan`.
     in_place : bool, default True
         Whether input and output share memory, for collectives that can work in place.
     mode : {"graph", "pipelined"}, optional
@@ -87,8 +85,7 @@ def tune(
     confirm : bool, default True
         Whether to measure the fastest options again, on new ranks. Without it nothing is confirmed.
     progress : bool, optional
-        Whether to draw a progress bar. By default in a notebook and on a terminal, unless the environment variable
-        ``MESHLAB_PROGRESS`` is 0.
+        Whether to draw a progress bar, by default as in `rehearse`.
     deadline_s : float, optional
         Maximum duration of the trials of one call, in seconds, before its ranks are considered stuck. By default that
         of the engines, or more if the trials are expected to take longer.
