@@ -25,10 +25,7 @@ class CellText(NamedTuple):
 
 
 class CellTexts(Artist):
-    """Texts that are centred in cells.
-
-    A text whose centre is outside the axes is not drawn. All others are inside their cells, so they are not clipped.
-    """
+    """Texts centred in cells, not clipped, of which those with a centre outside the axes are not drawn."""
 
     def __init__(self, texts: Sequence[CellText], size: float) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from meshlab.base._errors import TopologyError
 from meshlab.diagnosis._explanation import Explanation
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.plots._ring_curves import arrow_heads, bowed_curves, collection_style
+from meshlab.plots._ring_curves import POINTS, arrow_heads, bowed_curves, collection_style, draw_ranks
 from meshlab.plots._style import (
     PALETTE,
     Margins,
@@ -22,7 +22,6 @@ from meshlab.plots._style import (
     open_axes,
     reserve,
     set_title,
-    text_colors,
     text_width,
     wrap_words,
 )
@@ -32,13 +31,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_POINTS = 9.0
 _MOST_ORDERS = 3  # different rings that are drawn; more are counted
 _MOST = 4096
 _HOSTS, _NAMES, _EDGE = 1.16, 1.26, 1.42  # radius of host arcs and host names, half the height of a circle
 _SCALE = 105.0  # points of the radius in a new figure
 _ARROW = 8.0
-_CAPTION = 3.4 * _POINTS  # height of two lines above a circle
+_CAPTION = 3.4 * POINTS  # height of two lines above a circle
 
 # Kinds of hops from the inside out: label, colour, width, line style, and depth of the curve towards the centre.
 _LOOKS: Mapping[str, tuple[str, Any, float, Any, float]] = {
@@ -306,11 +304,11 @@ def _turned(order: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _names_width(chosen: _ChosenRings) -> float:
-    return max((text_width(host, _POINTS) for host in set(chosen.host.values())), default=0.0) + 10
+    return max((text_width(host, POINTS) for host in set(chosen.host.values())), default=0.0) + 10
 
 
 def _legend_height(rings: Sequence[_Ring]) -> float:
-    return 1.8 * (_POINTS + 1) * len({_look(kind) for ring in rings for kind in ring.kinds}) + 16
+    return 1.8 * (POINTS + 1) * len({_look(kind) for ring in rings for kind in ring.kinds}) + 16
 
 
 def _layout(ax: Axes, rings: Sequence[_Ring], chosen: _ChosenRings) -> tuple[npt.NDArray[np.float64], float]:
@@ -372,26 +370,10 @@ def _draw(
         chosen = curves[[k for k, index in enumerate(indices) if index % step == 0]]
         heads = arrow_heads(chosen[:, :16], _ARROW / scale)
         ax.add_collection(PolyCollection(list(heads), facecolors=color, linewidths=0, zorder=1.5))
-    _draw_ranks(ax, where, labels, scale)
+    draw_ranks(ax, where, labels, scale, padding=7, lines=1.6)
     _draw_hosts(ax, mesh_order, host, angle, center, scale)
     x, y = center.tolist()
-    ax.text(x, y + _EDGE + 4 / scale, ring.caption, ha="center", va="bottom", fontsize=_POINTS, linespacing=1.3)
-
-
-def _draw_ranks(ax: Axes, where: npt.NDArray[np.float64], labels: Sequence[int], scale: float) -> None:
-    """Draw a dot per rank, with its number if there is room."""
-    from matplotlib import rcParams
-    from matplotlib.colors import to_rgb
-
-    spacing = 2 * np.pi / len(where) * scale
-    room = text_width(str(max(labels)), _POINTS) + 7
-    is_labelled = spacing >= max(room, 1.6 * _POINTS)
-    side = max(room, 1.8 * _POINTS) if is_labelled else min(max(spacing * 0.7, 1.5), 8)
-    color = rcParams["text.color"]
-    ax.scatter(where[:, 0], where[:, 1], s=side**2, color=color, zorder=2, linewidths=0)
-    ink = str(text_colors([to_rgb(color)])[0])
-    for (x, y), label in zip(where.tolist(), labels, strict=True) if is_labelled else ():
-        ax.text(x, y, str(label), ha="center", va="center", fontsize=_POINTS, color=ink, zorder=3)
+    ax.text(x, y + _EDGE + 4 / scale, ring.caption, ha="center", va="bottom", fontsize=POINTS, linespacing=1.3)
 
 
 def _draw_hosts(
@@ -416,11 +398,11 @@ def _draw_hosts(
     for start, stop in zip(starts, [*starts[1:], size], strict=True):
         turn = np.linspace(angle[start] + half, angle[stop - 1] - half, 48)
         arcs.append(np.stack([np.cos(turn), np.sin(turn)], axis=1) * _HOSTS + center)
-        if len(starts) <= 2 * np.pi * _NAMES * scale / (2.2 * _POINTS):
+        if len(starts) <= 2 * np.pi * _NAMES * scale / (2.2 * POINTS):
             middle = (angle[start] + angle[stop - 1]) / 2
             x, y = float(np.cos(middle)) * _NAMES, float(np.sin(middle)) * _NAMES
             side = "left" if x > 0.05 else "right" if x < -0.05 else "center"
-            ax.text(x + center[0], y + center[1], names[start], ha=side, va="center", fontsize=_POINTS)
+            ax.text(x + center[0], y + center[1], names[start], ha=side, va="center", fontsize=POINTS)
     ax.add_collection(LineCollection(arcs, colors=rcParams["text.color"], linewidths=2, alpha=0.6))
 
 
@@ -434,8 +416,8 @@ def _legend(ax: Axes, rings: Sequence[_Ring]) -> None:
         transports = [kind for kind in kinds if _look(kind) == name]
         if transports:
             vias = ", ".join(kind for kind in transports if kind not in ("host", "between", "hop"))
-            text = wrap_words(f"{label} · {vias}" if vias else label, axes_size(ax)[0] - 60, _POINTS + 1)
+            text = wrap_words(f"{label} · {vias}" if vias else label, axes_size(ax)[0] - 60, POINTS + 1)
             handles.append(Line2D([], [], color=color, linewidth=wide, linestyle=style, label=text))
     ax.legend(
-        handles=handles, loc="lower center", fontsize=_POINTS + 1, handlelength=3.4, labelspacing=0.8, frameon=False
+        handles=handles, loc="lower center", fontsize=POINTS + 1, handlelength=3.4, labelspacing=0.8, frameon=False
     )

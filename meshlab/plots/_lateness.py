@@ -168,18 +168,8 @@ def batches(
 
     Parameters
     ----------
-    run : RunData, path, pair of DataFrames (results, samples), or DataFrame
-        A run or its folder, its two frames, or its samples if `results` is passed too.
-    results : pandas.DataFrame, optional
-        The results that belong to the samples in `run`.
-    step : int, optional
-        Number of the step in the plan. By default the step with the latest rank.
-    group : str, optional
-        The name of the group. By default the group with the latest rank.
-    launch : int, default 0
-        Number of the launch, counted from 0.
-    ax : matplotlib.axes.Axes, optional
-        The axes to draw on. By default a new figure is created.
+    run, results, step, group, launch, ax
+        As in `stragglers`.
 
     Returns
     -------

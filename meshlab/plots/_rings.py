@@ -14,8 +14,8 @@ from meshlab.base._units import format_bandwidth
 from meshlab.diagnosis._explanation import Explanation
 from meshlab.mesh._mesh import MeshLike
 from meshlab.plots._chosen_rings import chosen_ring
-from meshlab.plots._ring_curves import arrow_heads, bowed_curves, collection_style
-from meshlab.plots._style import PALETTE, Margins, axes_size, open_axes, reserve, set_title, text_colors, text_width
+from meshlab.plots._ring_curves import POINTS, arrow_heads, bowed_curves, collection_style, draw_ranks
+from meshlab.plots._style import PALETTE, Margins, axes_size, open_axes, reserve, set_title, text_width
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._levels import INNER_LEVELS, Ints
 from meshlab.topology.model._links import Distance
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-_POINTS = 9.0
 _RADIUS, _HOSTS, _NAMES = 1.0, 1.14, 1.22  # of ranks, host arcs, and host names
 _EDGE = 1.34  # half the height of the circle with its names
 _WIDTH, _SCALE = 475.0, 150.0  # width of a new figure, and its largest radius, in points
@@ -148,7 +147,7 @@ def _draw_ring(placement: Placement, axis: str | Sequence[str] | None, ax: Axes 
     order, level, distance, gbs = ring_hops(placement.rank_map, ranks.array)
     kind = level.astype(np.int16) * 16 + distance  # a sort key: level, then distance
     names = _names_width(placement, order)
-    legend = 1.8 * (_POINTS + 1) * len(np.unique(kind)) + 12
+    legend = 1.8 * (POINTS + 1) * len(np.unique(kind)) + 12
     title = [f"{ranks.name}: ring of {size:,} ranks, clockwise", placement.cluster.title or placement.cluster.summary]
     if len(groups) > 1:
         title.insert(1, f"one of {len(groups):,} {groups.name} groups")
@@ -159,7 +158,7 @@ def _draw_ring(placement: Placement, axis: str | Sequence[str] | None, ax: Axes 
     angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
     where = np.stack([np.cos(angle), np.sin(angle)], axis=1) * _RADIUS
     _draw_hops(ax, placement, order, where, kind, gbs, scale)
-    _draw_ranks(ax, order, where, scale)
+    draw_ranks(ax, where, order.tolist(), scale, padding=8, lines=1.7)
     _draw_hosts(ax, placement, order, angle, scale)
     ax.set_axis_off()
     return ax
@@ -167,7 +166,7 @@ def _draw_ring(placement: Placement, axis: str | Sequence[str] | None, ax: Axes 
 
 def _names_width(placement: Placement, order: npt.NDArray[np.int32]) -> float:
     hosts = np.unique(placement.rank_map.node[order])[:200]
-    return text_width(max((placement.cluster.names[host] for host in hosts), key=len), _POINTS) + 8
+    return text_width(max((placement.cluster.names[host] for host in hosts), key=len), POINTS) + 8
 
 
 def _fit(ax: Axes, names: float, legend: float) -> float:
@@ -225,26 +224,7 @@ def _draw_hops(
     if width > 1.5 * height:
         right = (2 * (_NAMES * scale + _names_width(placement, order)) + 8) / width
         place = {"loc": "center left", "bbox_to_anchor": (right, 0.5)}
-    ax.legend(handles=handles, fontsize=_POINTS + 1, handlelength=3.4, labelspacing=0.8, frameon=False, **place)
-
-
-def _draw_ranks(ax: Axes, order: npt.NDArray[np.int32], where: npt.NDArray[np.float64], scale: float) -> None:
-    """Draw a dot per rank, with its number if there is room."""
-    from matplotlib import rcParams
-
-    spacing = 2 * np.pi * _RADIUS / len(order) * scale  # points between two ranks
-    room = text_width(str(int(order.max())), _POINTS) + 8
-    labelled = spacing >= max(room, 1.7 * _POINTS)
-    side = max(room, 1.9 * _POINTS) if labelled else min(max(spacing * 0.7, 1.5), 8)
-    color = rcParams["text.color"]
-    ax.scatter(where[:, 0], where[:, 1], s=side**2, color=color, zorder=2, linewidths=0)
-    if not labelled:
-        return
-    from matplotlib.colors import to_rgb
-
-    ink = str(text_colors([to_rgb(color)])[0])
-    for (x, y), rank in zip(where.tolist(), order.tolist(), strict=True):
-        ax.text(x, y, str(rank), ha="center", va="center", fontsize=_POINTS, color=ink, zorder=3)
+    ax.legend(handles=handles, fontsize=POINTS + 1, handlelength=3.4, labelspacing=0.8, frameon=False, **place)
 
 
 def _draw_hosts(
@@ -269,7 +249,7 @@ def _draw_hosts(
         middle = (angle[start] + angle[stop - 1]) / 2
         x, y = float(np.cos(middle)) * _NAMES, float(np.sin(middle)) * _NAMES
         name = placement.cluster.names[node[start]]
-        wide, high = (text_width(name, _POINTS) + 4) / scale, 1.5 * _POINTS / scale
+        wide, high = (text_width(name, POINTS) + 4) / scale, 1.5 * POINTS / scale
         side = "left" if x > 0.05 else "right" if x < -0.05 else "center"
         left = x if side == "left" else x - wide if side == "right" else x - wide / 2
         box = (left, y - high / 2, left + wide, y + high / 2)
@@ -277,4 +257,4 @@ def _draw_hosts(
         if any(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes[-60:] + boxes[:3]):
             continue
         boxes.append(box)
-        ax.text(x, y, name, ha=side, va="center", fontsize=_POINTS)
+        ax.text(x, y, name, ha=side, va="center", fontsize=POINTS)

@@ -1,4 +1,4 @@
-"""Colours of the machine's picture, for light and dark pages, and their distance for four kinds of sight.
+"""Colours of the machine's picture, for light and dark pages.
 
 A figure is drawn in the colours of one theme. `figure_svg` replaces each by ``light-dark(…)``, so that the figure
 follows the page's theme, also when it is switched. So every colour of the picture comes from here.
@@ -130,32 +130,3 @@ def theme_pairs() -> dict[str, tuple[str, str]]:
     for color in (LIGHT.background, DARK.background):  # of the page, which has its own
         pairs.pop(color)
     return pairs
-
-
-# Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
-_SIGHT = {
-    "normal": np.eye(3),
-    "protan": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-    ),
-    "deutan": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-    ),
-    "tritan": np.array(
-        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
-    ),
-}
-
-
-def distances(colors: list[str]) -> dict[str, npt.NDArray[np.float64]]:
-    """Return the distances (ΔE, CIE76) between all colours, for normal, protan, deutan and tritan sight."""
-    rgb = np.array([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in colors])
-    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
-    to_xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-    tables = {}
-    for sight, matrix in _SIGHT.items():
-        xyz = np.clip(linear @ matrix.T, 0, 1) @ to_xyz.T / np.array([0.95047, 1.0, 1.08883])
-        f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
-        lab = np.stack([116 * f[:, 1] - 16, 500 * (f[:, 0] - f[:, 1]), 200 * (f[:, 1] - f[:, 2])], axis=1)
-        tables[sight] = np.linalg.norm(lab[:, None] - lab, axis=-1)
-    return tables

@@ -38,10 +38,7 @@ def _colors(theme: Theme) -> dict[str, str]:
 
 
 def widget_tokens() -> str:
-    """Return the custom properties of widgets, such as ``--ml-ink``: they follow the `color-scheme` of the element.
-
-    The background is that of JupyterLab or VS Code around the widget.
-    """
+    """Return the custom properties of widgets, such as ``--ml-ink``: they follow the `color-scheme` of the element."""
     dark = _colors(DARK)
     pairs = {name: f"light-dark({light}, {dark[name]})" for name, light in _colors(LIGHT).items()}
     pairs["bg"] = f"var(--jp-layout-color1, var(--vscode-editor-background, {pairs['bg']}))"

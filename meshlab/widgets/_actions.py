@@ -126,10 +126,6 @@ def _rest(design: Design, content: Content, total: int | None) -> Design:
     return replace(design, rest="" if design.rest == axis else axis)
 
 
-def _template(design: Design, content: Content, total: int | None) -> Design:
-    return design.with_mesh(DeviceMesh(str(content["text"])))
-
-
 def _paste(design: Design, content: Content, total: int | None) -> tuple[Design, str]:
     mesh, note = edits.paste_mesh(str(content["text"]), total)
     return design.with_mesh(mesh), note
@@ -213,10 +209,6 @@ def _paste_machine(design: Design, content: Content, total: int | None) -> tuple
     return design.with_machine(machine), note
 
 
-def _fail(design: Design, content: Content, total: int | None) -> Design:
-    return design.with_machine(design.present_machine.without(str(content["part"])))
-
-
 def _remove(design: Design, content: Content, total: int | None) -> Design:
     return design.with_machine(design.present_machine.without(str(content["part"]), is_removed=True))
 
@@ -227,11 +219,6 @@ def _restore(design: Design, content: Content, total: int | None) -> Design:
 
 
 # -- messages, candidates ----------------------------------------------------------------------------------------------
-
-
-def _message(design: Design, content: Content, total: int | None) -> Design:
-    size = parse_size(str(content["value"]))
-    return replace(design, size=_short_size(size))
 
 
 def _message_step(design: Design, content: Content, total: int | None) -> Design:
@@ -250,18 +237,6 @@ def _call(design: Design, content: Content, total: int | None) -> Design:
     return replace(design, per_axis=MappingProxyType(calls))
 
 
-def _pin(design: Design, content: Content, total: int | None) -> Design:
-    return design.with_pin()
-
-
-def _unpin(design: Design, content: Content, total: int | None) -> Design:
-    return replace(design, pinned=None)
-
-
-def _swap(design: Design, content: Content, total: int | None) -> Design:
-    return design.swapped()
-
-
 ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Design, str]]] = MappingProxyType(
     {
         "step": _step,
@@ -272,7 +247,7 @@ ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Des
         "add": _add,
         "remove_axis": _remove_axis,
         "rest": _rest,
-        "template": _template,
+        "template": lambda design, content, total: design.with_mesh(DeviceMesh(str(content["text"]))),
         "paste": _paste,
         "use_all": _use_all,
         "preset": _preset,
@@ -280,15 +255,17 @@ ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Des
         "turn": _turn,
         "this_host": _this_host,
         "paste_machine": _paste_machine,
-        "fail": _fail,
+        "fail": lambda design, content, total: design.with_machine(
+            design.present_machine.without(str(content["part"]))
+        ),
         "remove": _remove,
         "restore": _restore,
-        "message": _message,
+        "message": lambda design, content, total: replace(design, size=_short_size(parse_size(str(content["value"])))),
         "message_step": _message_step,
         "call": _call,
-        "pin": _pin,
-        "unpin": _unpin,
-        "swap": _swap,
+        "pin": lambda design, content, total: design.with_pin(),
+        "unpin": lambda design, content, total: replace(design, pinned=None),
+        "swap": lambda design, content, total: design.swapped(),
     }
 )
 """The edits of the front end by name. Arguments: the design, the message, and the number of ranks of a mesh or None."""

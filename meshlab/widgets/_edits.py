@@ -86,10 +86,7 @@ def _smallest_factor(number: int) -> int:
 
 
 def type_size(pairs: Pairs, axis: str, size: int, total: int | None, rest: str = "") -> Pairs:
-    """Set the size of an axis, where -1 fills. The axis `rest` changes so that the product is `total`, None for any.
-
-    Raises a `MisfitError` with valid axes if that is not possible.
-    """
+    """Set the size of an axis, where -1 fills. The axis `rest` changes so that the product is `total`, None for any."""
     _index(pairs, axis)
     typed = _with_sizes(pairs, **{axis: size})
     if total is None:
@@ -186,10 +183,7 @@ def pairs_text(pairs: Pairs) -> str:
 
 
 def rebuilt(mesh: DeviceMesh, pairs: Pairs, renamed: Mapping[str, str] = MappingProxyType({})) -> DeviceMesh:
-    """Return a mesh with other axes. It keeps its custom groups, backends and order of ranks as far as they fit.
-
-    `renamed` has new names by old names.
-    """
+    """Return a mesh with other axes. It keeps its custom groups, backends and order of ranks as far as they fit."""
     ranks, world = None, None
     if not mesh.in_order and _product(pairs) == math.prod(mesh.shape):
         ranks, world = mesh.ranks.reshape(-1), mesh.world_size
@@ -249,10 +243,7 @@ def usual_mesh(machine: Machine) -> DeviceMesh:
 
 
 def paste_mesh(text: str, total: int | None) -> tuple[DeviceMesh, str]:
-    """Read a mesh of `total` ranks from its text, or from the flags or the code of a framework, and the warnings.
-
-    Raises a `MisfitError` if it has another number of ranks.
-    """
+    """Read a mesh of `total` ranks from its text, or from the flags or the code of a framework, and the warnings."""
     hint = f"write axes such as dp=4, tp=8, or paste flags, code or a configuration of {', '.join(READERS)}"
     if not text.strip():
         raise MeshError(f"no mesh given; {hint}")

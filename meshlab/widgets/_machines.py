@@ -173,10 +173,7 @@ class Machine:
         return ""
 
     def turned(self, dial: str, value: Number) -> Machine:
-        """Return the machine with a different number.
-
-        Parts that do not exist any more are forgotten. A pod stays a multiple of the hosts per leaf.
-        """
+        """Return the machine with a different number, without parts that no longer exist. Pods keep whole leaves."""
         if dial not in DIALS:
             raise TopologyError(f"unknown dial {dial!r}", hint=f"choose one of {', '.join(DIALS)}")
         dials = {**self.dials, dial: value}

@@ -47,10 +47,8 @@ body > p {{ margin: 0 0 16px; opacity: 0.8; }}
 
 
 def page_of(widget: Any, *, title: str, note: str = "") -> str:
-    """Return a page with a widget in its current state, below a heading and a note.
-
-    The model has no `send`, so that JavaScript can hide the controls that need Python.
-    """
+    """Return a page with a widget in its current state, below a heading and a note."""
+    # The model has no `send`, so that JavaScript can hide the controls that need Python.
     display = widget._repr_mimebundle_()
     fallback = "" if display is None else display[0].get("text/html", "")
     state = json.dumps({"state": _state(widget), "answers": _answers(widget)}, separators=(",", ":"))
