@@ -1,4 +1,4 @@
-"""The contrast of text and of the outlines of controls in all widgets of a page, by axe-core and by the colours themselves."""
+"""The contrast of text and of the outlines of controls in all widgets of a page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ SCHEMES = """() => {
 # axe-core's rules, in the elements of meshlab only: front ends have faults of their own.
 AXE = """async (everywhere) => {
   const { violations } = await axe.run(document, {
-    runOnly: { type: "rule", values: ["color-contrast", "link-in-text-block"] }, elementRef: true, resultTypes: ["violations"] });
+    runOnly: { type: "rule", values: ["color-contrast", "link-in-text-block"] },
+    elementRef: true,
+    resultTypes: ["violations"],
+  });
   const isOurs = (node) => node && (node.closest(".meshlab, .ml-card") || isOurs(node.getRootNode().host));
   return violations.flatMap(({ id, nodes }) => nodes.filter(({ element }) => everywhere || isOurs(element)).map(
     ({ html, any }) => `${id}: ${html.slice(0, 120)}: ${any[0]?.message ?? ""}`));
@@ -21,7 +24,8 @@ AXE = """async (everywhere) => {
 
 # What axe-core does not look at: the text of SVGs, text that is hidden by its own colour, and the outlines of controls.
 COLORS = """(everywhere) => {
-  const pen = Object.assign(document.createElement("canvas"), { width: 1, height: 1 }).getContext("2d", { willReadFrequently: true });
+  const canvas = Object.assign(document.createElement("canvas"), { width: 1, height: 1 });
+  const pen = canvas.getContext("2d", { willReadFrequently: true });
   const cache = new Map();
   const rgba = (css) => {
     if (!cache.has(css)) {
@@ -40,19 +44,22 @@ COLORS = """(everywhere) => {
   }, 0.05);
   const ratio = (one, other) => Math.max(light(one), light(other)) / Math.min(light(one), light(other));
   const parent = (node) => node.assignedSlot ?? node.parentElement ?? node.getRootNode().host ?? null;
-  const page = matchMedia("(prefers-color-scheme: dark)").matches && getComputedStyle(document.documentElement).colorScheme.includes("dark");
+  const isDark = matchMedia("(prefers-color-scheme: dark)").matches;
+  const page = isDark && getComputedStyle(document.documentElement).colorScheme.includes("dark");
   const paper = (node) => {
     if (!node) return page ? [18, 18, 18, 1] : [255, 255, 255, 1];
     const color = rgba(getComputedStyle(node).backgroundColor);
     return color[3] > 0.999 ? color : over(color, paper(parent(node)));
   };
   const opacity = (node) => (node ? parseFloat(getComputedStyle(node).opacity) * opacity(parent(node)) : 1);
-  const isOff = (node) => node.closest(":disabled, [aria-disabled=true], .ml-off, [inert]") || getComputedStyle(node).pointerEvents === "none" || node.closest("label")?.control?.disabled;
+  const isOff = (node) => node.closest(":disabled, [aria-disabled=true], .ml-off, [inert]")
+    || getComputedStyle(node).pointerEvents === "none" || node.closest("label")?.control?.disabled;
   const name = (node) => `<${node.localName} class="${node.getAttribute("class") ?? ""}">`;
   const faults = new Set();
+  const numbers = (color) => color.slice(0, 3).map(Math.round);
   const report = (what, value, least, node, one, other) => value < least && faults.add(
-    `${what} ${value.toFixed(2)} < ${least}: ${name(node.parentElement ?? node)} ${name(node)} ${one.slice(0, 3).map(Math.round)} on ${other.slice(0, 3).map(Math.round)} `
-    + `"${node.textContent.trim().slice(0, 40)}"`);
+    `${what} ${value.toFixed(2)} < ${least}: ${name(node.parentElement ?? node)} ${name(node)} `
+    + `${numbers(one)} on ${numbers(other)} "${node.textContent.trim().slice(0, 40)}"`);
 
   function checkText(node, scope) {
     const box = node.getBoundingClientRect();
@@ -62,7 +69,8 @@ COLORS = """(everywhere) => {
     let under = paper(node);
     if (isSvg) {
       const stack = scope.elementsFromPoint(box.x + box.width / 2, box.y + box.height / 2);
-      const isShape = (other) => other.matches("rect, svg:not(.meshlab-curve *) path") && getComputedStyle(other).fill !== "none";
+      const isShape = (other) =>
+        other.matches("rect, svg:not(.meshlab-curve *) path") && getComputedStyle(other).fill !== "none";
       for (const shape of stack.filter(isShape).reverse()) {
         const { fill, fillOpacity, opacity: share } = getComputedStyle(shape), [r, g, b, a] = rgba(fill);
         under = over([r, g, b, a * fillOpacity * share], under);
@@ -88,7 +96,8 @@ COLORS = """(everywhere) => {
       const inside = isOurs || child.matches(".meshlab, .ml-card");
       if (!child.checkVisibility({ visibilityProperty: true })) continue;
       if (inside) {
-        if ([...child.childNodes].some((part) => part.nodeType === 3 && part.textContent.trim())) checkText(child, scope);
+        const parts = [...child.childNodes];
+        if (parts.some((part) => part.nodeType === 3 && part.textContent.trim())) checkText(child, scope);
         if (child.matches("button, select, input, textarea")) checkControl(child);
       }
       walk(child, scope, inside);

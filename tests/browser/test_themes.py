@@ -81,7 +81,7 @@ def choose_theme(page: Any, theme: str) -> None:
     page.locator(f'.lm-Menu-itemLabel:text-is("JupyterLab {theme.title()}")').click()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def tall(chromium: Any) -> Iterator[Any]:
     """A page that shows all cells at once, because JupyterLab draws no others."""
     context = chromium.new_context(viewport={"width": 1400, "height": 6000})
@@ -174,6 +174,7 @@ def test_all_widgets_in_the_themes_of_marimo(tall: Any, axe: str, tmp_path: Path
     command = ["-m", "marimo", "run", "app.py", "--headless", "--no-token", f"--port={free_port()}"]
     faults = []
     with served(command, tmp_path, r"http://(?:localhost|127\.0\.0\.1|0\.0\.0\.0):(\d+)") as line:
+        wait_for_port(int(line.group(1)))
         tall.emulate_media(color_scheme="dark")
         tall.goto(f"http://localhost:{line.group(1)}/", wait_until="domcontentloaded")
         wait_for_widgets(tall)
@@ -181,7 +182,6 @@ def test_all_widgets_in_the_themes_of_marimo(tall: Any, axe: str, tmp_path: Path
             tall.emulate_media(color_scheme=scheme)
             faults += faults_of(tall, axe, scheme, f"marimo-{scheme}")
         tall.goto("about:blank")
-    tall.emulate_media(color_scheme="light")
     assert not faults, "\n".join(faults)
 
 
@@ -211,5 +211,4 @@ def test_saved_pages_in_the_themes_of_the_browser(tall: Any, axe: str, tmp_path:
                     wait_for_scheme(tall, scheme)
                 faults += [f"{name}, {scheme}: {fault}" for fault in contrast_faults(tall, axe, everywhere=True)]
                 pictures_of(tall, f"saved-{name}-{scheme}")
-    tall.emulate_media(color_scheme="light")
     assert not faults, "\n".join(faults)
