@@ -26,13 +26,13 @@ _STYLE = (
     "color:var(--jp-ui-font-color1,inherit);border:1px solid var(--jp-border-color2,rgba(128,128,128,.35));"
     "border-radius:6px;padding:12px 16px;margin:4px 0;max-width:960px;overflow-x:auto}"
     ".ml-card .ml-title{font-weight:600;font-size:14px}"
-    ".ml-card .ml-sub{color:var(--jp-ui-font-color2,inherit);opacity:.85;margin:0 0 8px}"
+    ".ml-card .ml-sub{color:var(--jp-ui-font-color2,color-mix(in srgb,currentColor 85%,transparent));margin:0 0 8px}"
     ".ml-card table.ml-table{border-collapse:collapse;margin:8px 0 0;font-variant-numeric:tabular-nums;border:0}"
     ".ml-card table.ml-table th{text-align:left;font-weight:600;padding:2px 16px 2px 0;border:0;"
     "border-bottom:1px solid var(--jp-border-color2,rgba(128,128,128,.5));background:none}"
     ".ml-card table.ml-table td{text-align:left;padding:2px 16px 2px 0;border:0;background:none}"
     ".ml-card table.ml-table .ml-n{text-align:right}"
-    ".ml-card .ml-bad{color:var(--jp-error-color1,#c62828);font-weight:600}"
+    ".ml-card .ml-bad{color:color-mix(in srgb,var(--jp-error-color1,#c62828) 75%,currentColor);font-weight:600}"
     "</style>"
 )
 

@@ -6,6 +6,9 @@ from meshlab.plots._theme import DARK, LIGHT, Theme
 
 # Of controls and messages, which a figure has not: light and dark.
 _CONTROLS = {
+    "edge": ("#7b8490", "#7d8897"),  # the outlines of controls, at least 3:1
+    "good": ("#3a741d", "#8fce6a"),  # text, at least 4.5:1 also on a row that is picked
+    "warning": ("#b34300", "#ff7a33"),  # text, in the hue of a conflict
     "wrong": ("#b3261e", "#ff8a80"),  # text and borders of errors
     "strong": ("#0b57a4", "#1d6fbf"),  # the background of a main button
     "danger": ("#b3261e", "#b3261e"),  # the background of a button that destroys
@@ -20,6 +23,7 @@ _FORCED = {
     "ink2": "CanvasText",
     "line": "GrayText",
     "line2": "CanvasText",
+    "edge": "CanvasText",
     "accent": "Highlight",
 }
 
@@ -31,7 +35,6 @@ def _colors(theme: Theme) -> dict[str, str]:
     return {
         "bg": theme.background,
         **{name: getattr(theme, name) for name in names},
-        "good": theme.nvlink,
         **groups,
         **controls,
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -134,16 +133,10 @@ def wired(page: Any) -> Callable[..., Wired]:
 
 
 @pytest.fixture(scope="session")
-def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
+def axe() -> str:
     """The source of axe-core, which finds what people with a screen reader or without a mouse would stumble over."""
-    if shutil.which("npm") is None:
-        pytest.skip("npm is not installed, so axe-core cannot be fetched")
-    folder = tmp_path_factory.mktemp("axe")
-    fetched = subprocess.run(["npm", "pack", "axe-core@4"], cwd=folder, capture_output=True, text=True, timeout=120)
-    if fetched.returncode:
-        pytest.skip(f"npm could not fetch axe-core: {fetched.stderr.strip()[-200:]}")
-    shutil.unpack_archive(next(folder.glob("*.tgz")), folder, filter="data")
-    return (folder / "package" / "axe.min.js").read_text(encoding="utf-8")
+    package = pytest.importorskip("axe_playwright_python")
+    return (Path(package.__file__).parent / "axe.min.js").read_text(encoding="utf-8")
 
 
 @pytest.fixture

@@ -118,6 +118,17 @@ def write_notebook(path: Path, cells: Sequence[str]) -> Path:
     return path
 
 
+def run_all_cells(page: Any) -> None:
+    """Choose it in the menu of Notebook, which is ignored until the kernel has started."""
+    has_begun = "() => document.querySelector('.jp-InputPrompt').textContent !== '[ ]:'"
+    for _ in range(10):
+        page.get_by_role("menuitem", name="Run", exact=True).click()
+        page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
+        with contextlib.suppress(Exception):
+            page.wait_for_function(has_begun, timeout=5_000)
+            break
+
+
 def test_voila_shows_a_run_that_ends_after_its_cell(free_page: Any, tmp_path: Path) -> None:
     pytest.importorskip("voila")
     notebook = write_notebook(tmp_path / "run.ipynb", [f"{RUN}run", f"{WORKBENCH}wb"])
@@ -181,13 +192,7 @@ def test_notebook_7_shows_a_run_and_the_workbench(free_page: Any, tmp_path: Path
         wait_for_port(port)
         free_page.goto(f"http://127.0.0.1:{port}/notebooks/run.ipynb?token={token}", wait_until="domcontentloaded")
         free_page.locator(".jp-Notebook").wait_for()
-        has_begun = "() => document.querySelector('.jp-InputPrompt').textContent !== '[ ]:'"
-        for _ in range(10):  # the notebook ignores the menu until its kernel has started
-            free_page.get_by_role("menuitem", name="Run", exact=True).click()
-            free_page.get_by_role("menuitem", name="Run All Cells", exact=True).click()
-            with contextlib.suppress(Exception):
-                free_page.wait_for_function(has_begun, timeout=5_000)
-                break
+        run_all_cells(free_page)
         free_page.locator(".ml-run[data-state=running]").first.wait_for()
         free_page.locator(".ml-card", has_text="done · 5 of 5 steps").wait_for()  # the static figure replaces the view
         free_page.locator(".meshlab-workbench canvas").first.wait_for()
