@@ -131,7 +131,7 @@ def _lines(quoted: list[tuple[int, str]]) -> str:
 def as_page(explanation: Explanation) -> str:
     """Return the explanation as an HTML page, light or dark as the browser prefers."""
     style = (
-        ":root{color-scheme:light dark}"
+        ":root{color-scheme:light dark;background:Canvas;color:CanvasText}"
         "body{font:15px/1.5 system-ui,sans-serif;margin:32px auto;max-width:960px;padding:0 16px}"
     )
     return (

@@ -73,7 +73,7 @@ def _text(workbench: Workbench) -> tuple[str, str, str]:
 
 
 _STYLE = """
-:root { color-scheme: light dark; }
+:root { color-scheme: light dark; background: Canvas; color: CanvasText; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 1000px; margin: 32px auto; padding: 0 16px; }
 h1 { font-size: 22px; } h2 { font-size: 17px; margin: 28px 0 8px; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; width: 100%; }

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import meshlab.widgets
+from tests.browser.contrast import WITH_HEIGHT
 from tests.browser.lab import Lab, lab_server
 from tests.browser.pages import ORIGIN, Bare, Wired
 from tests.widgets.measure_widget import MeasureWidget
@@ -145,7 +146,7 @@ def serious_faults(page: Any, axe: str) -> Callable[[str], list[str]]:
 
     def find(selector: str) -> list[str]:
         page.evaluate(axe)
-        found = page.evaluate("selector => axe.run(selector)", selector)
+        found = page.evaluate(f"selector => ({WITH_HEIGHT})(() => axe.run(selector))", selector)
         return [
             f"{fault['id']}: {node['html']}"
             for fault in found["violations"]
