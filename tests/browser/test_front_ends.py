@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import meshlab as ml
+from tests.browser.lab import IDLE
 
 pytestmark = pytest.mark.long
 
@@ -119,7 +120,8 @@ def write_notebook(path: Path, cells: Sequence[str]) -> Path:
 
 
 def run_all_cells(page: Any) -> None:
-    """Choose it in the menu of Notebook, which is ignored until the kernel has started."""
+    """Choose it in the menu of Notebook, which asks for a kernel or ignores it until the kernel has started."""
+    page.locator(IDLE).wait_for()
     has_begun = "() => document.querySelector('.jp-InputPrompt').textContent !== '[ ]:'"
     for _ in range(10):
         page.get_by_role("menuitem", name="Run", exact=True).click()

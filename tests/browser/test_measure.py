@@ -92,7 +92,7 @@ def test_a_run_is_paused_stopped_and_ended_with_buttons(bare, page, sent, engine
     assert sent() == [{"type": "run.end"}]
     run.cancel()
     run.wait(120)
-    wait_until(lambda: view._details)
+    wait_until(lambda: view._details and view._curve["lines"])
     shown.receive(view, "_run", "_details", "_curve")
     assert not page.locator(".ml-run-controls").is_visible()
     assert page.locator(".ml-curve-line").count() == 1

@@ -93,6 +93,7 @@ def test_a_sheet_that_arrives_later_colours_the_picture(bare, page):
     page.wait_for_function(f"() => ({pixel})() === '17,34,51,255'")
 
 
+@pytest.mark.full  # test_themes.py has the same for all widgets, without the exact colours
 def test_the_theme_of_jupyterlab_is_switched_under_a_workbench(lab, page):
     lab.theme("Light")
     lab.write_notebook("themes.ipynb", ["import meshlab as ml\nwb = ml.Workbench('dgx-h100', 'dp=2, tp=4')\nwb"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -91,30 +92,20 @@ def tall(chromium: Any) -> Iterator[Any]:
     context.close()
 
 
-def test_all_widgets_in_the_themes_of_jupyterlab(lab: Lab, tall: Any, axe: str) -> None:
-    """Opened in the dark theme, switched to light, and back."""
-    lab.theme("Dark")
+@pytest.mark.parametrize(
+    "themes", [("dark", "light", "dark"), pytest.param(("light", "dark"), marks=pytest.mark.full)], ids=" then ".join
+)
+def test_all_widgets_in_the_themes_of_jupyterlab(lab: Lab, tall: Any, axe: str, themes: tuple[str, ...]) -> None:
+    """Opened in the first theme, and switched to the others while they are open."""
+    lab.theme(themes[0].title())
     lab.write_notebook("all.ipynb", CELLS)
     lab.open(tall, "all.ipynb").run_all()
     wait_for_widgets(tall)
-    faults = faults_of(tall, axe, "dark", "lab-opened-dark")
-    choose_theme(tall, "light")
-    faults += faults_of(tall, axe, "light", "lab-switched-light")
-    choose_theme(tall, "dark")
-    faults += faults_of(tall, axe, "dark", "lab-switched-dark")
+    faults = faults_of(tall, axe, themes[0], f"lab-opened-{themes[0]}")
+    for before, theme in pairwise(themes):
+        choose_theme(tall, theme)
+        faults += faults_of(tall, axe, theme, f"lab-{before}-then-{theme}")
     lab.theme("Light")
-    assert not faults, "\n".join(faults)
-
-
-@pytest.mark.full
-def test_all_widgets_in_a_light_jupyterlab_that_becomes_dark(lab: Lab, tall: Any, axe: str) -> None:
-    lab.theme("Light")
-    lab.write_notebook("light.ipynb", CELLS)
-    lab.open(tall, "light.ipynb").run_all()
-    wait_for_widgets(tall)
-    faults = faults_of(tall, axe, "light", "lab-opened-light")
-    choose_theme(tall, "dark")
-    faults += faults_of(tall, axe, "dark", "lab-became-dark")
     tall.goto("about:blank")
     assert not faults, "\n".join(faults)
 

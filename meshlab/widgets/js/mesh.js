@@ -12,7 +12,7 @@ export function meshPanel({ root, listen, shell }) {
     rows: "1",
     "aria-label": "Mesh as text, flags or code",
     spellcheck: "false",
-    placeholder: "dp=4, tp=8, or flags of a framework",
+    placeholder: "dp=4, tp=8, or flags",
   });
   const use = button("Use");
   const edit = (content, axes) => shell.edit(content, axes);
