@@ -18,7 +18,8 @@ from meshlab.base._folders import check_writable
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._typed_values import typed_fields
 from meshlab.benchmark._run import Run
-from meshlab.mesh._mesh import DeviceMesh, mesh_from_document, mesh_to_document
+from meshlab.mesh._document import mesh_from_document, mesh_to_document
+from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import check_ended, check_free, run_id_in

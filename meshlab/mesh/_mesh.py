@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from meshlab.base._errors import MeshError
 from meshlab.base._forwarding import implementation
-from meshlab.base._typed_values import typed_fields
 from meshlab.mesh._axes import (
     WORLD,
     AxesLike,
@@ -1355,38 +1354,3 @@ def as_mesh(given: MeshLike, fill: int | None = None) -> DeviceMesh:
         axes = parse_axes(given)
         return DeviceMesh(axes, world_size=fill if any(size == -1 for _, size in axes) else None)
     raise MeshError(f"mesh must be a DeviceMesh or text such as 'dp=2, tp=4', not {type(given).__name__}")
-
-
-_DOCUMENT = {
-    "axes": list[tuple[str, int]],
-    "world_size": int,
-    "ranks": list[int] | None,
-    "backends": dict[str, str],
-    "groups": list[tuple[str, list[int]]],
-}
-
-
-def mesh_to_document(mesh: DeviceMesh) -> dict[str, Any]:
-    """Return a mesh as plain data."""
-    return {
-        "axes": [[axis.name, axis.size] for axis in mesh.axes],
-        "world_size": mesh.world_size,
-        "ranks": None if mesh.in_order else mesh.ranks.ravel().tolist(),
-        "backends": dict(mesh.backends),
-        "groups": [[group.name, list(group.ranks)] for group in mesh.custom_groups],
-    }
-
-
-def mesh_from_document(values: object, *, file: str | None = None) -> DeviceMesh:
-    """Build a mesh from what `mesh_to_document` returned. `file` is for errors."""
-    values = typed_fields(values, _DOCUMENT, "mesh", file=file)
-    groups, backends = dict(values["groups"]), values["backends"]
-    mesh = DeviceMesh(
-        values["axes"],
-        world_size=values["world_size"],
-        ranks=values["ranks"],
-        backends={name: backend for name, backend in backends.items() if name not in groups},
-    )
-    for name, ranks in groups.items():
-        mesh = mesh.with_group(name, ranks, backend=backends.get(name))
-    return mesh

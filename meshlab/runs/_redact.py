@@ -23,7 +23,8 @@ import numpy as np
 from meshlab.base._backends import BACKENDS
 from meshlab.base._prefixes import find_prefix
 from meshlab.comm._catalog import CATALOG
-from meshlab.mesh._mesh import DeviceMesh, mesh_from_document, mesh_to_document
+from meshlab.mesh._document import mesh_from_document, mesh_to_document
+from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._options import OPTIONS
 from meshlab.runs._private_shapes import (
     BRACKETED,

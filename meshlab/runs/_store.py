@@ -41,7 +41,8 @@ from meshlab.frames._schema import (
     require_columns,
 )
 from meshlab.frames._statistics import bandwidth
-from meshlab.mesh._mesh import DeviceMesh, mesh_from_document, mesh_to_document
+from meshlab.mesh._document import mesh_from_document, mesh_to_document
+from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.runs._journal import Journal, is_journal_open, read_journal
 from meshlab.runs._rundata import RunData, State

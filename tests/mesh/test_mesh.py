@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 
 from meshlab.base._errors import MeshError
 from meshlab.mesh._axes import Axis
+from meshlab.mesh._document import mesh_from_document, mesh_to_document
 from meshlab.mesh._groups import Group
-from meshlab.mesh._mesh import DeviceMesh, mesh_from_document, mesh_to_document
+from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plots._cells import membership
 
 # -- constructors ------------------------------------------------------------------------------------------------------

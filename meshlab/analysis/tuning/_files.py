@@ -14,7 +14,7 @@ from meshlab.base._files import write_file
 from meshlab.base._typed_values import typed_fields
 from meshlab.frames._schema import conform
 from meshlab.frames._trials import TRIALS
-from meshlab.mesh._mesh import mesh_from_document, mesh_to_document
+from meshlab.mesh._document import mesh_from_document, mesh_to_document
 
 if TYPE_CHECKING:
     import pandas as pd
