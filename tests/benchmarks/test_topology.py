@@ -25,7 +25,7 @@ TEN_MB = 10_000_000
 
 @pytest.mark.parametrize("machine", ["tapered-h100", "dgx-h100"])
 def test_placement_of_131072_ranks_on_six_axes(benchmark: Any, machine: str) -> None:
-    """All levels, at best under 25 ms, and under 45 ms with oversubscribed uplinks."""
+    """All levels, at best under 10 ms, and under 25 ms with oversubscribed uplinks."""
     cluster = preset(machine, nodes=16384)
     placement = benchmark(place, MESH, cluster)
     assert len(placement.cache) == 6

@@ -80,8 +80,11 @@ class RankMap:
             each = np.array([nic.gbs for nic in template.nics], dtype=float)
             speeds.append(np.array([each[near].sum() for near in template.near_nics[first]]))
         # Sets are numbered per template above. Shift the numbers so that they are unique in the cluster.
-        sizes = np.array([len(counts) for counts in nics], dtype=np.int64)[cluster.kinds]
+        counts = np.array([len(of_sets) for of_sets in nics], dtype=np.int64)
+        sizes = counts[cluster.kinds]
         offset = np.cumsum(sizes) - sizes
+        # Of every set of the cluster, its place among the sets of all templates.
+        of_template = np.arange(sizes.sum()) - np.repeat(offset - (np.cumsum(counts) - counts)[cluster.kinds], sizes)
         nic_set = (offset[node] + sets[kind, local]).astype(np.int32)
         return cls(
             cluster=cluster,
@@ -90,8 +93,8 @@ class RankMap:
             local=local,
             kind=kind,
             nic_set=nic_set,
-            set_nics=np.concatenate([nics[k] for k in cluster.kinds]).astype(np.int32),
-            set_gbs=np.concatenate([speeds[k] for k in cluster.kinds]),
+            set_nics=np.concatenate(nics)[of_template],
+            set_gbs=np.concatenate(speeds)[of_template],
             set_node=np.repeat(np.arange(cluster.n_nodes, dtype=np.int32), sizes),
             overlap=_overlap(cluster, offset),
             distance=distance,
