@@ -74,15 +74,26 @@ def values_in(tree: ast.Module) -> dict[str, list[ast.expr]]:
     return values
 
 
+@cache
+def parts_of(expression: ast.expr) -> tuple[list[str], list[str]]:
+    """The texts and the names in an expression."""
+    texts, names = [], []
+    for node in ast.walk(expression):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.append(node.value)
+        elif name := name_of(node):
+            names.append(name)
+    return texts, names
+
+
 def texts_of(hint: ast.expr, values: dict[str, list[ast.expr]]) -> Iterator[str]:
     """The texts in a hint, and in the variables and the functions that it consists of."""
     names, queue = set(), [hint]
     while queue:
-        for node in ast.walk(queue.pop()):
-            if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                yield node.value
-            name = name_of(node)
-            if name and name not in names:
+        texts, used_names = parts_of(queue.pop())
+        yield from texts
+        for name in used_names:
+            if name not in names:
                 names.add(name)
                 queue += values.get(name, [])
 
