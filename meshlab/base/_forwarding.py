@@ -1,12 +1,13 @@
-"""Methods whose code is in a module above their own, such as `.plot()`.
+"""Methods whose code is in a module above their own.
 
-Such a method has its signature and its documentation, and calls the function from above:
+A mesh has `.plot()`, and an error explains its log, but plots are built on meshes, and explanations on errors. Such a
+method has its signature and its documentation, and calls `implementation`, which returns the function from above:
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
         return implementation(Node.plot)(self, ax=ax)
 
-`meshlab._implementations`, which any import of meshlab imports, lists these functions. They are imported when their
-method is called, so a module imports only modules below it, also inside functions.
+`meshlab._implementations` lists these functions. Importing any module of meshlab imports the list first, and the
+function is imported when its method is called. So a module imports only modules below it, also inside functions.
 """
 
 from __future__ import annotations

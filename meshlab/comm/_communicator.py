@@ -441,8 +441,14 @@ class Communicator(CollectiveMethods):
 
     @property
     def _settings(self) -> dict[str, Any]:
-        names = ("name", "ranks", "on_enter", "monitor", "checks", "comparer")
-        return {name: getattr(self, name if name in ("name", "ranks") else f"_{name}") for name in names}
+        return {
+            "name": self.name,
+            "ranks": self.ranks,
+            "on_enter": self._on_enter,
+            "monitor": self._monitor,
+            "checks": self._checks,
+            "comparer": self._comparer,
+        }
 
     def _view_of(self, owner: Communicator) -> None:
         self._owner = owner

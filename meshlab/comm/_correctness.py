@@ -1,8 +1,10 @@
 """The expected output of every collective, computed from the inputs of all ranks, with bounds on rounding errors.
 
-Numbers added in any order with unit roundoff u differ from their exact sum by at most k·u/(1 - k·u) times the sum of
-their magnitudes, where k is the number of roundings that a term goes through (N. J. Higham, Accuracy and Stability of
-Numerical Algorithms, 2002, section 4.2).
+`encode` fills inputs with numbers that depend on rank and position, and `count_wrong` compares outputs with the
+expected values. Floating-point reductions may differ by rounding, which is bounded: n numbers added in any order with
+unit roundoff u differ from their exact sum by at most k·u/(1 - k·u) times the sum of their magnitudes, where k is the
+number of roundings that a term goes through (N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2002,
+section 4.2). The bound is zero if every step is exact, as for sums of integers that the dtype represents.
 """
 
 from __future__ import annotations

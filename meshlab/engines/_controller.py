@@ -1,4 +1,8 @@
-"""The controller of engines on this host: a hub and its schedulers, and the client that is connected to them."""
+"""The controller of engines on this host: a hub and its schedulers, and the client that is connected to them.
+
+Functions of ipyparallel wait for messages without a limit, or with other limits than the caller. So they run in
+threads, which are abandoned when the time is over.
+"""
 
 from __future__ import annotations
 

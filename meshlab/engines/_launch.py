@@ -29,7 +29,8 @@ def launch(
     """Start `n` ranks on this machine.
 
     Ranks in processes have their own temporary folder (the variable TMPDIR), which is removed when the engines are
-    closed.
+    closed. If a rank, its launcher or the controller of the engines dies, the current call raises an `EngineError` that
+    names it.
 
     Parameters
     ----------

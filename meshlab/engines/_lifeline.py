@@ -2,8 +2,9 @@
 
 A rank starts at the same time as the controller: it imports its library while it waits for the addresses.
 
-If the reaper was killed too, the first process of the run that notices it starts a new one. A process that
-this one does not kill in time ends itself.
+The reaper stops the processes of a run when their client has ended. If the reaper was killed together with the client,
+the first process of the run that notices it starts a new reaper. If this one does not kill a process in time, either,
+the process ends itself.
 """
 
 from __future__ import annotations

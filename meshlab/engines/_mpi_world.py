@@ -1,4 +1,7 @@
-"""Engines without a controller: processes that mpiexec or srun started together. Rank 0 is also the client."""
+"""Engines without a controller: processes that mpiexec or srun started together. Rank 0 is also the client.
+
+Every process calls `join`. Rank 0 gets `Engines`, and the other ranks serve it until the engines are closed.
+"""
 
 from __future__ import annotations
 

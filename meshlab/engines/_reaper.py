@@ -1,7 +1,9 @@
 """The reaper: a small process that cleans up after a client, regardless of how the client exits.
 
-When the client closes the pipe to it, it kills every process with the variable of the run in its environment, and
-removes the run's files. This module imports nothing of meshlab, so that the process starts fast.
+Engines outlive their client if nothing stops them. The client runs this file as a separate process and holds the other
+end of its standard input. When that pipe closes, the reaper kills every process of the run and removes the run's files.
+It recognises processes by an environment variable, which children inherit. This module imports nothing of meshlab, so
+that the process starts fast.
 """
 
 from __future__ import annotations

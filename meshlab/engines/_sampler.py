@@ -1,6 +1,7 @@
-"""A process with the lowest priority that reads the load of a host and its GPUs, next to the ranks that are measured.
+"""A process that reads the load of a host and its GPUs at a fixed rate, next to the ranks that are measured.
 
-A thread in a rank would compete for Python's lock with the loop that times the calls.
+It is a separate process with the lowest priority: a thread in a rank would compete for Python's lock with the loop
+that times the calls. It exits as soon as its standard input is closed, which happens even if its parent is killed.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class RankSamples(Timings):
 
     calls: npt.NDArray[np.int64]
     is_warmup: npt.NDArray[np.bool_]  # True for batches that are excluded from the statistics, also uncovered ones
-    is_covered: npt.NDArray[np.bool_]
+    is_covered: npt.NDArray[np.bool_]  # False if the concurrent collective ended during the batch
     stop_reason: str  # precise, time or batches
     n_wrong: int | None = None  # wrong elements of this rank; None if unchecked
     # When this rank entered the first collective of a function in isolated mode. None if that is the start.

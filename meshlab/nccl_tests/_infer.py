@@ -1,7 +1,9 @@
 """Infers the collective and the number of ranks from the rows of an nccl-tests table, and builds the section.
 
-Before 2.17 a log does not name its test. By doc/PERFORMANCE.md of nccl-tests, the size is count × element size, or that
-times the number of ranks, on which busbw / algbw depends. If several values remain, the result is None.
+Before 2.17 a log does not contain the name of its test, and a device list may be missing or truncated. But the rows
+restrict both. By the rules of nccl-tests' doc/PERFORMANCE.md, the size is count × element size (all_reduce, broadcast,
+reduce, sendrecv) or that times the number of ranks (all others), and busbw / algbw is a function of the number of
+ranks. If several values remain possible, the result is None.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Pieces of rows of an nccl-tests table, which other output has interrupted.
 
-A row is printed in several writes, and other processes write in between. The functions return all texts that a line
-may have been, and `RowBuffer.add_joined` accepts one of them if it is the only one that fits.
+A row is printed in several writes. Messages of NCCL, other ranks and launchers write in between, so a row may be in
+several lines, and a line may have the host of a message right behind the digits of a row. The functions here return all
+texts that such a line may have been. `RowBuffer.add_joined` accepts one of them if it is the only one that fits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Rows of an nccl-tests table: tokens in, columns out, and a check that no row was truncated.
 
-The size must follow from the count and the type, algbw must be size over time, and the line must be exactly as the tool
-prints it: a field that lost a digit is too narrow.
+A row that lost characters often still parses as numbers. Three checks find it: the size must follow from the count and
+the element type, algbw must be size over time, and the line must be exactly what the tool's format prints for its
+tokens. Fields have fixed widths, so a field that lost a digit is too narrow.
 """
 
 from __future__ import annotations
