@@ -24,7 +24,9 @@ _TOO_LARGE = "pass the part around the first error, or the lines with WARN and t
 
 # The first bytes of files that people pass by mistake, with what to pass instead.
 _BINARY = {
-    **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff"), ("a picture", "copy the text itself, because it cannot be read")),
+    **dict.fromkeys(
+        (b"\x89PNG", b"\xff\xd8\xff"), ("a picture", "copy the text itself, because a picture cannot be read")
+    ),
     b"%PDF": ("a PDF", "copy the text itself"),
     b"PK\x03\x04": ("a zip archive", "unpack it, and pass one of its text files"),
     b"\x7fELF": ("a program or a core dump", "pass its output"),

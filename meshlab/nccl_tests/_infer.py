@@ -299,7 +299,8 @@ def _copies_text(copies: int, n_ranks: int | None) -> str:
     ranks = "" if n_ranks is None else f", each with {n_ranks} rank{'s' * (n_ranks != 1)} of its own"
     return (
         f"{copies} copies of the test ran side by side{ranks}, instead of one run: nccl-tests was built without MPI, "
-        "or was started by another MPI's launcher; run make clean && make MPI=1 MPI_HOME=…, and use its mpirun"
+        "or was started by another MPI's launcher; build it with make clean && make MPI=1 MPI_HOME=…, and start it "
+        "with that MPI's mpirun"
     )
 
 

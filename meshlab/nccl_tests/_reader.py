@@ -124,7 +124,8 @@ def _read_text(name: str, blocks: Iterator[str]) -> Log:
     if not sections and prelude == NO_FACTS:
         raise ParseError(
             f"no nccl-tests output found: {_describe(start, reader.line)}",
-            hint="pass a log with '# nThread 1 nGpus 8 minBytes …' and a table of sizes, times, algbw and busbw",
+            hint="pass a log with lines such as '# nThread 1 nGpus 8 minBytes …', and a table of size, count, type, "
+            "time, algbw and busbw",
             text=start,
             file=name,
         )
