@@ -138,7 +138,8 @@ def _paste_of(source: TextSource | Sequence[TextSource]) -> Paste:
 
 def _text_of(source: TextSource) -> tuple[str, str | None]:
     """Return the text of a source and the name of its file, or raise if it is binary."""
-    if (path := path_of(source)) is None and isinstance(source, str):
+    path = path_of(source)
+    if path is None and isinstance(source, str):
         refuse_pickle(source)
         return printable(source), None
     name = None if path is None else str(path)

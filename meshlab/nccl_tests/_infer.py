@@ -95,7 +95,8 @@ def infer_collective(
     if program in COLLECTIVE_OF_PROGRAM:  # the name in the log itself is always trusted
         return COLLECTIVE_OF_PROGRAM[program]
     # A command line may belong to a different run, so the rows have to match it, as well as NCCL's own calls.
-    if (named := COLLECTIVE_OF_PROGRAM.get(command or "")) is None and len(operations) == 1:
+    named = COLLECTIVE_OF_PROGRAM.get(command or "")
+    if named is None and len(operations) == 1:
         named = _OPERATIONS.get(next(iter(operations)))
     if not evidence.has_sizes or (named is not None and named not in _SIGNATURES):
         return named

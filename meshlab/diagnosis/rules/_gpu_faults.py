@@ -547,7 +547,8 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
 @rule("nvlinks-active", "All NVLinks are active", source="nvidia-smi nvlink -h")
 def nvlinks_active(paste: Paste) -> Iterator[TextFinding]:
     """Looks for the output of nvidia-smi nvlink -s in which all links of all GPUs are active."""
-    if not (links := paste.once(read_nvlinks)) or any(link.gbs is None for link in links):
+    links = paste.once(read_nvlinks)
+    if not links or any(link.gbs is None for link in links):
         return
     counts = Counter((link.host, link.gpu) for link in links)
     if len(set(counts.values())) == 1:  # otherwise the text is truncated

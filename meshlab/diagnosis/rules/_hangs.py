@@ -218,7 +218,8 @@ _UNIQUE_ID = re.compile(
 def _missing_id(paste: Paste) -> Iterator[TextFinding]:
     """Find ranks that waited for the id of the communicator, which the first rank of the group writes."""
     matches = other_lines(paste).matches(_UNIQUE_ID, "retrieving ncclUniqueId")
-    if late := [(line, match) for line, match in matches if re.search(r"(?i)time", match["error"])]:
+    late = [(line, match) for line, match in matches if re.search(r"(?i)time", match["error"])]
+    if late:
         root = late[0][1]["root"]
         waiting = sorted({whole(match["rank"]) for _, match in late})
         yield rank_missing.finding(

@@ -174,7 +174,8 @@ def p2p_matrix(paste: Paste) -> Iterator[TextFinding]:
     """Looks for pairs in nvidia-smi topo -p2p that are not OK, without NVLink between them."""
     active = {(link.host, link.gpu) for link in paste.once(read_nvlinks) if link.gbs is not None}
     for node, names in _kinds(paste):
-        if not (pairs := [(i, j) for i, j in _blocked(node) if node.nvlinks[i, j] == 0]) or active:
+        pairs = [(i, j) for i, j in _blocked(node) if node.nvlinks[i, j] == 0]
+        if not pairs or active:
             continue
         words = sorted({node.p2p[i][j] for i, j in pairs})
         meanings = ", ".join(f"{word} ({_P2P_WORDS[word]})" for word in words)

@@ -144,7 +144,8 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     warnings = [item for item in paste.once(read_warnings) if item.line not in harmless]
     if not warnings or not all(item.line in echoes for item in warnings) or paste.numbers(*_OTHER_CAUSES):
         return
-    if not (closed := [(item, match) for item in warnings if (match := _PEER.search(item.text))]):
+    closed = [(item, match) for item in warnings if (match := _PEER.search(item.text))]
+    if not closed:
         return
     peers = list(dict.fromkeys(match["peer"] for _, match in closed))
     own_hosts = set(hosts_of(paste, [item.line for item in warnings]))
@@ -205,7 +206,8 @@ def variables_differ(paste: Paste) -> Iterator[TextFinding]:
 def init_incomplete(paste: Paste) -> Iterator[TextFinding]:
     """Some ranks of a communicator print that its setup is complete, and others only that it began."""
     for comm, ranks in _by_communicator(paste).items():
-        if (stuck := [item for item in ranks if item.state == "started"]) and len(stuck) < len(ranks):
+        stuck = [item for item in ranks if item.state == "started"]
+        if stuck and len(stuck) < len(ranks):
             yield init_incomplete.finding(
                 "info",
                 f"{number_list((item.rank for item in stuck), 'rank')} of communicator {comm}",

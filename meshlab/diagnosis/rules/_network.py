@@ -415,7 +415,8 @@ def _gdr_disabled(paste: Paste) -> list[tuple[int, str]]:
 )
 def gdr_disabled(paste: Paste) -> Iterator[TextFinding]:
     """NCCL reports for an RDMA device that GPU Direct RDMA is off."""
-    if not (disabled := _gdr_disabled(paste)) or is_one_host(paste) is True:
+    disabled = _gdr_disabled(paste)
+    if not disabled or is_one_host(paste) is True:
         return
     devices = list(dict.fromkeys(name for _, name in disabled))
     off = _set_to(paste, "NCCL_NET_GDR_LEVEL", *_OFF) + _set_to(paste, "NCCL_IB_CUDA_SUPPORT", "0")

@@ -108,7 +108,7 @@ def nvls_fabric(paste: Paste) -> Iterator[TextFinding]:
             "host are in a bad state, or a container lacks what they need.",
             "On this host: systemctl status nvidia-fabricmanager, nvidia-smi -q (Fabric: Completed, Success), dmesg "
             "for Xid and SXid. Restart the fabric manager and reset the GPUs, or reboot. Until then, "
-            "NCCL_NVLS_ENABLE=0 runs without NVLS, with less bandwidth.",
+            "NCCL_NVLS_ENABLE=0 turns NVLS off, at the cost of bandwidth.",
             lines,
         )
 
@@ -130,7 +130,7 @@ def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
             affected(paste, lines),
             "CUDA error 802 (system not yet initialized): on machines with NVSwitch, CUDA cannot be used until the "
             "fabric manager has set up the switches.",
-            "Start the fabric manager in the same version as the driver: systemctl enable --now nvidia-fabricmanager. "
+            "Start a fabric manager of the same version as the driver: systemctl enable --now nvidia-fabricmanager. "
             "Read its log (/var/log/fabricmanager.log).",
             lines,
         )
@@ -406,7 +406,7 @@ PEER_RULES = rules_of(
         level="info",
         subject=_connected_gpus,
         why="The driver does not allow P2P between these GPUs, which have no NVLink. This is usual for GeForce cards, "
-        "and in many virtual machines. NCCL uses shared memory instead: slower, and correct.",
+        "and in many virtual machines. NCCL uses shared memory instead: slower, but correct.",
         do="No action is needed, but the container needs enough /dev/shm. If the job crashes later, this line is not "
         "the cause: look for the first warning.",
         source=(_PATHS, "https://github.com/NVIDIA/nccl-tests/issues/287"),

@@ -68,7 +68,8 @@ _CALL = re.compile(rf"\bin ({'|'.join(_FUNCTIONS)})\b")
 )
 def graph_capture(paste: Paste) -> Iterator[TextFinding]:
     """Look for calls that CUDA or HIP refuse while a stream is being captured."""
-    if not (matches := other_lines(paste).matches(_CAPTURE, "captur", "cudaErrorStreamCapture")):
+    matches = other_lines(paste).matches(_CAPTURE, "captur", "cudaErrorStreamCapture")
+    if not matches:
         return
     lines = [line for line, _ in matches]
     call = next((match[1] for _, match in other_lines(paste).matches(_CALL, *_IN_FUNCTIONS)), "")

@@ -91,7 +91,8 @@ def _mismatch(comm: RasCommunicator, mismatch: RasMismatch, *, stands_still: boo
             "Query RAS again after some seconds. If the states stay, look at the ranks that are not in RUNNING.",
             mismatch.lines,
         )
-    if not (counted := [state for state in mismatch.states if isinstance(state.value, int)]):
+    counted = [state for state in mismatch.states if isinstance(state.value, int)]
+    if not counted:
         return ras_mismatch.finding(
             "warning", name, f"The {mismatch.what} counts of its ranks differ.", "Query RAS again.", mismatch.lines
         )
@@ -218,7 +219,7 @@ def ras_consistent(paste: Paste) -> Iterator[TextFinding]:
                 "info",
                 f"{number} communicator{'s' * (number != 1)}",
                 "All ranks answered and have launched the same number of operations. RAS counts launches: it shows "
-                "neither their sizes and order, nor whether an operation completes.",
+                "neither sizes nor order, nor whether an operation completes.",
                 "If the job hangs anyway, compare flight recorder dumps, or set TORCH_DISTRIBUTED_DEBUG=DETAIL.",
                 [report.first, report.last],
             )

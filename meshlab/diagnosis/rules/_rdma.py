@@ -126,7 +126,7 @@ def remote_invalid_request(paste: Paste) -> Iterator[TextFinding]:
         "error",
         "; ".join(parts),
         why,
-        "Read the log of the peer for the same time. Check that all ranks use the same NCCL version, the same NCCL_* "
+        "Read the log of the peer from the same time. Check that all ranks use the same NCCL version, the same NCCL_* "
         "variables and the same network plugin. Then try NCCL_NET_GDR_LEVEL=LOC to exclude GPU Direct RDMA, and check "
         "the firmware of the NICs.",
         [*(item.line for item in completions), *(line for line, _ in events)],
@@ -421,7 +421,8 @@ def _memlock_limits(paste: Paste) -> list[tuple[PasteLine, str]]:
     for number in paste.numbers("ulimit -l"):
         for below in range(number + 1, min(number + 4, len(paste)) + 1):
             line = paste.line(below)
-            if (match := _LIMIT.match(line.text)) and match["alone"]:
+            match = _LIMIT.match(line.text)
+            if match and match["alone"]:
                 limits.append((line, match["alone"]))
     return limits
 

@@ -51,7 +51,8 @@ def _gpu_names(paste: Paste) -> list[str]:
 
 def _where(paste: Paste, lines: Sequence[PasteLine]) -> str:
     """Return the hosts and ranks of device lines, else what the lines name."""
-    if devices := [device for start in paste.once(read_test_starts) for device in start.devices]:
+    devices = [device for start in paste.once(read_test_starts) for device in start.devices]
+    if devices:
         hosts = dict.fromkeys(device.host for device in devices)
         return f"{rank_list(device.rank for device in devices)} on {', '.join(hosts)}"
     hosts = dict.fromkeys(
