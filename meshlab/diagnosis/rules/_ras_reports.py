@@ -219,7 +219,7 @@ def ras_consistent(paste: Paste) -> Iterator[TextFinding]:
                 "info",
                 f"{number} communicator{'s' * (number != 1)}",
                 "All ranks answered and have launched the same number of operations. RAS counts launches: it shows "
-                "neither sizes nor order, nor whether an operation completes.",
+                "neither sizes and order, nor whether an operation completes.",
                 "If the job hangs anyway, compare flight recorder dumps, or set TORCH_DISTRIBUTED_DEBUG=DETAIL.",
                 [report.first, report.last],
             )
