@@ -24,7 +24,9 @@ _TOO_LARGE = "pass the part around the first error, or the lines with WARN and t
 
 # The first bytes of files that people pass by mistake, with what to pass instead.
 _BINARY = {
-    **dict.fromkeys((b"\x89PNG", b"\xff\xd8\xff"), ("a picture", "copy the text itself, because it cannot be read")),
+    **dict.fromkeys(
+        (b"\x89PNG", b"\xff\xd8\xff"), ("a picture", "copy the text itself, because a picture cannot be read")
+    ),
     b"%PDF": ("a PDF", "copy the text itself"),
     b"PK\x03\x04": ("a zip archive", "unpack it, and pass one of its text files"),
     b"\x7fELF": ("a program or a core dump", "pass its output"),
@@ -136,7 +138,8 @@ def _paste_of(source: TextSource | Sequence[TextSource]) -> Paste:
 
 def _text_of(source: TextSource) -> tuple[str, str | None]:
     """Return the text of a source and the name of its file, or raise if it is binary."""
-    if (path := path_of(source)) is None and isinstance(source, str):
+    path = path_of(source)
+    if path is None and isinstance(source, str):
         refuse_pickle(source)
         return printable(source), None
     name = None if path is None else str(path)

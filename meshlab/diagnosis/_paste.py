@@ -148,7 +148,8 @@ class Paste:
         The pattern has no anchors. No line is created for the others, which takes several times as long.
         """
         text, search, bounds = self.text, pattern.search, self.bounds
-        if not (numbers := self.numbers(*literals)) or search(text) is None:
+        numbers = self.numbers(*literals)
+        if not numbers or search(text) is None:
             return []
         return [self.line(number) for number in numbers if search(text, *bounds(number)) is not None]
 

@@ -100,7 +100,8 @@ def read(source: TextSource, *, world_size: int | None = None) -> Reading:
         if run_id_in(folder) is None:
             raise ParseError("this folder has no saved run", hint="pass one of its files", file=str(folder))
         return Reading("saved run", RunData.load(folder))
-    if (path := path_of(source)) is not None and path.suffix.lower() in (".parquet", ".csv"):
+    path = path_of(source)
+    if path is not None and path.suffix.lower() in (".parquet", ".csv"):
         return Reading("results", as_results(path))
     if path is not None and path.suffix.lower() == ".json" and (reading := _own_json(path)) is not None:
         return reading

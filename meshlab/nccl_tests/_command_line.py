@@ -76,7 +76,8 @@ def options_in_line(line: str) -> CommandOptions:
 
 def _number(text: str) -> int | None:
     """Return a number as ``strtol`` reads it, or None if it is not one."""
-    if (match := re.fullmatch(r"([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)", text)) is None:
+    match = re.fullmatch(r"([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9]\d*)", text)
+    if match is None:
         return None
     digits = match[2]
     base = 16 if digits[:2].lower() == "0x" else 8 if len(digits) > 1 and digits[0] == "0" else 10

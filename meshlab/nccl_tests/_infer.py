@@ -97,7 +97,8 @@ def infer_collective(
     if program in COLLECTIVE_OF_PROGRAM:  # the name in the log itself is always trusted
         return COLLECTIVE_OF_PROGRAM[program]
     # A command line may belong to a different run, so the rows have to match it, as well as NCCL's own calls.
-    if (named := COLLECTIVE_OF_PROGRAM.get(command or "")) is None and len(operations) == 1:
+    named = COLLECTIVE_OF_PROGRAM.get(command or "")
+    if named is None and len(operations) == 1:
         named = _OPERATIONS.get(next(iter(operations)))
     if not evidence.has_sizes or (named is not None and named not in _SIGNATURES):
         return named
@@ -301,7 +302,8 @@ def _copies_text(copies: int, n_ranks: int | None) -> str:
     ranks = "" if n_ranks is None else f", each with {n_ranks} rank{'s' * (n_ranks != 1)} of its own"
     return (
         f"{copies} copies of the test ran side by side{ranks}, instead of one run: nccl-tests was built without MPI, "
-        "or was started by another MPI's launcher; run make clean && make MPI=1 MPI_HOME=…, and use its mpirun"
+        "or was started by another MPI's launcher; build it with make clean && make MPI=1 MPI_HOME=…, and start it "
+        "with that MPI's mpirun"
     )
 
 

@@ -107,7 +107,8 @@ class FactCollector:
     def add_version(self, line: str) -> None:
         """Add a line that contains ``NCCL version`` or ``RCCL version``."""
         self._empty = False
-        if (match := LIBRARY_VERSION.search(line)) is not None and self.version is None:
+        match = LIBRARY_VERSION.search(line)
+        if match is not None and self.version is None:
             self.version = match[1]
 
     def add_variable(self, name: str, value: str) -> None:

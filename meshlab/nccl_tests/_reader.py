@@ -124,7 +124,8 @@ def _read_text(name: str, blocks: Iterator[str]) -> Log:
     if not sections and prelude == NO_FACTS:
         raise ParseError(
             f"no nccl-tests output found: {_describe(start, reader.line)}",
-            hint="pass a log with '# nThread 1 nGpus 8 minBytes …' and a table of sizes, times, algbw and busbw",
+            hint="pass a log with lines such as '# nThread 1 nGpus 8 minBytes …', and a table of size, count, type, "
+            "time, algbw and busbw",
             text=start,
             file=name,
         )
@@ -323,7 +324,8 @@ class LogReader:
             return False
         # A message may start in the middle of a row, or end in front of one. A row has wide gaps, but the host, pid and
         # thread that NCCL prints before its messages have none.
-        if (section := self._open) is not None and section.stage == Stage.TABLE and "  " in raw:
+        section = self._open
+        if section is not None and section.stage == Stage.TABLE and "  " in raw:
             if self._n_pieces < _MOST_PIECES:
                 if raw.find("  ", 0, at) >= 0:
                     self._read_before_message(section, raw, at)
@@ -356,7 +358,8 @@ class LogReader:
         return False
 
     def _read_row(self, tokens: list[str], text: str) -> None:
-        if (section := self._open) is None or section.stage != Stage.TABLE:
+        section = self._open
+        if section is None or section.stage != Stage.TABLE:
             section = self._enter(Stage.TABLE, new=section is None or section.stage == Stage.CLOSED)
             section.began_table = True
         # The end of a size and the rest of its row look like a row, but like one whose size does not fit.
@@ -403,7 +406,8 @@ class LogReader:
 
     def _continue_row(self, section: OpenSection, rests: Sequence[str]) -> bool:
         """Add the row that the fragment and one of several texts make. Return False if there is not exactly one."""
-        if (fragment := section.fragment) is None or self._is_exhausted(section):
+        fragment = section.fragment
+        if fragment is None or self._is_exhausted(section):
             return False
         joined = fragment.joined(rests)
         section.n_joined += len(joined)

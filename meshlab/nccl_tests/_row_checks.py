@@ -50,7 +50,8 @@ def _other_factors(table: LogTable, collective: str | None, n_ranks: int | None)
     is_rated = table.present & ~np.isnan(low)
     if is_rated.sum() < 2:
         return
-    if (factor := _factor(low[is_rated], high[is_rated], collective, n_ranks)) is None:
+    factor = _factor(low[is_rated], high[is_rated], collective, n_ranks)
+    if factor is None:
         return
     other = is_rated & ((low > factor) | (high < factor))
     # Of small messages, the time has more digits than algbw.

@@ -178,7 +178,8 @@ def _repeated_options(rows: pd.DataFrame, first: dict[str, Any]) -> str:
 def _offset(rows: pd.DataFrame, first: dict[str, Any]) -> int | None:
     """Return the number of elements by which the buffers are moved, or None if it is unknown."""
     sizes = {ITEMSIZE[_TYPES[dtype]] for dtype in rows["dtype"]}
-    if (offset := first["alignment_bytes"]) is None or (offset and len(sizes) > 1):
+    offset = first["alignment_bytes"]
+    if offset is None or (offset and len(sizes) > 1):
         return None
     return int(offset) // sizes.pop()
 

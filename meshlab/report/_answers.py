@@ -113,7 +113,8 @@ def headline(replies: Sequence[Answer]) -> Answer:
         ("fast enough", "slower than expected"),
         ("changed", "slower than the baseline"),
     ):
-        if (answer := by_question.get(question)) is not None and answer.state == "bad":
+        answer = by_question.get(question)
+        if answer is not None and answer.state == "bad":
             right = "Correct, but" if correct.state == "good" else "Not checked, and"
             return Answer("", "bad", (f"{right} {text}. {answer.sentences[0]}",))
     fast = by_question["fast enough"]
@@ -215,7 +216,8 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
     if not lines:
         line_rows = rows
         lines = [line for line in lines_of(rows, "busbw_gbs") if len(line)]
-    if (expected := evidence.expected) is not None and expected["verdict"].ne("unknown").any():
+    expected = evidence.expected
+    if expected is not None and expected["verdict"].ne("unknown").any():
         state, sentences = _judged(expected)
         bounds = bound_note(line_rows)
         if len(bound_lines(line_rows)) == 1:

@@ -125,9 +125,9 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
         facts.append(
             (
                 "Time",
-                "The time of a call is that of its slowest rank. Each result is the median over batches of calls, with "
-                "a nonparametric 95 % interval (order statistics; missing below 6 batches). Warm-up batches are "
-                "excluded, outliers are not.",
+                "The time of a call is that of its slowest rank. Each result is the median over batches of calls, "
+                "with a nonparametric 95 % interval (order statistics; missing below 6 batches). Warm-up batches are "
+                "excluded. Outliers are included.",
             )
         )
     if "nccl-tests" in sources:
@@ -145,14 +145,19 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
         (
             "Curves",
             "The thick line is at the median of the slowest group at each size, and the band is the interval of this "
-            "group. With several launches, it spans their intervals. Thin lines show every group.",
+            "group. With several launches, it ranges from the lowest to the highest bound of their intervals. Thin "
+            "lines show every group.",
         ),
         (
             "algbw",
             "size S / time t, in GB/s (10⁹ bytes per second). S is the buffer size of one rank, or the total over "
             f"ranks for {_totals(results)}, as in nccl-tests. Sizes are binary: 1 KiB is 1,024 bytes.",
         ),
-        ("busbw", f"algbw × a factor that makes it comparable with the rate of a link: {_factors(results)}."),
+        (
+            "busbw",
+            "algbw × a factor that makes it comparable with the rate of a link for any number of ranks: "
+            f"{_factors(results)}.",
+        ),
         (
             "Wrong",
             "The number of elements on all ranks that differ from the exact result, checked outside the timed region.",
@@ -186,7 +191,8 @@ def _loads(results: pd.DataFrame) -> list[str]:
     if "pairs" in groupings:
         sentences.append(
             "Pairs: every pair of ranks in a group, in rounds of disjoint pairs. A figure frames the pairs below "
-            f"80{THIN}% of the median bandwidth. It is clearly slow if the interval of its time excludes the median."
+            f"80{THIN}% of the median bandwidth. Such a pair is clearly slow if the interval of its time does not "
+            "contain the median."
         )
     if len(concurrent):
         first = concurrent.iloc[:1]

@@ -41,12 +41,16 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
     is_unknown = "fast enough" in answers and answers["fast enough"].state == "plain"
     if slow:
         yield (
-            "Find what is slow: `meshlab doctor` checks the machine, and `ml.bench_pairs(engines)` every pair of ranks."
+            "Find out what is slow: `meshlab doctor` checks the machine, and `ml.bench_pairs(engines)` measures every "
+            "pair of ranks, which shows a slow link or device."
         )
     elif "changed" in bad:
         yield "Compare the environments of both runs, and measure both again, in turns, before you search for a cause."
     if answers["unusual"].state == "note":
-        yield "Measure again on an idle machine. If results are unusual again, look at their ranks, devices and links."
+        yield (
+            "Measure again on an idle machine. If the same results are unusual again, look at their ranks, devices and "
+            "links."
+        )
     elif answers["correct"].state == "note":
         yield "Measure again with checked results, because these may be wrong."
     elif is_cpu and not bad:
@@ -54,7 +58,10 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
     elif not bad and is_unknown and evidence.results["size_bytes"].notna().any():
         yield "For a verdict on the speed, name the machine: `meshlab report RUN --cluster dgx-h200`, or a file."
     elif not bad:
-        yield (f"{_NOTHING} Keep this run as a baseline for later: `meshlab report NEW --baseline THIS`.")
+        yield (
+            f"{_NOTHING} Keep this run as a baseline: `meshlab report NEW --baseline THIS` compares a later run "
+            "with it."
+        )
 
 
 def next_step_of_acceptance(stages: Stages) -> Answer:

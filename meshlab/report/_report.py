@@ -185,7 +185,10 @@ class Report:
         if redact:
             if not isinstance(run, (RunData, Tuning)):
                 kind = type(run).__name__
-                raise BenchError(f"redact=True needs a run, not {kind}, to find its hosts; pass a Run or its folder")
+                raise BenchError(
+                    f"redact=True needs a run, not {kind}, because only runs have a list of their hosts; "
+                    "pass a Run or its folder"
+                )
             # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
             recorded_run = run if isinstance(run, RunData) else None
             parts = (self.cluster, tuning, title, limits, earlier, stages)

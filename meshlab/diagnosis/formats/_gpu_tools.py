@@ -133,7 +133,8 @@ def read_queried_values(paste: Paste) -> tuple[QueriedValue, ...]:
         for number in range(start + 1, min(len(paste), start + _MOST_LINES) + 1):
             line = paste.line(number)
             value, inner = _QUERY_VALUE.match(line.text), _QUERY_SECTION.match(line.text)
-            if (match := value or inner) is None or len(match[1]) <= len(section[1]):
+            match = value or inner
+            if match is None or len(match[1]) <= len(section[1]):
                 break
             done = number
             path = [entry for entry in path if entry[0] < len(match[1])]
@@ -192,6 +193,7 @@ def _owner(paste: Paste, number: int) -> tuple[str | None, str | None]:
         text = paste.line(before).text
         if (head := _QUERY_GPU.match(text)) is not None:
             return short_bus(head[1]), product
-        if (value := _QUERY_VALUE.match(text)) is not None and value[2] == "Product Name":
+        value = _QUERY_VALUE.match(text)
+        if value is not None and value[2] == "Product Name":
             product = value[3]
     return None, product

@@ -103,7 +103,8 @@ def read_limits(paste: Paste) -> tuple[HostLimit, ...]:
         if answer is not None and re.fullmatch(r"\d+|unlimited", answer.text.strip()):
             limits.append(_limit(answer, "memlock" if match[1] == "l" else "files", answer.text.strip()))
     for line, match in paste.matches(_DF, "/dev/shm"):
-        if (number := re.match(r"(\d+(?:\.\d+)?)([KMGTP]?)", match[2])) is not None:
+        number = re.match(r"(\d+(?:\.\d+)?)([KMGTP]?)", match[2])
+        if number is not None:
             size = int(float(number[1]) * _UNITS[number[2]])
             limits.append(HostLimit(line, host_of(line), "shm", size))
     return tuple(limits)

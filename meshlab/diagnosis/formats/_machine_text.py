@@ -172,7 +172,8 @@ def _latest(ports: Iterable[PortState]) -> dict[tuple[str, int], PortState]:
 
 
 def _nic(nic: Nic, ports: Mapping[tuple[str, int], PortState]) -> Nic:
-    if not (nic_ports := [port for (device, _), port in ports.items() if device == nic.name]):
+    nic_ports = [port for (device, _), port in ports.items() if device == nic.name]
+    if not nic_ports:
         return nic
     port = nic_ports[0]
     return replace(

@@ -62,7 +62,8 @@ def _channels(paste: Paste) -> pd.DataFrame:
     rows = []
     owner = paste.once(_Owners)
     for item in messages(paste, " via "):
-        if (match := _CHANNEL.search(item.text)) is None or not (via := transport_kind(match["how"])):
+        match = _CHANNEL.search(item.text)
+        if match is None or not (via := transport_kind(match["how"])):
             continue
         src, dst, direction = whole(match["src"]), whole(match["dst"]), match["direction"] or "send"
         rank, peer = (src, dst) if direction == "send" else (dst, src)

@@ -39,7 +39,8 @@ def read_host_pairs(paste: Paste) -> tuple[HostPair, ...]:
         line = paste.line(number)
         if len(line.raw) > _LONGEST_LINE:
             continue
-        if (match := _PAIR.match(line.raw) or _PAIR.match(line.text)) and match["a"] != match["b"]:
+        match = _PAIR.match(line.raw) or _PAIR.match(line.text)
+        if match and match["a"] != match["b"]:
             pairs.append(HostPair(match["a"], match["b"], float(match["value"]), number))
     kinds = {re.sub(r"\d+", "0", name) for pair in pairs for name in (pair.a, pair.b)}
     return () if len(pairs) < _FEWEST or len(kinds) > 3 else tuple(pairs)

@@ -93,13 +93,15 @@ def _blocks(paste: Paste) -> Iterator[PortState]:
         stop = min(starts[index + 1] if index + 1 < len(starts) else len(paste) + 1, start + 4 * _MOST_LINES)
         head = paste.line(start)
         status = _IBSTATUS.match(head.text)
-        if (name := status or _IBSTAT.match(head.text) or _DEVINFO.match(head.text)) is None:
+        name = status or _IBSTAT.match(head.text) or _DEVINFO.match(head.text)
+        if name is None:
             continue
         port, lines = (whole(status[2]) if status else 0), [head]
         values: dict[str, str] = {}
         for number in range(start + 1, stop):
             line = paste.line(number)
-            if (begins := _IBSTAT_PORT.match(line.text) or _DEVINFO_PORT.match(line.text)) is not None:
+            begins = _IBSTAT_PORT.match(line.text) or _DEVINFO_PORT.match(line.text)
+            if begins is not None:
                 if port and values:
                     yield from _port(head, name[1], port, lines, values)
                 port, lines, values = whole(begins[1]), [line], {}

@@ -293,7 +293,8 @@ def _snapshot(paste: Paste, start: int) -> Iterator[tuple[int, str, str, tuple[i
         raw = paste.line(position).raw
         if head := _SNAPSHOT_HEAD.search(raw):
             number = whole(head[1])
-        if (state := _SNAPSHOT.search(raw)) and number is not None:
+        state = _SNAPSHOT.search(raw)
+        if state and number is not None:
             yield number, state["state"], state["op"], ranks_of(state["ranks"])
         elif not head and position > start + 1 and number is not None:
             return

@@ -74,7 +74,8 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
             "error",
             str(crash),
             f"It ended by {signal_name(crash.signal)} ({_CRASHES[crash.signal]}); the other ranks only ended with it.",
-            "Read the log of this rank above this line. Get its stack (PYTHONFAULTHANDLER=1) or a core dump.",
+            "Read the log of this rank above this line, and get its stack: PYTHONFAULTHANDLER=1, or a core dump "
+            "(ulimit -c unlimited).",
             crash.lines,
         )
     lost = other_lines(paste).find(
@@ -88,7 +89,8 @@ def rank_died(paste: Paste) -> Iterator[TextFinding]:
             "error",
             "a worker of Ray" + (f" on {', '.join(hosts)}" if hosts else ""),
             "Ray lost the process of a worker: it crashed, or was killed, usually because memory of the host ran out.",
-            "Read worker-*.err in /tmp/ray/session_latest/logs, and dmesg -T | grep -i -E 'killed process|oom' there.",
+            "Read the worker's own file under /tmp/ray/session_latest/logs (worker-*.err), and run dmesg -T | grep -i "
+            "-E 'killed process|oom' on its host.",
             lost,
         )
     if not crashed and not any(end.signal == 9 for end in ends) and not log.timeouts:
@@ -259,8 +261,9 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
             "An allocation of GPU memory failed"
             + (f" ({amount})" if amount else "")
             + ", so this rank ended; other ranks then lose their connections or wait for it.",
-            "Use a smaller batch or shard more of the model, and check nvidia-smi for other processes on this GPU. If "
-            "NCCL's own call failed, leave memory for its buffers, or lower NCCL_BUFFSIZE or NCCL_MAX_NCHANNELS.",
+            "Use a smaller batch or shard more of the model, and check with nvidia-smi whether another process uses "
+            "this GPU. If the failing call is NCCL's, leave memory for its buffers, or lower NCCL_BUFFSIZE or "
+            "NCCL_MAX_NCHANNELS.",
             [number for numbers in ranks.values() for number in numbers],
         )
     if odd := other_lines(paste).find("more than 1EB memory"):

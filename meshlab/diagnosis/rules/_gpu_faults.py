@@ -65,14 +65,16 @@ def gpu_off_bus(paste: Paste) -> Iterator[TextFinding]:
         where += f" ({loss.pci_id})" if loss.pci_id else ""
         where += f" of {loss.host}" if loss.host else ""
         when = (
-            "Xid 79: it fell off the bus while in use, so every rank that uses it or waits for it fails or hangs"
+            "Xid 79: it fell off the bus while it was running, so every rank that uses it or waits for it fails or "
+            "hangs"
             if loss.by_xid
             else "the driver gets no answer from it on PCIe"
         )
         yield gpu_off_bus.finding(
             "error",
             where,
-            f"{when[0].upper()}{when[1:]}. Power, heat, the slot or the GPU may be at fault.",
+            f"{when[0].upper()}{when[1:]}. The text does not show whether power, heat, the slot or the GPU is at "
+            "fault.",
             "Drain the host and power it off completely (a reboot is not always enough). If it happens again, "
             "reseat or replace the card, and check power and riser. nvidia-bug-report.sh collects the evidence.",
             loss.lines,
@@ -102,7 +104,10 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
             why += " Xid 45 is only the cleanup of the processes afterwards, and names these errors as its cause."
         if 145 in codes and 149 in codes:
             why += " Xid 149 is reported by the network interface of the link, Xid 145 by GPUs that received bad data."
-        why += " All communication over these links stops or fails. The GPU, the cable or the switch may be at fault."
+        why += (
+            " All communication over these links stops or fails. The text does not show whether the GPU, the cable or "
+            "the switch is at fault."
+        )
         yield nvlink_error.finding(
             "error",
             _nvlink_subject(items, named),
@@ -116,8 +121,10 @@ def nvlink_error(paste: Paste) -> Iterator[TextFinding]:
             "error",
             _names((_gpu(item) for item in switches), "NVSwitch"),
             "The driver logged fatal NVSwitch errors: SXid "
-            f"{', '.join(str(c) for c in sorted({s.code for s in switches}))}. GPUs behind it hang or get Xid 45.",
-            "Read /var/log/fabricmanager.logand reset all GPUs of the host, or reboot it.",
+            f"{', '.join(str(c) for c in sorted({s.code for s in switches}))}. GPUs that use this switch hang or "
+            "get Xid 45.",
+            "Read /var/log/fabricmanager.log, reset all GPUs of the host together or reboot it, and report the node "
+            "if it happens again.",
             _lines(switches),
         )
 
@@ -145,11 +152,13 @@ def nvlink_warning(paste: Paste) -> Iterator[TextFinding]:
             _names(map(_gpu, items), "GPU" if isinstance(items[0], Xid) else "NVSwitch"),
             f"The driver logged NVLink errors that it calls nonfatal ({codes}){on}: the links recovered. "
             + (
-                "A process on the same GPU ended (Xid 43 or 45), but the text does not show whether this was why."
+                "A process on the same GPU ended (Xid 43 or 45), but the text does not show whether this was the "
+                "reason."
                 if has_ended
                 else "Many of them announce a link that fails."
             ),
-            "Run nvidia-smi nvlink -e on that host now and after a job. Drain the host if a counter grows.",
+            "Count them: run nvidia-smi nvlink -e on that host now and after the next job. Drain the host if the "
+            "counters of a link keep growing.",
             _lines(items),
         )
 
@@ -299,7 +308,8 @@ def application_fault(paste: Paste) -> Iterator[TextFinding]:
         yield application_fault.finding(
             "error",
             _names(map(_gpu, items)),
-            f"The driver logged {kinds}{whose}. Usually the program or a library is at fault.",
+            f"The driver logged {kinds}{whose}. Usually the program or a library is at fault, not the GPU. NCCL of "
+            "the other ranks then waits for this one.",
             "Run the program under compute-sanitizer, or with CUDA_LAUNCH_BLOCKING=1 to find the kernel. "
             "If only one GPU fails with different programs, test it with dcgmi diag -r 3.",
             _lines(items),
@@ -329,7 +339,8 @@ def xid_consequence(paste: Paste) -> Iterator[TextFinding]:
         yield xid_consequence.finding(
             "normal",
             _names(map(_gpu, items)),
-            f"{kinds}. It follows when a process ends while its GPU is busy, also after Ctrl+C. It is never a cause.",
+            f"{kinds}. This happens whenever a process ends while its GPU is busy, also after Ctrl+C. It is never a "
+            "cause.",
             "" if has_cause else "Look for an earlier Xid in dmesg, or for what ended the process.",
             _lines(items),
         )
@@ -377,7 +388,8 @@ def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
             _queried_gpus(items),
             why,
             "Check the fabric manager (systemctl status nvidia-fabricmanager, /var/log/fabricmanager.log) or, in a "
-            "rack with NVLink switches, NMX and nvidia-imex. Drain the node until it reports Completed and Success.",
+            "rack with NVLink switches, NMX and nvidia-imex. Drain the node until it reports State Completed and "
+            "Status Success.",
             [item.line for item in items],
         )
     if values and not _fabric_problems(values):
@@ -404,7 +416,8 @@ def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
                 "error" if service.state == "failed" else "warning",
                 f"{service.name}{host}",
                 f"The service is {service.state}. GPUs with NVSwitches cannot be used without it.",
-                f"Start it: systemctl start {service.name}; if it fails, read its log. It needs the driver's version.",
+                f"Start it: systemctl start {service.name}; if it fails, read its log. Its version must be the same "
+                "as that of the driver.",
                 service.lines,
             )
 
@@ -417,7 +430,8 @@ def _registered(values: Sequence[QueriedValue]) -> Iterator[TextFinding]:
         yield fabric_unhealthy.finding(
             "warning",
             _queried_gpus(in_rack),
-            "The GPU registered with the fabric, but its cluster UUID is zero. An NVL72 rack needs one.",
+            "The GPU registered with the fabric, but its cluster UUID is zero. In an NVL72 rack this means that it is "
+            "in no NVLink domain of several hosts.",
             "Check NMX and the NVLink switches of the rack, and nvidia-imex.",
             [item.line for item in in_rack],
         )
@@ -462,13 +476,15 @@ def driver_not_loaded(paste: Paste) -> Iterator[TextFinding]:
 _DRIVER_FAULTS = (
     (
         ("Driver/library version mismatch",),
-        "The kernel module and the libraries of the driver differ: the driver was updated without a reboot.",
+        "The loaded kernel module and the libraries of the driver have different versions, because the driver was "
+        "updated without a reboot.",
         "Reboot, or unload and load the kernel modules while no process uses a GPU.",
     ),
     (
         ("couldn't communicate with the NVIDIA driver", "No devices were found"),
         "nvidia-smi finds no driver or no GPU.",
-        "Check that the module is loaded (lsmod | grep nvidia), dmesg for NVRM, and the GPUs of the container.",
+        "Check that the module is loaded (lsmod | grep nvidia), that dmesg has no error of NVRM, and that the "
+        "container was started with GPUs.",
     ),
 )
 
@@ -496,7 +512,8 @@ def gpu_without_nvlink(paste: Paste) -> Iterator[TextFinding]:
                 else "like those of the other GPUs, but this product has NVLink. In some virtual machines this is "
                 "by design."
             ),
-            "Look for errors in dmesg (Xid 74, 144 to 150) and the fabric manager's log. Reset the GPU or reboot.",
+            "Look for NVLink errors in dmesg (Xid 74, 144 to 150) and in the log of the fabric manager, then reset "
+            "the GPU or reboot. Place no ranks on it until then.",
             [link.line for link in links if (link.host, link.gpu) == key],
         )
 
@@ -519,9 +536,10 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             f"GPU{gpu} ({gpu_links[0].product})" + (f" of {host}" if host else ""),
             f"{active} of {len(gpu_links)} NVLinks are active, and {compared}: link{'s' * (len(dead) > 1)} "
-            f"{', '.join(map(str, dead))} {'are' if len(dead) > 1 else 'is'} inactive. In some virtual machines, this "
-            "is by design.",
-            "Compare with nvidia-smi topo -m, and check nvidia-smi nvlink -e. A GPU reset may restore failed links.",
+            f"{', '.join(map(str, dead))} {'are' if len(dead) > 1 else 'is'} inactive. In a virtual machine that has "
+            "only some of the GPUs of its host, this is by design.",
+            "Compare with nvidia-smi topo -m, and look for errors with nvidia-smi nvlink -e. A GPU reset may restore "
+            "failed links.",
             [link.line for link in gpu_links if link.gbs is None],
         )
 
@@ -529,7 +547,8 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
 @rule("nvlinks-active", "All NVLinks are active", source="nvidia-smi nvlink -h")
 def nvlinks_active(paste: Paste) -> Iterator[TextFinding]:
     """Looks for the output of nvidia-smi nvlink -s in which all links of all GPUs are active."""
-    if not (links := paste.once(read_nvlinks)) or any(link.gbs is None for link in links):
+    links = paste.once(read_nvlinks)
+    if not links or any(link.gbs is None for link in links):
         return
     counts = Counter((link.host, link.gpu) for link in links)
     if len(set(counts.values())) == 1:  # otherwise the text is truncated
@@ -555,7 +574,8 @@ def nvlink_error_counters(paste: Paste) -> Iterator[TextFinding]:
             "warning",
             f"GPU{gpu}" + (f" of {host}" if host else ""),
             "The counters of NVLink errors since the driver was loaded are not zero: "
-            f"{counts}{' and more' * (len(counters) > 4)}. Corrected errors cost bandwidth.",
+            f"{counts}{' and more' * (len(counters) > 4)}. Corrected errors cost bandwidth; the text does not show "
+            "when they happened.",
             "Run nvidia-smi nvlink -e again after a job. If a counter grows, reset the GPU or have its link checked.",
             [item.line for item in counters],
         )

@@ -56,8 +56,8 @@ def _collect(paste: Paste, log: TorchLog) -> str:
         buffer = f"TORCH_FR_BUFFER_SIZE=2000 {buffer} (the new and the old name) and"
     elif not other_lines(paste).numbers("[PG ") and not any(timeout.is_global for timeout in log.timeouts):
         return (
-            "set NCCL_DESYNC_DEBUG=1 TORCH_DISTRIBUTED_DEBUG=DETAIL (from PyTorch 2.2, TORCH_NCCL_DESYNC_DEBUG), then "
-            "paste the logs of all ranks"
+            "set NCCL_DESYNC_DEBUG=1 TORCH_DISTRIBUTED_DEBUG=DETAIL (TORCH_NCCL_DESYNC_DEBUG from PyTorch 2.2 on), "
+            "then paste the logs of all ranks"
         )
     return (
         f"set {buffer} TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste the logs of all ranks, or "
@@ -132,7 +132,8 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
                 "error",
                 f"{rank_list(ranks_late)}, monitored barrier",
                 f"Rank 0 waited in a monitored barrier, and {rank_list(ranks_late)} did not join.",
-                f"Check log and stack (py-spy dump --pid PID) of {rank_list(ranks_late)}: ended, or in another branch.",
+                f"Look at the log and the stack (py-spy dump --pid PID) of {rank_list(ranks_late)}: it ended, or it "
+                "took another branch.",
                 [line],
             )
     if not named:
@@ -164,7 +165,8 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
                 f"{rank_list(waiting).capitalize()} {'wait' if len(waiting) > 1 else 'waits'} in {plain_name(call.op)} "
                 f"{seq}" + (f" (called from {where})" if where else "") + f"; the last call of {rank_list(roots)} in "
                 f"this group is {last}.{note}",
-                f"Get the stack of {rank_list(roots)} (py-spy dump --pid PID). Compare all calls after {last}.",
+                f"Get the stack of {rank_list(roots)} (py-spy dump --pid PID) and compare which calls each rank makes "
+                f"after {last}.",
                 [line for line in lines if line],
             ),
             set(roots),
@@ -177,8 +179,8 @@ def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
             rank_missing.finding(
                 "error",
                 f"{rank_list([rank])}, {peer} {'from' if peer == 'receive' else 'to'} rank {other}",
-                f"{rank_list([other]).capitalize()} waits in {call.op} {call.seq}. Rank {rank} has no open "
-                f"{peer}.{note}",
+                f"{rank_list([other]).capitalize()} waits in {call.op} {call.seq} to or from rank {rank}, and the "
+                f"dump of rank {rank} has no {peer} that is under way.{note}",
                 f"Compare the order of sends and receives of ranks {other} and {rank}.",
                 [call.line],
             ),
@@ -201,8 +203,8 @@ def _missing_in_logs(log: TorchLog) -> Iterator[TextFinding]:
             f"{rank_list(waiting).capitalize()} waited in {plain_name(first.op)} {first.seq}; the last collective that "
             f"{rank_list(roots)} had enqueued in this group is {'none' if last < 1 else last}. A rank that is stuck "
             "inside the call itself looks the same, because PyTorch counts a collective after NCCL has taken it.",
-            f"Get the stack of {rank_list(roots)} (py-spy dump --pid PID): it computes, does I/O, or took another "
-            "branch.",
+            f"Get the stack of {rank_list(roots)} during the hang (py-spy dump --pid PID). Such a rank computes, "
+            "waits for I/O, or took another branch than the other ranks.",
             [first.line, *(status.line for status in late)],
         )
 
@@ -216,7 +218,8 @@ _UNIQUE_ID = re.compile(
 def _missing_id(paste: Paste) -> Iterator[TextFinding]:
     """Find ranks that waited for the id of the communicator, which the first rank of the group writes."""
     matches = other_lines(paste).matches(_UNIQUE_ID, "retrieving ncclUniqueId")
-    if late := [(line, match) for line, match in matches if re.search(r"(?i)time", match["error"])]:
+    late = [(line, match) for line, match in matches if re.search(r"(?i)time", match["error"])]
+    if late:
         root = late[0][1]["root"]
         waiting = sorted({whole(match["rank"]) for _, match in late})
         yield rank_missing.finding(
@@ -371,7 +374,8 @@ def _other_place(group: GroupCalls, seq: int, late: Sequence[int]) -> TextFindin
         f"ranks {min(ahead, behind)} and {max(ahead, behind)} at collective {first} of {group.desc}",
         f"Both ranks called {plain_name(calls_ahead[first].op)} {first}, but from different places: rank {ahead} in "
         f"{ahead_in}, rank {behind} in {behind_in}.{tail}",
-        f"Make all ranks call {ahead_in} equally often: it contains a collective, so it must not depend on the rank.",
+        f"Make all ranks call {ahead_in} equally often, or none: it contains a collective, so it must not be in a "
+        "branch that depends on the rank.",
         [calls_ahead[first].line, calls_behind[first].line],
     )
 
@@ -459,7 +463,8 @@ def _different_sizes(call: str, sides: str, name: str, lines: Sequence[PasteLine
         "error",
         f"{sides}, {call}",
         f"The {name} of one collective ({call}) differ: {sides}.",
-        "Make the tensors equal on all ranks: pad the last batch, gather sizes first, and compare requires_grad."
+        "Make the tensors equal on all ranks: drop or pad the last batch, gather the sizes first, and check that all "
+        "ranks have the same parameters, with the same requires_grad."
         if name != "types"
         else "Cast the tensors to one type before the collective, on all ranks.",
         lines,
@@ -499,8 +504,8 @@ def collective_mismatch(paste: Paste) -> Iterator[TextFinding]:
         yield collective_mismatch.finding(
             "error",
             f"rank {first.rank}, {plain_name(first.op)}",
-            f"PyTorch found that rank {first.rank} and others differ in a collective or its size. What the others call "
-            "is not in the text.",
+            f"PyTorch found that rank {first.rank} calls a different collective than the others, or with a different "
+            "size. What the others call is not in the text.",
             "Paste the same message of all ranks: PyTorch before 2.0 prints on each rank only its own call.",
             [fingerprint.line for fingerprint in prints],
         )
@@ -563,10 +568,16 @@ def _group_timeout(paste: Paste, timeouts: Sequence[WorkTimeout], missing: str |
         return nccl_timeout.finding("error", where, f"{why}. It follows from the missing rank: {missing}.", lines=lines)
     look = ""
     if others:
-        why += ". The ranks are in different collectives of one process group. Their lines do not show the cause."
+        why += (
+            ". The ranks are in different collectives of one process group. Their lines do not show which of them, or "
+            "which other rank, is the cause."
+        )
         look = f"Look first at {rank_list(timeout.rank for timeout in others)} and at ranks that are not in the text. "
     elif len(ranks) == 1:
-        why += ", and may not be the cause: one rank's lines do not show which rank did not join."
+        why += (
+            ", and is the one that noticed, not necessarily the cause: one rank's lines do not show which rank did not "
+            "join."
+        )
         look = _other_end(first, first.op)
     else:
         why += f". Their lines agree, so the cause is outside them: {_outside(ranks)}, in the network, or on a GPU."
@@ -676,7 +687,8 @@ def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
             rank_list(ranks) if ranks else "the process that prints it",
             "The watchdog thread itself made no progress: a call of CUDA or NCCL blocks, or another thread holds "
             "Python's lock (GIL). This is not the timeout of a collective.",
-            "Get the stacks of all threads (py-spy dump --native --pid PID), and check dmesg (GPU, storage).",
+            "Get the stacks of all threads (py-spy dump --native --pid PID), and look for kernel messages (dmesg) "
+            "about the GPU and for storage that does not answer.",
             [line for line, _ in matches],
         )
 

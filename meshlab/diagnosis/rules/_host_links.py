@@ -174,7 +174,8 @@ def p2p_matrix(paste: Paste) -> Iterator[TextFinding]:
     """Looks for pairs in nvidia-smi topo -p2p that are not OK, without NVLink between them."""
     active = {(link.host, link.gpu) for link in paste.once(read_nvlinks) if link.gbs is not None}
     for node, names in _kinds(paste):
-        if not (pairs := [(i, j) for i, j in _blocked(node) if node.nvlinks[i, j] == 0]) or active:
+        pairs = [(i, j) for i, j in _blocked(node) if node.nvlinks[i, j] == 0]
+        if not pairs or active:
             continue
         words = sorted({node.p2p[i][j] for i, j in pairs})
         meanings = ", ".join(f"{word} ({_P2P_WORDS[word]})" for word in words)
@@ -184,7 +185,8 @@ def p2p_matrix(paste: Paste) -> Iterator[TextFinding]:
             "warning" if {"CNS", "TNS", "DR"} & set(words) else "info",
             where,
             f"The driver reports {meanings} for {len(pairs)} pair{'s' * (len(pairs) > 1)}, so data goes through the "
-            "memory of the host. For consumer GPUs this is by design. In topo -p2p n, it only means no NVLink.",
+            "memory of the host. For consumer GPUs this is by design. If the matrix is that of topo -p2p n, it only "
+            "means that there is no NVLink.",
             ""
             if words == ["GNS"]
             else "Check the settings of the driver, MIG and the IOMMU if peer access is expected.",
@@ -241,7 +243,8 @@ def healthy_matrix(paste: Paste) -> Iterator[TextFinding]:
         do = ""
         if node.p2p and not (inner == Distance.NVLINK).any():
             do = (
-                "If P2P transfers are slow or hang, check ACS (sudo lspci -vvv | grep ACSCtl): OK does not rule it out."
+                "If peer-to-peer transfers are slow or hang anyway, look at ACS (sudo lspci -vvv | grep ACSCtl): OK "
+                "does not rule it out."
             )
         ends = sorted(described)
         where = (
@@ -287,8 +290,9 @@ def acs_iommu_p2p(paste: Paste) -> Iterator[TextFinding]:
         "error" if gpus else "warning",
         subject,
         why,
-        "Turn off ACS and the IOMMU (VT-d, AMD-Vi) in the BIOS, or ACS with setpci on these bridges. To confirm, run "
-        "with NCCL_P2P_DISABLE=1 and enough /dev/shm. In a virtual machine, use ATS: ACS must stay on.",
+        "Turn off ACS and the IOMMU (VT-d, AMD-Vi) in the BIOS, or ACS with setpci on these bridges. A run that works "
+        "with NCCL_P2P_DISABLE=1 confirms the cause; it needs enough /dev/shm. In a virtual machine, ACS must stay "
+        "on: use ATS instead.",
         [*(item.line for item in on), *(line for line, _ in channels[:2])],
     )
 
@@ -303,7 +307,8 @@ def _iommu(paste: Paste) -> Iterator[TextFinding]:
             f"device{'s' * (len(devices) > 1)} {', '.join(devices[:6])}" if devices else "the IOMMU of this host",
             "The IOMMU rejected transfers of these devices. With peer-to-peer transfers over PCIe, this means that it "
             "has no mapping for the memory of the peer: data is lost, and the job hangs or fails.",
-            "Turn off IOMMU (VT-d, AMD-Vi) and ACS in the BIOS, or boot with iommu=pt. To confirm: NCCL_P2P_DISABLE=1.",
+            "Turn off the IOMMU (VT-d, AMD-Vi) and ACS in the BIOS, or boot with iommu=pt. A run that works with "
+            "NCCL_P2P_DISABLE=1 confirms the cause.",
             [line for line, _ in faults],
         )
         return
@@ -344,7 +349,8 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
             yield small_limits.finding(
                 "warning",
                 f"locked memory{where}",
-                f"Processes may lock only {item.value >> 10:,} KiB. RDMA (InfiniBand, RoCE) needs more.",
+                f"Processes may lock only {item.value >> 10:,} KiB. RDMA needs more; without InfiniBand or RoCE it "
+                "does not matter.",
                 "Set memlock to unlimited in /etc/security/limits.conf, in the unit of the launcher "
                 "(LimitMEMLOCK=infinity) or with docker run --ulimit memlock=-1.",
                 [item.line],
@@ -363,7 +369,8 @@ def small_limits(paste: Paste) -> Iterator[TextFinding]:
                 f"/dev/shm{where}",
                 f"/dev/shm has {item.value >> 20:,} MiB. NCCL needs up to 9 MiB per pair of ranks and channel of a "
                 "host that it connects through shared memory, and data loaders need it too.",
-                "Start the container with --shm-size=8g or --ipc=host (in Kubernetes, a Memory emptyDir on /dev/shm).",
+                "Start the container with --shm-size=8g or --ipc=host; in Kubernetes mount an emptyDir with medium: "
+                "Memory on /dev/shm.",
                 [item.line],
             )
 
@@ -431,7 +438,8 @@ LINK_RULES = rules_of(
     LineRule(
         code="peermem-unused",
         title="The module nvidia_peermem has no users",
-        looks_for="Looks for nvidia_peermem in lsmod. Its use count does not show whether GPU Direct RDMA works.",
+        looks_for="Looks for nvidia_peermem in the output of lsmod. Its use count does not show whether GPU Direct "
+        "RDMA works.",
         find=matching(_UNUSED_MODULE, "nvidia_peermem", "nv_peer_mem"),
         level="normal",
         subject="nvidia_peermem",

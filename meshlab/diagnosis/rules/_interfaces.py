@@ -141,8 +141,9 @@ def interface_not_found(paste: Paste) -> Iterator[TextFinding]:
         "error",
         affected(paste, lines),
         why,
-        "Compare NCCL_SOCKET_IFNAME with the output of ip -brief address on each host. If the names differ, list them "
-        "all (NCCL_SOCKET_IFNAME=eth0,eno1), set a common prefix, or use /etc/nccl.conf.",
+        "Compare NCCL_SOCKET_IFNAME with the output of ip -brief address on each host. If the names differ between "
+        "hosts, list them all (NCCL_SOCKET_IFNAME=eth0,eno1), give their common prefix, or set the variable in "
+        "/etc/nccl.conf on each host.",
         [*lines, *(item.line for item in names)],
     )
 
@@ -249,7 +250,8 @@ def duplicate_rank(paste: Paste) -> Iterator[TextFinding]:
             "error",
             f"rank {text_list([str(rank) for rank in ranks])} of {matches[0][1][2]}",
             "Two processes joined the communicator with the same rank, so another rank will never join.",
-            "Check RANK, torchrun's node_rank or the rank of ncclCommInitRank, and end processes of earlier runs.",
+            "Check how the ranks are set (RANK, node_rank of torchrun, the rank passed to ncclCommInitRank), and that "
+            "no process of an earlier run uses the same address.",
             [line for line, _ in matches],
         )
 
@@ -274,7 +276,8 @@ INTERFACE_RULES = rules_of(
         title="Processes with different numbers of ranks try to form one communicator",
         looks_for="The root of the bootstrap received different numbers of ranks.",
         find=matching(_COUNTS, "mismatch in "),
-        why="Processes with the same unique id differ in world size, or some belong to an earlier run.",
+        why="Processes with the same unique id passed different numbers of ranks: their world sizes differ, or "
+        "processes of an earlier run are still alive and use the same address.",
         do="Start all processes with the same world size, and end the processes of earlier runs on every host first.",
         source="NCCL src/bootstrap.cc",
     ),

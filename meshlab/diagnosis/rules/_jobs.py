@@ -144,7 +144,8 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     warnings = [item for item in paste.once(read_warnings) if item.line not in harmless]
     if not warnings or not all(item.line in echoes for item in warnings) or paste.numbers(*_OTHER_CAUSES):
         return
-    if not (closed := [(item, match) for item in warnings if (match := _PEER.search(item.text))]):
+    closed = [(item, match) for item in warnings if (match := _PEER.search(item.text))]
+    if not closed:
         return
     peers = list(dict.fromkeys(match["peer"] for _, match in closed))
     own_hosts = set(hosts_of(paste, [item.line for item in warnings]))
@@ -152,7 +153,8 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     yield peer_ended.finding(
         "error",
         f"a process on {text_list(others[:6])}, noticed by {affected(paste, [item for item, _ in closed])}",
-        f"A process on {text_list(others[:6])} closed its connection: it ended first, and these lines do not show why.",
+        f"A process on {text_list(others[:6])} closed its connection: it ended or aborted first. These lines only "
+        "report this, and do not show why.",
         "Read the log of the ranks on that host: the first warning or traceback in time is the cause. "
         "Look there for exit codes, dmesg | grep -i -E 'killed process|xid', and the limits of the job.",
         [item.line for item, _ in closed],
@@ -189,8 +191,10 @@ def variables_differ(paste: Paste) -> Iterator[TextFinding]:
             yield variables_differ.finding(
                 "warning",
                 f"{name}: {', '.join(parts)}",
-                f"{name} differs between ranks. Different algorithms, sizes or transports can make them hang or fail.",
-                f"Give {name} the same value on every rank (mpirun -x, srun --export, the container, /etc/nccl.conf).",
+                f"{name} differs between ranks. Ranks that choose different algorithms, sizes or transports can hang "
+                "or stop with a mismatch.",
+                f"Give {name} the same value on every rank (mpirun -x, srun --export, the environment of the "
+                "container, /etc/nccl.conf, ~/.nccl.conf).",
                 [line for places in by_value.values() for _, line in places],
             )
 
@@ -202,7 +206,8 @@ def variables_differ(paste: Paste) -> Iterator[TextFinding]:
 def init_incomplete(paste: Paste) -> Iterator[TextFinding]:
     """Some ranks of a communicator print that its setup is complete, and others only that it began."""
     for comm, ranks in _by_communicator(paste).items():
-        if (stuck := [item for item in ranks if item.state == "started"]) and len(stuck) < len(ranks):
+        stuck = [item for item in ranks if item.state == "started"]
+        if stuck and len(stuck) < len(ranks):
             yield init_incomplete.finding(
                 "info",
                 f"{number_list((item.rank for item in stuck), 'rank')} of communicator {comm}",
@@ -253,7 +258,8 @@ JOB_RULES = rules_of(
         find=matching(_OF_BOOTSTRAP, "Message truncated : received "),
         why="During the setup a rank received more data than it expected. The ranks use different versions of NCCL, "
         "or they are in different calls (one creates a communicator that another does not).",
-        do="Compare versions (NCCL_DEBUG=VERSION), and check that all ranks create communicators in the same order.",
+        do="Compare the versions (NCCL_DEBUG=VERSION) on all ranks, and check that all ranks create the same "
+        "communicators in the same order.",
         source="NCCL src/bootstrap.cc",
     ),
     LineRule(
@@ -261,8 +267,10 @@ JOB_RULES = rules_of(
         title="A GPU failed before NCCL used it",
         looks_for="A warning of NCCL has an error of CUDA that a kernel caused earlier.",
         find=cuda_failures(_EARLIER),
-        why="CUDA reports '{text}'. An earlier kernel on this GPU caused it, usually one of the program, not NCCL.",
-        do="Find the kernel with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer. Check dmesg | grep -i xid on its host.",
+        why="CUDA reports '{text}'. Such errors come from a kernel that ran earlier on this GPU, usually one of the "
+        "program; NCCL is only the next to call CUDA.",
+        do="Run this rank with CUDA_LAUNCH_BLOCKING=1 or compute-sanitizer to find the kernel, and check dmesg | grep "
+        "-i xid on its host.",
         source="https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html",
         causes=("rank-died",),
     ),
@@ -301,7 +309,8 @@ JOB_RULES = rules_of(
         find=having('Missing "HSA_FORCE_FINE_GRAIN_PCIE=1"'),
         level="info",
         subject="{hosts}",
-        why="RCCL misses HSA_FORCE_FINE_GRAIN_PCIE=1, which P2P between AMD GPUs without XGMI needs. This is a hint.",
+        why="RCCL does not find HSA_FORCE_FINE_GRAIN_PCIE=1, which P2P over PCIe needs on AMD GPUs without XGMI "
+        "between them. It is a hint, not an error.",
         do="If the GPUs are connected by PCIe only, set HSA_FORCE_FINE_GRAIN_PCIE=1.",
         source=_RCCL,
     ),

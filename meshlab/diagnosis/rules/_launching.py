@@ -64,7 +64,8 @@ def _copies(paste: Paste, start: TestStart) -> TextFinding:
     return two_copies.finding(
         "error",
         f"all {number} processes of {tool}" + (f" on {where}" if where else ""),
-        f"{number} processes started, and {each}, so they are independent runs: no result is that of one job.",
+        f"{number} processes started, and {each}, so these are independent runs and not one job. Their results are "
+        "not those of a job over all GPUs.",
         do,
         lines,
     )
@@ -194,8 +195,9 @@ def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
         "error",
         hosts or "the host that prints it",
         why + asked,
-        "Start one process per GPU of a host, with -g 1 (mpirun -N 8, srun --ntasks-per-node, --nproc-per-node). Check "
-        "what it sees: mpirun … nvidia-smi -L, CUDA_VISIBLE_DEVICES, --gres, the container's GPUs.",
+        "Start one process for each GPU of a host, with -g 1 (mpirun -N 8, srun --ntasks-per-node, --nproc-per-node). "
+        "Check what a process sees: mpirun … nvidia-smi -L, CUDA_VISIBLE_DEVICES, --gres, and the GPUs of the "
+        "container.",
         lines,
     )
 

@@ -26,7 +26,8 @@ _SHMUTILS = "NCCL src/misc/shmutils.cc (2.4 to 2.30)"
 
 _ENLARGE = (
     "Give the container more shared memory: docker run --shm-size=8g or --ipc=host; in Kubernetes an emptyDir with "
-    "medium: Memory mounted at /dev/shm. Check df -h /dev/shm, and if no job runs, rm /dev/shm/nccl-*."
+    "medium: Memory mounted at /dev/shm. Check with df -h /dev/shm, and remove stale files (rm /dev/shm/nccl-*) if no "
+    "job runs."
 )
 
 _EXTEND = re.compile(r"failed to extend (?P<path>/dev/shm/\S*) to (?P<size>\d+) bytes(?:, error: (?P<error>[^(]+))?")
@@ -139,8 +140,9 @@ def cumem_host_asymmetric(paste: Paste) -> Iterator[TextFinding]:
         yield cumem_host_asymmetric.finding(
             "error",
             affected(paste, odd),
-            "A rank tried to attach to a shared memory segment without a valid name or size: its peer shares host "
-            "memory through CUDA (cuMem), and this rank does not. /dev/shm is not full.",
+            "A rank tried to attach to a shared memory segment without a valid name or size. So it read something "
+            "that is not a file of /dev/shm: its peer shares host memory through CUDA (cuMem), and this rank does "
+            "not. /dev/shm itself is not full.",
             "Set NCCL_CUMEM_HOST_ENABLE=0 on all ranks. The reason is usually that CUDA cannot allocate host memory on "
             "some NUMA nodes: compare numactl -H and the CPU set of the container for each rank.",
             [*odd, *(item.line for item in fell_back)],
@@ -173,7 +175,8 @@ MEMORY_RULES = rules_of(
     LineRule(
         code="shm-not-writable",
         title="A process may not use /dev/shm",
-        looks_for="A segment in ``/dev/shm`` could not be created: no permission, or no such folder.",
+        looks_for="A segment in ``/dev/shm`` could not be created because of permissions or because the folder is "
+        "missing.",
         find=matching(_REFUSED, "Error while creating shared memory"),
         subject="{affected}, /dev/shm",
         why="The process could not create a file in /dev/shm ({error}).",
@@ -189,7 +192,8 @@ MEMORY_RULES = rules_of(
         find=_absent_segments,
         subject="{affected}, /dev/shm",
         why="A rank could not attach to the shared memory segment of another rank on its host, because the file is "
-        "missing: the ranks are in containers with separate /dev/shm, the file was removed, or its owner had failed.",
+        "missing: the ranks are in containers with separate /dev/shm, the file was removed, or its owner had already "
+        "failed.",
         do="Look for the first warning of the other ranks on this host. For containers on one host, share it (docker "
         "--ipc=host or --ipc=container:NAME), or give each container its own host name so that NCCL uses the network.",
         source=(_SHM, _SHMUTILS),
@@ -215,7 +219,8 @@ MEMORY_RULES = rules_of(
         title="Sharing host memory through CUDA failed",
         looks_for="The transport for shared memory fails with another CUDA error.",
         find=cuda_failures(_OTHER_THAN_PEER_ACCESS, r"shm\.cc"),
-        why="The shared memory transport failed in a call of CUDA ({text}). CUDA cannot share host memory here.",
+        why="The shared memory transport failed in a call of CUDA ({text}). It shares host memory between the "
+        "processes of a host, and the call is refused here.",
         do="Try NCCL_CUMEM_HOST_ENABLE=0, which uses /dev/shm instead (it must be large enough). "
         "If that helps, update the driver, and check the NUMA nodes and the permissions of the container.",
         source=(f"{_ENV}#nccl-cumem-host-enable", "NCCL src/transport/shm.cc"),

@@ -45,8 +45,16 @@ def plugin_not_found(paste: Paste) -> Iterator[TextFinding]:
         if re.search(r"Plugin(?:_v\d+)? symbol", item.text)
     ]
     for numbers, why in (
-        (lines, "NCCL looks for optional plugins (network, tuner, profiler), and uses its own code without them."),
-        (symbols, "NCCL tries the interfaces of a plugin from newest to oldest, so it need not have this symbol."),
+        (
+            lines,
+            "NCCL looks for optional plugins (network, tuner, profiler) and uses its own code without them, also "
+            "for InfiniBand and RoCE.",
+        ),
+        (
+            symbols,
+            "NCCL tries the interfaces of a plugin from the newest to the oldest. A symbol that is not found "
+            "only means that the plugin has a different one.",
+        ),
     ):
         if numbers:
             hosts = text_list(hosts_of(paste, numbers[:_MOST])[:8])
@@ -63,7 +71,8 @@ def pattern_without_channels(paste: Paste) -> Iterator[TextFinding]:
         yield pattern_without_channels.finding(
             "normal",
             text_list(list(dict.fromkeys(item.host for item in unused if item.host))[:8]),
-            f"A pattern with 0 channels means that NCCL cannot use {kinds} here. It uses rings and trees instead.",
+            f"A pattern with 0 channels only means that {kinds} cannot be used here. The patterns that matter are "
+            "rings (4) and trees (1 and 2).",
             lines=[item.line for item in unused[:_MOST]],
         )
 
@@ -93,7 +102,8 @@ def device_number_odd(paste: Paste) -> Iterator[TextFinding]:
         yield device_number_odd.finding(
             "normal",
             text_list(hosts_of(paste, threads)[:8]),
-            "The number in brackets is the CUDA device, not the rank. A thread without a device has -1 or any number.",
+            "The number in brackets is the CUDA device of the thread, not the rank. Before a thread has a device, it "
+            "is -1 or arbitrary.",
             lines=threads,
         )
 
@@ -113,7 +123,8 @@ def connect_retried(paste: Paste) -> Iterator[TextFinding]:
         yield connect_retried.finding(
             "normal",
             affected(paste, lines[:_MOST]),
-            "A rank tried to connect before its peer was ready. Only a warning after the last attempt is an error.",
+            "A rank tried to connect before its peer was ready, and tries again. Only a warning after the last "
+            "attempt is an error.",
             lines=lines[:_MOST],
         )
 
@@ -187,7 +198,8 @@ def nccl_healthy(paste: Paste) -> Iterator[TextFinding]:
         "info",
         affected(paste, lines[:_MOST]) or text_list(paste.once(read_hosts)[:8]),
         f"{sentence} Nothing in these lines of NCCL is wrong.",
-        "If the job hangs anyway, it hangs after these lines: collect flight recorder dumps or ncclras of all ranks."
+        "If the job hangs anyway, it hangs after these lines: collect flight recorder dumps or the output of ncclras, "
+        "and the logs of all ranks."
         if connected and not complete
         else "",
         lines[:_MOST],
@@ -267,7 +279,8 @@ def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
             "info",
             "the rank that prints it" if last.rank is None else f"rank {last.rank}",
             f'The last error of NCCL is "{text[:160]}". meshlab has no rule for it.',
-            "Set NCCL_DEBUG=INFO, read each rank's first warning, and search https://github.com/NVIDIA/nccl/issues.",
+            "Run again with NCCL_DEBUG=INFO, read the first NCCL WARN of each rank, and search for this text in "
+            "https://github.com/NVIDIA/nccl/issues.",
             [last],
         )
 

@@ -89,7 +89,12 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
         "Check in the environment of the ranks that the devices are visible (ibv_devices, ls /dev/infiniband"
         + (", fi_info -p efa" if efa else "")
         + ") and that libibverbs is installed (rdma-core). In a container, pass /dev/infiniband through"
-        + (", and add the folders of libnccl-net.so and libfabric to LD_LIBRARY_PATH, not LD_PRELOAD." if efa else ".")
+        + (
+            ", and put the directories of libnccl-net.so and libfabric on LD_LIBRARY_PATH: LD_PRELOAD does not load a "
+            "plugin."
+            if efa
+            else "."
+        )
     )
     yield socket_fallback.finding(severity, hosts or "the rank that prints it", why, do, [*sockets, *missing, *hints])
 
@@ -149,8 +154,10 @@ def ib_disable_without_effect(paste: Paste) -> Iterator[TextFinding]:
         yield ib_disable_without_effect.finding(
             "warning",
             f"{hosts}, plugin {name}".lstrip(", "),
-            f"NCCL_IB_DISABLE=1 turns off only NCCL's own InfiniBand code. The plugin {name} carries the traffic.",
-            "For TCP, set NCCL_NET=Socket, or NCCL_NET_PLUGIN=none as well. Otherwise remove NCCL_IB_DISABLE.",
+            f"NCCL_IB_DISABLE=1 turns off only NCCL's own InfiniBand code. Here the external plugin {name} carries "
+            "the traffic anyway.",
+            "To use TCP, set NCCL_NET=Socket, or NCCL_NET_PLUGIN=none together with NCCL_IB_DISABLE=1. Otherwise "
+            "remove NCCL_IB_DISABLE.",
             [*disabled, *(item.line for item in plugins)],
         )
 
@@ -171,8 +178,10 @@ def net_plugin_too_old(paste: Paste) -> Iterator[TextFinding]:
         yield net_plugin_too_old.finding(
             "info",
             f"{text_list(hosts_of(paste, [line.number for line in lines])[:8])}, libnccl-net.so".lstrip(", "),
-            "NCCL no longer supports the interfaces of this libnccl-net.so, and uses its own network code instead.",
-            "Install a plugin (from HPC-X, AWS, Google) for this NCCL, or remove it from the library path.",
+            "A libnccl-net.so was found that offers only interfaces that this version of NCCL no longer supports, so "
+            "NCCL uses its own network code instead.",
+            "Update the plugin to the version for this NCCL (HPC-X, AWS, Google and others publish it), or remove it "
+            "from the library path.",
             lines,
         )
 
@@ -226,7 +235,8 @@ def _plugins_differ(sides: dict[str, tuple[str, int]]) -> TextFinding:
     return net_plugin_differs.finding(
         "error",
         _sides_text(sides),
-        "The hosts use different network code. Their ranks cannot connect, so the job hangs or fails at the start.",
+        "The hosts do not use the same network code. Ranks that speak different protocols cannot connect, and the job "
+        "hangs or fails at its first connection.",
         "Make the library path the same on all hosts: either libnccl-net.so is found on each (LD_LIBRARY_PATH, "
         "NCCL_NET_PLUGIN) or on none (NCCL_NET_PLUGIN=none), and give NCCL_NET the same value everywhere.",
         [line for _, line in sides.values()],
@@ -319,7 +329,8 @@ def _nics_differ(paste: Paste, sides: dict[str, tuple[str, int]], more: list[int
         _sides_text(sides) or affected(paste, more or ()),
         "Ranks of one job do not use the same set of NICs. A channel over a NIC that the other side does not have "
         "waits for a peer that never answers, or falls back to a slower path.",
-        "Make the same NICs usable on every host (ibv_devinfo, devices of containers), or list them in NCCL_IB_HCA.",
+        "Make the same NICs usable on every host (ibv_devinfo, the devices of the containers), or name the common "
+        "ones in NCCL_IB_HCA on all hosts.",
         [*(line for _, line in sides.values()), *(more or ())],
     )
 
@@ -336,9 +347,10 @@ def ib_device_unusable(paste: Paste) -> Iterator[TextFinding]:
         yield ib_device_unusable.finding(
             "warning",
             f"{affected(paste, [line for line, _ in matches])}, {devices}".lstrip(", "),
-            f"The RDMA device {devices} is visible, but may not be opened, so NCCL continues with fewer NICs.",
-            "Pass the devices of all NICs (/dev/infiniband/uverbs*) into the container, or exclude this one in "
-            "NCCL_IB_HCA.",
+            f"The RDMA device {devices} is visible, but this process may not open it. NCCL continues without it, so "
+            "this rank may have fewer NICs than others.",
+            "Pass the character devices (/dev/infiniband/uverbs*) of all NICs into the container, or leave the device "
+            "out with NCCL_IB_HCA on every host.",
             [line for line, _ in matches],
         )
 
@@ -376,7 +388,8 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
         "info" if limited or not (measures or per_host > 1) else "warning",
         f"{hosts}, {text_list(names)}".lstrip(", "),
         why,
-        "Run ibv_devinfo where the ranks run: each port should be Active. Check NCCL_IB_HCA and the devices passed in.",
+        "Compare with ibv_devinfo or ibstat where the ranks run: each port should be Active. Check NCCL_IB_HCA, and "
+        "in a container the devices that are passed through.",
         [*(ports[1] for ports in single.values()), *limited],
     )
 
@@ -402,7 +415,8 @@ def _gdr_disabled(paste: Paste) -> list[tuple[int, str]]:
 )
 def gdr_disabled(paste: Paste) -> Iterator[TextFinding]:
     """NCCL reports for an RDMA device that GPU Direct RDMA is off."""
-    if not (disabled := _gdr_disabled(paste)) or is_one_host(paste) is True:
+    disabled = _gdr_disabled(paste)
+    if not disabled or is_one_host(paste) is True:
         return
     devices = list(dict.fromkeys(name for _, name in disabled))
     off = _set_to(paste, "NCCL_NET_GDR_LEVEL", *_OFF) + _set_to(paste, "NCCL_IB_CUDA_SUPPORT", "0")
@@ -480,8 +494,8 @@ def slow_network(paste: Paste) -> Iterator[TextFinding]:
     hosts = text_list(list(dict.fromkeys(pattern.host for pattern in slow if pattern.host))[:8])
     nets = f", NET/{networks[0]}-{networks[-1]}" if len(networks) > 1 else f", NET/{networks[0]}" if networks else ""
     why = (
-        f"NCCL plans {item.n_channels} channels of {item.bw_inter_gbs:g} GB/s between hosts, as at "
-        f"{item.bw_inter_gbs * 8:.0f} Gb/s."
+        f"NCCL plans {item.n_channels} channels of {item.bw_inter_gbs:g} GB/s between hosts, which is the speed of a "
+        f"{item.bw_inter_gbs * 8:.0f} Gb/s link."
     )
     if "SYS" in (item.type_intra, item.type_inter):
         why += " Some paths to GPUs or NICs lead across the CPU sockets (SYS)."
@@ -490,8 +504,9 @@ def slow_network(paste: Paste) -> Iterator[TextFinding]:
         "warning",
         f"{hosts}{nets}".lstrip(", "),
         why,
-        "Compare with the real speed: cat /sys/class/net/*/speed, ibstat. If the NICs are faster, NCCL does not see it "
-        "(as with virtual interfaces): use the RDMA devices, or set the speed in NCCL_TOPO_FILE.",
+        "Compare with the real speed: cat /sys/class/net/*/speed, ibstat. If the NICs are faster, NCCL does not see "
+        "it (as with virtual interfaces): use the RDMA devices, or give the speed in a file for NCCL_TOPO_FILE. "
+        "Otherwise the network itself is the limit.",
         [*(pattern.line for pattern in slow), *unknown[:3]],
     )
 

@@ -107,7 +107,8 @@ def nvls_fabric(paste: Paste) -> Iterator[TextFinding]:
             "Setting up multicast memory for NVLink SHARP (NVLS) failed: the NVSwitches or the fabric manager of this "
             "host are in a bad state, or a container lacks what they need.",
             "On this host: systemctl status nvidia-fabricmanager, nvidia-smi -q (Fabric: Completed, Success), dmesg "
-            "for Xid and SXid. Restart it and reset the GPUs, or lose NVLS with NCCL_NVLS_ENABLE=0.",
+            "for Xid and SXid. Restart the fabric manager and reset the GPUs, or reboot. Until then, "
+            "NCCL_NVLS_ENABLE=0 turns NVLS off, at the cost of bandwidth.",
             lines,
         )
 
@@ -127,8 +128,10 @@ def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
         yield fabric_not_ready.finding(
             "error",
             affected(paste, lines),
-            "CUDA error 802 (system not yet initialized): the fabric manager has not set up the NVSwitches yet.",
-            "Start the driver's version of the fabric manager: systemctl enable --now nvidia-fabricmanager.",
+            "CUDA error 802 (system not yet initialized): on machines with NVSwitch, CUDA cannot be used until the "
+            "fabric manager has set up the switches.",
+            "Start a fabric manager of the same version as the driver: systemctl enable --now nvidia-fabricmanager. "
+            "Read its log (/var/log/fabricmanager.log).",
             lines,
         )
     # The fields are those of nvmlGpuFabricInfo_t: 1 is not started, 2 is in progress.
@@ -140,8 +143,9 @@ def fabric_not_ready(paste: Paste) -> Iterator[TextFinding]:
             f"{text_list(hosts_of(paste, [line.number for line, _ in waiting])[:6])}, GPU {text_list(gpus[:8])}".lstrip(
                 ", "
             ),
-            "These GPUs have not registered with the NVLink fabric, so they have no NVLink SHARP or multi-node NVLink.",
-            "Check systemctl status nvidia-fabricmanager and nvidia-smi -q (Fabric) on this host.",
+            "The registration of these GPUs with the NVLink fabric is not complete, so NVLink SHARP and NVLink "
+            "between hosts are not available to them.",
+            "Check the fabric manager of this host (systemctl status nvidia-fabricmanager) and nvidia-smi -q (Fabric).",
             [line for line, _ in waiting],
         )
 
@@ -162,7 +166,8 @@ def imex_not_working(paste: Paste) -> Iterator[TextFinding]:
             "The GPUs belong to an NVLink domain of several hosts, but memory cannot be shared through it: the "
             + ("IMEX channel is missing in this process." if channel else "IMEX service does not connect these hosts."),
             "Check that nvidia-imex runs on every host with the same nodes_config.cfg (nvidia-imex-ctl -N), and that "
-            "the container has a channel (/dev/nvidia-caps-imex-channels). NCCL_MNNVL_ENABLE=0 uses the network.",
+            "the container has a channel (ls /dev/nvidia-caps-imex-channels). NCCL_MNNVL_ENABLE=0 uses the network "
+            "instead.",
             lines,
         )
 
@@ -194,7 +199,8 @@ def duplicate_gpu(paste: Paste) -> Iterator[TextFinding]:
         yield duplicate_gpu.finding(
             "error",
             f"{number_list(ranks, 'rank')} (GPU {gpu}{f' of {host}' if host else ''})",
-            f"{number_list(ranks, 'rank').capitalize()} use GPU {gpu}: too many ranks, or default devices.",
+            f"{number_list(ranks, 'rank').capitalize()} use the same GPU, {gpu}. There are more ranks than GPUs on "
+            "this host, or every process takes its default device.",
             do,
             lines,
         )
@@ -308,7 +314,7 @@ def driver_too_old_for_nccl(paste: Paste) -> Iterator[TextFinding]:
                 affected(paste, [line]),
                 f"The driver supports CUDA {have_major}.{whole(match[1]) % 1000 // 10}, and this NCCL was built for "
                 f"CUDA {need_text}, a newer major version.",
-                f"Update this host's driver to one for CUDA {need_major}, or use an NCCL for CUDA {have_major}.",
+                f"Update this host's driver to one for CUDA {need_major}, or use an NCCL built for CUDA {have_major}.",
                 [line.number, builds[0].line],
             )
 
@@ -324,7 +330,8 @@ PEER_RULES = rules_of(
         looks_for="NCCL warns that P2P is disabled between GPUs that NVLink connects.",
         find=partial(_disabled_pairs, nvlink=True),
         subject=_connected_gpus,
-        why="NCCL sees NVLink between these GPUs, but the driver forbids P2P, which is a hardware fault to NCCL.",
+        why="NCCL sees NVLink between these GPUs, but the driver does not allow P2P between them. NCCL treats this "
+        "as a hardware fault.",
         do="On this host: nvidia-smi topo -p2p r, nvidia-smi nvlink -s, dmesg | grep -i xid, and on NVSwitch systems "
         "systemctl status nvidia-fabricmanager. Reset the GPUs or reboot. NCCL_IGNORE_DISABLED_P2P=1 only hides it.",
         source=(_PATHS, "https://github.com/NVIDIA/nccl/issues/2329"),
@@ -349,7 +356,8 @@ PEER_RULES = rules_of(
         find=warnings_matching(_NOT_SUPPORTED, "Cuda failure ", r"^(?:src/)?init\.cc"),
         why="CUDA does not support a function that NCCL needs while it starts, most often memory pools. "
         "This is usual for virtual GPUs without unified memory, and for drivers that are too old.",
-        do="For a vGPU, enable unified memory in the hypervisor (enable_uvm=1). Otherwise update the driver.",
+        do="For a vGPU, enable unified memory for it in the hypervisor (enable_uvm=1), or pass the whole GPU through. "
+        "Otherwise update the driver.",
         source="https://github.com/NVIDIA/nccl/issues/2101",
     ),
     imex_not_working,
@@ -373,7 +381,8 @@ PEER_RULES = rules_of(
         title="A GPU has too many P2P peers",
         looks_for="CUDA reports that the resources for mapping peers are exhausted.",
         find=having("peer mapping resources exhausted"),
-        why="Without NVSwitch, CUDA allows P2P with at most 8 peers of a GPU in a process. This process uses more.",
+        why="CUDA allows P2P with at most 8 peers of one GPU in a process, unless an NVSwitch connects them. This "
+        "process uses more GPUs.",
         do="Use one process per GPU, or fewer GPUs per process, or NCCL_P2P_DISABLE=1 as a test.",
         source="https://github.com/NVIDIA/nccl/issues/1874",
     ),
@@ -397,8 +406,9 @@ PEER_RULES = rules_of(
         level="info",
         subject=_connected_gpus,
         why="The driver does not allow P2P between these GPUs, which have no NVLink. This is usual for GeForce cards, "
-        "and in many virtual machines. NCCL uses shared memory instead: slower, and correct.",
-        do="Give the container enough /dev/shm. If the job fails, look for the first warning: this is not the cause.",
+        "and in many virtual machines. NCCL uses shared memory instead: slower, but correct.",
+        do="No action is needed, but the container needs enough /dev/shm. If the job crashes later, this line is not "
+        "the cause: look for the first warning.",
         source=(_PATHS, "https://github.com/NVIDIA/nccl-tests/issues/287"),
     ),
     LineRule(

@@ -37,7 +37,8 @@ def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
         yield ib_port_flap.finding(
             "error",
             states[0].name,
-            f"The state of the port changes: {seen}. A cable, a transceiver or a switch port may be failing.",
+            f"The state of the port changes between calls: {seen}. This fits a failing cable, transceiver or switch "
+            "port.",
             f"Take the host, or {states[0].device} with NCCL_IB_HCA=^{states[0].device}, out of the job. Check the "
             "cable, and compare the counters of the port (symbol errors, link downed) with those of another host.",
             [line for port in states for line in port.lines],
@@ -49,7 +50,8 @@ def ib_port_flap(paste: Paste) -> Iterator[TextFinding]:
                 "error",
                 interface + (f" of {host}" if host else ""),
                 f"The kernel log shows {downs} times that the link went down.",
-                "Check cable, transceiver and switch port. Exclude the NIC (NCCL_IB_HCA, NCCL_SOCKET_IFNAME) for now.",
+                "Check the cable, the transceiver and the switch port, and exclude the NIC with NCCL_IB_HCA or "
+                "NCCL_SOCKET_IFNAME until it is stable.",
                 [change.line for change in changes],
             )
 
@@ -85,7 +87,8 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
         return (
             "error",
             "The link is up, but no subnet manager has given the port an address (state Initializing).",
-            "Start a subnet manager on a switch, or opensm on a host. If one runs (sminfo), it must see this port.",
+            "Start a subnet manager: on a managed switch, or opensm on one host of the fabric. If one runs (sminfo), "
+            "check that it sees this port.",
         )
     if port.physical == "LINKUP" and port.link_layer != "Ethernet":
         why = "The link itself is up, but the port has no address"
@@ -97,7 +100,8 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
             "error",
             why,
             "In a virtual machine or pod, give the virtual function a GUID and a link state (ip link set NETDEV vf N "
-            "node_guid …, port_guid …, state auto), and virtualisation in the subnet manager. Check ibstat DEV.",
+            "node_guid …, port_guid …, state auto), and enable virtualisation in the subnet manager. Then check that "
+            "ibstat DEV prints State: Active.",
         )
     why = f"The port is down (physical state {(port.physical or 'unknown').lower()})."
     if active:

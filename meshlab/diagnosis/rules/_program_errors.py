@@ -68,7 +68,8 @@ _CALL = re.compile(rf"\bin ({'|'.join(_FUNCTIONS)})\b")
 )
 def graph_capture(paste: Paste) -> Iterator[TextFinding]:
     """Look for calls that CUDA or HIP refuse while a stream is being captured."""
-    if not (matches := other_lines(paste).matches(_CAPTURE, "captur", "cudaErrorStreamCapture")):
+    matches = other_lines(paste).matches(_CAPTURE, "captur", "cudaErrorStreamCapture")
+    if not matches:
         return
     lines = [line for line, _ in matches]
     call = next((match[1] for _, match in other_lines(paste).matches(_CALL, *_IN_FUNCTIONS)), "")
@@ -160,10 +161,12 @@ PROGRAM_ERROR_RULES = rules_of(
     LineRule(
         code="nvlink-error",
         title="A program met an uncorrectable NVLink error",
-        looks_for="Look for an uncorrectable NVLink error in a program. It does not show which end of the link failed.",
+        looks_for="Look for an uncorrectable NVLink error that a program received. It does not show which end of the "
+        "link failed.",
         find=others_having("uncorrectable NVLink error", "cudaErrorNvlinkUncorrectable"),
         subject=_nvlinks_of,
-        why="An NVLink of this GPU had an uncorrectable error. The text does not show which link or end.",
+        why="An NVLink of this GPU had an error that could not be corrected, so the driver ended the work on it. The "
+        "text does not show which link, or which end of it.",
         do="On that host, look for Xid 74 and 144 to 150 and SXid in dmesg, and run nvidia-smi nvlink -e. Reset the "
         "GPUs (nvidia-smi -r) with the fabric manager, and take the host out if it happens again.",
         source="CUDA Runtime API, cudaErrorNvlinkUncorrectable",
@@ -175,7 +178,8 @@ PROGRAM_ERROR_RULES = rules_of(
         looks_for="Look for a child process that uses CUDA although its parent had started it before the fork.",
         find=others_having("Cannot re-initialize CUDA in forked subprocess"),
         subject=_who_or("the child processes"),
-        why="The parent process had used CUDA before it forked. Such a child can use neither CUDA nor NCCL.",
+        why="The parent process had already used CUDA when it forked. A child of such a fork can use neither CUDA nor "
+        "NCCL.",
         do="Start the processes with torch.multiprocessing.set_start_method('spawn') or 'forkserver', or do not touch "
         "CUDA (torch.cuda.is_available() included) before the fork. vLLM: VLLM_WORKER_MULTIPROC_METHOD=spawn.",
         source="pytorch/torch/cuda/__init__.py, _lazy_init",
@@ -191,7 +195,8 @@ PROGRAM_ERROR_RULES = rules_of(
             _CUDA_ERROR, "illegal memory access", "device-side assert", "launch failure", "misaligned"
         ),
         subject=_who_or("the rank that prints it"),
-        why="A kernel failed ({error}). CUDA reports it at a later call, often one of NCCL's watchdog.",
+        why="A kernel failed ({error}). CUDA reports it at a later call, so the line that prints it, which often "
+        "comes from NCCL's watchdog, is usually not where it failed.",
         do="Run with CUDA_LAUNCH_BLOCKING=1, or with compute-sanitizer on one rank, to find the kernel. Check whether "
         "one host is always affected (dmesg for Xid), and whether NCCL is recent enough for the GPU.",
         source="CUDA Runtime API, error codes",
@@ -203,7 +208,8 @@ PROGRAM_ERROR_RULES = rules_of(
         looks_for="Look for the error of the system about open files, which sockets count as.",
         find=having("Too many open files", "received 0 items of ancdata"),
         subject=_who_or("the process that prints it"),
-        why="A process reached its limit of open files. NCCL opens sockets per rank and channel: more for larger jobs.",
+        why="A process reached its limit of open files. NCCL opens sockets per rank and channel, so the number grows "
+        "with the job.",
         do='Raise the limit in the shell or unit that starts the ranks: ulimit -n "$(ulimit -Hn)" before srun or '
         "mpirun, LimitNOFILE= for systemd, --ulimit nofile=1048576 for Docker. Check it with ulimit -n on every host.",
         source="accept(2), socket(2): EMFILE",

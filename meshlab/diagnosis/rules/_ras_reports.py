@@ -35,8 +35,10 @@ def ras_incomplete(paste: Paste) -> Iterator[TextFinding]:
         yield ras_incomplete.finding(
             "error",
             ", ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else ""),
-            f"These processes did not answer RAS: stuck, ended, unreachable, or of an earlier job.{dead}{uneven}",
-            "Check these processes (alive? py-spy dump, dmesg), and that no earlier job left others on their hosts.",
+            "These processes did not answer RAS: they are stuck, have ended, are unreachable, or belong to an earlier "
+            f"start of the job.{dead}{uneven}",
+            "Look at these processes on their hosts (alive? py-spy dump, dmesg), and make sure that no processes of "
+            "an earlier job are left there.",
             [
                 *(process.line for process in (*report.missing, *report.dead)),
                 *(line for comm in report.communicators if _missing(comm) for line in comm.lines),
@@ -84,11 +86,13 @@ def _mismatch(comm: RasCommunicator, mismatch: RasMismatch, *, stands_still: boo
         return ras_mismatch.finding(
             "warning",
             f"{name}: {states}",
-            f"The ranks of this communicator differ in state: {states}. This is normal during its setup or end.",
+            f"The ranks of this communicator are in different states: {states}. While a communicator is created or "
+            "destroyed, this is normal for a moment.",
             "Query RAS again after some seconds. If the states stay, look at the ranks that are not in RUNNING.",
             mismatch.lines,
         )
-    if not (counted := [state for state in mismatch.states if isinstance(state.value, int)]):
+    counted = [state for state in mismatch.states if isinstance(state.value, int)]
+    if not counted:
         return ras_mismatch.finding(
             "warning", name, f"The {mismatch.what} counts of its ranks differ.", "Query RAS again.", mismatch.lines
         )
@@ -110,7 +114,8 @@ def _mismatch(comm: RasCommunicator, mismatch: RasMismatch, *, stands_still: boo
         return ras_mismatch.finding(
             "error",
             f"{name}: {states}",
-            f"{late} Two reports show the same counts, so the job hangs: the ranks that are behind did not arrive.",
+            f"{late} Two reports show the same counts, so the job makes no progress: the ranks that are behind did "
+            "not arrive.",
             f"Get the stacks of {_ranks(low)} (py-spy dump --pid PID).",
             mismatch.lines,
         )
@@ -137,8 +142,8 @@ def ras_error(paste: Paste) -> Iterator[TextFinding]:
             yield ras_error.finding(
                 "error",
                 f"communicator {comm.name}: {errors}",
-                f"NCCL stored an error in this communicator: {errors}. A remote process error follows from a lost rank "
-                "or connection.",
+                f"NCCL stored an error in this communicator: {errors}. A remote process error is only a consequence "
+                "of a rank that ended or of a broken connection.",
                 "Look for the first NCCL WARN line in the logs of these ranks (NCCL_DEBUG=WARN).",
                 comm.lines,
             )
@@ -213,8 +218,8 @@ def ras_consistent(paste: Paste) -> Iterator[TextFinding]:
             yield ras_consistent.finding(
                 "info",
                 f"{number} communicator{'s' * (number != 1)}",
-                "All ranks answered and launched equally many operations. RAS shows neither sizes and order, nor "
-                "completion.",
+                "All ranks answered and have launched the same number of operations. RAS counts launches: it shows "
+                "neither sizes and order, nor whether an operation completes.",
                 "If the job hangs anyway, compare flight recorder dumps, or set TORCH_DISTRIBUTED_DEBUG=DETAIL.",
                 [report.first, report.last],
             )

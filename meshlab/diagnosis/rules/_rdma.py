@@ -119,15 +119,16 @@ def remote_invalid_request(paste: Paste) -> Iterator[TextFinding]:
     if events:
         parts.append(f"{affected(paste, [line for line, _ in events])}{_port_names(events)}")
         why += f"The NIC of {hosts or 'one side'} reports: {events[0][1][0]}. "
-        why += "Its memory or receive request does not fit the data, so look at that side."
+        why += "The memory or the receive request there does not match the data, so that side is the one to look at."
     else:
         why += "The cause is on the side of the peer; its log is not in the text, or does not show it."
     yield remote_invalid_request.finding(
         "error",
         "; ".join(parts),
         why,
-        "Read the log of the peer at the same time. Check that all ranks use the same NCCL version, NCCL_* variables "
-        "and network plugin. Then try NCCL_NET_GDR_LEVEL=LOC (no GPU Direct RDMA), and check the NIC firmware.",
+        "Read the log of the peer from the same time. Check that all ranks use the same NCCL version, the same NCCL_* "
+        "variables and the same network plugin. Then try NCCL_NET_GDR_LEVEL=LOC to exclude GPU Direct RDMA, and check "
+        "the firmware of the NICs.",
         [*(item.line for item in completions), *(line for line, _ in events)],
     )
 
@@ -154,9 +155,15 @@ def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
     hosts = hosts_of(paste, [item.line.number for item in completions])
     layer = _layer(paste, hosts)
     roce = layer == "RoCE" or any("::ffff:" in (item.local_gid or "") for item in completions)
-    why = "Status 12 is a transport retry timeout: the NIC of the peer does not answer, although TCP worked. "
+    why = (
+        "Status 12 is a transport retry timeout: the NIC of the peer does not answer, although the setup over TCP "
+        "worked. "
+    )
     if _is_running(paste):
-        why += "Communication worked before, so a link went down, packets were lost, or the peer is gone."
+        why += (
+            "Communication worked before, so a link went down, the network dropped packets for too long, or the "
+            "process or host of the peer is gone."
+        )
     else:
         why += "If it happens at the first communication, the two NICs cannot talk to each other"
         why += " (wrong GID, missing route, a filter in a switch)." if roce else " (routing, partition, GID on RoCE)."
@@ -169,7 +176,8 @@ def retry_exceeded(paste: Paste) -> Iterator[TextFinding]:
         "then prove the path with ib_write_bw -d DEVICE -x INDEX between these two hosts."
         if roce
         else "Prove the path with ib_write_bw -d DEVICE between these two hosts, and check ibstat, ibqueryerrors and "
-        "the log of the switch. On RoCE, set NCCL_IB_GID_INDEX to the RoCE v2 entry of show_gids with the IPv4 address."
+        "the log of the switch. On RoCE, compare show_gids and set NCCL_IB_GID_INDEX to the RoCE v2 entry with the "
+        "IPv4 address."
     )
     if _is_running(paste):
         do = (
@@ -295,13 +303,17 @@ def gid_index_invalid(paste: Paste) -> Iterator[TextFinding]:
     """``ibv_modify_qp`` failed because of an invalid argument."""
     if pairs := _failed_for(paste, "Invalid"):
         forced = [item for item in paste.once(read_variables) if item.name == "NCCL_IB_GID_INDEX"]
-        why = "The NIC rejected the parameters of the connection. Usually an index of a GID does not exist on this port"
-        why += f" ({forced[0].name} is {forced[0].value})." if forced else ", or has another type than the peer's."
+        why = (
+            "The NIC rejected the parameters of the connection. The usual reason is a GID index that does not exist on "
+            "this port"
+        )
+        why += f" ({forced[0].name} is {forced[0].value})." if forced else ", or that has another type than the peer's."
         yield gid_index_invalid.finding(
             "error",
             _pair_where(paste, pairs),
             f"{why} Unequal MTUs and different link layers are other reasons.",
-            "Remove NCCL_IB_GID_INDEX (NCCL 2.21 and newer find it), or set it to the RoCE v2 entry of show_gids.",
+            "Remove NCCL_IB_GID_INDEX: NCCL 2.21 and newer find the index themselves (-1). Otherwise set the index of "
+            "the RoCE v2 entry that show_gids lists on every host.",
             [*(item.line for item in pairs), *(item.line for item in forced)],
         )
 
@@ -395,8 +407,9 @@ def memlock_too_small(paste: Paste) -> Iterator[TextFinding]:
         f"{affected(paste, [*calls, *hints])}{limit}".strip(),
         "Registering memory with the NIC failed: a process may lock "
         + (f"only {small} kB." if small else "too little memory, as far as the error shows."),
-        "Set memlock to unlimited in /etc/security/limits.conf and for the daemon that starts the ranks (slurmd, sshd: "
-        "LimitMEMLOCK=infinity), in Docker --ulimit memlock=-1 --cap-add=IPC_LOCK. Check ulimit -l in srun.",
+        "Set memlock to unlimited in /etc/security/limits.conf and for the daemon that starts the ranks (slurmd, "
+        "sshd: LimitMEMLOCK=infinity), in Docker --ulimit memlock=-1 --cap-add=IPC_LOCK. Log in again, and check "
+        "ulimit -l inside mpirun or srun.",
         [*calls, *hints, *(line for line, _ in limits)],
     )
 
@@ -408,7 +421,8 @@ def _memlock_limits(paste: Paste) -> list[tuple[PasteLine, str]]:
     for number in paste.numbers("ulimit -l"):
         for below in range(number + 1, min(number + 4, len(paste)) + 1):
             line = paste.line(below)
-            if (match := _LIMIT.match(line.text)) and match["alone"]:
+            match = _LIMIT.match(line.text)
+            if match and match["alone"]:
                 limits.append((line, match["alone"]))
     return limits
 
@@ -432,7 +446,8 @@ RDMA_RULES = rules_of(
         find=_completions_with(4),
         subject=_completion_ends,
         why="Status 4 is a local protection error: the NIC may not read or write the memory of this operation. With "
-        "GPU Direct RDMA, an IOMMU or ACS between NIC and GPU causes it, or ATS that is off (virtual machines).",
+        "GPU Direct RDMA, and especially in virtual machines, this comes from an IOMMU or ACS in the path between NIC "
+        "and GPU, or from ATS that is turned off.",
         do="Prove it with NCCL_NET_GDR_LEVEL=LOC (no GPU Direct RDMA). If that runs: turn off ACS on the bridges, or "
         "set up ATS for the devices that are passed through, and check nvidia-peermem and the topology file of the VM.",
         source=(_VERBS, f"{_TROUBLESHOOTING}#gpu-direct", _NET_IB),
@@ -446,7 +461,8 @@ RDMA_RULES = rules_of(
         looks_for="The NIC reports a fatal event other than a port error or an access violation.",
         find=_fatal_events,
         why="The NIC reports: {event}. After that it does not work for this process any more.",
-        do="Check dmesg (mlx5_core, PCIe errors), NIC firmware and slot. Drain the host if it recurs.",
+        do="Check dmesg of this host (mlx5_core, PCIe errors), the firmware of the NIC and its slot. Drain the host "
+        "if it happens again.",
         source=(_NET_IB, "https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html"),
     ),
     retry_exceeded,
@@ -456,7 +472,8 @@ RDMA_RULES = rules_of(
         looks_for="A completion has status 13 (``IBV_WC_RNR_RETRY_EXC_ERR``).",
         find=_completions_with(13),
         subject=_completion_ends,
-        why="Status 13: the peer posted no receive in time: it hangs, is slow, or expects another transfer.",
+        why="Status 13: the peer had no receive request ready for too long. Its process hangs or is very slow, or the "
+        "ranks do not agree on what they send.",
         do="Look at the peer: is the process alive, what is its stack (py-spy dump, gdb), does its host swap?",
         source=(_VERBS, _NET_IB),
     ),
@@ -483,7 +500,8 @@ RDMA_RULES = rules_of(
         subject=_pair_ends,
         why="The RDMA device is visible, but its network interface is not in this network namespace, so its address "
         "cannot be used. This is typical of SR-IOV functions and containers.",
-        do="Name in NCCL_IB_HCA only the devices that show_gids lists inside the container, or use the host's network.",
+        do="Name in NCCL_IB_HCA only the devices that show_gids lists inside the container, or run the container with "
+        "the network of the host.",
         source=(_MODIFY, "https://github.com/NVIDIA/nccl/issues/925"),
         causes=("rank-died", "net-unreachable", "single-nic"),
     ),
@@ -494,7 +512,8 @@ RDMA_RULES = rules_of(
         looks_for="NCCL tried to connect a NIC of one link layer with a NIC of another.",
         find=matching(_MIXED_LAYERS, "incompatible"),
         why="NCCL tried to connect an InfiniBand port with an Ethernet (RoCE) port.",
-        do="Select NICs of one link layer on all hosts with NCCL_IB_HCA (ibv_devinfo names the link layer of a port).",
+        do="Select NICs of one link layer on all hosts with NCCL_IB_HCA (ibv_devinfo names the link layer of each "
+        "port).",
         source=(f"{_ENV}#nccl-ib-hca", _NET_IB),
     ),
     memlock_too_small,
@@ -516,7 +535,8 @@ RDMA_RULES = rules_of(
         looks_for="The NIC reports that its GID table changed.",
         find=having("GID table change"),
         level="warning",
-        why="The addresses (GIDs) of a RoCE NIC changed during the job. Connections to old ones fail or slow down.",
+        why="The addresses (GIDs) of a RoCE NIC changed while the job was running. Connections that use an old "
+        "address fail or slow down.",
         do="Find what changes the addresses of the interface (DHCP, NetworkManager, a restart of a container network).",
         source="https://github.com/NVIDIA/nccl/issues/1819",
     ),

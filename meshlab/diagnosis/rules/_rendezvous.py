@@ -54,8 +54,10 @@ def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
         yield hostname_unresolved.finding(
             "error",
             (f"{where}, name {name}" if where else f"name {name}"),
-            f"{where or 'This host'} cannot resolve the name {name} (port {port}), so the rendezvous never starts.",
-            f"Set MASTER_ADDR or --rdzv-endpoint to an IP address, or add {name} to DNS or /etc/hosts.",
+            f"{where or 'The host that prints this'} cannot resolve the name {name} (port {port}), so the rendezvous "
+            "never starts.",
+            f"Set MASTER_ADDR or --rdzv-endpoint to an IP address, or make {name} resolve on every host (DNS, "
+            f"/etc/hosts). Check it with: getent hosts {name}",
             lines,
         )
     if not _unresolved(paste):
@@ -134,14 +136,16 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
                 "error",
                 _hosts([line for line, _ in matches]) or "the host that prints it",
                 "The rendezvous could not connect to its store.",
-                "Use one --rdzv-endpoint (or MASTER_ADDR and MASTER_PORT) everywhere. Check its port: nc -vz HOST PORT",
+                "Check that --rdzv-endpoint (or MASTER_ADDR and MASTER_PORT) is the same on all hosts, that its host "
+                "runs already, and that its port is open: nc -vz HOST PORT",
                 [line for line, _ in matches],
             )
         if retries := other_lines(paste).matches(_RETRY, "has failed to connect to"):
             yield store_unreachable.finding(
                 "normal",
                 ", ".join(dict.fromkeys(match["host"] for _, match in retries)),
-                "PyTorch retries until the store of rank 0 listens. Without a later error, this is normal.",
+                "PyTorch repeats a refused connection until the store of rank 0 listens. Without an error after it, "
+                "this is normal at the start.",
                 lines=[line for line, _ in retries],
             )
     yield from _gloo_unreachable(paste)
@@ -192,8 +196,9 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
         yield store_unreachable.finding(
             "error",
             f"Gloo, {_hosts(failed) or 'the rank that prints it'}",
-            "Gloo, which connects the CPUs of the ranks, could not connect all ranks. Usually a host chose an "
-            "interface that others cannot reach, or its name has a wrong address. An exited rank looks the same.",
+            "Gloo, which connects the CPUs of the ranks, could not connect all ranks with each other. Usually a host "
+            "chose an interface that the others cannot reach, or its name resolves to a wrong address. An exit of "
+            "another rank looks the same.",
             "Set GLOO_SOCKET_IFNAME to the interface that connects the hosts (ip -br addr), on every host, and check "
             "that hostname -i returns its address and not 127.0.1.1.",
             failed,
@@ -216,7 +221,8 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
         yield gloo_loopback.finding(
             "error",
             _hosts(lines) or "the ranks that print it",
-            "Gloo found no address of its host and chose the loopback address, so other hosts cannot connect.",
+            "Gloo could not find the address of its host and chose the loopback address, so ranks on other hosts "
+            "connect to themselves, and the connection fails.",
             "Set GLOO_SOCKET_IFNAME (and NCCL_SOCKET_IFNAME) on every host to the interface that connects the hosts "
             "(ip -br addr), or make the host name resolve to its address instead of 127.0.0.1 or 127.0.1.1.",
             [*lines, *failed],
@@ -225,7 +231,8 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
         yield gloo_loopback.finding(
             "info",
             _hosts(lines) or "the ranks that print it",
-            "Gloo chose the loopback address because the host name has none. This works within one host only.",
+            "Gloo chose the loopback address because the host name has none. Within one host this works; with several "
+            "hosts the ranks cannot connect.",
             "With several hosts, set GLOO_SOCKET_IFNAME on every host to the interface that connects them.",
             lines,
         )
@@ -256,9 +263,10 @@ def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
         yield rendezvous_incomplete.finding(
             "error",
             f"{total - n} of {total} ranks",
-            f"Rank 0 waited {match['s']} s, and {n} of {total} ranks arrived. The others did not start or cannot "
-            "connect.",
-            "Use one MASTER_ADDR, MASTER_PORT and world size on all hosts, and read the logs of the missing ranks.",
+            f"Rank 0 waited {match['s']} s, and only {n} of {total} ranks arrived. The others did not start, use "
+            "another address or port, or cannot reach this host.",
+            "Check that every host was started with the same MASTER_ADDR, MASTER_PORT and world size, and read the "
+            "first lines of the ranks that are missing.",
             [line],
         )
     elif late := other_lines(paste).matches(_RDZV_TIMEOUT, "RendezvousTimeoutError", "RendezvousClosedError"):
@@ -289,8 +297,10 @@ def port_in_use(paste: Paste) -> Iterator[TextFinding]:
             "error",
             ", ".join(part for part in (_hosts(final), f"port {port}" if port else "") if part)
             or "the rank that prints it",
-            "The store of rank 0 cannot listen, because another process, perhaps of an earlier job, has this port.",
-            f"Use another --master-port or --rdzv-endpoint, or end its owner: ss -ltnp | grep {port or 'PORT'}",
+            "The store of rank 0 cannot listen, because another process has this port: another job on this host, or "
+            "one that did not end.",
+            "Use another port (--master-port, MASTER_PORT, or --rdzv-endpoint HOST:0 on one host), or end the process "
+            f"that has it: ss -ltnp | grep {port or 'PORT'}",
             [line for line, _ in matches],
         )
 

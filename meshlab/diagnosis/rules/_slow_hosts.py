@@ -51,7 +51,8 @@ def slow_node(paste: Paste) -> Iterator[TextFinding]:
             name,
             f"{pairs_text} {'reaches' if count == 1 else 'reach'} {values_text}, "
             f"while its partners ({', '.join(partners)}) reach up to {fast:g} with other hosts.",
-            f"Compare {name} with a good host: NCCL_TOPO_DUMP_FILE, ibstat, lspci -vv, GPU Direct RDMA.",
+            f"Compare {name} with a good host: NCCL_TOPO_DUMP_FILE on a rank there, rate and width of NICs and PCIe "
+            "(ibstat, lspci -vv), and GPU Direct RDMA on every NIC.",
             [pair.line for pair in host_pairs],
         )
 

@@ -51,7 +51,8 @@ def _gpu_names(paste: Paste) -> list[str]:
 
 def _where(paste: Paste, lines: Sequence[PasteLine]) -> str:
     """Return the hosts and ranks of device lines, else what the lines name."""
-    if devices := [device for start in paste.once(read_test_starts) for device in start.devices]:
+    devices = [device for start in paste.once(read_test_starts) for device in start.devices]
+    if devices:
         hosts = dict.fromkeys(device.host for device in devices)
         return f"{rank_list(device.rank for device in devices)} on {', '.join(hosts)}"
     hosts = dict.fromkeys(
@@ -100,15 +101,18 @@ def unsupported_arch(paste: Paste) -> Iterator[TextFinding]:
         program = "the program"
     where = _where(paste, lines)
     build = (
-        f"Install a PyTorch for a newer CUDA, whose wheel has {arch} (torch.cuda.get_arch_list())."
+        f"Install a PyTorch whose wheel has {arch} (torch.cuda.get_arch_list()), usually one for a newer CUDA; older "
+        "GPUs need an older PyTorch."
         if warned or not paste.once(read_test_starts)
         else "Build nccl-tests and NCCL with "
-        f"NVCC_GENCODE=-gencode=arch=compute_{arch.removeprefix('sm_')},code={arch} and a CUDA that supports it."
+        f"NVCC_GENCODE=-gencode=arch=compute_{arch.removeprefix('sm_')},code={arch} and a CUDA version that supports "
+        "this GPU."
     )
     yield unsupported_arch.finding(
         "error",
         subject + (f", {where}" if where else ""),
-        f"{program.capitalize()} has no code for {arch}, so its first kernel cannot start. The driver is not at fault.",
+        f"{program.capitalize()} contains no code for {arch}, so its first kernel cannot start. The driver is not the "
+        "cause.",
         build,
         lines,
     )
@@ -151,7 +155,8 @@ def driver_too_old(paste: Paste) -> Iterator[TextFinding]:
     yield driver_too_old.finding(
         "error",
         f"driver {version}".rstrip() + f" on {where or 'this host'}",
-        f"The program needs a newer CUDA than driver {version or 'of this host'} supports, so it stops at once.",
+        f"The program was built with a newer CUDA than the driver {version or 'of this host'} supports, so it stops "
+        "before NCCL starts.",
         "Update the driver (the header of nvidia-smi shows the newest CUDA that it supports), or use a build for that "
         "CUDA version. Within one major version of CUDA, the package cuda-compat also helps on data-center GPUs.",
         [*lines, *smi[:1]],
@@ -208,17 +213,19 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
         yield nccl_too_old_for_gpu.finding(
             "error",
             f"NCCL {version} on {name or 'this GPU'}" + (f", {w}" if (w := _where(paste, one_way)) else ""),
-            f"NCCL {version} sees an NVLink from one side only. It is too old for H100 and H200, where it fails this "
-            "way" + ("." if name else "; the text does not name the GPU. On an older GPU, an NVLink is broken."),
-            "Use NCCL 2.18 or newer (nvidia-nccl-cu12). For A100 or older GPUs, check nvidia-smi nvlink -s.",
+            f"NCCL {version} sees an NVLink from one side only. It is older than NCCL's support for H100 and "
+            "H200, where it fails in this way"
+            + ("." if name else "; the text does not name the GPU. On an older GPU, an NVLink is broken."),
+            "Use NCCL 2.18 or newer (a newer nvidia-nccl-cu12, or a newer container). If the GPU is an A100 or older, "
+            "look at nvidia-smi nvlink -s and nvidia-smi topo -m instead.",
             [*one_way, *(line for line, _ in versions[:1])],
         )
         return
     if memory and number and number < _FIRST_NCCL["sm_120"]:
         required = ".".join(str(part) for part in _FIRST_NCCL["sm_120"])
         why = (
-            f"NCCL {version} needs {memory[0][1]['wanted']} bytes of shared memory; this GPU has "
-            f"{memory[0][1]['there']}."
+            f"The kernels of NCCL {version} need {memory[0][1]['wanted']} bytes of shared memory, and this GPU has "
+            f"{memory[0][1]['there']}, so collectives fail or hang."
         )
     elif in_nccl or (is_older and paste.numbers(*_FAILED)):
         required = ".".join(str(part) for part in first)
@@ -234,7 +241,8 @@ def nccl_too_old_for_gpu(paste: Paste) -> Iterator[TextFinding]:
         f"NCCL {version or '(version unknown)'} on {name or 'this GPU'}"
         + (f", {w}" if (w := _where(paste, lines)) else ""),
         why,
-        f"Use NCCL {required or '2.26.2'} or newer: update PyTorch or nvidia-nccl-cu12, or build NCCL for this GPU.",
+        f"Use NCCL {required or '2.26.2'} or newer: install a PyTorch with a newer nvidia-nccl-cu12, or build NCCL "
+        "for this GPU and put it first in LD_LIBRARY_PATH.",
         lines,
     )
 
@@ -253,7 +261,8 @@ SOFTWARE_VERSION_RULES = rules_of(
         find=others_matching(_LIBRARY, "Driver/library", "unsupported display driver", "forward compatibility"),
         subject=_where_printed,
         why="{message}: the library of the driver and the loaded kernel module have different versions.",
-        do="After a driver update, reboot. In a container, remove cuda-compat or use an image for the driver's CUDA.",
+        do="Reboot the host, or reload the module, after an update of the driver. In a container, remove cuda-compat "
+        "or use an image whose CUDA the driver supports.",
         source="CUDA Runtime API, cudaErrorSystemDriverMismatch and cudaErrorCompatNotSupportedOnDevice",
         causes=("worker-exited", "rank-died"),
     ),
