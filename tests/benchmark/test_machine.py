@@ -147,7 +147,7 @@ def test_redaction_replaces_hosts_uuids_addresses_and_users_everywhere(
     assert "/home/user/log" in reason
     hashed = loaded.environment["Host"]["name"]
     assert hashed in reason  # one name, one hash
-    with pytest.raises(BenchError, match="redact=True needs a run, not DataFrame, to find its hosts"):
+    with pytest.raises(BenchError, match="redact=True needs a run, not DataFrame, because only runs have"):
         ml.Report(run.results, redact=True)
 
 
