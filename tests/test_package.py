@@ -21,6 +21,7 @@ import pytest
 
 import meshlab
 from meshlab.base._forwarding import implementation, targets
+from tests.syntax_trees import tree_of
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = Path(meshlab.__file__).parent
@@ -119,11 +120,6 @@ def file_named(module: str) -> str | None:
     """The file of a module of meshlab, such as "mesh/_mesh"; None if it is a package or not a module."""
     path = PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")
     return file_of(path) if module.startswith("meshlab.") and path.is_file() else None
-
-
-@functools.cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 @functools.cache
@@ -408,7 +404,7 @@ def check_pyplot(path: Path) -> None:
 def test_names_in_stubs_exist() -> None:
     for stub in PACKAGE.rglob("__init__.pyi"):
         package = importlib.import_module(".".join(["meshlab", *stub.parent.relative_to(PACKAGE).parts]))
-        names = [alias.asname for node in ast.parse(stub.read_text()).body for alias in getattr(node, "names", [])]
+        names = [alias.asname for node in tree_of(stub).body for alias in getattr(node, "names", [])]
         assert set(names) - {"plots"} == set(package.__all__) - {"plot"}, stub
         for name in names:
             assert getattr(package, str(name)) is not None, f"{stub}: {name}"

@@ -20,6 +20,7 @@ from meshlab.base._backends import BACKENDS, automatic_backend, check_backend, c
 from meshlab.base._errors import EngineError
 from meshlab.comm._backend import BUFFERS
 from meshlab.frames._labels import CPU_SOURCES, GPU_SOURCES, SOURCES
+from tests.syntax_trees import tree_of
 
 PACKAGE = Path(meshlab.__file__).parent
 
@@ -77,7 +78,7 @@ def constants(tree: ast.Module) -> Iterator[str]:
 @cache
 def constants_by_module() -> dict[str, list[str]]:
     paths = sorted(PACKAGE.rglob("*.py"))
-    return {str(path.relative_to(PACKAGE)): list(constants(ast.parse(path.read_text()))) for path in paths}
+    return {str(path.relative_to(PACKAGE)): list(constants(tree_of(path))) for path in paths}
 
 
 def modules_that_name(backend: str) -> list[str]:

@@ -18,6 +18,7 @@ from meshlab.base._collectives import COLLECTIVES, NCCL_FUNCTIONS, usual_collect
 from meshlab.comm._catalog import CATALOG, NATIVE
 from meshlab.comm._compositions import COMPOSITIONS
 from tests.base import new_collective
+from tests.syntax_trees import tree_of
 
 PACKAGE = Path(meshlab.__file__).parent
 
@@ -59,7 +60,7 @@ def named(text: str) -> set[str]:
 
 @functools.cache
 def modules() -> dict[str, ast.Module]:
-    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text()) for path in PACKAGE.rglob("*.py")}
+    return {path.relative_to(PACKAGE).as_posix(): tree_of(path) for path in PACKAGE.rglob("*.py")}
 
 
 def enumerations(tree: ast.Module) -> Iterator[tuple[int, set[str]]]:

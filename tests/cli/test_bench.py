@@ -86,6 +86,7 @@ def test_bench_prints_and_writes(capsys: pytest.CaptureFixture[str], tmp_path: P
     assert len(list(tmp_path.glob("long-*.png"))) == len(pictures) + 1  # the groups of dp are shown too
 
 
+@pytest.mark.full
 def test_bench_replaces_a_different_run_only_with_force(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     folder = tmp_path / "run"
     command = f"bench --mesh dp=2,tp=2 --sizes 1K --seconds 0.02 --backend threads --out {folder}"

@@ -22,6 +22,7 @@ from meshlab.cli._jobs import job_hints
 from meshlab.cli._main import COMMANDS
 from meshlab.cli._output import OPTIONS, error_text
 from meshlab.prediction._job import Job
+from tests.syntax_trees import tree_of
 
 PACKAGE = Path(meshlab.__file__).parent
 FILES = [path for path in sorted(PACKAGE.rglob("*.py")) if not path.is_relative_to(PACKAGE / "cli")]
@@ -40,11 +41,6 @@ def arguments_with_options() -> set[str]:
         command.add_options(parser)
         options |= {action.dest for action in parser._actions if action.option_strings}
     return (options | set(OPTIONS) | OF_JOB) - DEGREES - OF_NO_COMMAND
-
-
-@cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
 
 
 def name_of(node: ast.AST | None) -> str:

@@ -15,6 +15,7 @@ from meshlab.cli._main import main
 
 
 @pytest.mark.slow
+@pytest.mark.full
 def test_lab_opens_the_first_notebook(tmp_path: Path) -> None:
     import socket
     import urllib.request

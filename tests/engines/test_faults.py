@@ -282,6 +282,7 @@ def test_a_rank_that_died_while_idle_is_named_at_the_next_call(mpi_engines: ml.E
     assert_works(mpi_engines)
 
 
+@pytest.mark.full
 def test_a_rank_whose_process_is_removed_slowly_is_named(thread_engines: ml.Engines) -> None:
     # A process that is not waited for stays a zombie, as one does while the kernel releases its GPU memory.
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from meshlab.base._errors import MeshError, ParseError
+from meshlab.base._garbage import collector_paused
 from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._axes import MAX_RANKS, short
 from meshlab.mesh.interop._settings import WORLD_SETTING, SettingTable
@@ -76,7 +77,9 @@ def parse_source(text: str) -> ast.Module:
     if len(text) > _MAX_TEXT:
         raise ParseError(f"the text has {len(text):,} characters", hint="paste only the call that creates the mesh")
     try:
-        with warnings.catch_warnings():
+        # Up to Python 3.11.7, a parser fails if the collector runs a finalizer that lets another thread parse
+        # (https://github.com/python/cpython/issues/106905).
+        with collector_paused(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # such as "invalid escape sequence" elsewhere in the script
             return ast.parse(textwrap.dedent(text).strip())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:

@@ -15,6 +15,7 @@ from meshlab.base._errors import TopologyError
 from meshlab.frames._schema import empty_results
 from meshlab.topology.model import _presets as presets
 from meshlab.topology.model._presets import preset
+from tests.syntax_trees import tree_of
 
 MESH = ml.DeviceMesh("dp=2, tp=4")
 
@@ -62,6 +63,6 @@ def test_other_types_are_explained() -> None:
 
 def test_the_model_imports_no_readers() -> None:
     for path in Path(presets.__file__).parent.glob("*.py"):
-        tree = ast.parse(path.read_text())
+        tree = tree_of(path)
         modules = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         assert not [module for module in modules if module.startswith("meshlab.topology.readers")], path.name
