@@ -11,7 +11,6 @@ fast.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import shutil
@@ -37,7 +36,7 @@ _SHARED_MEMORY = tuple(
 _PREFIX = "meshlab-"  # of the folder of a run
 # In that folder: whose run it is, the shared-memory files of its ranks, those that existed before ranks that are now
 # being started, and the processes that only their parents lead to.
-_OWNER, _SEGMENTS, _EXISTING, _DESCENDANTS = "owner.json", "segments", "existing-segments", "descendants"
+_OWNER, _SEGMENTS, _EXISTING, _DESCENDANTS = "owner", "segments", "existing-segments", "descendants"
 
 
 class Reaper:
@@ -51,9 +50,8 @@ class Reaper:
         self.command += [str(me.pid), repr(me.create_time())]
         self._lock = threading.Lock()
         self._is_released = False
-        client = [me.pid, me.create_time()]
-        owner = {"variable": variable, "value": value, "client": client, "processes": _processes_here()}
-        (Path(folder) / _OWNER).write_text(json.dumps(owner))
+        owner = variable, value, str(me.pid), repr(me.create_time()), _processes_here()
+        (Path(folder) / _OWNER).write_text("\n".join(owner))
         self._start()
 
     def _start(self) -> None:
@@ -234,13 +232,13 @@ def clean_up_after_others() -> None:
     """Clean up the runs of this user whose client and reaper were both killed before they could do it."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
-            owner = json.loads((folder / _OWNER).read_text())
-            is_own = folder.stat().st_uid == os.getuid() and owner["processes"] == _processes_here()
-            if not is_own or is_running(*owner["client"]) or _has_reaper(owner["variable"], owner["value"]):
+            variable, value, client, created, processes = (folder / _OWNER).read_text().splitlines()
+            is_own = folder.stat().st_uid == os.getuid() and processes == _processes_here()
+            if not is_own or is_running(int(client), float(created)) or _has_reaper(variable, value):
                 continue
-        except (OSError, ValueError, KeyError, TypeError):  # not a run, or it is being removed
+        except (OSError, ValueError):  # not a run, or it is being made or removed
             continue
-        clean_up(owner["variable"], owner["value"], str(folder))
+        clean_up(variable, value, str(folder))
 
 
 def _has_reaper(variable: str, value: str) -> bool:

@@ -17,7 +17,6 @@ from meshlab.comm._agreement import Checks
 from meshlab.comm._backend import Capabilities
 from meshlab.engines._positions import CallSummary, Position
 
-
 _MOST_TEXT = 1 << 16  # characters of an error that a rank sends
 _MOST_PICKLED = 1 << 20  # bytes
 

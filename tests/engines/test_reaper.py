@@ -257,7 +257,8 @@ def test_the_next_client_cleans_up_after_one_that_was_killed_with_its_reaper(tmp
     )
     first = run_python(common + dying, tmp_path)
     segments = first.stdout.split()
-    assert segments and all(Path(path).exists() for path in segments)
+    assert segments
+    assert all(Path(path).exists() for path in segments)
     (folder,) = tmp_path.glob("meshlab-*")
     assert run_python(common + "ml.launch(1).close()", tmp_path).returncode == 0
     assert not folder.exists()
