@@ -397,9 +397,7 @@ class Cluster:
         >>> ml.preset("dgx-h100", nodes=2).without_device(3).node(0).ends[:4]
         ('GPU0', 'GPU1', 'GPU2', 'GPU4')
         """
-        from meshlab.topology._whatif import without_device
-
-        return without_device(self, device)
+        return implementation(Cluster.without_device)(self, device)
 
     def without_link(self, device: int, other: int | None = None) -> Cluster:
         """Return the cluster without NVLink between two devices.
@@ -428,9 +426,7 @@ class Cluster:
         >>> ml.preset("dgx-h100").without_link(2).domain("nvlink").tolist()
         [0, 0, 1, 0, 0, 0, 0, 0]
         """
-        from meshlab.topology._whatif import without_link
-
-        return without_link(self, device, other)
+        return implementation(Cluster.without_link)(self, device, other)
 
     def without_nic(self, node: int | str, nic: int | str) -> Cluster:
         """Return the cluster without one NIC.
@@ -453,9 +449,7 @@ class Cluster:
         >>> len(ml.preset("dgx-h100").without_nic(0, "NIC3").node(0).nics)
         7
         """
-        from meshlab.topology._whatif import without_nic
-
-        return without_nic(self, node, nic)
+        return implementation(Cluster.without_nic)(self, node, nic)
 
     def without_node(self, *nodes: int | str, keep_place: bool = False) -> Cluster:
         """Return the cluster without some hosts.
@@ -481,9 +475,7 @@ class Cluster:
         >>> ml.preset("dgx-h100", nodes=4).without_node("node1", keep_place=True).summary
         '4 nodes, 24 × H100 80GB, NVLink domains of 8'
         """
-        from meshlab.topology._whatif import without_node
-
-        return without_node(self, *nodes, keep_place=keep_place)
+        return implementation(Cluster.without_node)(self, *nodes, keep_place=keep_place)
 
     def with_devices(self, devices: int | None = None, nics: int | None = None) -> Cluster:
         """Return the cluster with other numbers of devices and NICs in every host.
@@ -513,9 +505,7 @@ class Cluster:
         >>> ml.preset("dgx-h100").with_devices(4).summary
         '1 node, 4 × H100 80GB, NVLink domains of 4'
         """
-        from meshlab.topology._whatif import with_devices
-
-        return with_devices(self, devices, nics)
+        return implementation(Cluster.with_devices)(self, devices, nics)
 
     def with_network(
         self, nodes_per_leaf: int, *, rails: int = 1, nodes_per_pod: int = 0, taper: float = 1.0
@@ -545,9 +535,9 @@ class Cluster:
         >>> cluster.level_names[3:], int(cluster.domain("leaf").max())
         (('leaf', 'pod', 'cluster'), 63)
         """
-        from meshlab.topology._whatif import with_network
-
-        return with_network(self, nodes_per_leaf, rails=rails, nodes_per_pod=nodes_per_pod, taper=taper)
+        return implementation(Cluster.with_network)(
+            self, nodes_per_leaf, rails=rails, nodes_per_pod=nodes_per_pod, taper=taper
+        )
 
     def with_nodes(self, count: int, like: int | str = 0) -> Cluster:
         """Return the cluster with more hosts after the existing ones.
@@ -573,9 +563,7 @@ class Cluster:
         >>> ml.preset("dgx-h100", nodes=63).with_nodes(2).levels[1].of_node[-3:].tolist()
         [1, 1, 2]
         """
-        from meshlab.topology._whatif import with_nodes
-
-        return with_nodes(self, count, like)
+        return implementation(Cluster.with_nodes)(self, count, like)
 
     def with_nvlink_domain(self, size: int) -> Cluster:
         """Return the cluster with NVLink domains of a different size. Small domains split hosts, large ones join them.
@@ -599,9 +587,7 @@ class Cluster:
         >>> ml.preset("dgx-h100", nodes=4).with_nvlink_domain(4).summary
         '4 nodes, 32 × H100 80GB, NVLink domains of 4'
         """
-        from meshlab.topology._whatif import with_nvlink_domain
-
-        return with_nvlink_domain(self, size)
+        return implementation(Cluster.with_nvlink_domain)(self, size)
 
     def with_taper(self, taper: float | None = None, level: str | None = None, **tapers: float) -> Cluster:
         """Return the cluster with a different oversubscription of its network.
@@ -630,9 +616,7 @@ class Cluster:
         >>> [(level.name, level.taper) for level in cluster.with_taper(pod=2, cluster=7).levels]
         [('leaf', 1.0), ('pod', 2), ('cluster', 7)]
         """
-        from meshlab.topology._whatif import with_taper
-
-        return with_taper(self, taper, level, tapers)
+        return implementation(Cluster.with_taper)(self, taper, level, **tapers)
 
     # -- health, tables and figures ------------------------------------------------------------------------------------
 
@@ -652,9 +636,7 @@ class Cluster:
         >>> ml.preset("dgx-h100").without_link(2).health().codes
         ('off-fabric',)
         """
-        from meshlab.topology._health import health
-
-        return health(self)
+        return implementation(Cluster.health)(self)
 
     def plot(self, axis: str | None = None, *, ax: Axes | None = None) -> Axes:
         """Draw the machine, see `meshlab.plots.topology`.
