@@ -325,7 +325,7 @@ def nearest_axes(
 ) -> list[tuple[tuple[str, int], ...]]:
     """Return the sizes nearest to those of some axes whose product is `world_size`, the nearest first."""
     # The distance is the product of the factors by which the sizes change. A size of -1 may become any number.
-    divisors = _divisors(world_size)
+    all_divisors = divisors(world_size)
     # The search is exhaustive for small meshes only. Eight divisors per axis, nearest first, give good suggestions for
     # any mesh, and the limit on results bounds the time for many axes: 8 ** 20 combinations would take forever.
     tried = 8
@@ -341,7 +341,7 @@ def nearest_axes(
         if index == len(sizes) - 1:
             costs[(*chosen, rest)] = cost + change(sizes[index], rest)
             return
-        options = sorted((d for d in divisors if rest % d == 0), key=lambda d: (change(sizes[index], d), d))
+        options = sorted((d for d in all_divisors if rest % d == 0), key=lambda d: (change(sizes[index], d), d))
         for option in options[:tried]:
             extend(index + 1, rest // option, (*chosen, option), cost + change(sizes[index], option))
 
@@ -354,7 +354,8 @@ def nearest_axes(
     return [tuple(zip(names, option, strict=True)) for option in ranked[:most]]
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, ascending."""
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
 

@@ -1286,8 +1286,8 @@ class DeviceMesh:
     def __reduce__(self) -> tuple[object, ...]:
         # The default would pickle all cached arrays, and cannot pickle a mapping proxy.
         order = None if self._order is None else np.array(self._order)
-        pairs = list(axis_pairs(self.axes))
-        return (_rebuild_mesh, (pairs, order, self.world_size, dict(self.backends), self.custom_groups))
+        groups = [(group.name, group.array) for group in self.custom_groups]
+        return rebuilt_mesh, (list(axis_pairs(self.axes)), order, self.world_size, dict(self.backends), groups)
 
     def __str__(self) -> str:
         return format_axes(self.axes)
@@ -1304,18 +1304,19 @@ def _read_only(array: Ranks) -> Ranks:
     return array
 
 
-def _rebuild_mesh(
-    pairs: Sequence[tuple[str, int]],
-    order: Ranks | None,
+def rebuilt_mesh(
+    axes: Sequence[tuple[str, int]],
+    ranks: Ranks | Sequence[int] | None,
     world_size: int,
     backends: Mapping[str, str],
-    groups: Sequence[Group],
+    groups: Sequence[tuple[str, Ranks | Sequence[int]]],
 ) -> DeviceMesh:
-    of_groups = {group.name: backends[group.name] for group in groups if group.name in backends}
-    of_axes = {name: backend for name, backend in backends.items() if name not in of_groups}
-    mesh = DeviceMesh(pairs, ranks=order, world_size=world_size, backends=of_axes)
-    for group in groups:
-        mesh = mesh.with_group(group.name, group.array, backend=of_groups.get(group.name))
+    """Return a mesh with custom groups. `backends` has the backends of axes and groups."""
+    names = {name for name, _ in groups}
+    of_axes = {name: backend for name, backend in backends.items() if name not in names}
+    mesh = DeviceMesh(axes, ranks=ranks, world_size=world_size, backends=of_axes)
+    for name, members in groups:
+        mesh = mesh.with_group(name, members, backend=backends.get(name))
     return mesh
 
 

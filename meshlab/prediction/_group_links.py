@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import TopologyError
-from meshlab.mesh._axes import as_integer
+from meshlab.mesh._axes import as_integer, divisors
 from meshlab.prediction._constants import CPUS
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
@@ -259,7 +259,7 @@ class LinkTable:
                 self.cache[axes] = _exact(rank_map, self.world_size, axes)
             parts.append(self.cache[axes])
         order = np.concatenate([np.flatnonzero(closed), np.flatnonzero(~closed)])
-        return _concatenate(parts).rows(np.argsort(order, kind="stable"))
+        return concatenate(parts).rows(np.argsort(order, kind="stable"))
 
 
 # -- facts of groups ---------------------------------------------------------------------------------------------------
@@ -461,7 +461,8 @@ def _distinct(links: GroupLinks) -> tuple[GroupLinks, Ints]:
     return links.rows(np.sort(first)), order[number.ravel()]
 
 
-def _concatenate(parts: Sequence[GroupLinks]) -> GroupLinks:
+def concatenate(parts: Sequence[GroupLinks]) -> GroupLinks:
+    """Return the signatures of all parts, in this order."""
     return GroupLinks(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(GroupLinks)))
 
 
@@ -475,16 +476,16 @@ def _latencies(cluster: Cluster) -> tuple[float | None, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _table(cluster: Cluster, latencies: tuple[float | None, ...], world_size: int) -> LinkTable:
-    divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
+    numbers = divisors(world_size)
     # Sorted by size and stride, as `LinkTable.index` expects.
-    pairs = [(1, 1)] + [(n, s) for n in divisors[1:] for s in divisors if world_size % (n * s) == 0]
+    pairs = [(1, 1)] + [(n, s) for n in numbers[1:] for s in numbers if world_size % (n * s) == 0]
     sizes, strides = np.array(pairs, dtype=np.int64).T
     nested = _Nested.of(cluster, world_size)
     if nested is not None and nested.covers(sizes[:, None], strides[:, None]).all():
         links = nested.links(sizes[:, None], strides[:, None])
     else:
         rank_map = _rank_map(cluster, latencies, world_size)
-        links = _concatenate([_exact(rank_map, world_size, (pair,)) for pair in pairs])
+        links = concatenate([_exact(rank_map, world_size, (pair,)) for pair in pairs])
     return LinkTable(cluster, world_size, links, sizes, strides)
 
 

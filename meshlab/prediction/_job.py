@@ -20,7 +20,7 @@ from meshlab.base._units import THIN
 from meshlab.comm._elements import find_dtype
 from meshlab.mesh._axes import as_integer, short
 from meshlab.mesh._mesh import MeshLike, as_mesh
-from meshlab.prediction._job_layout import JobLayout, str_axes
+from meshlab.prediction._job_layout import JobLayout
 from meshlab.prediction._models import MODELS, LatentAttention
 from meshlab.prediction._volumes import (
     Exchange,
@@ -718,8 +718,7 @@ class Job:
         layout = JobLayout.of(self, as_mesh(mesh), experts)
         for problem in problems(self, layout.degrees):
             if problem.bad[0]:
-                axes = str_axes(layout.mesh)
-                raise MeshError(f"{self.title} cannot run on {axes}: {problem.reason(0)}", hint=problem.fix(0))
+                raise MeshError(f"{self.title} cannot run on {layout.mesh}: {problem.reason(0)}", hint=problem.fix(0))
         return layout
 
     # -- display -------------------------------------------------------------------------------------------------------

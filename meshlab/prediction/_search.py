@@ -35,7 +35,7 @@ from meshlab.prediction._candidates import (
     positive_integers,
 )
 from meshlab.prediction._costs import prices
-from meshlab.prediction._group_links import GroupLinks, LinkTable
+from meshlab.prediction._group_links import GroupLinks, LinkTable, concatenate
 from meshlab.prediction._job import Job
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._volumes import Degrees, Exchange, memory_of, program, stage_flops
@@ -252,12 +252,8 @@ def _unions(table: LinkTable, size: dict[str, Sizes], stride: dict[str, Sizes]) 
     pairs = np.stack([dp, cp, s_dp, s_cp])[:, apart]
     _, first, number = np.unique(_mixed(pairs), return_index=True, return_inverse=True)
     unique = pairs[:, first].T
-    unions = table.union(unique[:, :2], unique[:, 2:])
     row[apart] = len(table.links) + number.ravel()
-    columns = [
-        np.concatenate([getattr(table.links, field.name), getattr(unions, field.name)]) for field in fields(GroupLinks)
-    ]
-    return GroupLinks(*columns), row
+    return concatenate([table.links, table.union(unique[:, :2], unique[:, 2:])]), row
 
 
 def _mixed(columns: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:

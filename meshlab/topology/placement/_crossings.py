@@ -196,12 +196,7 @@ def _inside(
     source, target = members[near], following[near]
     if not len(source):
         return distance, gbs
-    together = rank_map.node[source] == rank_map.node[target]
-    kind, i, j = rank_map.kind[source], rank_map.local[source], np.where(together, rank_map.local[target], 0)
-    # A hop between two hosts of one NVLink domain is not in any host's matrix. The slower device limits it.
-    fabric = np.minimum(rank_map.nvlink_gbs[source], rank_map.nvlink_gbs[target])
-    distance[near] = np.where(together, rank_map.distance[kind, i, j], Distance.NVLINK)
-    gbs[near] = np.where(together, rank_map.gbs[kind, i, j], fabric)
+    distance[near], gbs[near] = rank_map.links(source, target)
     if rank_map.patchy.any():
         level[(level == _HOST) & (distance == Distance.NVLINK)] = _NVLINK
     return distance, gbs

@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.topology.model._levels import INNER_LEVELS, Ints
+from meshlab.topology.model._links import Distance
 from meshlab.topology.placement._crossings import all_hops, shares
 from meshlab.topology.placement._rank_map import Floats, RankMap
 
@@ -383,7 +384,7 @@ def _chain(rank_map: RankMap, groups: Ints, volume: float) -> Flows:
     group = np.broadcast_to(np.arange(len(groups), dtype=np.int32), source.shape)
     level = _pair_levels(rank_map, source, target)
     near = (level <= _HOST) & (level > 0)
-    rates = _pair_gbs(rank_map, source[near], target[near])
+    _, rates = rank_map.links(source[near], target[near])
     each = np.full(len(rates), volume)
     far = level > _HOST
     bytes_ = np.full(int(far.sum()), volume)
@@ -424,18 +425,9 @@ def _pair_levels(rank_map: RankMap, source: Ints, target: Ints) -> Ints:
         domain = rank_map.domains[index]
         level[domain[source] == domain[target]] = index
     if rank_map.patchy.any():
-        same = rank_map.node[source] == rank_map.node[target]
-        kind, i, j = rank_map.kind[source], rank_map.local[source], np.where(same, rank_map.local[target], 0)
-        level[(level == _HOST) & (rank_map.distance[kind, i, j] == 1)] = _NVLINK
+        distance, _ = rank_map.links(source, target)
+        level[(level == _HOST) & (distance == Distance.NVLINK)] = _NVLINK
     return level
-
-
-def _pair_gbs(rank_map: RankMap, source: Ints, target: Ints) -> Floats:
-    """Return the GB/s between each pair of ranks inside a domain."""
-    same = rank_map.node[source] == rank_map.node[target]
-    kind, i, j = rank_map.kind[source], rank_map.local[source], np.where(same, rank_map.local[target], 0)
-    fabric = np.minimum(rank_map.nvlink_gbs[source], rank_map.nvlink_gbs[target])
-    return np.where(same, rank_map.gbs[kind, i, j], fabric)
 
 
 def _all_to_all(rank_map: RankMap, groups: Ints, each: float) -> Flows:

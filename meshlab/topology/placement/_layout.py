@@ -12,7 +12,7 @@ Only additions, products, square roots and rounding are used, because other func
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -252,17 +252,15 @@ def look_at(scene: Scene, chosen: Fit, place: str, width: float, height: float) 
 
     share = 0.3 if name == "box" and not scene.is_rack else 0.97
     tallest = max(height * 0.97, extent(1.0)[1])
-    low, high = 1.0, max(1.0, _largest(shape)[0] / chosen.cell_width)
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        wide, tall = extent(middle)
-        if wide <= width * share and tall <= tallest:
-            low = middle
-        else:
-            high = middle
-    box = getattr(layout(scene, chosen, low), name)[index]
+
+    def fits(zoom: float) -> bool:
+        wide, tall = extent(zoom)
+        return wide <= width * share and tall <= tallest
+
+    zoom = _bisected(1.0, max(1.0, _largest(shape)[0] / chosen.cell_width), fits)
+    box = getattr(layout(scene, chosen, zoom), name)[index]
     y = box[1] + box[3] / 2 - height / 2 if box[3] < height else box[1] - 10
-    return low, float(box[0] + box[2] / 2 - width / 2), float(y)
+    return zoom, float(box[0] + box[2] / 2 - width / 2), float(y)
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
@@ -387,30 +385,30 @@ def _widest(shape: _Shape, width: float, pods: int, units: int, boxes: int, dpr:
     low, high = 1 / dpr, _largest(shape)[0]
     if _measure(shape, low, 4, pods, units, boxes).width > width - _MARGIN:
         return low
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if _measure(shape, middle, 4, pods, units, boxes).width <= width - _MARGIN:
-            low = middle
-        else:
-            high = middle
-    return _snap(low, dpr)
+    fitting = _bisected(low, high, lambda cw: _measure(shape, cw, 4, pods, units, boxes).width <= width - _MARGIN)
+    return _snap(fitting, dpr)
 
 
 def _tallest(
     shape: _Shape, height: float, cw: float, pods: int, units: int, boxes: int, dpr: float
 ) -> tuple[float, float]:
     """Return the largest height of a cell, after a width that is in proportion to it."""
-    low, high = 1 / dpr, min(_largest(shape)[1], cw * 3.4 + 2)
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if _measure(shape, cw, middle, pods, units, boxes).height <= height - _MARGIN:
-            low = middle
-        else:
-            high = middle
-    ch = _snap(low, dpr)
+    most = min(_largest(shape)[1], cw * 3.4 + 2)
+    fitting = _bisected(
+        1 / dpr, most, lambda ch: _measure(shape, cw, ch, pods, units, boxes).height <= height - _MARGIN
+    )
+    ch = _snap(fitting, dpr)
     if shape.is_rack:
         return _snap(min(cw, ch * 4.2), dpr), ch
     return _snap(min(cw, ch * 2.4 if ch < 10 else ch * 4.4), dpr), ch
+
+
+def _bisected(low: float, high: float, fits: Callable[[float], bool]) -> float:
+    """Return the largest length that fits, or `low` if none does."""
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _cell(shape: _Shape, chosen: Fit, zoom: float) -> tuple[float, float]:

@@ -104,6 +104,15 @@ class RankMap:
             one_rank_each=in_order or int(np.bincount(devices).max()) == 1,
         )
 
+    def links(self, source: Ints, target: Ints) -> tuple[npt.NDArray[np.int8], Floats]:
+        """Return the `Distance` and the GB/s of links between two ranks of a host, or of an NVLink domain."""
+        together = self.node[source] == self.node[target]
+        kind, i, j = self.kind[source], self.local[source], np.where(together, self.local[target], 0)
+        # A hop between two hosts of one NVLink domain is not in any host's matrix. The slower device limits it.
+        fabric = np.minimum(self.nvlink_gbs[source], self.nvlink_gbs[target])
+        distance = np.where(together, self.distance[kind, i, j], Distance.NVLINK)
+        return distance, np.where(together, self.gbs[kind, i, j], fabric)
+
 
 def _is_patchy(template: Node) -> bool:
     """Return whether two devices of a host have NVLink although they are in different NVLink domains."""

@@ -84,13 +84,8 @@ def _inside(scene: Scene, drawn: Layout, devices: Ints, host: Ints, local: Ints,
             linked = members[sets == part]
             bars = np.flatnonzero((drawn.bar_host == first) & (drawn.bar_set == part))
             if len(linked) > 1 and bars.size:
-                _comb(
-                    drawn,
-                    "nvlink",
-                    float(drawn.bar[bars[0], 0] + drawn.bar[bars[0], 2] / 2),
-                    devices[linked],
-                    stretches,
-                )
+                x = float(drawn.bar[bars[0], 0] + drawn.bar[bars[0], 2] / 2)
+                _comb(drawn, "nvlink", x, devices[linked], stretches)
         if len(np.unique(sets)) > 1 or sets[0] < 0:
             _comb(drawn, "host", float(drawn.device[devices[members[0]], 0]) - 5, devices[members], stretches)
 
