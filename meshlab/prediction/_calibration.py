@@ -269,10 +269,6 @@ class Calibration:
 
     def explain(self) -> str:
         """Describe the fits, their errors, and the rows that are not part of them.
-
-        Returns
-        -------
-        str
         """
         shape = "NCCL's model" if self.settings is not None else "latency + size / bandwidth"
         lines = [
@@ -382,10 +378,6 @@ def calibrate(
     keep_outliers : bool, default False
         If True, rows that are three times off their neighbours are part of the fit. Use it after a second measurement
         has confirmed them.
-
-    Returns
-    -------
-    Calibration
 
     Raises
     ------

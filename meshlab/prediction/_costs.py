@@ -262,10 +262,6 @@ def cost(
     settings : NcclSettings, optional
         Settings of NCCL, and the timing mode.
 
-    Returns
-    -------
-    Cost
-
     Raises
     ------
     MeshlabError

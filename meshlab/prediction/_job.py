@@ -395,10 +395,6 @@ class Job:
         **changes
             Arguments of `Job` that replace those of the model, such as ``recompute="full"``.
 
-        Returns
-        -------
-        Job
-
         Raises
         ------
         MeshError
@@ -540,14 +536,7 @@ class Job:
     # -- one layout ----------------------------------------------------------------------------------------------------
 
     def micro_batches(self, mesh: MeshLike, experts: MeshLike | None = None) -> int:
-        """Return the number of micro-batches per step.
-
-        Parameters
-        ----------
-        mesh : DeviceMesh or str
-            The mesh, see `step`.
-        experts : DeviceMesh or str, optional
-            The expert layout, see `step`.
+        """Return the number of micro-batches per step on the layout of `step`.
 
         Examples
         --------
@@ -571,10 +560,6 @@ class Job:
             ``ep``. An axis ``ep`` of the mesh divides the data-parallel ranks.
         experts : DeviceMesh or str, optional
             The expert layout of the same ranks (`DeviceMesh.view`), with the axes ``pp``, ``edp``, ``ep`` and ``etp``.
-
-        Returns
-        -------
-        tuple of StepCall
 
         Raises
         ------
@@ -633,14 +618,7 @@ class Job:
         return tuple(calls)
 
     def volumes(self, mesh: MeshLike, experts: MeshLike | None = None) -> pd.DataFrame:
-        """Return the communication volume of one rank and step, per axis and kind of data.
-
-        Parameters
-        ----------
-        mesh : DeviceMesh or str
-            The mesh, see `step`.
-        experts : DeviceMesh or str, optional
-            The expert layout, see `step`.
+        """Return the communication volume of one rank and step on the layout of `step`, per axis and kind of data.
 
         Returns
         -------
@@ -668,17 +646,10 @@ class Job:
         return frame[["axis", "collective", "what", "size_bytes", "dtype", "calls", "total_bytes", "overlaps"]]
 
     def memory(self, mesh: MeshLike, experts: MeshLike | None = None) -> Memory:
-        """Return the memory of one rank, at the busiest pipeline stage.
+        """Return the memory of one rank on the layout of `step`, at the busiest pipeline stage.
 
         Weights, gradients and the state of Adam are exact. Activations are an estimate for a fused attention kernel.
         Buffers of libraries are not included.
-
-        Parameters
-        ----------
-        mesh : DeviceMesh or str
-            The mesh, see `step`.
-        experts : DeviceMesh or str, optional
-            The expert layout, see `step`.
 
         Examples
         --------

@@ -217,10 +217,6 @@ class Prediction:
 
     def explain(self) -> str:
         """Describe each line in sentences: the links, NCCL's choices, the largest size and the evidence.
-
-        Returns
-        -------
-        str
         """
         is_measured = any(basis != "formula only" for line in self.lines for basis in line.basis)
         lines = [_described(line) + (_evidence(line) if is_measured else "") for line in self.lines]
@@ -237,10 +233,6 @@ class Prediction:
             Measured times, drawn as points, with their ratio to the prediction below.
         ax : matplotlib.axes.Axes, optional
             The axes to draw on. By default a new figure is created.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
         """
         return implementation(Prediction.plot)(self, results, ax=ax)
 
@@ -446,10 +438,6 @@ def predict(
         Settings of NCCL. By default those of the calibration, or NCCL's defaults.
     engines : Engines, optional
         Running NCCL engines with the mesh's world size, which add NCCL's own estimate.
-
-    Returns
-    -------
-    Prediction
 
     Raises
     ------

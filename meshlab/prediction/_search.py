@@ -508,10 +508,6 @@ class Layouts:
         ----------
         most : int, default 10
             Maximum number of layouts.
-
-        Returns
-        -------
-        str
         """
         header, rows = self._rows(most)
         padded = []
@@ -535,10 +531,6 @@ class Layouts:
 
     def explain(self) -> str:
         """Explain which layout is best, and which axes and links make other layouts slower.
-
-        Returns
-        -------
-        str
         """
         return "\n".join(self._sentences())
 
@@ -551,10 +543,6 @@ class Layouts:
             Maximum number of bars.
         ax : matplotlib.axes.Axes, optional
             The axes to draw on. By default a new figure is created.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
         """
         return implementation(Layouts.plot)(self, most=most, ax=ax)
 

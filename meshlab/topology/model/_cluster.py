@@ -123,14 +123,8 @@ class Cluster:
             The hosts. Identical hosts become one template.
         names : sequence of str, optional
             The host names. By default those of `nodes`.
-        levels : tuple of Level, default ()
-            The levels of the network, from the inside out.
-        title : str, default ""
-            Name of the machine.
-        source : str, default ""
-            Source of the description.
-        notes : tuple of str, default ()
-            Remarks on missing or doubtful data.
+        levels, title, source, notes
+            As in `Cluster`.
 
         Examples
         --------
