@@ -44,11 +44,8 @@ WELL_KNOWN_AXES: Mapping[str, str] = MappingProxyType(
 """Meanings of the usual axis names. Any other identifier is a valid axis name too."""
 
 _DATA_AXES = ("dp", "dp_replicate", "dp_shard")
-
 _RESERVED = {WORLD: "the group of all ranks", "rank": "the global rank"}
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 # Either name=size with optional spaces around "=", where one of the two may be missing so that the error can show it,

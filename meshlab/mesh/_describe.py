@@ -270,9 +270,7 @@ def html(mesh: DeviceMesh) -> str:
 
 
 _MAX_GRID_RANKS, _MAX_GROUPS, _MAX_GROUP_RANKS = 64, 8, 16
-
 _MIN_WIDTH = 20
-
 _GAP = "  "
 
 

@@ -174,40 +174,20 @@ def repr_with_options(value: Any) -> str:
 
 
 def option_label(key: str, value: Any) -> str:
-    """Describe the value of one option of a call (see `OPTIONS`), or return an empty string for its default.
-
-    Examples
-    --------
-    >>> option_label("buffers", "symmetric"), option_label("protocol", "ll128"), option_label("max_ctas", 4)
-    ('symmetric buffers', 'LL128', 'at most 4 CTAs')
-    >>> option_label("buffers", "plain"), option_label("algorithm", None)
-    ('', '')
-    """
+    """Describe the value of one option of a call (see `OPTIONS`), or return an empty string for its default."""
     import pandas as pd
 
     return "" if pd.isna(value) or value == OPTIONS[key] else CALL_OPTIONS[key].label(value)
 
 
 def option_texts(values: Mapping[str, Any]) -> list[str]:
-    """Describe the options of a call that are not the default.
-
-    Examples
-    --------
-    >>> option_texts({"buffers": "symmetric", "algorithm": "ring", "protocol": None, "n_aggregated": 1})
-    ['symmetric buffers', 'ring']
-    """
+    """Describe the options of a call that are not the default."""
     labels = (option_label(name, values.get(name)) for name in OPTIONS)
     return [label for label in labels if label]
 
 
 def option_value(key: str, value: Any) -> str:
-    """Describe the value of one option of a call, also if it is the default. None stands for a missing value.
-
-    Examples
-    --------
-    >>> option_value("buffers", "plain"), option_value("algorithm", None), option_value("n_aggregated", None)
-    ('plain buffers', 'default algorithm', 'aggregation unknown')
-    """
+    """Describe the value of one option of a call, also if it is the default. None stands for a missing value."""
     option, default = CALL_OPTIONS[key], OPTIONS[key]
     if value is not None and value == default:
         return option.default_label

@@ -268,8 +268,7 @@ class Calibration:
         return frame
 
     def explain(self) -> str:
-        """Describe the fits, their errors, and the rows that are not part of them.
-        """
+        """Describe the fits, their errors, and the rows that are not part of them."""
         shape = "NCCL's model" if self.settings is not None else "latency + size / bandwidth"
         lines = [
             f"{self.where or self.source}: {shape}, scaled to the measured times"
@@ -548,28 +547,24 @@ def _check_gpu(rows: pd.DataFrame, placement: Placement) -> None:
 
 def _placed(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement | None) -> Placement:
     """Place the mesh of a source on the cluster, or raise if the source measured other GPUs."""
-    placement = _placed_mesh(part, cluster, mesh)
+    if isinstance(mesh, Placement):
+        placement = as_placement(mesh, cluster)
+    else:
+        shape = as_mesh(mesh) if mesh is not None else part.mesh or _mesh_of_group(part.results)
+        placement = as_placement(shape, grown(cluster, shape))
     _check_gpu(part.results, placement)
     return placement
 
 
-def _placed_mesh(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement | None) -> Placement:
-    if isinstance(mesh, Placement):
-        return as_placement(mesh, cluster)
-    if mesh is not None or part.mesh is not None:
-        shape = part.mesh if mesh is None else as_mesh(mesh)
-    else:
-        rows = part.results
-        axes, sizes = rows["axis"].dropna().unique(), rows["n_ranks"].dropna().unique()
-        n_groups = rows["group"].nunique()
-        if len(sizes) != 1 or n_groups > 1 or len(axes) > 1:
-            raise BenchError(
-                "cannot calibrate with a cluster: the results do not show which ranks form a group",
-                hint=Hint("pass {}, or the run itself, or one log per number of ranks", Argument("mesh")),
-            )
-        shape = DeviceMesh([(str(axes[0]) if len(axes) else _ALL_RANKS, int(sizes[0]))])
-    assert shape is not None
-    return as_placement(shape, grown(cluster, shape))
+def _mesh_of_group(rows: pd.DataFrame) -> DeviceMesh:
+    """Return the mesh of the only group of some results, or raise if they have several."""
+    axes, sizes = rows["axis"].dropna().unique(), rows["n_ranks"].dropna().unique()
+    if len(sizes) != 1 or rows["group"].nunique() > 1 or len(axes) > 1:
+        raise BenchError(
+            "cannot calibrate with a cluster: the results do not show which ranks form a group",
+            hint=Hint("pass {}, or the run itself, or one log per number of ranks", Argument("mesh")),
+        )
+    return DeviceMesh([(str(axes[0]) if len(axes) else _ALL_RANKS, int(sizes[0]))])
 
 
 def grown(cluster: ClusterLike | None, mesh: DeviceMesh) -> ClusterLike | None:

@@ -216,8 +216,7 @@ class Prediction:
         return pd.concat(parts, ignore_index=True).astype(kinds)
 
     def explain(self) -> str:
-        """Describe each line in sentences: the links, NCCL's choices, the largest size and the evidence.
-        """
+        """Describe each line in sentences: the links, NCCL's choices, the largest size and the evidence."""
         is_measured = any(basis != "formula only" for line in self.lines for basis in line.basis)
         lines = [_described(line) + (_evidence(line) if is_measured else "") for line in self.lines]
         return "\n".join([*lines, *([] if is_measured else [_UNMEASURED]), *self.notes])
@@ -280,7 +279,8 @@ class Prediction:
 
     def summary(self) -> str:
         """Return a table with a few sizes of each line, as text."""
-        return f"{self.mesh} on {self.title}\n\n{_text_table(*self._table())}"
+        header, rows = self._table()
+        return f"{self.mesh} on {self.title}\n\n{markup.text_table([header, *rows])}"
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         """Return header and rows of a small table: a few sizes of each line."""
@@ -332,15 +332,6 @@ def _interval(low: float, high: float) -> str:
     first, last = format_time_us(low), format_time_us(high)
     number, _, unit = first.rpartition(THIN)
     return f"{number if last.endswith(unit) else first} to {last}"
-
-
-def _text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    columns = [[name, *(row[k] for row in rows)] for k, name in enumerate(header)]
-    widths = [max(map(len, column)) for column in columns]
-    lines = zip(*columns, strict=True)
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
 
 
 def spelled(algorithm: str, protocol: str) -> str:

@@ -510,13 +510,9 @@ class Layouts:
             Maximum number of layouts.
         """
         header, rows = self._rows(most)
-        padded = []
-        for name, column in zip(header, zip(*rows, strict=True), strict=True):
-            width = max(map(len, (name, *column)))
-            padded.append([f"{cell:<{width}}" if name in _NAMES else f"{cell:>{width}}" for cell in (name, *column)])
-        lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+        table = markup.text_table([header, *rows], right=[k for k, name in enumerate(header) if name not in _NAMES])
         more = len(self) - len(rows)
-        return "\n".join([*lines, *([f"and {more:,} more layouts"] if more else [])])
+        return f"{table}\nand {more:,} more layouts" if more else table
 
     def _rows(self, most: int) -> tuple[list[str], list[list[str]]]:
         """Return the header and the cells of a table."""
@@ -530,8 +526,7 @@ class Layouts:
         return ["place", "mesh", *more, "step", "compute", "bubble", "exposed communication", "memory"], rows
 
     def explain(self) -> str:
-        """Explain which layout is best, and which axes and links make other layouts slower.
-        """
+        """Explain which layout is best, and which axes and links make other layouts slower."""
         return "\n".join(self._sentences())
 
     def plot(self, *, most: int = 12, ax: Axes | None = None) -> Axes:

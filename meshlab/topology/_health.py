@@ -24,9 +24,7 @@ SEVERITIES = ("error", "warning", "note")
 """The severities, most severe first."""
 
 _PAIRS_PER_LOST_PAIR = 4  # up to one pair in four without NVLink is a fault; more are missing by design
-
 _HIDDEN_PCIE_GBS = 1.0  # a slower PCIe link to the CPU is not real: even one lane of generation 4 has 1.5 GB/s
-
 _BUSY_PERCENT = 20.0  # a GPU with this utilisation should run its PCIe link at full speed
 
 

@@ -36,13 +36,9 @@ Words = tuple[tuple[str, ...], ...]
 """A square matrix of link words."""
 
 _PCIE_GENERATION = {6: 3, 7: 3, 8: 4, 9: 5, 10: 5, 12: 5}  # by major compute capability
-
 _BACKENDS = ("cuda", "rocm", "cpu")
-
 _SWITCHED_LINKS = 18  # NVLinks between two GPUs that only an NVSwitch provides; bridges have at most 12
-
 _MOST_CPUS = 1 << 16  # a corrupt list such as 0-4000000000 must not fill the memory
-
 _CPU_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 

@@ -464,9 +464,7 @@ def place(mesh: MeshLike, cluster: ClusterLike, devices: Sequence[int] | Ints | 
 
 
 def as_placement(
-    mesh: MeshLike | Placement,
-    cluster: ClusterLike | None = None,
-    devices: Sequence[int] | Ints | None = None,
+    mesh: MeshLike | Placement, cluster: ClusterLike | None = None, devices: Sequence[int] | Ints | None = None
 ) -> Placement:
     """Return a placement unchanged, or place a mesh on a cluster."""
     if isinstance(mesh, Placement):
