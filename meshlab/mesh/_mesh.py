@@ -1094,14 +1094,7 @@ class DeviceMesh:
     def view(self, axes: AxesLike | None = None, /, **sizes: int) -> DeviceMesh:
         """Return a second factorisation of the same ranks, such as an expert layout next to the dense one.
 
-        A view is a `reshape` in which every axis that both meshes have keeps its groups.
-
-        Parameters
-        ----------
-        axes : str, mapping or sequence of (str, int), optional
-            The axes of the view. One size may be -1.
-        **sizes : int
-            The axes as keywords instead.
+        A view is a `reshape`, with its arguments, in which every axis that both meshes have keeps its groups.
 
         Raises
         ------

@@ -19,8 +19,8 @@ from meshlab.mesh._axes import as_integer, divisors
 from meshlab.prediction._job import Job
 from meshlab.prediction._volumes import Degrees, memory_of, problems
 from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import Floats
 from meshlab.topology.model._products import peak_tflops
-from meshlab.topology.placement._rank_map import Floats
 
 AXES = ("pp", "dp", "cp", "tp")
 """The axes of the dense layout, in the usual order: slowest first."""

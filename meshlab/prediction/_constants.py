@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import MeshlabError, did_you_mean
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
+from meshlab.topology.model._levels import Floats, Ints
 
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat", "p2p")
 """NCCL's algorithms in its own order, and ``p2p`` for point-to-point messages, for which NCCL has no model."""

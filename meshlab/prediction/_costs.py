@@ -34,8 +34,7 @@ from meshlab.prediction._tuner import (
     search_graphs,
     tune,
 )
-from meshlab.topology.model._levels import Ints
-from meshlab.topology.placement._rank_map import Floats
+from meshlab.topology.model._levels import Floats, Ints
 
 COLLECTIVES = MODELLED
 """The collectives that have a cost model."""

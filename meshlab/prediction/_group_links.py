@@ -14,17 +14,14 @@ from meshlab.mesh._axes import as_integer, divisors
 from meshlab.prediction._constants import CPUS
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
-from meshlab.topology.model._levels import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import DEVICE, HOST, INNER_LEVELS, NVLINK, Bools, Floats, Ints
 from meshlab.topology.model._links import NEAR, Distance
 from meshlab.topology.placement._crossings import Crossings, cross, uplink_gbs
 from meshlab.topology.placement._flows import flows_of
 from meshlab.topology.placement._placement import Placement
-from meshlab.topology.placement._rank_map import Floats, RankMap
+from meshlab.topology.placement._rank_map import RankMap
 
-Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
-
-_DEVICE, _NVLINK, _HOST = (INNER_LEVELS.index(level) for level in ("device", "nvlink", "host"))
 
 _HOP_US = 2.7  # the network hop that NCCL's figures contain (NVIDIA/nccl src/graph/tuning.cc, LL ring)
 
@@ -318,7 +315,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
     cluster = rank_map.cluster
     kinds = np.unique(rank_map.kind) if len(cluster.templates) > 1 else np.zeros(1, dtype=np.int32)
     hosts_of_kind = {int(kind): _Host.of(cluster.templates[kind]) for kind in kinds}
-    if not rank_map.one_rank_each and (crossings.domains[_DEVICE] < n).any():
+    if not rank_map.one_rank_each and (crossings.domains[DEVICE] < n).any():
         raise TopologyError(
             f"{name}several ranks of a group share a device, which NCCL does not support",
             hint="place every rank on its own device",
@@ -330,13 +327,13 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
             values[kind] = getattr(host, what)
         return np.full(count, values[kinds[0]]) if len(kinds) == 1 else values[rank_map.kind[groups]].min(axis=1)
 
-    hosts, cliques = crossings.domains[_HOST], crossings.domains[_NVLINK]
+    hosts, cliques = crossings.domains[HOST], crossings.domains[NVLINK]
     joined = cliques < hosts  # NVLink joins hosts, so NCCL's node is the NVLink domain
     domains = np.where(joined, cliques, hosts)
     leaves = domains > 1
     per_domain = np.where(joined, -(-n // domains), crossings.ranks_per_node[1])
     has_inner = per_domain > 1
-    is_nvlink = has_inner & (crossings.hops[_HOST] == 0)
+    is_nvlink = has_inner & (crossings.hops[HOST] == 0)
     switched, capability = lowest("is_switched") > 0, lowest("compute_capability")
     # Without a switch, a device has separate links to each of its peers, and rings use all of them.
     direct = np.minimum(crossings.inner_gbs * np.maximum(per_domain - 1, 1), lowest("device_gbs"))
@@ -415,7 +412,7 @@ def _exchange_gbs(rank_map: RankMap, groups: Ints, domains: Ints, per_domain: In
     is_rack = rank_map.cluster.nvlink_of_node is not None  # whose ranks per domain are an average
     if is_rack or (leaves & (domains * per_domain != n)).any():
         # Domains may differ, and a rank of the smallest one sends the most bytes out of it.
-        domain = (rank_map.domains[_NVLINK] if is_rack else rank_map.node)[groups].astype(np.int64)
+        domain = (rank_map.domains[NVLINK] if is_rack else rank_map.node)[groups].astype(np.int64)
         key = np.arange(count)[:, None] * (int(domain.max()) + 1) + domain
         _, number, together = np.unique(key, return_inverse=True, return_counts=True)
         away = np.where(leaves[:, None], (n - together[number].reshape(groups.shape)) / n, 0.0)

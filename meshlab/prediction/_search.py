@@ -38,8 +38,9 @@ from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks, LinkTable, concatenate
 from meshlab.prediction._job import Job
 from meshlab.prediction._tuner import NcclSettings
-from meshlab.prediction._volumes import Degrees, Exchange, memory_of, program, stage_flops
+from meshlab.prediction._volumes import Degrees, Exchange, Sizes, memory_of, program, stage_flops
 from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import Floats
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 
 if TYPE_CHECKING:
@@ -56,9 +57,6 @@ _COMPONENT |= {"etp": "ep", "data": "dp", "expert_data": "dp", "replicas": "dp"}
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
 _MOST_TIES = 16
 _SHOWN = 10
-
-Floats = npt.NDArray[np.float64]
-Sizes = npt.NDArray[np.int64]
 
 CAVEAT = "Step times are not validated until a rehearsal on that machine."
 

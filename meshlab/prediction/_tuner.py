@@ -13,15 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from meshlab.base._errors import MeshlabError, did_you_mean
 from meshlab.prediction._constants import ALGORITHMS, CPUS, PROTOCOLS, TunerConstants, constants_of, generation
 from meshlab.prediction._group_links import GroupLinks
-from meshlab.topology.model._levels import Ints
-from meshlab.topology.placement._rank_map import Floats
-
-Bools = npt.NDArray[np.bool_]
+from meshlab.topology.model._levels import Bools, Floats, Ints
 
 TimingMode = Literal["graph", "pipelined", "isolated"]
 """How calls are timed, as in `meshlab.bench`."""

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from meshlab.base._hints import Argument, Hint
 from meshlab.comm._elements import find_dtype
+from meshlab.topology.model._levels import Floats
 
 if TYPE_CHECKING:
     from meshlab.prediction._job import Job
@@ -23,7 +24,6 @@ Overlap = Literal["nothing", "compute", "layer", "pass"]
 Phase = Literal["forward", "backward"]
 """A pass of a micro-batch."""
 
-Floats = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int64]
 
 _Cover = tuple[Overlap, Any]

@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import TopologyError
-from meshlab.topology.model._levels import Ints
-from meshlab.topology.placement._rank_map import Floats
+from meshlab.topology.model._levels import Floats, Ints
 from meshlab.topology.placement._scene import Scene
 
 _Numbers = npt.NDArray[np.floating[Any]]

@@ -12,10 +12,8 @@ from meshlab.base._errors import TopologyError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
-from meshlab.topology.model._levels import Ints
+from meshlab.topology.model._levels import Floats, Ints
 from meshlab.topology.model._links import Distance
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)

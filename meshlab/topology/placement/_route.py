@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshlab.topology.model._levels import Ints
+from meshlab.topology.model._levels import Floats, Ints
 from meshlab.topology.placement._layout import Layout
-from meshlab.topology.placement._rank_map import Floats
 from meshlab.topology.placement._scene import Scene
 
 
