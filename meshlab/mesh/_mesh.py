@@ -1012,17 +1012,12 @@ class DeviceMesh:
         return self._derive(*split_axes(self, axis, parts, sizes))
 
     def select(self, **coordinates: int | slice | Sequence[int]) -> DeviceMesh:
-        """Return the part of the mesh at the given coordinates. The other ranks become idle.
+        """Return the part of the mesh at the given coordinates, with its global ranks. The other ranks become idle.
 
         Parameters
         ----------
         **coordinates : int, slice or sequence of int
             Per axis, a single coordinate, which removes the axis, or several coordinates, which shorten it.
-
-        Returns
-        -------
-        DeviceMesh
-            A mesh with the same global ranks and world size.
 
         Raises
         ------

@@ -222,17 +222,12 @@ class LinkTable:
         return rows
 
     def union(self, sizes: npt.ArrayLike, strides: npt.ArrayLike) -> GroupLinks:
-        """Return the links of unions of several axes, such as dp x cp.
+        """Return the links of unions of several axes, such as dp x cp, one row per union.
 
         Parameters
         ----------
         sizes, strides : array_like of int
             Shape (u, axes): the axes of every union, without common ranks but the first of a group. Pad with size 1.
-
-        Returns
-        -------
-        GroupLinks
-            One row per union.
 
         Examples
         --------

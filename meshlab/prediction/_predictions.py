@@ -13,7 +13,7 @@ from meshlab.base import _markup as markup
 from meshlab.base._collectives import COLLECTIVES, MODELLED, usual_collective
 from meshlab.base._errors import BenchError
 from meshlab.base._forwarding import implementation
-from meshlab.base._units import THIN, format_bandwidth, format_size, format_time_us
+from meshlab.base._units import THIN, format_bandwidth, format_range, format_size, format_time_us
 from meshlab.comm._catalog import CATALOG
 from meshlab.frames._labels import is_wrong
 from meshlab.frames._schema import is_pair, is_plain
@@ -236,7 +236,7 @@ class Prediction:
         return implementation(Prediction.plot)(self, results, ax=ax)
 
     def measured(self, line: PredictedLine, results: Any) -> tuple[Floats, Floats]:
-        """Return sizes and times of the measurements of a line: the slowest group, and the median of all launches.
+        """Return the measured sizes in bytes and times in µs of a line: the slowest group, the median of all launches.
 
         Parameters
         ----------
@@ -244,11 +244,6 @@ class Prediction:
             One of `lines`.
         results : RunData, DataFrame, path, object with ``.results``, or a list of these
             Measured results. Rows without an axis belong to every axis with their number of ranks.
-
-        Returns
-        -------
-        tuple of numpy.ndarray
-            Sizes in bytes and times in µs.
 
         Raises
         ------
@@ -297,7 +292,7 @@ class Prediction:
                         format_size(line.size_bytes[k]),
                         spelled(line.algorithm[k], line.protocol[k]),
                         format_time_us(line.time_us[k]),
-                        _interval(line.time_us_lo[k], line.time_us_hi[k]),
+                        format_range(format_time_us(line.time_us_lo[k]), format_time_us(line.time_us_hi[k])),
                         format_bandwidth(line.busbw_gbs[k]),
                         "" if np.isnan(share) else f"{100 * share:.0f} %",
                         line.basis[k],
@@ -327,13 +322,6 @@ _SIZES_SHOWN, _ROWS_SHOWN = 5, 60
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-def _interval(low: float, high: float) -> str:
-    """Write the bounds of a time, with the unit once if both have the same."""
-    first, last = format_time_us(low), format_time_us(high)
-    number, _, unit = first.rpartition(THIN)
-    return f"{number if last.endswith(unit) else first} to {last}"
-
-
 def spelled(algorithm: str, protocol: str) -> str:
     """Write an algorithm and a protocol in NCCL's spelling."""
     return " ".join(_SPELLED.get(name, name) for name in (algorithm, protocol) if name)
@@ -349,9 +337,9 @@ def _described(line: PredictedLine) -> str:
         text += f"NCCL takes {line.choices[0][1]}, then {', '.join(steps)}. "
     elif line.choices:
         text += f"NCCL takes {line.choices[0][1]}. "
-    size, low, high = line.size_bytes[-1], line.time_us_lo[-1], line.time_us_hi[-1]
+    band = format_range(format_time_us(line.time_us_lo[-1]), format_time_us(line.time_us_hi[-1]))
     text += (
-        f"{format_size(size)} takes {format_time_us(line.time_us[-1])} ({_interval(low, high)}), "
+        f"{format_size(line.size_bytes[-1])} takes {format_time_us(line.time_us[-1])} ({band}), "
         f"{format_bandwidth(line.busbw_gbs[-1])} busbw"
     )
     if np.isfinite(line.bound_gbs):

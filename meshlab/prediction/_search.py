@@ -70,7 +70,7 @@ def search(
     settings: NcclSettings | None = None,
     **arguments: Unpack[SearchArguments],
 ) -> Layouts:
-    """Find the layouts on which a job can run, and rank them by the expected time of a step.
+    """Find the layouts on which a job can run, and rank them by the expected time of a step, best first.
 
     All factorisations of the ranks into pp × dp × cp × tp are considered, in all orders of the axes. With experts, each
     of them is combined with every ep that divides the ranks of a stage, so that an expert is on one rank. Layouts that
@@ -107,11 +107,6 @@ def search(
         so it hardly changes their order. Times are those at its middle.
     settings : NcclSettings, optional
         Settings of NCCL that change the predicted times.
-
-    Returns
-    -------
-    Layouts
-        The layouts, best first.
 
     Raises
     ------

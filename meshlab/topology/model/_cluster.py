@@ -338,7 +338,7 @@ class Cluster:
         return row
 
     def link_words(self, node: int | str | None = None) -> npt.NDArray[np.str_]:
-        """Return the matrix of links between devices.
+        """Return the matrix of links between devices: str of shape (devices, devices).
 
         Links inside a host have nvidia-smi's words, such as ``NV18`` or ``SYS``. Links between hosts have the name of
         the innermost level that joins them, such as ``leaf``.
@@ -347,11 +347,6 @@ class Cluster:
         ----------
         node : int or str, optional
             A host, by index or name. By default all hosts.
-
-        Returns
-        -------
-        numpy.ndarray
-            str of shape (devices, devices).
 
         Raises
         ------
@@ -394,7 +389,7 @@ class Cluster:
         return implementation(Cluster.without_device)(self, device)
 
     def without_link(self, device: int, other: int | None = None) -> Cluster:
-        """Return the cluster without NVLink between two devices.
+        """Return the cluster without NVLink between two devices, which are connected by PCIe instead.
 
         Parameters
         ----------
@@ -402,11 +397,6 @@ class Cluster:
             Cluster-wide index of a device.
         other : int, optional
             Cluster-wide index of another device of the same host. By default all other devices of the host.
-
-        Returns
-        -------
-        Cluster
-            The devices are connected by PCIe instead.
 
         Raises
         ------
@@ -615,12 +605,7 @@ class Cluster:
     # -- health, tables and figures ------------------------------------------------------------------------------------
 
     def health(self) -> Findings:
-        """Look for faults and misconfiguration in the hosts, as in `meshlab doctor`.
-
-        Returns
-        -------
-        Findings
-            A sequence of `Finding`, most severe first.
+        """Look for faults and misconfiguration in the hosts, most severe first, as in `meshlab doctor`.
 
         Examples
         --------

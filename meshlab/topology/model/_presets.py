@@ -258,7 +258,7 @@ def preset(
     taper: float | None = None,
     nodes_per_rack: int | None = None,
 ) -> Cluster:
-    """Create a cluster of a well-known machine.
+    """Create a cluster of a well-known machine. Its `source` names the data sheets.
 
     Parameters
     ----------
@@ -276,11 +276,6 @@ def preset(
         Oversubscription between pods: 7 means 1:7. By default as in the preset.
     nodes_per_rack : int, optional
         Hosts per NVLink domain. By default as in the preset.
-
-    Returns
-    -------
-    Cluster
-        Its `source` names the data sheets.
 
     Raises
     ------

@@ -536,38 +536,26 @@ def _hosts(
         where = np.flatnonzero(scene.kind_of == index)
         if not scene.is_rack:
             host[where, 3] = size.head + kind.rows * ch
-        local = np.arange(kind.devices)
-        cells = device[scene.first_device[where][:, None] + local] if kind.devices else np.zeros((len(where), 0, 4))
+        left, top = host[where, :2].T[..., None]
         if scene.is_rack:
-            cells[..., 0] = host[where, 0][:, None] + kind.slot_of * cw
-            cells[..., 1] = host[where, 1][:, None]
-            cells[..., 2] = cw
+            cells = _boxes(left + kind.slot_of * cw, top, cw, ch)
         elif size.detail >= 2:
-            cells[..., 0] = host[where, 0][:, None] + aside
-            cells[..., 1] = host[where, 1][:, None] + size.head + kind.slot_of * ch
-            cells[..., 2] = slim
+            cells = _boxes(left + aside, top + size.head + kind.slot_of * ch, slim, ch)
         else:
-            cells[..., 0] = host[where, 0][:, None] + kind.slot_of // kind.rows * cw
-            cells[..., 1] = host[where, 1][:, None] + size.head + kind.slot_of % kind.rows * ch
-            cells[..., 2] = cw
-        cells[..., 3] = ch
-        if kind.devices:
-            device[scene.first_device[where][:, None] + local] = cells
+            column, row = np.divmod(kind.slot_of, kind.rows)
+            cells = _boxes(left + column * cw, top + size.head + row * ch, cw, ch)
+        device[scene.first_device[where][:, None] + np.arange(kind.devices)] = cells
         if size.detail < 2 or not kind.nics:
             continue
-        port = np.zeros((len(where), kind.nics, 4))
+        numbers = np.arange(kind.nics)
         if scene.is_rack:
             each = (size.nic_width - 4) / shape.nics
             side = min(_length("rack_port", ch), each - 2)
-            port[..., 0] = host[where, 0][:, None] + shape.across * cw + 4 + np.arange(kind.nics) * each
-            port[..., 1] = host[where, 1][:, None] + (ch - side) / 2
-            port[..., 2] = port[..., 3] = side
+            ports = _boxes(left + shape.across * cw + 4 + numbers * each, top + (ch - side) / 2, side, side)
         else:
             tall = _clamp(ch * 0.42, 3, min(26, kind.nic_space * ch * (0.8 if kind.nic_space < 1 else 1)))
-            port[..., 0] = host[where, 0][:, None] + cw - wide - margin
-            port[..., 1] = host[where, 1][:, None] + size.head + kind.nic_row * ch - tall / 2
-            port[..., 2], port[..., 3] = wide, tall
-        nic[scene.first_nic[where][:, None] + np.arange(kind.nics)] = port
+            ports = _boxes(left + cw - wide - margin, top + size.head + kind.nic_row * ch - tall / 2, wide, tall)
+        nic[scene.first_nic[where][:, None] + numbers] = ports
     return host, device, nic
 
 

@@ -61,10 +61,6 @@ class RankMap:
         speeds: list[Floats] = []
         for index, template in enumerate(templates):
             count = len(template.devices)
-            if not count:
-                nics.append(np.zeros(0, dtype=np.int32))
-                speeds.append(np.zeros(0))
-                continue
             distance[index, :count, :count] = template.distance[:count, :count]
             gbs[index, :count, :count] = template.gbs[:count, :count]
             is_linked = template.distance[:count, :count] == Distance.NVLINK
