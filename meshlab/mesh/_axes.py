@@ -394,8 +394,7 @@ def _zip_axes(sizes: Any, names: Any) -> tuple[tuple[str, int], ...]:
     names, sizes = tuple(names), tuple(sizes)
     if len(names) != len(sizes):
         raise MeshError(
-            f"sizes {short(sizes)} and names {short(names)} have different lengths",
-            hint="pass one name per size",
+            f"sizes {short(sizes)} and names {short(names)} have different lengths", hint="pass one name per size"
         )
     return tuple(zip(names, sizes, strict=True))
 

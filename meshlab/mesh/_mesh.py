@@ -607,10 +607,6 @@ class DeviceMesh:
         MeshError
             If an axis or group is unknown.
 
-        See Also
-        --------
-        group : the group with a name.
-
         Examples
         --------
         >>> import meshlab as ml

@@ -24,7 +24,6 @@ from meshlab.frames._labels import GPU_SOURCES, is_wrong, value_label, where_tex
 from meshlab.frames._schema import differing_options, is_pair, is_plain
 from meshlab.frames._statistics import bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
 from meshlab.prediction._costs import COLLECTIVES, cost
 from meshlab.prediction._fits import (
     FEWEST_ROWS,
@@ -597,16 +596,6 @@ def _by_signature(
         yield Signature(int(n), n_groups), None, rows[rows["n_ranks"] == n]
 
 
-def shape_of(links: GroupLinks, collective: str, size_bytes: Floats, dtype: str, settings: NcclSettings) -> ModelTimes:
-    """Return NCCL's model of one signature."""
-    costs = cost(links, collective, size_bytes.astype(np.int64), dtype=dtype, settings=settings)
-    kinds = tuple(
-        f"{ALGORITHMS[algorithm]} {PROTOCOLS[protocol]}"
-        for algorithm, protocol in zip(costs.algorithm[0], costs.protocol[0], strict=True)
-    )
-    return ModelTimes(size_bytes, costs.latency_us[0], costs.transfer_us[0], kinds)
-
-
 class _Fitter:
     """Collects the fits of all groups, the outliers, and the reasons why rows are left out."""
 
@@ -633,7 +622,8 @@ class _Fitter:
             if links is None or self.settings is None:
                 shape = hockney(sizes, latency, gbs)
             else:
-                shape = shape_of(links, str(name), sizes, str(measured["dtype"].iloc[0]), self.settings)
+                dtype = str(measured["dtype"].iloc[0])
+                shape = ModelTimes.of(cost(links, str(name), sizes, dtype=dtype, settings=self.settings), 0)
             is_usual = self._without_outliers(shape, times, what, (str(name), axis))
             if is_usual is None:
                 continue

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import BenchError
+from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
+
+if TYPE_CHECKING:
+    from meshlab.prediction._costs import Cost
+
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -34,6 +40,13 @@ class ModelTimes:
     latency_us: Floats
     transfer_us: Floats
     kind: tuple[str, ...]  # each kind has separate scales
+
+    @classmethod
+    def of(cls, cost: Cost, row: int) -> ModelTimes:
+        """Return the times that NCCL's model has for one signature."""
+        choices = zip(cost.algorithm[row].tolist(), cost.protocol[row].tolist(), strict=True)
+        kinds = tuple(f"{ALGORITHMS[algorithm]} {PROTOCOLS[protocol]}" for algorithm, protocol in choices)
+        return cls(cost.sizes.astype(np.float64), cost.latency_us[row], cost.transfer_us[row], kinds)
 
     @property
     def time_us(self) -> Floats:

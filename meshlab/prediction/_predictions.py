@@ -580,11 +580,9 @@ class _Request(NamedTuple):
         for row in range(len(links)):
             algorithm = tuple(ALGORITHMS[k] for k in all_costs.algorithm[row])
             protocol = tuple(PROTOCOLS[k] for k in all_costs.protocol[row])
-            kinds = tuple(f"{a} {p}" for a, p in zip(algorithm, protocol, strict=True))
-            shape = ModelTimes(size_bytes, all_costs.latency_us[row], all_costs.transfer_us[row], kinds)
             signature = Signature.of(links, row, len(groups))
             match = self._find(collective, axis, signature)
-            latency, transfer, basis, half_width = _timed(shape, match)
+            latency, transfer, basis, half_width = _timed(ModelTimes.of(all_costs, row), match)
             yield PredictedLine(
                 axis=axis,
                 collective=collective,

@@ -393,18 +393,7 @@ class Layouts:
         return DeviceMesh(self._text(self._check(i)))
 
     def experts(self, i: int = 0) -> DeviceMesh | None:
-        """Return the expert layout of a mesh (see `DeviceMesh.view`), or None for a job without experts.
-
-        Parameters
-        ----------
-        i : int, default 0
-            Position of the layout in the ranking. 0 is the best.
-
-        Raises
-        ------
-        MeshError
-            If the position is out of range.
-        """
+        """Return the expert layout of `mesh(i)` (see `DeviceMesh.view`), or None for a job without experts."""
         text = self._expert_text(self._check(i))
         return self.mesh(i).view(text) if text else None
 

@@ -62,7 +62,6 @@ _DISTANCE = {"X": Distance.SELF, "SOC": Distance.SYS, UNKNOWN: Distance.UNKNOWN}
 }
 
 _PCIE3_X16_GBS = 12.0
-
 _SOCKET_GBS = (
     # GB/s between two CPU sockets, by CPU model (NVIDIA/nccl src/graph/topo.h). The first match is used, so the newer
     # Xeons are listed before the catch-all Intel.
@@ -73,7 +72,6 @@ _SOCKET_GBS = (
     (r"POWER9", 32.0),
     (r"Grace|ARM|Neoverse", 6.0),
 )
-
 
 _WORD = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
 

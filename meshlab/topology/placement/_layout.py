@@ -288,11 +288,6 @@ def _clamp(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
 
-def _ceil_sqrt(number: int) -> int:
-    root = math.isqrt(number)
-    return root + (root * root < number)
-
-
 def _length(name: str, size: float) -> float:
     share, low, high = _LENGTHS[name]
     return _clamp(size * share, low, high)
@@ -304,7 +299,8 @@ def _largest(shape: _Shape) -> tuple[float, float]:
 
 def _arrangements(shape: _Shape) -> Iterator[tuple[int, int, int, float]]:
     """Return how many pods, units and boxes may be in a row, and the weight of their score."""
-    for pods in sorted({shape.pods, -(-shape.pods // 2), _ceil_sqrt(shape.pods)}):
+    square = math.isqrt(shape.pods - 1) + 1  # the root of the number of pods, rounded up
+    for pods in sorted({shape.pods, -(-shape.pods // 2), square}):
         for units in (*range(1, 17), 20, 24, 32, 40, 48, 64):
             for wraps in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
                 boxes = -(-shape.boxes // wraps)

@@ -107,11 +107,8 @@ class Loads:
     @property
     def is_conflict(self) -> bool:
         """True if the limiting link is shared by groups or oversubscribed."""
-        return (self.state == "taper") or (self.state == "shared" and self.limit in ("nic", self._leaf))
-
-    @property
-    def _leaf(self) -> str:
-        return next((link.name for link in self.links if link.drawn_as == "leaf"), "nic")
+        leaf = next((link.name for link in self.links if link.drawn_as == "leaf"), "nic")
+        return self.state == "taper" or (self.state == "shared" and self.limit in ("nic", leaf))
 
     @property
     def seconds(self) -> float:
