@@ -196,11 +196,7 @@ def choice_text(names: Iterable[str], word: str = "or") -> str:
 
 
 def check_backend(
-    name: object,
-    error: type[MeshlabError],
-    *,
-    names: Collection[str] = tuple(BACKENDS),
-    what: str = "backend",
+    name: object, error: type[MeshlabError], *, names: Collection[str] = tuple(BACKENDS), what: str = "backend"
 ) -> None:
     """Raise an error of a class unless a name is that of a backend. `what` is the subject of the message."""
     if name not in names:

@@ -607,10 +607,6 @@ class DeviceMesh:
         MeshError
             If an axis or group is unknown.
 
-        See Also
-        --------
-        group : the group with a name.
-
         Examples
         --------
         >>> import meshlab as ml
@@ -1012,17 +1008,12 @@ class DeviceMesh:
         return self._derive(*split_axes(self, axis, parts, sizes))
 
     def select(self, **coordinates: int | slice | Sequence[int]) -> DeviceMesh:
-        """Return the part of the mesh at the given coordinates. The other ranks become idle.
+        """Return the part of the mesh at the given coordinates, with its global ranks. The other ranks become idle.
 
         Parameters
         ----------
         **coordinates : int, slice or sequence of int
             Per axis, a single coordinate, which removes the axis, or several coordinates, which shorten it.
-
-        Returns
-        -------
-        DeviceMesh
-            A mesh with the same global ranks and world size.
 
         Raises
         ------
@@ -1094,14 +1085,7 @@ class DeviceMesh:
     def view(self, axes: AxesLike | None = None, /, **sizes: int) -> DeviceMesh:
         """Return a second factorisation of the same ranks, such as an expert layout next to the dense one.
 
-        A view is a `reshape` in which every axis that both meshes have keeps its groups.
-
-        Parameters
-        ----------
-        axes : str, mapping or sequence of (str, int), optional
-            The axes of the view. One size may be -1.
-        **sizes : int
-            The axes as keywords instead.
+        A view is a `reshape`, with its arguments, in which every axis that both meshes have keeps its groups.
 
         Raises
         ------
@@ -1286,8 +1270,8 @@ class DeviceMesh:
     def __reduce__(self) -> tuple[object, ...]:
         # The default would pickle all cached arrays, and cannot pickle a mapping proxy.
         order = None if self._order is None else np.array(self._order)
-        pairs = list(axis_pairs(self.axes))
-        return (_rebuild_mesh, (pairs, order, self.world_size, dict(self.backends), self.custom_groups))
+        groups = [(group.name, group.array) for group in self.custom_groups]
+        return rebuilt_mesh, (list(axis_pairs(self.axes)), order, self.world_size, dict(self.backends), groups)
 
     def __str__(self) -> str:
         return format_axes(self.axes)
@@ -1304,18 +1288,19 @@ def _read_only(array: Ranks) -> Ranks:
     return array
 
 
-def _rebuild_mesh(
-    pairs: Sequence[tuple[str, int]],
-    order: Ranks | None,
+def rebuilt_mesh(
+    axes: Sequence[tuple[str, int]],
+    ranks: Ranks | Sequence[int] | None,
     world_size: int,
     backends: Mapping[str, str],
-    groups: Sequence[Group],
+    groups: Sequence[tuple[str, Ranks | Sequence[int]]],
 ) -> DeviceMesh:
-    of_groups = {group.name: backends[group.name] for group in groups if group.name in backends}
-    of_axes = {name: backend for name, backend in backends.items() if name not in of_groups}
-    mesh = DeviceMesh(pairs, ranks=order, world_size=world_size, backends=of_axes)
-    for group in groups:
-        mesh = mesh.with_group(group.name, group.array, backend=of_groups.get(group.name))
+    """Return a mesh with custom groups. `backends` has the backends of axes and groups."""
+    names = {name for name, _ in groups}
+    of_axes = {name: backend for name, backend in backends.items() if name not in names}
+    mesh = DeviceMesh(axes, ranks=ranks, world_size=world_size, backends=of_axes)
+    for name, members in groups:
+        mesh = mesh.with_group(name, members, backend=backends.get(name))
     return mesh
 
 

@@ -314,7 +314,7 @@ class Plan(PlannedOptions):
         return expand_steps(self, {axis: mesh[axis] for axis in axes_of(self)})
 
     def order(self, n: int, launch: int) -> list[int]:
-        """Return the order in which a launch measures the `n` steps of the plan.
+        """Return the indices of the steps of the plan in the order in which a launch measures them.
 
         Parameters
         ----------
@@ -322,11 +322,6 @@ class Plan(PlannedOptions):
             Number of steps.
         launch : int
             Index of the launch, from 0. With ``shuffle=True`` every launch has a different order.
-
-        Returns
-        -------
-        list of int
-            The indices of the steps.
 
         Examples
         --------

@@ -14,10 +14,9 @@ import numpy.typing as npt
 from meshlab.base._units import format_bandwidth, format_size
 from meshlab.plots._style import text_width
 from meshlab.plots._theme import N_GROUPS, Theme
-from meshlab.topology.model._levels import Ints
+from meshlab.topology.model._levels import Floats, Ints
 from meshlab.topology.placement._layout import Label, Layout
 from meshlab.topology.placement._loads import LinkLoad, Loads
-from meshlab.topology.placement._rank_map import Floats
 from meshlab.topology.placement._route import Route, route
 from meshlab.topology.placement._view import View
 

@@ -34,8 +34,7 @@ from meshlab.prediction._tuner import (
     search_graphs,
     tune,
 )
-from meshlab.topology.model._levels import Ints
-from meshlab.topology.placement._rank_map import Floats
+from meshlab.topology.model._levels import Floats, Ints
 
 COLLECTIVES = MODELLED
 """The collectives that have a cost model."""
@@ -261,10 +260,6 @@ def cost(
         Data type. NCCL avoids long rings for fp8, which would lose precision, and NVSwitch cannot reduce all types.
     settings : NcclSettings, optional
         Settings of NCCL, and the timing mode.
-
-    Returns
-    -------
-    Cost
 
     Raises
     ------

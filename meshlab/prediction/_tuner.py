@@ -13,23 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from meshlab.base._errors import MeshlabError, did_you_mean
-from meshlab.prediction._constants import (
-    ALGORITHMS,
-    CPUS,
-    PROTOCOLS,
-    TunerConstants,
-    constants_of,
-    generation,
-    link_speeds,
-)
+from meshlab.prediction._constants import ALGORITHMS, CPUS, PROTOCOLS, TunerConstants, constants_of, generation
 from meshlab.prediction._group_links import GroupLinks
-from meshlab.topology.model._levels import Ints
-from meshlab.topology.placement._rank_map import Floats
-
-Bools = npt.NDArray[np.bool_]
+from meshlab.topology.model._levels import Bools, Floats, Ints
 
 TimingMode = Literal["graph", "pipelined", "isolated"]
 """How calls are timed, as in `meshlab.bench`."""
@@ -230,7 +218,8 @@ def search_graphs(links: GroupLinks, constants: TunerConstants, *, nvls: bool = 
     for gen in np.unique(gens).tolist():
         for between in np.unique(several[gens == gen]).tolist():
             rows = np.flatnonzero((gens == gen) & (several == between))
-            graph = _search(links.rows(rows), link_speeds(constants, gen, between), between)
+            speeds = constants.speeds_between if between else constants.speeds_inside
+            graph = _search(links.rows(rows), speeds[gen], between)
             for name, values in graph.items():
                 parts[name][rows] = values
     channels = parts["channels"].astype(np.int32)
