@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from meshlab.benchmark.on_ranks._timing import (
 )
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import usable_bytes
-from meshlab.engines._rounds import RankInfo, Reply, number_of_gpus
+from meshlab.engines._rounds import RankInfo, Reply, Round, number_of_gpus
 from meshlab.frames._rows import RankSamples, join_blocks, rows_of_step, rows_without_times, samples_of_step
 from meshlab.frames._schema import DEVICES
 from meshlab.mesh._axes import WORLD
@@ -245,7 +245,7 @@ class Executor:
                 # raised are in their replies, and only fail the step: the next one may be smaller, or a different
                 # function.
                 try:
-                    replies = self._measure(lease, step, block, n)
+                    replies = [reply for current in self._rounds(lease, step, block, n) for reply in current.run()]
                 except EngineError as error:
                     self._add_without_times(launch, step, "cancelled" if self._n_cancels() else "failed", error.summary)
                     del blocks[step]
@@ -278,34 +278,34 @@ class Executor:
             if values:
                 self._add(launch, step, values, spent_s[step], is_in_blocks=is_in_blocks)
 
-    def _measure(self, lease: Lease, step: Step, block: int, n: int) -> list[Reply]:
-        """Measure one of `n` blocks of a step."""
+    def _rounds(self, lease: Lease, step: Step, block: int, n: int) -> Iterator[Round]:
+        """Yield the rounds that measure one of `n` blocks of a step, each when the one before it has run."""
         data, plan = self._data, self._data.plan
-        call = partial(lease.call, mesh=data.mesh, axis=step.axis, deadline_s=self._deadline_s)
+        new_round = partial(lease.round, mesh=data.mesh, axis=step.axis, deadline_s=self._deadline_s)
         arguments: tuple[Any, ...] = (step, plan.sampling, plan.check and not block)
-        if step.grouping == "pairs":
-            return call(measure_pair, arguments=arguments)
-        arguments += (n,)
         groups = data.mesh[step.axis]
-        if step.concurrent is not None:
-            everyone, arrays = self._everyone(groups, data.mesh[step.concurrent.axis])
-            return call(
-                measure_concurrent,
-                arguments=(*arguments, arrays),
-                also=(everyone,),
-                concurrent=((data.mesh, step.concurrent.axis),),
-            )
         function = plan.functions.get(step.collective)
-        if step.grouping == "alone":
+        if step.grouping == "pairs":
+            yield new_round(measure_pair, arguments=arguments)
+        elif step.concurrent is not None:
+            everyone, arrays = self._everyone(groups, data.mesh[step.concurrent.axis])
+            concurrent = ((data.mesh, step.concurrent.axis),)
+            arguments += (n, arrays)
+            yield new_round(measure_concurrent, arguments=arguments, also=(everyone,), concurrent=concurrent)
+        elif step.grouping == "alone":
             one_group: Callable[..., RankSamples] = measure_step
+            arguments += (n,)
             if function is not None:
                 one_group, arguments = partial(measure_function_alone, function=function), (step, plan.sampling, n)
-            return [reply for group in groups for reply in call(one_group, arguments=arguments, ranks=group.ranks)]
-        everyone, (array,) = self._everyone(groups)
-        if function is None:
-            return call(measure_together, arguments=(*arguments, array), also=(everyone,))
-        measure = partial(measure_function, function=function)
-        return call(measure, arguments=(step, plan.sampling, n, array), also=(everyone,))
+            for group in groups:
+                yield new_round(one_group, arguments=arguments, ranks=group.ranks)
+        else:
+            everyone, (array,) = self._everyone(groups)
+            together: Callable[..., RankSamples] = measure_together
+            arguments += (n, array)
+            if function is not None:
+                together, arguments = partial(measure_function, function=function), (step, plan.sampling, n, array)
+            yield new_round(together, arguments=arguments, also=(everyone,))
 
     @staticmethod
     def _everyone(*sets: Groups) -> tuple[str, tuple[npt.NDArray[np.int32], ...]]:
@@ -428,7 +428,7 @@ class Executor:
                 if part.buffers not in (None, "plain") and not self._too_large(step):
                     largest[part.buffers] = max(largest.get(part.buffers, 0), block_bytes(part))
         if largest:
-            lease.call(plan_buffers, self._data.mesh, WORLD, (largest, int(self._limits.min())))
+            lease.round(plan_buffers, self._data.mesh, WORLD, (largest, int(self._limits.min()))).run()
 
     def _probe(self, lease: Lease) -> None:
         """Estimate the duration of the run. If it is long, measure a few steps shortly for that."""
@@ -443,7 +443,7 @@ class Executor:
         data, plan = self._data, self._data.plan
         lease.task = "estimating the duration"
         began = time.monotonic()
-        lease.call(release_buffers)
+        lease.round(release_buffers).run()
         round_s = time.monotonic() - began
         self._plan_buffers(lease)  # which the release has forgotten
         paces = {}
@@ -451,7 +451,9 @@ class Executor:
             steps = [step for step in candidates if not self._too_large(step)]
             everyone, (array,) = self._everyone(data.mesh[axis])
             arguments = (steps, plan.sampling, plan.check, array)
-            replies = lease.call(probe_steps, data.mesh, axis, arguments, also=(everyone,), deadline_s=self._deadline_s)
+            replies = lease.round(
+                probe_steps, data.mesh, axis, arguments, also=(everyone,), deadline_s=self._deadline_s
+            ).run()
             # A step that fails here fails again when it is measured, and has a row then.
             if steps and all(reply.error is None for reply in replies):
                 paces[axis] = Pace(round_s, list(zip(steps, replies[0].value, strict=True)))
@@ -461,11 +463,11 @@ class Executor:
         """Call a function on all ranks, with the first rank of each host as its argument."""
         # In reverse order, so that the first rank of a host is the one that remains in the dict.
         firsts = sorted({host: rank for rank, host in reversed(list(enumerate(self._hosts)))}.values())
-        return lease.call(function, self._data.mesh, WORLD, (firsts,))
+        return lease.round(function, self._data.mesh, WORLD, (firsts,)).run()
 
     def _describe_after(self, lease: Lease) -> None:
         """Free the buffers, and record the readings of the GPUs after the run, if there were any before."""
-        lease.call(release_buffers)
+        lease.round(release_buffers).run()
         if any(row["when"] == "before" for row in self._data.device_rows):
             replies = self._query(lease, sample_rank)
             readings: dict[str, Any] = {}

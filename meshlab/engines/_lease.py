@@ -10,7 +10,7 @@ import numpy as np
 
 from meshlab.base._errors import EngineError, MeshError
 from meshlab.base._hints import Argument, Hint
-from meshlab.engines._rounds import RankInfo, Reply
+from meshlab.engines._rounds import RankInfo, Reply, Round
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh
 
@@ -49,7 +49,7 @@ class Lease:
     def __exit__(self, *exception: object) -> None:
         self.engines._release()
 
-    def call(
+    def round(
         self,
         function: Callable[..., Any],
         mesh: DeviceMesh | None = None,
@@ -60,8 +60,9 @@ class Lease:
         concurrent: Sequence[tuple[DeviceMesh, str]] = (),
         ranks: Collection[int] | None = None,
         deadline_s: float | None = None,
-    ) -> list[Reply]:
-        """Call a function with the communicators along `axis`, `also` and `concurrent` on the ranks that are in all."""
+    ) -> Round:
+        """Return a call of a function with the communicators along `axis`, `also` and `concurrent`, to run next."""
+        # It runs on the ranks that are in a group of each.
         # Those of `also` use the backend of `axis`. Those of `concurrent` may be used at the same time as the others.
         engines = self.engines
         if engines.between_tasks is not None:
@@ -90,20 +91,23 @@ class Lease:
         message = task if engines._facts.in_process else _pickled(task)
         # With several communicators, only ranks that share all of their groups must enter the same number of calls.
         _, together = np.unique(np.stack(colors), axis=1, return_inverse=True)
-        with engines._new_round(members, self.task, together.ravel().tolist(), communicators) as current:
-            messages = [(tuple(names), message)] * len(members)
-            replies = current.run("run", messages, engines.deadline_s if deadline_s is None else deadline_s)
-        if not current.has_errors:  # or other ranks have issued calls that the rank which raised did not reach
-            engines._raise_on_disagreement({reply.rank: reply.calls for reply in replies}, self.task)
-        return replies
+        return engines._new_round(
+            "run",
+            [(tuple(names), message)] * len(members),
+            ranks=members,
+            task=self.task,
+            deadline_s=deadline_s,
+            groups=together.ravel().tolist(),
+            communicators=communicators,
+        )
 
     def on_every_rank(self, method: str, *arguments: Any) -> list[Reply]:
         """Call a method of the worker on every rank."""
-        return self.engines._run_round(method, [arguments] * self.engines.world_size, task=self.task)
+        return self.engines._new_round(method, [arguments] * self.engines.world_size, task=self.task).run()
 
     def on_ranks(self, method: str, ranks: Sequence[int], *arguments: Any) -> list[Reply]:
         """Call a method of the worker on some ranks."""
-        return self.engines._run_round(method, [arguments] * len(ranks), ranks=ranks, task=self.task)
+        return self.engines._new_round(method, [arguments] * len(ranks), ranks=ranks, task=self.task).run()
 
     def relaunch(self) -> bool:
         """Replace all ranks by new processes. Return False if that is impossible, and only communicators are new."""

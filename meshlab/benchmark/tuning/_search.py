@@ -152,7 +152,7 @@ class TuningSearch:
                         self._confirm(lease)
                 finally:
                     if self._engines.state == "busy":  # neither closed nor broken
-                        lease.call(release_buffers)
+                        lease.round(release_buffers).run()
         except EngineError as error:
             raise EngineError(
                 f"tuning failed at {self._task}: {error.summary}",
@@ -168,7 +168,7 @@ class TuningSearch:
 
     def _leave_out_large(self, lease: Lease) -> None:
         """Keep only calls whose buffers fit into the memory. Each kind of buffers has its own."""
-        replies = lease.call(free_bytes)
+        replies = lease.round(free_bytes).run()
         raise_first_error(replies, "preparing a tuning", self._engines.ranks)
         hosts = [info.host for info in self._engines.ranks]
         most = self._memory = int(usable_bytes([reply.value for reply in replies], hosts).min())
@@ -362,7 +362,7 @@ class TuningSearch:
             lease.relaunch()
             yield lease
             return
-        lease.call(release_buffers)  # the new ranks need the memory
+        lease.round(release_buffers).run()  # the new ranks need the memory
         variables = {**(arguments["env"] or {}), **environment.variables}
         started = launch(
             self._engines.world_size, **{**arguments, "env": variables}, deadline_s=self._engines.deadline_s
@@ -389,7 +389,7 @@ class TuningSearch:
                 if option.buffers != "plain":
                     largest[option.buffers] = max(largest.get(option.buffers, 0), block_bytes(option.apply_to(step)))
         if largest:
-            replies = lease.call(plan_buffers, arguments=(largest, self._memory))
+            replies = lease.round(plan_buffers, arguments=(largest, self._memory)).run()
             raise_first_error(replies, "preparing a tuning", lease.engines.ranks)
 
     def _try(self, lease: Lease, step: Step, options: Sequence[TuningOption], phase: str, how: TrialRounds) -> None:
@@ -407,14 +407,14 @@ class TuningSearch:
         arguments: tuple[Any, ...] = ([option.apply_to(step) for option in tried], how, members)
         if self._set_up is not None:
             arguments += (self._set_up,)
-        replies = lease.call(
+        replies = lease.round(
             try_options,
             self._mesh,
             step.axis,
             arguments,
             also=(groups.name if is_one else WORLD,),
             deadline_s=self._deadline_s or max(self._engines.deadline_s, 5 * how.max_s + 30),
-        )
+        ).run()
         raise_first_error(replies, f"trying the options of {step}", lease.engines.ranks)
         by_option: list[tuple[Trial, ...]] = list(zip(*(reply.value for reply in replies), strict=True))
         for option, trials in zip(tried, by_option, strict=True):
