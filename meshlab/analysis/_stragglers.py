@@ -251,10 +251,8 @@ def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
 
     Parameters
     ----------
-    run : RunData, path, pair of DataFrames (results, samples), or DataFrame
-        A run or its folder, its two frames, or its samples if `results` is passed too.
-    results : pandas.DataFrame, optional
-        The results that belong to the samples in `run`.
+    run, results
+        As in `find_stragglers`.
 
     Returns
     -------

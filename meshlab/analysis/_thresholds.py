@@ -400,16 +400,8 @@ class ThresholdCheck:
         )
 
 
-_NAMES = {
-    "busbw_gbs": "busbw",
-    "algbw_gbs": "algbw",
-    "of_bound": "share of the bound",
-    "time_us": "time",
-    "p95_us": "p95",
-    "p99_us": "p99",
-    "skew_us": "skew",
-    "n_wrong": "wrong elements",
-}
+_NAMES = {name: name.rpartition("_")[0] for name in METRICS}
+_NAMES |= {"of_bound": "share of the bound", "n_wrong": "wrong elements"}
 
 
 def format_metric(metric: str, value: float) -> str:

@@ -501,13 +501,7 @@ def machine_text(hosts: Iterable[Mapping[str, Any]]) -> str:
 
 
 def differing_settings(settings: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the settings that differ between ranks, with their values.
-
-    Examples
-    --------
-    >>> differing_settings([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Ring"}, {}])
-    {'NCCL_ALGO': 'Ring on ranks 0, 1; not set on rank 2'}
-    """
+    """Return the settings that differ between ranks, with text such as "Ring on ranks 0, 1; not set on rank 2"."""
     differing = {}
     for name in sorted({name for of_rank in settings for name in of_rank}):
         ranks: dict[str, list[str]] = {}

@@ -182,7 +182,7 @@ class Engines:
 
         answers: list[dict[str, Any]] = [{} for _ in self.ranks]
         with suppress(EngineError), Lease(self, "status", is_query=True) as lease:  # the state shows why it is missing
-            answers = [reply.value or {} for reply in lease.on_every_rank("status")]
+            answers = [reply.value or {} for reply in lease.on_ranks("status", range(self.world_size))]
         counts = self.calls()
         state, current = self.state, self._lease
         if state == "busy" and current is not None:

@@ -101,10 +101,6 @@ class Lease:
             communicators=communicators,
         )
 
-    def on_every_rank(self, method: str, *arguments: Any) -> list[Reply]:
-        """Call a method of the worker on every rank."""
-        return self.engines._new_round(method, [arguments] * self.engines.world_size, task=self.task).run()
-
     def on_ranks(self, method: str, ranks: Sequence[int], *arguments: Any) -> list[Reply]:
         """Call a method of the worker on some ranks."""
         return self.engines._new_round(method, [arguments] * len(ranks), ranks=ranks, task=self.task).run()
