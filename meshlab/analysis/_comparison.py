@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from meshlab.runs._redact import Redactor
 
-
 _OTHER_RUN = 2.0  # median ratio of the slowest to the fastest run of a file, from which on they are no repeats
 
 _SIGNS = {"WRONG": "✕", "SLOWER": "▲", "FASTER": "▼", "SAME": "=", "UNCLEAR": "?"}

@@ -20,7 +20,6 @@ from meshlab.runs._store import Frames, as_frames
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _KEYS = ["run_id", "launch", *CALL, "axis", "group", "n_ranks", "count", "size_bytes"]
 
 

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from meshlab.mesh._mesh import MeshLike
 
-
 EXPECTED_SHARE = 0.9
 """The share of a published or of the lowest predicted bandwidth from which a measurement is as expected.
 

@@ -23,7 +23,6 @@ from meshlab.runs._store import as_frames
 if TYPE_CHECKING:
     import pandas as pd
 
-
 KEYS = (*CALL, "axis", "group", *LOAD, *PAIR, "n_ranks", "size_bytes")
 """The columns in which two rows must be equal to be compared."""
 

@@ -19,7 +19,6 @@ from meshlab.runs._store import as_frames
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Floats = npt.NDArray[np.float64]
 
 _MOSTLY = 0.5  # share of the batches in which a straggler is the last rank

@@ -23,7 +23,6 @@ from meshlab.runs._store import as_results
 if TYPE_CHECKING:
     import pandas as pd
 
-
 METRICS: dict[str, str] = {
     "busbw_gbs": "bus bandwidth in GB/s",
     "algbw_gbs": "algorithm bandwidth in GB/s",

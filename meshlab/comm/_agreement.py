@@ -28,7 +28,6 @@ are compared too. NCCL enqueues calls, and a comparison would delay them, so eac
 collective with its count, dtype, op and root.
 """
 
-
 CHECKSUM_BITS = 24
 """Few enough that a 64-bit word has room for a checksum and the number of a call."""
 

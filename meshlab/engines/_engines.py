@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from meshlab.comm._backend import Capabilities
 
-
 _MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
 
 # A NCCL communicator holds about 200 MB of GPU memory, so the least recently used ones are closed beyond this number.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,24 +19,17 @@ if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
 
 
+@dataclass(eq=False)
 class Lease:
     """Exclusive use of engines within a ``with`` block, which raises if they are busy, broken or closed."""
 
-    def __init__(
-        self,
-        engines: Engines,
-        task: str,
-        *,
-        is_query: bool = False,
-        cancel: Callable[[], threading.Event] | None = None,
-    ) -> None:
-        self.engines = engines
-        self.task = task
-        """The purpose, which other callers see as "busy with …". It can be changed during the block."""
-        self.is_query = is_query
-        """True for a short query of the state, for which other callers wait instead of raising."""
-        self.cancel = cancel
-        """A function that cancels the task if the engines are closed, and returns the event of its end."""
+    engines: Engines
+    task: str
+    """The purpose, which other callers see as "busy with …". It can be changed during the block."""
+    is_query: bool = False
+    """True for a short query of the state, for which other callers wait instead of raising."""
+    cancel: Callable[[], threading.Event] | None = None
+    """A function that cancels the task if the engines are closed, and returns the event of its end."""
 
     def __enter__(self) -> Lease:
         self.engines._acquire(self)

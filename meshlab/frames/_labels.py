@@ -18,7 +18,6 @@ from meshlab.plans._options import OPTIONS, option_texts, option_value
 if TYPE_CHECKING:
     import pandas as pd
 
-
 SOURCES: Mapping[str, str] = MappingProxyType(
     {**{name: facts.title for name, facts in BACKENDS.items()}, "nccl-tests": "nccl-tests"}
 )

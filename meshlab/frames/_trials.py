@@ -16,7 +16,6 @@ from meshlab.plans._options import CALL_OPTIONS, OPTIONS
 if TYPE_CHECKING:
     import pandas as pd
 
-
 CASE = ("collective", "op", "dtype", "in_place", "mode", "axis", "n_ranks", "count", "size_bytes")
 """The columns that identify a call. Options are only compared within the same call."""
 

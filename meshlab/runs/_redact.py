@@ -33,7 +33,6 @@ from meshlab.runs._store import from_document, to_document
 if TYPE_CHECKING:
     import pandas as pd
 
-
 # Words that are also names of hosts, accounts, keys or columns somewhere, and that do not identify a person.
 _COMMON_WORDS = """
 localhost localdomain host hosts hostname node nodes gpu gpus cpu cpus cuda rank ranks world
@@ -64,7 +63,6 @@ run_id source op dtype mode grouping status mesh_fingerprint when launch
 """
 _CLOSED_COLUMNS = frozenset((*_COLUMN_WORDS.split(), *OPTIONS))
 _MESH_COLUMNS = ("collective", "axis", "group", "concurrent_axis", "concurrent_collective")
-
 
 _LISTED = re.compile(r"[^,\[\]]{1,300}(?:\[[^\[\]]{0,2000}\][^,\[\]]{0,100})*")
 

@@ -17,7 +17,6 @@ from meshlab.frames._trials import CASE, as_trials, is_default
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _COLLECTIVES = {name: function.in_plugins for name, function in NCCL_FUNCTIONS.items() if function.is_tuned}
 """The plugin's names of collectives. It takes any other name for allreduce, so no others may be written."""
 

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
 Floats = npt.NDArray[np.float64]
 
 _PREDICTED = ("predicted_us", "predicted_us_lo", "predicted_us_hi")
