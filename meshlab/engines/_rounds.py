@@ -261,13 +261,13 @@ class Round:
         self.has_errors = False
         """True if the method raised on a rank."""
         self.calls: dict[int, Mapping[int, CallSummary]] = {}
-        """The collectives that each rank called, once all have responded."""
+        """The collectives that each rank called, in the order of the ranks, once all have responded."""
 
     def run(self) -> list[Reply]:
         """Call the method on every rank, and return the replies in the order of the ranks."""
         with self.guard(self):
             replies = self._replies()
-            self.calls = {rank: reply.calls for rank, reply in replies.items()}
+            self.calls = {rank: replies[rank].calls for rank in self.ranks}
         return [replies[rank] for rank in self.ranks]
 
     def _replies(self) -> dict[int, Reply]:
