@@ -21,7 +21,7 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.base._markup import card, escape, table
 from meshlab.base._units import format_size, format_time_us
 from meshlab.frames._labels import pair_label
-from meshlab.frames._schema import is_plain, plain_value
+from meshlab.frames._schema import LOAD, PAIR, is_plain, plain_value
 from meshlab.frames._table import three_digits
 from meshlab.plans._options import OPTIONS
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from meshlab.runs._redact import Redactor
-
 
 _OTHER_RUN = 2.0  # median ratio of the slowest to the fastest run of a file, from which on they are no repeats
 
@@ -42,23 +41,7 @@ _ORDER = ("WRONG", "SLOWER", "FASTER", "UNCLEAR", "SAME")
 
 # The columns that may appear in the name of a row, in this order. The group comes before the axis, because its name
 # usually contains that of the axis.
-_NAMING = (
-    "collective",
-    "op",
-    "dtype",
-    "root",
-    "mode",
-    *OPTIONS,
-    "src_rank",
-    "dst_rank",
-    "group",
-    "axis",
-    "grouping",
-    "concurrent_axis",
-    "concurrent_collective",
-    "n_ranks",
-    "in_place",
-)
+_NAMING = ("collective", "op", "dtype", "root", "mode", *OPTIONS, *PAIR, "group", "axis", *LOAD, "n_ranks", "in_place")
 
 _MOST_NAMED = 3
 

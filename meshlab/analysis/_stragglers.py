@@ -19,7 +19,6 @@ from meshlab.runs._store import as_frames
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Floats = npt.NDArray[np.float64]
 
 _MOSTLY = 0.5  # share of the batches in which a straggler is the last rank
@@ -251,10 +250,8 @@ def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
 
     Parameters
     ----------
-    run : RunData, path, pair of DataFrames (results, samples), or DataFrame
-        A run or its folder, its two frames, or its samples if `results` is passed too.
-    results : pandas.DataFrame, optional
-        The results that belong to the samples in `run`.
+    run, results
+        As in `find_stragglers`.
 
     Returns
     -------

@@ -23,7 +23,6 @@ from meshlab.runs._store import as_results
 if TYPE_CHECKING:
     import pandas as pd
 
-
 METRICS: dict[str, str] = {
     "busbw_gbs": "bus bandwidth in GB/s",
     "algbw_gbs": "algorithm bandwidth in GB/s",
@@ -400,16 +399,8 @@ class ThresholdCheck:
         )
 
 
-_NAMES = {
-    "busbw_gbs": "busbw",
-    "algbw_gbs": "algbw",
-    "of_bound": "share of the bound",
-    "time_us": "time",
-    "p95_us": "p95",
-    "p99_us": "p99",
-    "skew_us": "skew",
-    "n_wrong": "wrong elements",
-}
+_NAMES = {name: name.rpartition("_")[0] for name in METRICS}
+_NAMES |= {"of_bound": "share of the bound", "n_wrong": "wrong elements"}
 
 
 def format_metric(metric: str, value: float) -> str:

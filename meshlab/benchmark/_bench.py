@@ -388,7 +388,7 @@ def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[fl
     cupy: Any = comm.xp
     backend: Any = comm.backend
     communication, compute = backend.stream, cupy.cuda.Stream(non_blocking=True)
-    a, b, product = (cupy.zeros((matrix, matrix), dtype) for _ in range(3))
+    a, b, result = (cupy.zeros((matrix, matrix), dtype) for _ in range(3))
     buffer = cupy.zeros(max(size // 4, 1), cupy.float32)
     call = comm.prepare("all_reduce", buffer, buffer)
     start, computed, done = (cupy.cuda.Event() for _ in range(3))
@@ -405,7 +405,7 @@ def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[fl
             call.enqueue()
         if computes:
             with compute:
-                cupy.matmul(a, b, out=product)
+                cupy.matmul(a, b, out=result)
         computed.record(compute)
         reduced.record(communication)
         compute.wait_event(reduced)
@@ -413,13 +413,9 @@ def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[fl
         backend.wait(done)
         return cupy.cuda.get_elapsed_time(start, done) * 1e3, cupy.cuda.get_elapsed_time(start, computed) * 1e3
 
-    times = {}
-    for name, choice in (("compute", (True, False)), ("communication", (False, True)), ("both", (True, True))):
+    medians = []
+    for choice in ((True, False), (False, True), (True, True)):
         once(*choice)  # warm-up: NCCL connects its peers, and cuBLAS chooses its kernels
-        times[name] = np.median([once(*choice) for _ in range(_REPEATS)], axis=0)
-    return (
-        float(times["compute"][0]),
-        float(times["communication"][0]),
-        float(times["both"][0]),
-        float(times["both"][1]),
-    )
+        medians.append(np.median([once(*choice) for _ in range(_REPEATS)], axis=0).tolist())
+    (product, _), (collective, _), (together, product_within) = medians
+    return product, collective, together, product_within

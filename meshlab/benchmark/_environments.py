@@ -22,7 +22,6 @@ from meshlab.plans._plan import Plan
 if TYPE_CHECKING:
     import pandas as pd
 
-
 READS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: facts.variables for name, facts in BACKENDS.items() if facts.variables}
 )

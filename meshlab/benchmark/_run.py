@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from meshlab.widgets._live import LiveView
 
-
 _ESTIMATE_S = 2.0  # time to wait for the probes
 
 _KEPT = ("ok", "wrong")  # measured; failed, cancelled and skipped steps are tried again

@@ -167,11 +167,11 @@ class Worker:
     def _summaries(self) -> dict[int, CallSummary]:
         if self._checks == "off":
             return {}
-        return {key: history.summary() for key, history in self._positions.histories().items()}
+        return {key: history.summary() for key, history in self._positions.histories.items()}
 
     def recent_calls(self, key: int) -> tuple[int, list[str]]:
         """Return the signatures of the last collectives on a communicator, and the number of calls before them."""
-        return self._positions.histories()[key].tail()
+        return self._positions.histories[key].tail()
 
     def read_load(self, is_wanted: bool) -> dict[str, Any] | None:
         """Return the latest load of this host, and start to sample it. Stop if it is not wanted any more."""

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from meshlab.prediction._calibration import Calibration
     from meshlab.topology.model._presets import ClusterLike
 
-
 State = Literal["running", "paused", "done", "cancelled", "failed", "interrupted"]
 
 _MOST_NAMED = 3

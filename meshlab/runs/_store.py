@@ -50,7 +50,6 @@ from meshlab.runs._rundata import RunData, State
 if TYPE_CHECKING:
     import pandas as pd
 
-
 SCHEMA = 6
 """Version of the layout of a folder. It increases if older readers cannot read it, for example for a new column."""
 

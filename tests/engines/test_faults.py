@@ -215,7 +215,7 @@ def test_the_error_at_the_deadline_names_the_calls_and_the_cause(
         pytest.raises(EngineError, match=message) as caught,
         Lease(engines, "running two_calls") as lease,
     ):
-        lease.call(two_calls, MESH, "tp", (orders,), also=("dp",), deadline_s=1.0)
+        lease.round(two_calls, MESH, "tp", (orders,), also=("dp",), deadline_s=1.0).run()
     assert caught.value.rank == culprit
     engines.restart()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,20 +17,11 @@ from meshlab.frames._trials import CASE, as_trials, is_default
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _COLLECTIVES = {name: function.in_plugins for name, function in NCCL_FUNCTIONS.items() if function.is_tuned}
 """The plugin's names of collectives. It takes any other name for allreduce, so no others may be written."""
 
-_ALGORITHMS = {
-    "tree": "tree",
-    "ring": "ring",
-    "collnet_direct": "collnet_direct",
-    "collnet_chain": "collnet_chain",
-    "nvls": "nvls",
-    "nvls_tree": "nvls_tree",
-    "nvlstree": "nvls_tree",
-    "pat": "pat",
-}
+_ALGORITHMS = {name: name for name in ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")}
+_ALGORITHMS |= {"nvlstree": "nvls_tree"}
 """The plugin's names of algorithms. It takes any other name for ring."""
 
 _ALL_PROTOCOLS = ("tree", "ring")
@@ -70,19 +61,8 @@ class TunerLine:
     n_ranks: int
 
     def __str__(self) -> str:
-        values = (
-            _COLLECTIVES[self.collective],
-            self.min_bytes,
-            self.max_bytes,
-            self.algorithm,
-            self.protocol,
-            self.channels,
-            self.n_nodes,
-            self.n_ranks,
-            -1,  # any number of operations in a group
-            -1,  # registered buffers or not: a captured call counts as registered
-        )
-        return ",".join(map(str, values))
+        # Any number of operations in a group, and registered buffers or not: a captured call counts as registered.
+        return ",".join(map(str, (_COLLECTIVES[self.collective], *astuple(self)[1:], -1, -1)))
 
 
 @dataclass(frozen=True, slots=True)

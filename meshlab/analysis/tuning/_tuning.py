@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from meshlab.comm._communicator import Communicator
 
-
 _KEYS = ("collective", "op", "dtype", "in_place", "mode")
 """The columns that distinguish the lines of a tuning. The label of a line names those that differ."""
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
     from meshlab.plans._steps import Step
 
-
 Status = Literal["ok", "wrong", "failed", "unsupported", "dropped"]
 
 Ints = npt.NDArray[np.int32]

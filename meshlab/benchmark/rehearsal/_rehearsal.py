@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
 Floats = npt.NDArray[np.float64]
+
+_PREDICTED = ("predicted_us", "predicted_us_lo", "predicted_us_hi")
+_CALL = ("collective", "what", "phase", "dtype", "overlaps", "calls", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,6 @@ class Rehearsal:
             for axis, name in enumerate(layout.axes):
                 calls = [call for call in layout.calls if call.axis == axis]
                 n_calls, total_bytes, n_wrong = _traffic(layout, axis)
-                predicted = layout.predicted(axis)
                 rows.append(
                     {
                         "layout": layout.name,
@@ -300,9 +301,7 @@ class Rehearsal:
                         "exposed_us": parts["exposed"][axis],
                         "hidden_us": parts["hidden"][axis],
                         "alone_us": parts["alone"][axis],
-                        "predicted_us": predicted[0],
-                        "predicted_us_lo": predicted[1],
-                        "predicted_us_hi": predicted[2],
+                        **dict(zip(_PREDICTED, layout.predicted(axis), strict=True)),
                         "calls": n_calls,
                         "total_bytes": total_bytes,
                         "rehearsed_calls": sum(call.calls for call in calls),
@@ -370,19 +369,11 @@ class Rehearsal:
             {
                 "layout": layout.name,
                 "axis": layout.axes[call.axis],
-                "collective": call.call.collective,
-                "what": call.call.what,
-                "phase": call.call.phase,
-                "dtype": call.call.dtype,
-                "overlaps": call.call.overlaps,
-                "calls": call.call.calls,
-                "size_bytes": call.call.size_bytes,
+                **{name: getattr(call.call, name) for name in _CALL},
                 "rehearsed_calls": call.calls,
                 "rehearsed_size_bytes": call.size_bytes,
                 "time_us": call.time_us,
-                "predicted_us": call.predicted_us[0],
-                "predicted_us_lo": call.predicted_us[1],
-                "predicted_us_hi": call.predicted_us[2],
+                **dict(zip(_PREDICTED, call.predicted_us, strict=True)),
                 "n_wrong": call.n_wrong,
             }
             for layout in self.layouts
@@ -584,26 +575,11 @@ class Rehearsal:
 
 
 _COLUMNS = {
-    "layout": "string",
-    "part": "string",
-    "axis": "string",
+    **dict.fromkeys(("layout", "part", "axis"), "string"),
     "n_ranks": "Int64",
-    "exposed_us": "float64",
-    "hidden_us": "float64",
-    "alone_us": "float64",
-    "predicted_us": "float64",
-    "predicted_us_lo": "float64",
-    "predicted_us_hi": "float64",
-    "calls": "Int64",
-    "total_bytes": "Int64",
-    "rehearsed_calls": "Int64",
-    "rehearsed_bytes": "Int64",
-    "scale": "float64",
-    "size_scale": "float64",
-    "step_us": "float64",
-    "step_us_lo": "float64",
-    "step_us_hi": "float64",
-    "bubble": "float64",
+    **dict.fromkeys(("exposed_us", "hidden_us", "alone_us", *_PREDICTED), "float64"),
+    **dict.fromkeys(("calls", "total_bytes", "rehearsed_calls", "rehearsed_bytes"), "Int64"),
+    **dict.fromkeys(("scale", "size_scale", "step_us", "step_us_lo", "step_us_hi", "bubble"), "float64"),
     "n_wrong": "Int64",
 }
 """The columns of `Rehearsal.frame`, with their dtypes."""

@@ -491,7 +491,7 @@ class _Session:
                     self._measure(lease)
                 finally:
                     if self._engines.state == "busy":  # neither closed nor broken
-                        lease.call(release_memory)
+                        lease.round(release_memory).run()
         except EngineError as error:
             is_complete = self._measurements and all(measurement.rounds for measurement in self._measurements)
             error.measured = self.result() if is_complete else None
@@ -499,21 +499,21 @@ class _Session:
 
     def _call(self, lease: Lease, function: Any, layout: _Layout, *arguments: Any, deadline_s: float | None) -> Any:
         """Run a function with the communicators of all axes of a layout, and return the values of the ranks."""
-        replies = lease.call(
+        replies = lease.round(
             function,
             layout.mesh,
             WORLD,
             arguments,
             concurrent=layout.sets,
             deadline_s=deadline_s or self._choices.deadline_s,
-        )
+        ).run()
         raise_first_error(replies, f"rehearsing {layout.name}", self._engines.ranks)
         return [reply.value for reply in replies]
 
     def _prepare(self, lease: Lease) -> None:
         """Choose the scale from short measurements, and check the results at that scale."""
         self._task = "choosing the scale"
-        replies = lease.call(probe_rank)
+        replies = lease.round(probe_rank).run()
         raise_first_error(replies, "preparing a rehearsal", self._engines.ranks)
         ranks = [reply.value for reply in replies]
         self._why_wait = next((rank.no_products for rank in ranks if rank.no_products), "")
@@ -601,7 +601,7 @@ class _Session:
         """Return the machine of the engines."""
         hosts = [info.host for info in self._engines.ranks]
         firsts = [hosts.index(host) for host in dict.fromkeys(hosts)]
-        replies = lease.call(describe_rank, None, WORLD, (firsts,))
+        replies = lease.round(describe_rank, None, WORLD, (firsts,)).run()
         raise_first_error(replies, "describing the hosts", self._engines.ranks)
         return cluster_from_hosts([replies[rank].value["host"] for rank in firsts])
 

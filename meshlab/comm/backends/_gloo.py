@@ -257,18 +257,14 @@ class _GlooCalls(BlockingCalls):
     @cached_property
     def timed(self) -> Callable[[], object]:
         """The function that `measure` times."""
-        return self.work if not any(map(_has_extras, self._calls)) else self._backend.work(self._calls, is_timed=True)
+        has_extras = any(call.collective.peers or _ignores_nan(call) for call in self._calls)  # beyond Gloo's operation
+        return self._backend.work(self._calls, is_timed=True) if has_extras else self.work
 
     def timed_work(self) -> Callable[[], object]:
         return self.timed
 
     def barrier(self) -> Callable[[], object]:
         return self._backend.work((BARRIER,))
-
-
-def _has_extras(call: Call) -> bool:
-    """Return whether a call does more than Gloo's own operation unless it is timed."""
-    return bool(call.collective.peers) or _ignores_nan(call)
 
 
 def _ignores_nan(call: Call) -> bool:
