@@ -40,22 +40,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-CONFIRMATION = "pairs-again"
-"""The second measurement of pairs, which has to confirm that some of them are slow."""
-
-ESSENTIAL = "sweep"
-"""The stage without which nothing was accepted."""
-
-JUDGING = ("reference", "thresholds")
-"""The stages that judge the speed. On a CPU there is no reference."""
-
+CONFIRMATION = "pairs-again"  # the second measurement of pairs, which has to confirm that some of them are slow
+ESSENTIAL = "sweep"  # the stage without which nothing was accepted
+JUDGING = ("reference", "thresholds")  # The stages that judge the speed. On a CPU there is no reference.
+# Share of the median bandwidth below which a pair fails an acceptance on a CPU, where cores and caches differ.
 SLOW_ON_CPU = 0.5
-"""Share of the median bandwidth below which a pair fails an acceptance on a CPU, where cores and caches differ."""
-
-_Finding = tuple[Outcome, list[str]]
-
 _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
 _MOST_NAMED = 3
+
+_Finding = tuple[Outcome, list[str]]
 
 
 def acceptance(

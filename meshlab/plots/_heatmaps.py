@@ -37,17 +37,11 @@ if TYPE_CHECKING:
 
 
 _POINTS = 9.0
-
 _CELL = 30.0  # points per cell in a new figure, if the side is at most _LARGEST
-
 _LARGEST = 900.0
-
 _WITHOUT_WORDS = 620.0  # points per side if the cells have no room for words
-
 _MOST_WORDS = 1700
-
 _ORDER = ("PIX", "PXB", "PHB", "NODE", "SYS")
-
 _SHADES = {"nvlink": 0.86, "PIX": 0.74, "PXB": 0.64, "PHB": 0.54, "NODE": 0.44, "SYS": 0.32}
 
 
@@ -206,13 +200,9 @@ def _meaning(kind: str) -> str:
 
 
 _MATRIX_CELL = 34.0  # points per cell in a new figure
-
 _LEAST, _MOST = 220.0, 620.0
-
 _MOST_NAMED = 3
-
 _WIDE = 0.5
-
 _CHOICES = ("collective", "size_bytes", "axis", "mode", "dtype", "value")
 
 Floats = npt.NDArray[np.float64]

@@ -26,11 +26,9 @@ Values = npt.NDArray[np.float64]
 
 Quantity = Literal["busbw_gbs", "algbw_gbs", "time_us"]
 
+# The columns in which all rows of a line agree. A step of a plan has fields with the same names.
 KEYS = ("collective", *LABELLED, "n_ranks", "mode", *OPTIONS, "dtype", "op", "in_place", "root", "source", "run_id")
-"""The columns in which all rows of a line agree. A step of a plan has fields with the same names."""
-
-Key = tuple[Any, ...]
-"""The values of `KEYS`, None for a missing one."""
+Key = tuple[Any, ...]  # the values of `KEYS`, None for a missing one
 
 # The columns of an axis label count as one: "tp, one group at a time" is a different axis label than "tp".
 _NAMED = ("collective", "axis", "n_ranks", "mode", *OPTIONS, "dtype", "op", "in_place", "root", "source", "run_id")
@@ -39,8 +37,8 @@ _NUMBERS = ("size_bytes", "launch", "time_us", "time_us_lo", "time_us_hi")
 
 _NEEDED = (*KEYS, *_NUMBERS, *get_args(Quantity), "group", "src_rank", "dst_rank", "n_wrong", "status")
 
+# The columns that identify a group of a line. The pairs of an axis have the same group, but other ranks.
 MEMBER = ("group", "src_rank", "dst_rank")
-"""The columns that identify a group of a line. The pairs of an axis have the same group, but other ranks."""
 
 
 def _nothing() -> Values:
@@ -248,8 +246,7 @@ def line_from_columns(
     )
 
 
-_NO_RUN = dict.fromkeys(("source", "run_id"))
-"""The columns of `KEYS` that a step of a plan lacks, as missing values."""
+_NO_RUN = dict.fromkeys(("source", "run_id"))  # the columns of `KEYS` that a step of a plan lacks, as missing values
 
 
 class GrowingLines:
@@ -299,8 +296,7 @@ def with_groups(lines: Sequence[Line]) -> list[Line]:
     return [line.without_groups() for line in lines] if is_crowded else list(lines)
 
 
-_MOST_WITH_GROUPS = 5
-"""The groups of more lines than this are not drawn."""
+_MOST_WITH_GROUPS = 5  # the groups of more lines than this are not drawn
 
 
 def stroke_note(lines: Iterable[Line]) -> list[str]:
@@ -317,9 +313,8 @@ def stroke_note(lines: Iterable[Line]) -> list[str]:
     return [slowest, *(f"band: its {text}" for text in bands), *thin]
 
 
+# A line with more groups than this has no thin lines, because each update sends the values of all groups.
 _MOST_PACKED_GROUPS = 64
-"""A line with more groups than this has no thin lines, because each update sends the values of all groups."""
-
 _NO_LINES: Mapping[str, Line] = MappingProxyType({})
 
 

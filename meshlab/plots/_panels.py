@@ -19,14 +19,10 @@ if TYPE_CHECKING:
 
 
 TEXT = 9.0
-LINE = 12.0
-"""Height of a line of text, in points."""
-
+LINE = 12.0  # height of a line of text, in points
+# Room in points: left of a panel, between columns, between times and ratios, and below a panel.
 LEFT, GAP, BETWEEN, TICKS = 46.0, 18.0, 10.0, 30.0
-"""Room in points: left of a panel, between columns, between times and ratios, and below a panel."""
-
-_LOWEST = 40.0
-"""Minimum height of a panel without its heading, in points."""
+_LOWEST = 40.0  # minimum height of a panel without its heading, in points
 
 
 class PanelSize(NamedTuple):

@@ -56,18 +56,12 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
+# Width of a figure in inches; minimum and preferred maximum width of a panel in points.
 _WIDTH, _PANEL, _WIDEST = 8.0, 180.0, 330.0
-"""Width of a figure in inches; minimum and preferred maximum width of a panel in points."""
-
-_TALL, _BELOW_TALL = 150.0, 52.0
-"""Height of the times and of the ratios below them in a new figure, in points."""
-
+_TALL, _BELOW_TALL = 150.0, 52.0  # height of the times and of the ratios below them in a new figure, in points
 _MOST_PANELS = 6
-_MOST_NAMED = 3
-"""Points outside the band that are named in a panel."""
-
-_ROWS = 3
-"""Rows of labels above a panel, if the sizes at which the algorithm changes are close to each other."""
+_MOST_NAMED = 3  # points outside the band that are named in a panel
+_ROWS = 3  # rows of labels above a panel, if the sizes at which the algorithm changes are close to each other
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,24 +73,15 @@ class _Panel:
     time: Floats
     low: Floats
     high: Floats
-    is_drawn: Mask
-    """Where the line is drawn. Elsewhere only the band is."""
-
-    is_fitted: Mask
-    """Where the line is thick. It is thin and dashed beyond the measured sizes and numbers of ranks."""
-
+    is_drawn: Mask  # Where the line is drawn. Elsewhere only the band is.
+    is_fitted: Mask  # Where the line is thick. It is thin and dashed beyond the measured sizes and numbers of ranks.
     choices: list[tuple[int, str]]
     bound_us: Floats
     bound: str
-    points: tuple[Floats, Floats]
-    """Sizes and times of measured points."""
-
-    ratio: Floats
-    """Measured / predicted time of each point. NaN if there is no prediction."""
-
+    points: tuple[Floats, Floats]  # sizes and times of measured points
+    ratio: Floats  # Measured / predicted time of each point. NaN if there is no prediction.
     inside: Mask
-    is_suspect: Mask
-    """Points that are not part of a calibration because they are far off their neighbours."""
+    is_suspect: Mask  # points that are not part of a calibration because they are far off their neighbours
 
 
 def prediction(prediction: Prediction, results: Any = None, *, ax: Axes | None = None) -> Axes:

@@ -34,29 +34,15 @@ if TYPE_CHECKING:
 
 
 _TEXT = 9.0
-_ROW = 17.0
-_TWO_LINES = 29.0
-"""Height of a bar with its label, in points."""
-
+_ROW, _TWO_LINES = 17.0, 29.0  # height of a bar with a label of one or two lines, in points
 _BAR = 11.0
 _LINE = 12.0
-_WIDTH = 8.0
-"""Width of a new figure, in inches."""
-
-_LEAST_BAR = 120.0
-"""Minimum width of the bars, in points. If there is less, the numbers at their ends are omitted."""
-
-_SHORTENED = 0.55
-"""If computation takes a larger share of every bar, its beginning is cut off."""
-
-_CUT = 0.12
-"""Width of the shortened computation before the first difference, as a share of the bars' width."""
-
-_OF_ROW: Any = {"xycoords": ("axes fraction", "data"), "va": "center"}
-"""The place of a text beside a bar."""
-
-_COLORS = {"tp": 0, "cp": 2, "ep": 3, "pp": 1, "dp": 5}
-"""Group colours of the axes."""
+_WIDTH = 8.0  # width of a new figure, in inches
+_LEAST_BAR = 120.0  # Minimum width of the bars, in points. If there is less, the numbers at their ends are omitted.
+_SHORTENED = 0.55  # if computation takes a larger share of every bar, its beginning is cut off
+_CUT = 0.12  # width of the shortened computation before the first difference, as a share of the bars' width
+_OF_ROW: Any = {"xycoords": ("axes fraction", "data"), "va": "center"}  # the place of a text beside a bar
+_COLORS = {"tp": 0, "cp": 2, "ep": 3, "pp": 1, "dp": 5}  # group colours of the axes
 
 
 def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> Axes:

@@ -25,13 +25,11 @@ if TYPE_CHECKING:
 
 
 _INK, _PAPER = "currentColor", "var(--ml-paper, var(--jp-layout-color0, Canvas))"
-
 _FOREGROUND = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-
 _BACKGROUND = ("figure.facecolor", "axes.facecolor")
 
+# Held while rcParams are changed and restored: they are global, so two threads would restore each other's values.
 _settings = Lock()
-"""Held while rcParams are changed and restored: they are global, so two threads would restore each other's values."""
 
 
 def text_width(text: str, size: float, *, weight: str = "normal") -> float:
@@ -103,11 +101,8 @@ def free_right(ax: Axes) -> float:
     return room_right(ax) - _EDGE if is_edge else axes_size(ax)[0]
 
 
-Box = tuple[float, float, float, float]
-"""Left, bottom, width and height of axes, as fractions of their figure."""
-
-_EDGE = 4.0
-"""Free width at the right edge of a figure, in points."""
+Box = tuple[float, float, float, float]  # left, bottom, width and height of axes, as fractions of their figure
+_EDGE = 4.0  # free width at the right edge of a figure, in points
 
 
 def _is_arranged(ax: Axes) -> bool:
@@ -326,8 +321,7 @@ def tick_size() -> float:
     return font_size(mpl.rcParams["ytick.labelsize"])
 
 
-_NOTE = 9.0
-"""Font size of a note under a title, in points."""
+_NOTE = 9.0  # font size of a note under a title, in points
 
 
 def _title_size() -> float:
@@ -438,30 +432,22 @@ def _open_tag(text: str, figure: Figure, label: str) -> str:
     return tag + text[text.index(">") + 1 :]
 
 
-Colors = npt.NDArray[np.float64]
-"""sRGB from 0 to 1, with the channels along the last axis."""
-
+Colors = npt.NDArray[np.float64]  # sRGB from 0 to 1, with the channels along the last axis
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
 """Okabe and Ito's colours, with grey instead of black, which is invisible on a dark background.
 
 Neighbours also differ in lightness, so that they are distinguishable in black-and-white print.
 """
 
-QUANTITY = "viridis"
-"""The colormap for quantities."""
-
+QUANTITY = "viridis"  # the colormap for quantities
+# The colour of an earlier run, visible on white and on black.
 PREVIOUS = "#8c8c8c"
-"""The colour of an earlier run, visible on white and on black."""
-
+# The colour of wrong results, and of nothing else; visible on white and on black.
 WRONG = "#e53935"
-"""The colour of wrong results, and of nothing else; visible on white and on black."""
-
+# The colours of text on a light and on a dark cell. They are not pure black and white, which `figure_svg` replaces by
+# the colours of the page, nor colours of a theme, which it replaces by those of both themes.
 ON_LIGHT, ON_DARK = "#111111", "#fcfcfc"
-"""The colours of text on a light and on a dark cell. They are not pure black and white, which `figure_svg` replaces by
-the colours of the page, nor colours of a theme, which it replaces by those of both themes."""
-
 _RGB: Colors = np.array([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in PALETTE])
-
 _RGB.flags.writeable = False
 
 

@@ -12,9 +12,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-N_GROUPS = 6
-"""Number of group colours, after which they repeat."""
-
+N_GROUPS = 6  # number of group colours, after which they repeat
 _LOADS = 8  # steps between an idle and the busiest link
 _RESTING = 0.25  # of the background in the cell of a group that is not picked
 
@@ -75,8 +73,7 @@ DARK = Theme(
     groups=("#3d9bdc", "#a9def8", "#578450", "#a27594", "#d6d07c", "#64ffd0"),
 )  # fmt: skip
 
-FAINT = (0.2, 0.25, 0.3, 0.45, 0.6, 0.7)
-"""The shares of background that `Theme.faint` is used with."""
+FAINT = (0.2, 0.25, 0.3, 0.45, 0.6, 0.7)  # the shares of background that `Theme.faint` is used with
 
 
 def mix(first: str, second: str, share: float) -> str:

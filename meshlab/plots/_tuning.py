@@ -51,22 +51,12 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-_WIDTH = 8.0
-"""Width of a new figure, in inches."""
-
-_PANEL = 300.0
-"""Minimum width of a panel, in points."""
-
-_TALL, _BELOW = 170.0, 56.0
-"""Height of the times and of the gains below them in a new figure, in points."""
-
+_WIDTH = 8.0  # width of a new figure, in inches
+_PANEL = 300.0  # minimum width of a panel, in points
+_TALL, _BELOW = 170.0, 56.0  # height of the times and of the gains below them in a new figure, in points
 _MOST_PANELS = 6
-_MOST_ROWS = 6
-"""Rows of labels above a panel."""
-
-_TITLE = 62.0
-"""Usual height of the title with its notes, in points."""
-
+_MOST_ROWS = 6  # rows of labels above a panel
+_TITLE = 62.0  # usual height of the title with its notes, in points
 _UNCONFIRMED = ("not confirmed", "not repeated")
 
 

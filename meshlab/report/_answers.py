@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
 State = Literal["good", "bad", "note", "plain", "skipped"]
 
+# The signs of the states of an answer.
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
-"""The signs of the states of an answer."""
-
 _MOST_NAMED = 3
 _LARGE_TREND = 0.05
 

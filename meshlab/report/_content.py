@@ -100,12 +100,12 @@ _MODES = {
     "graph": "graph: calls captured once in a CUDA graph and replayed, as with nccl-tests -G",
 }
 
+# The reasons why the measurement of a result ended.
 _STOPPED = {
     "precise": "an interval that is narrow enough",
     "time": "the limit of time",
     "batches": "the limit of batches",
 }
-"""The reasons why the measurement of a result ended."""
 
 
 def method(results: pd.DataFrame) -> list[tuple[str, str]]:

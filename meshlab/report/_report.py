@@ -65,8 +65,7 @@ _MOST_PICTURES = 8
 
 _SUFFIXES = (".html", ".md", ".pdf", ".xml", ".csv", ".parquet", ".json")
 
-Facts = list[tuple[str, str]]
-"""Pairs of term and text."""
+Facts = list[tuple[str, str]]  # pairs of term and text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,14 +26,9 @@ if TYPE_CHECKING:
 
 MOST_ROWS, MOST_TABLES = 200, 60
 
-_MOST_COLUMNS = 12
-"""The number of columns, apart from the size, that fit the width of the page."""
-
-_SLOW_GBS = 0.1
-"""Smaller bandwidths are in MB/s."""
-
-_FEW_ROWS = 20
-"""The number of rows that are shown of a comparison in which nothing changed."""
+_MOST_COLUMNS = 12  # the number of columns, apart from the size, that fit the width of the page
+_SLOW_GBS = 0.1  # smaller bandwidths are in MB/s
+_FEW_ROWS = 20  # the number of rows that are shown of a comparison in which nothing changed
 
 
 class Cell(NamedTuple):  # a tuple, because a large report has tens of thousands of cells

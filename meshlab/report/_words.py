@@ -9,8 +9,8 @@ from meshlab.base._units import format_size
 if TYPE_CHECKING:
     import pandas as pd
 
+# The states of a run or a measurement that did not finish, with their verbs.
 UNFINISHED = {"failed": "failed", "cancelled": "was cancelled", "interrupted": "was interrupted"}
-"""The states of a run or a measurement that did not finish, with their verbs."""
 
 
 def is_missing(value: Any) -> bool:

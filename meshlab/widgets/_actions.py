@@ -237,6 +237,7 @@ def _call(design: Design, content: Content, total: int | None) -> Design:
     return replace(design, per_axis=MappingProxyType(calls))
 
 
+# The edits of the front end by name. Arguments: the design, the message, and the number of ranks of a mesh or None.
 ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Design, str]]] = MappingProxyType(
     {
         "step": _step,
@@ -268,7 +269,6 @@ ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Des
         "swap": lambda design, content, total: design.swapped(),
     }
 )
-"""The edits of the front end by name. Arguments: the design, the message, and the number of ranks of a mesh or None."""
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

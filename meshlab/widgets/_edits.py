@@ -17,15 +17,13 @@ from meshlab.mesh._mesh import DeviceMesh, as_mesh
 from meshlab.mesh.interop._frameworks import READERS
 from meshlab.widgets._machines import Machine
 
-Pairs = tuple[tuple[str, int], ...]
-"""Names and sizes of axes, the slowest first."""
-
+Pairs = tuple[tuple[str, int], ...]  # names and sizes of axes, the slowest first
 MOST_OPTIONS = 3
 MOST_UNDOS = 100
 
 _DATA_AXES = ("dp", "dp_shard", "dp_replicate")
+# The usual order of axes: the axis that sends most is the fastest.
 _OUTER_FIRST = ("pp", "dp_replicate", "dp", "dp_shard", "edp", "cp", "ep", "etp", "tp")
-"""The usual order of axes: the axis that sends most is the fastest."""
 
 
 class MisfitError(MeshError):
@@ -302,9 +300,7 @@ def templates(devices: int, domain: int) -> list[Template]:
 
 # -- designs -----------------------------------------------------------------------------------------------------------
 
-Calls = Mapping[str, tuple[str, int | str]]
-"""Collective and message size of the axes that do not have the usual ones."""
-
+Calls = Mapping[str, tuple[str, int | str]]  # collective and message size of the axes that do not have the usual ones
 Candidate = tuple[Machine | None, DeviceMesh]
 
 
@@ -349,12 +345,10 @@ class Design:
 
     machine: Machine | None
     mesh: DeviceMesh
-    rest: str = ""
-    """The axis that takes the rest. Empty for the usual one."""
+    rest: str = ""  # The axis that takes the rest. Empty for the usual one.
     size: int | str = "256M"
     per_axis: Calls = field(default_factory=lambda: MappingProxyType({}))
-    pinned: Candidate | None = None
-    """The candidate A."""
+    pinned: Candidate | None = None  # the candidate A
 
     @property
     def devices(self) -> int | None:

@@ -124,6 +124,7 @@ def _report(workbench: Workbench) -> tuple[str, str, str]:
     return "design.html", "text/html", page
 
 
+# The files by the name that the front end uses. Each function returns the name of a file, its media type and text.
 FILES: Mapping[str, Callable[[Workbench], tuple[str, str, str]]] = MappingProxyType(
     {
         "svg": _svg,
@@ -135,7 +136,6 @@ FILES: Mapping[str, Callable[[Workbench], tuple[str, str, str]]] = MappingProxyT
         "page": _page,
     }
 )
-"""The files by the name that the front end uses. Each function returns the name of a file, its media type and text."""
 
 
 # -- code --------------------------------------------------------------------------------------------------------------

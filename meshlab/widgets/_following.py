@@ -31,9 +31,7 @@ if TYPE_CHECKING:
 
 
 _TICK_S = 0.5
-_SHARE = 0.1
-"""Maximum share of the time that is spent on drawing, because the client needs the processor for its ranks."""
-
+_SHARE = 0.1  # maximum share of the time that is spent on drawing, because the client needs the processor for its ranks
 _MOST_REMEMBERED = 8
 _MOST_WITH_PREVIOUS = 4  # lines of a run beyond which those of the previous run would hide them
 _MOST_BARS = 512
@@ -82,17 +80,11 @@ SAVED: Controls = _Saved()
 class RunView(Protocol):
     """A widget with the traits of `run_traits`, which may be set on any thread."""
 
-    _run: dict[str, Any]
-    """State, progress, errors and possible actions. See `run_state`."""
-
+    _run: dict[str, Any]  # State, progress, errors and possible actions. See `run_state`.
+    # The chart, in one trait, because new points with the names of the old lines would be misread.
     _curve: dict[str, Any]
-    """The chart, in one trait, because new points with the names of the old lines would be misread."""
-
-    _late: dict[str, Any]
-    """The lateness of every rank in the latest step with aligned starts. Empty without one."""
-
-    _details: list[dict[str, Any]]
-    """The tabs of a run that has ended, see `details_of`."""
+    _late: dict[str, Any]  # The lateness of every rank in the latest step with aligned starts. Empty without one.
+    _details: list[dict[str, Any]]  # the tabs of a run that has ended, see `details_of`
 
     def hold_sync(self) -> AbstractContextManager[None]: ...
 

@@ -19,8 +19,8 @@ from meshlab.widgets._source import cluster_code, python
 
 Number = int | float
 
+# Limit for the devices of a machine that is designed by hand, so that a typing error cannot block the notebook.
 MOST_DEVICES = 1 << 17
-"""Limit for the devices of a machine that is designed by hand, so that a typing error cannot block the notebook."""
 
 
 class Dial(NamedTuple):
@@ -30,6 +30,7 @@ class Dial(NamedTuple):
     least: Number
 
 
+# The numbers of a machine, by the name of the argument that sets them.
 DIALS: Mapping[str, Dial] = MappingProxyType(
     {
         "nodes": Dial("Hosts", 1),
@@ -42,7 +43,6 @@ DIALS: Mapping[str, Dial] = MappingProxyType(
         "nvlink_domain": Dial("NVLink domain", 1),
     }
 )
-"""The numbers of a machine, by the name of the argument that sets them."""
 
 _NETWORK = ("nodes_per_leaf", "rails", "nodes_per_pod", "taper")
 _PRESET = ("nodes", *_NETWORK)
@@ -53,13 +53,11 @@ class Machine:
     """A preset or a cluster, its changed numbers, and the parts that are missing, such as ``"node1/NIC3"``."""
 
     base: str | Cluster
-    source: str = ""
-    """Python expression of a `base` that is a cluster. By default the cluster is written out."""
+    source: str = ""  # Python expression of a `base` that is a cluster. By default the cluster is written out.
+    # The changed numbers, see `DIALS`.
     dials: Mapping[str, Number] = field(default_factory=lambda: MappingProxyType({}))
-    """The changed numbers, see `DIALS`."""
     removed: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
-    """The missing parts that are listed and can be restored."""
+    failed: tuple[str, ...] = ()  # the missing parts that are listed and can be restored
 
     @classmethod
     def of(cls, cluster: Cluster | str) -> Machine:

@@ -69,17 +69,10 @@ _SAMPLINGS = ("quick", "default", "thorough")
 class MeasuringView(RunView, Protocol):
     """A widget with the traits of `run_traits` and `panel_traits`, which may be set on any thread."""
 
-    _engines: dict[str, Any]
-    """The engines, the state of their ranks, and the engines that can be started."""
-
-    _bench: dict[str, Any]
-    """The form of the next run, its choices, its problems, and the estimate."""
-
-    _runs: dict[str, Any]
-    """The runs of this session and of a folder, and the comparison of two of them."""
-
-    _monitor: dict[str, Any]
-    """The latest readings of every host and GPU. Empty while the monitor is closed."""
+    _engines: dict[str, Any]  # the engines, the state of their ranks, and the engines that can be started
+    _bench: dict[str, Any]  # the form of the next run, its choices, its problems, and the estimate
+    _runs: dict[str, Any]  # the runs of this session and of a folder, and the comparison of two of them
+    _monitor: dict[str, Any]  # The latest readings of every host and GPU. Empty while the monitor is closed.
 
     @property
     def mesh(self) -> DeviceMesh | None: ...
@@ -653,8 +646,8 @@ class Measuring:
                 self._engines.close(cancel=True)
 
 
+# Collectives that the form does not offer: they need further arguments, or have no size.
 _SPECIAL = frozenset(name for name, row in CATALOG.items() if row.counted or not row.is_measurable)
-"""Collectives that the form does not offer: they need further arguments, or have no size."""
 
 
 def _clean_form(form: Mapping[str, Any]) -> dict[str, Any]:

@@ -44,13 +44,10 @@ if TYPE_CHECKING:
     from meshlab.runs._rundata import RunData
 
 
-PANELS = ("machine", "mesh", "table", "export", "measure", "runs")
-"""The panels around the picture."""
-
+PANELS = ("machine", "mesh", "table", "export", "measure", "runs")  # the panels around the picture
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
+# The attributes of the picture that are in `Workbench.code`, if they do not have their defaults.
 _CODED = ("axis", "pick", "size", "collective", "color", "focus")
-"""The attributes of the picture that are in `Workbench.code`, if they do not have their defaults."""
-
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
@@ -155,17 +152,11 @@ class Workbench(Picture):
     panels = Checked(PANELS, Iterable, "a sequence of names").tag(sync=True, to_json=lambda names, _: list(names))
     """The panels that are shown."""
 
+    # None without a panel for runs, and if the constructor raises, because ipywidgets then calls `close`.
     _measuring: Measuring | None = None
-    """None without a panel for runs, and if the constructor raises, because ipywidgets then calls `close`."""
-
-    _panel = traitlets.Dict().tag(sync=True)
-    """The content of the panels, without the table."""
-
-    _table = traitlets.Dict().tag(sync=True)
-    """The table of the axes."""
-
-    _code = traitlets.Unicode("").tag(sync=True)
-    """The value of `code`."""
+    _panel = traitlets.Dict().tag(sync=True)  # the content of the panels, without the table
+    _table = traitlets.Dict().tag(sync=True)  # the table of the axes
+    _code = traitlets.Unicode("").tag(sync=True)  # the value of `code`
 
     @_ARGUMENTS.shown
     def __init__(
