@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,7 +24,6 @@ from meshlab.widgets._details import details_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.engines._engines import Engines
     from meshlab.frames._rows import Columns
     from meshlab.runs._rundata import RunData
 
@@ -42,39 +40,6 @@ _DOING = ("running", "stopping after this step", "ending the ranks")
 # Only a few are kept, because each has a frame.
 _last: dict[tuple[str, str], tuple[Mapping[Key, Line], pd.DataFrame]] = {}
 _last_lock = threading.Lock()
-
-
-class Controls(Protocol):
-    """The side of a run that can still change. `Run` has it, and `SAVED` is that of other runs."""
-
-    @property
-    def cancel_level(self) -> int: ...
-
-    @property
-    def is_pausing(self) -> bool: ...
-
-    @property
-    def is_estimated(self) -> bool: ...
-
-    @property
-    def estimate(self) -> object: ...
-
-    @property
-    def engines(self) -> Engines | None: ...
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """The controls of a run without engines, such as one that was read from a folder."""
-
-    cancel_level: int = 0
-    is_pausing: bool = False
-    is_estimated: bool = False
-    estimate: object = None
-    engines: Engines | None = None
-
-
-SAVED: Controls = _Saved()
 
 
 class RunView(Protocol):
@@ -281,10 +246,11 @@ def curve_state(
 
 def run_state(run: RunData) -> dict[str, Any]:
     """Return the state of a run as plain data."""
-    controls: Controls = run if isinstance(run, Run) else SAVED
-    progress, level = run.progress, controls.cancel_level
+    live = run if isinstance(run, Run) else None  # a run that was read from a folder has no engines and no controls
+    progress, level = run.progress, 0 if live is None else live.cancel_level
+    is_pausing = live is not None and live.is_pausing
     if run.state == "running":
-        doing = "pausing after this step" if controls.is_pausing and not level else _DOING[level]
+        doing = "pausing after this step" if is_pausing and not level else _DOING[level]
         headline = f"{doing} · step {min(progress.done + 1, progress.total)} of {progress.total}"
     else:
         headline = f"{run.state} · {progress.done} of {progress.total} steps"
@@ -292,11 +258,12 @@ def run_state(run: RunData) -> dict[str, Any]:
     if not run.has_ended:
         if progress.done:
             times.append(f"about {format_seconds(progress.left_s)} left")
-        elif controls.is_estimated:
-            times.append(str(controls.estimate))
+        elif live is not None and live.is_estimated:
+            times.append(str(live.estimate))
         else:
             times.append("estimating")
-    error, engines = run.error, controls.engines
+    error = run.error
+    can_restart = live is not None and isinstance(error, EngineError) and live.engines.state == "broken"
     return {
         "id": run.run_id,
         "state": run.state,
@@ -304,10 +271,10 @@ def run_state(run: RunData) -> dict[str, Any]:
         "step": progress.step,
         "share": progress.done / max(progress.total, 1),
         "level": level,
-        "is_pausing": controls.is_pausing,
+        "is_pausing": is_pausing,
         "has_ended": run.has_ended,
         "error": "" if error is None else str(error).splitlines()[0],
-        "can_restart": isinstance(error, EngineError) and engines is not None and engines.state == "broken",
+        "can_restart": can_restart,
         "alert": run.alert,
         "note": run.environment.get("Run", {}).get("note", ""),
     }

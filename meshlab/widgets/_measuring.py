@@ -245,22 +245,10 @@ class Measuring:
             self.show_all()
             return run
 
-    def pause(self) -> None:
-        """Pause the run after the current step."""
-        self._control("run.pause")
-
-    def resume(self) -> None:
-        """Continue a paused run."""
-        self._control("run.resume")
-
-    def cancel(self, *, now: bool = False) -> None:
-        """Stop the run after the current step, or end its ranks."""
-        self._control("run.end" if now else "run.stop")
-
-    def _control(self, action: str) -> None:
-        run = self._run
-        if isinstance(run, Run):
-            control_run(run, action)
+    def control(self, action: str) -> None:
+        """Pause, resume, stop or end the run, see `control_run`. A saved run stays as it is."""
+        if isinstance(self._run, Run):
+            control_run(self._run, action)
 
     def _follow(self, run: Run) -> None:
         predicted, references = {}, {}
@@ -389,18 +377,10 @@ class Measuring:
 
     def _show_engines(self) -> None:
         engines = self._engines
-        choices = _choices(self._view.mesh)
         if engines is None:
-            self._view._engines = {
-                "state": "none",
-                "text": "No engines",
-                "doing": self._doing,
-                "problem": self._problem,
-                "ranks": [],
-                "more": 0,
-                "choices": choices,
-                "is_own": False,
-            }
+            nothing = {"state": "none", "text": "No engines", "doing": self._doing, "problem": self._problem}
+            choices = _choices(self._view.mesh)
+            self._view._engines = {**nothing, "ranks": [], "more": 0, "choices": choices, "is_own": False}
             return
         state = engines.state
         dead = _dead_ranks(engines) if state == "ready" else set()
@@ -429,7 +409,7 @@ class Measuring:
             "problem": problem,
             "ranks": ranks,
             "more": max(0, len(engines.ranks) - _MOST_CHIPS),
-            "choices": choices,
+            "choices": _choices(self._view.mesh),
             "is_own": self._is_started_here,
         }
 
@@ -595,7 +575,7 @@ class Measuring:
         elif kind == "run.restart":
             self.restart_engines()
         else:
-            self._control(kind)
+            self.control(kind)
 
     def _tick_on(self) -> None:
         """Start the thread that looks at the engines and the monitor, unless it is running."""

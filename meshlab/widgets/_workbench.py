@@ -514,15 +514,15 @@ class Workbench(Picture):
 
     def pause(self) -> None:
         """Pause the run after the current step."""
-        self._measures.pause()
+        self._measures.control("run.pause")
 
     def resume(self) -> None:
         """Continue a paused run."""
-        self._measures.resume()
+        self._measures.control("run.resume")
 
     def cancel(self, *, now: bool = False) -> None:
         """Stop the run after the current step or, with `now`, end its ranks. The rows are kept."""
-        self._measures.cancel(now=now)
+        self._measures.control("run.end" if now else "run.stop")
 
     @property
     def _measures(self) -> Measuring:
