@@ -245,13 +245,7 @@ def _crossings(order: Sequence[int], host: Mapping[int, str]) -> int:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as ranges.
-
-    Examples
-    --------
-    >>> _ranges([0, 1, 2, 5])
-    '0–2, 5'
-    """
+    """Return numbers as ranges, such as "0–2, 5"."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:

@@ -207,12 +207,8 @@ def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
 
     Parameters
     ----------
-    run : RunData, DataFrame, path, object with ``.results``, or a list of these
-        A run or its folder, or its results. ``results.attrs["where"]`` is the label of the measured system.
-    ax : matplotlib.axes.Axes, optional
-        The axes to draw on, which shrink to make room for labels on their right. By default a new figure is created.
-    previous : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
-        An earlier run, drawn in grey.
+    run, ax, previous
+        As in `bandwidth`.
 
     Returns
     -------

@@ -146,13 +146,11 @@ def _words(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, str] | None = None) -> list[Line]:
-    """Split results into lines, one for each combination of collective, axis, mode, dtype and the other `KEYS`.
-
-    The time of a group is the median over its launches. Its interval ranges from the lowest to the highest bound of
-    their 95 % intervals. The value and the interval at a size are those of the slowest group at this size, or the
-    bandwidths that follow from them. So the band of a line never contains the interval of a group that is not on it.
-    Only rows with the status ok count.
-    """
+    """Split results into lines, one for each combination of collective, axis, mode, dtype and the other `KEYS`."""
+    # The time of a group is the median over its launches. Its interval ranges from the lowest to the highest bound of
+    # their 95 % intervals. The value and the interval at a size are those of the slowest group at this size, or the
+    # bandwidths that follow from them. So the band of a line never contains the interval of a group that is not on it.
+    # Only rows with the status ok count.
     return lines_by_quantity(results, (quantity,), names=names)[quantity]
 
 

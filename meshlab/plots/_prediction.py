@@ -11,20 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._units import format_bandwidth, format_size
-from meshlab.plots._curves import scale_sizes, time_tick
 from meshlab.plots._panels import (
     BETWEEN,
-    GAP,
     LEFT,
     LINE,
     TEXT,
     TICKS,
     PanelSize,
     SizeLabel,
-    fit_ticks,
+    columns_of,
     label_rows,
     panel_width,
-    powers_of_ten,
+    scale_panel,
+    scale_times,
     size_position,
     split_panels,
     write_heading,
@@ -253,9 +252,7 @@ def _interpolated(sizes: Floats, grid: Floats, values: Floats) -> Floats:
 
 
 def _columns(width: float, n: int) -> int:
-    """Return the number of columns of panels: as many as fit, but no more than needed for the same number of rows."""
-    most = max(1, min(int((width + GAP) // (_PANEL + LEFT + GAP)), n, 3))
-    return -(-n // -(-n // most))
+    return columns_of(width, n, least=_PANEL, most=3)
 
 
 def _height(n: int, n_columns: int, *, has_ratios: bool) -> float:
@@ -319,13 +316,9 @@ def _choice_labels(panel: _Panel, width: float, most_rows: int) -> list[SizeLabe
 
 def _draw_times(ax: Axes, panel: _Panel, size: PanelSize, *, is_labelled: bool) -> None:
     """Draw the band, the line, the bound and the points."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
-
     color = current_theme().accent
     low, high = panel.low, panel.high
-    scale_sizes(ax, *_limits(panel))
-    fit_ticks(ax, size[0], is_labelled=is_labelled)
-    ax.set_yscale("log")
+    scale_panel(ax, _limits(panel), size.width, is_labelled=is_labelled)
     ax.fill_between(panel.size, low, high, color=color, alpha=0.25, linewidth=0)
     for mask, look in (
         (panel.is_drawn & panel.is_fitted, {"linewidth": 1.8}),
@@ -335,11 +328,7 @@ def _draw_times(ax: Axes, panel: _Panel, size: PanelSize, *, is_labelled: bool) 
             ax.plot(panel.size[part], panel.time[part], color=color, **look)
     times = np.concatenate([low, high, panel.points[1]])
     bottom, top = times.min() / 1.5, times.max() * 1.5
-    ax.set_ylim(bottom, top)
-    ax.yaxis.set_major_locator(FixedLocator(powers_of_ten(bottom, top, size.tall)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(float(f"{time:.3g}"))))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    scale_times(ax, bottom, top, size.tall)
     if panel.bound_us.size:
         _draw_bound(ax, panel, size, (bottom, top))
     _draw_points(ax, panel, panel.points[1])
@@ -393,17 +382,14 @@ def _draw_points(ax: Axes, panel: _Panel, y: Floats) -> None:
     x = panel.points[0]
     usual = ~panel.is_suspect
     ax.plot(x[usual], y[usual], "o", markersize=3.2, color=ink, markeredgewidth=0, zorder=3)
-    ax.plot(
-        x[panel.is_suspect], y[panel.is_suspect], "x", markersize=6, color=PALETTE[5], markeredgewidth=1.6, zorder=3
-    )
+    ax.plot(x[~usual], y[~usual], "x", markersize=6, color=PALETTE[5], markeredgewidth=1.6, zorder=3)
 
 
 def _draw_ratios(ax: Axes, panel: _Panel, size: PanelSize) -> None:
     """Draw measured / predicted, with the band, and name the points that are farthest outside of it."""
     from matplotlib.ticker import NullLocator
 
-    scale_sizes(ax, *_limits(panel))
-    fit_ticks(ax, size[0], is_labelled=True)
+    scale_panel(ax, _limits(panel), size.width, is_labelled=True)
     ax.set_yscale("log")
     finite = np.isfinite(panel.ratio)
     low, high = panel.low / panel.time, panel.high / panel.time

@@ -33,13 +33,7 @@ _settings = Lock()
 
 
 def text_width(text: str, size: float, *, weight: str = "normal") -> float:
-    """Return the width of a string in points, in the font of the current style.
-
-    Examples
-    --------
-    >>> 50 < text_width("bandwidth", 10) < 70
-    True
-    """
+    """Return the width of a string in points, in the font of the current style."""
     from matplotlib import rcParams
     from matplotlib.font_manager import FontProperties
 
@@ -88,16 +82,14 @@ def label_room(ax: Axes) -> float:
 
 
 def free_right(ax: Axes) -> float:
-    """Return the width in points from the left edge of the axes to the next axes on the right, or to the figure's edge.
-
-    The gap to other axes is not counted, because their tick labels are there.
-    """
+    """Return the width in points from the left of the axes to the next axes on their right, or to the figure's edge."""
     figure = ax.get_figure(root=True)
     if figure is None:
         return axes_size(ax)[0]
     box = ax.get_position()
     others = (other.get_position() for other in figure.axes if other is not ax)
     is_edge = all(other.x0 < box.x1 or other.y1 <= box.y0 or other.y0 >= box.y1 for other in others)
+    # The gap to other axes is not counted, because their tick labels are there.
     return room_right(ax) - _EDGE if is_edge else axes_size(ax)[0]
 
 
@@ -112,12 +104,9 @@ def _is_arranged(ax: Axes) -> bool:
 
 
 def reserve(ax: Axes, *, left: float = 0.0, right: float = 0.0, above: float = 0.0, below: float = 0.0) -> None:
-    """Shrink the axes if there are fewer points than this outside of them, so that text there is not clipped.
-
-    In a figure with a layout engine, nothing changes, because the engine measures the text itself.
-    """
+    """Shrink the axes if there are fewer points than this outside of them, so that text there is not clipped."""
     figure = ax.get_figure(root=True)
-    if figure is None or _is_arranged(ax):
+    if figure is None or _is_arranged(ax):  # a layout engine measures the text itself
         return
     box = ax.get_position()
     width, height = figure.get_size_inches() * 72
@@ -240,13 +229,7 @@ def wrap_title(parts: Sequence[str], width: float) -> str:
 
 
 def wrap_words(text: str, width: float, size: float | None = None) -> str:
-    """Break a sentence between words to stay within `width` points, by default in the font size of titles.
-
-    Examples
-    --------
-    >>> wrap_words("Slow: rank 3", 1000), wrap_words("Slow: rank 3", 40).splitlines()
-    ('Slow: rank 3', ['Slow:', 'rank 3'])
-    """
+    """Break a sentence between words to stay within `width` points, by default in the font size of titles."""
     lines: list[str] = []
     for word in text.split(" "):  # not at a thin space, which is between a number and its unit
         longer = f"{lines[-1]} {word}" if lines else word

@@ -48,10 +48,8 @@ class Theme:
         return mix(color, self.background, share)
 
     def text_on(self, color: str) -> str:
-        """Return the colour of text on a colour of this theme: near black or near white, whichever has more contrast.
-
-        Its last digits are the number of the colour, because the other theme may need the opposite.
-        """
+        """Return the colour of text on a colour of this theme: near black or near white, for the higher contrast."""
+        # Its last digits are the number of the colour, because the other theme may need the opposite.
         names = _named(self)
         number = next((k for k, candidate in enumerate(names) if candidate == color), len(names))
         low, high, third = number % 16, 0xFF - number % 8, number // 16
@@ -77,13 +75,7 @@ FAINT = (0.2, 0.25, 0.3, 0.45, 0.6, 0.7)  # the shares of background that `Theme
 
 
 def mix(first: str, second: str, share: float) -> str:
-    """Mix two colours.
-
-    Examples
-    --------
-    >>> mix("#000000", "#ffffff", 0.5)
-    '#808080'
-    """
+    """Mix two colours, the second one with this share."""
     channels = (
         round(int(first[i : i + 2], 16) * (1 - share) + int(second[i : i + 2], 16) * share + 1e-9) for i in (1, 3, 5)
     )

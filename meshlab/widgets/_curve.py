@@ -143,12 +143,8 @@ class Curve(anywidget.AnyWidget):
 
         Parameters
         ----------
-        name : str
-            The name of the line.
-        size : array_like
-            Message sizes in bytes, in any order.
-        value : array_like
-            Values in `y_unit`; NaN for a missing one.
+        name, size, value
+            As in `set_series`.
         low, high : array_like, optional
             The bounds of the interval around each value. By default the points have no interval, and the band has a
             gap there.

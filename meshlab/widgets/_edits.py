@@ -62,10 +62,7 @@ def rest_axis(pairs: Pairs, axis: str, rest: str = "") -> str | None:
 
 
 def step_axis(pairs: Pairs, axis: str, by: int, rest: str = "") -> Pairs | None:
-    """Move the smallest prime factor to an axis from the one that takes the rest, or back if `by` is negative.
-
-    The product stays. None if there is no factor to move.
-    """
+    """Move the smallest prime factor from the axis of the rest to `axis`, or back if `by` < 0. None without one."""
     sizes, other = dict(pairs), rest_axis(pairs, axis, rest)
     _index(pairs, axis)
     if other is None:
@@ -196,10 +193,8 @@ def rebuilt(mesh: DeviceMesh, pairs: Pairs, renamed: Mapping[str, str] = Mapping
 
 
 def fit_mesh(mesh: DeviceMesh, before: int | None, after: int, rest: str = "") -> DeviceMesh:
-    """Return the mesh for a machine that had `before` and has `after` devices.
-
-    The axis that takes the rest is filled if it was as large as the machine permitted. Other meshes stay if they fit.
-    """
+    """Return the mesh for a machine that had `before` and has `after` devices. A mesh that fits stays as it is."""
+    # But the axis that takes the rest is filled if it was as large as the machine permitted.
     pairs = pairs_of(mesh)
     other = rest_axis(pairs, "", rest)
     assert other is not None  # a mesh has an axis

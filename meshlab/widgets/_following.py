@@ -61,10 +61,7 @@ def run_traits() -> tuple[Any, Any, Any, Any]:
 
 
 class RunFollower:
-    """Keeps the traits of a view up to date with a run, which it holds until the run ends.
-
-    `predicted` has predicted lines by the name of their measured line, and `references` bandwidths in GB/s.
-    """
+    """Keeps the traits of a view up to date with a run, which it holds until the run ends."""
 
     # A run reports its steps on its own thread, and steps may take only milliseconds. So the follower draws on a
     # separate thread, at most twice per second and for at most a tenth of the time.
@@ -74,8 +71,8 @@ class RunFollower:
         run: Run,
         view: RunView,
         *,
-        predicted: Mapping[str, Line] = _NO_LINES,
-        references: Mapping[str, float] = MappingProxyType({}),
+        predicted: Mapping[str, Line] = _NO_LINES,  # by the name of the measured line
+        references: Mapping[str, float] = MappingProxyType({}),  # in GB/s
     ) -> None:
         if not isinstance(run, Run):
             raise BenchError(f"run must be a live Run, not {type(run).__name__}", hint="display a saved run as it is")

@@ -340,12 +340,9 @@ class Machine:
 
 
 class Part(NamedTuple):
-    """A part of a cluster that can fail: a host, a device, a NIC, or the NVLink of a device.
+    """A part of a cluster that can fail: a host, a device, a NIC, or the NVLink of a device."""
 
-    `name` is ``"node1"``, ``"node1/GPU3"``, ``"node1/NIC3"``, ``"node1/GPU3/NVLink"`` or ``"node1/GPU3-GPU5"``.
-    """
-
-    name: str
+    name: str  # "node1", "node1/GPU3", "node1/NIC3", "node1/GPU3/NVLink" or "node1/GPU3-GPU5"
     kind: str
     node: int
     host: str

@@ -21,16 +21,13 @@ from meshlab.topology.placement._scene import scene_of
 
 
 class Price(NamedTuple):
-    """The time of one call in seconds, the bounds of its interval, its basis, and the algorithm of the prediction.
+    """The time of one call in seconds, and the bounds of its interval."""
 
-    Without a prediction the time is that of the slowest link, and the bounds are NaN.
-    """
-
-    seconds: float
-    low: float
+    seconds: float  # without a prediction that of the slowest link
+    low: float  # NaN without a prediction
     high: float
-    basis: str
-    detail: str
+    basis: str  # of the time
+    detail: str  # the algorithm of the prediction
 
 
 def price_of(placement: Placement, axis_loads: Loads) -> Price:

@@ -276,12 +276,8 @@ class Workbench(Picture):
 
         Parameters
         ----------
-        mesh : DeviceMesh or str, optional
-            The new mesh. By default it is kept, and follows the size of the machine.
-        cluster : Cluster or str, optional
-            The new machine. By default it is kept.
-        axis : str, optional
-            The new axis. By default it is kept if the mesh has it.
+        mesh, cluster, axis
+            As in `Picture.show`. A mesh that is kept follows the size of the machine.
 
         Raises
         ------
