@@ -39,7 +39,6 @@ from meshlab.topology.readers._hosts import probe
 if TYPE_CHECKING:
     import pandas as pd
 
-
 CONFIRMATION = "pairs-again"  # the second measurement of pairs, which has to confirm that some of them are slow
 ESSENTIAL = "sweep"  # the stage without which nothing was accepted
 JUDGING = ("reference", "thresholds")  # The stages that judge the speed. On a CPU there is no reference.
@@ -380,9 +379,8 @@ def _health(machine: Cluster | None, why_none: str) -> _Finding:
     findings = machine.health()
     texts = [f"{finding.severity}: {finding.where}: {finding.message}; {finding.fix}." for finding in findings]
     summary = f"{findings.summary[:1].upper()}{findings.summary[1:]}."
-    if any(finding.severity == "error" for finding in findings):
-        return "failed", [summary, *texts]
-    return "passed", [summary, *texts]
+    has_error = any(finding.severity == "error" for finding in findings)
+    return "failed" if has_error else "passed", [summary, *texts]
 
 
 def _wait(run: Run) -> None:

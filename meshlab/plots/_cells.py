@@ -32,7 +32,6 @@ from meshlab.topology.placement._view import fastest_axis
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 Mask = npt.NDArray[np.bool_]
 
 _TEXT = 9.0  # font size

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
 _MOST_ORDERS = 3  # different rings that are drawn; more are counted
 _MOST = 4096
 _HOSTS, _NAMES, _EDGE = 1.16, 1.26, 1.42  # radius of host arcs and host names, half the height of a circle
@@ -118,7 +117,7 @@ def _chosen_rings(source: Explanation | pd.DataFrame, comm: str | None, size: in
     if "comm" not in rings.columns:
         rings = rings.assign(comm=None)
     for label, part in rings.groupby("comm", dropna=False, sort=False):
-        orders_by_comm[_text_or_none(label)] = _orders(part)
+        orders_by_comm[label if isinstance(label, str) else None] = _orders(part)
     complete = {name: orders for name, (orders, _) in orders_by_comm.items() if orders}
     sizes = {name: len(next(iter(orders))) for name, orders in complete.items()}
     fitting = [n for n in complete if (comm is None or n == comm) and (size is None or sizes[n] == size)]
@@ -138,10 +137,6 @@ def _chosen_rings(source: Explanation | pd.DataFrame, comm: str | None, size: in
         _hosts(tables.get("communicators"), name),
         _vias(tables.get("channels"), name),
     )
-
-
-def _text_or_none(name: Any) -> str | None:
-    return name if isinstance(name, str) else None
 
 
 def _orders(rings: pd.DataFrame) -> tuple[dict[tuple[int, ...], list[int]], int]:

@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from meshlab.prediction._predictions import Prediction
     from meshlab.topology.model._presets import ClusterLike
 
-
 _BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
 _MOST_LABELS = 5  # up to this many lines are labelled at their ends; more lines get a legend
 _MOST_IN_COLUMN = 8  # a legend inside the axes has two columns if it has more names than this

@@ -21,7 +21,6 @@ from meshlab.plans._options import OPTIONS
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Values = npt.NDArray[np.float64]
 
 Quantity = Literal["busbw_gbs", "algbw_gbs", "time_us"]
@@ -45,10 +44,6 @@ def _nothing() -> Values:
     return np.empty(0)
 
 
-def _no_groups() -> Values:
-    return np.empty((0, 0))
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Line:
     """A quantity as a function of message size."""
@@ -61,12 +56,10 @@ class Line:
     keys: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # the columns `KEYS`
     wrong_size: Values = field(default_factory=_nothing)  # rows with a wrong result, which are not part of the line
     wrong_value: Values = field(default_factory=_nothing)
-    rows: npt.NDArray[np.intp] = field(
-        default_factory=lambda: np.empty(0, dtype=np.intp)
-    )  # positions of all rows in the results
-    groups: Values = field(
-        default_factory=_no_groups
-    )  # of shape (groups, sizes), NaN if missing; empty for one group, which is the line itself
+    # Positions of all rows in the results.
+    rows: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    # Of shape (groups, sizes), NaN if missing; empty for one group, which is the line itself.
+    groups: Values = field(default_factory=lambda: np.empty((0, 0)))
     n_groups: int = 1  # of which the line is the slowest
     n_launches: int = 1  # of which the line is the median
 
@@ -317,10 +310,7 @@ _NO_LINES: Mapping[str, Line] = MappingProxyType({})
 
 
 def pack_lines(
-    series: Mapping[str, Line],
-    *,
-    previous: Mapping[str, Line] = _NO_LINES,
-    predicted: Mapping[str, Line] = _NO_LINES,
+    series: Mapping[str, Line], *, previous: Mapping[str, Line] = _NO_LINES, predicted: Mapping[str, Line] = _NO_LINES
 ) -> dict[str, Any]:
     """Return lines by name in the format of js/curve.js: a list of their shapes, the points of all, and a note."""
     drawn = [

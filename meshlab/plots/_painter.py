@@ -24,7 +24,6 @@ from meshlab.topology.placement._view import View
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 PX = 96.0  # CSS pixels per inch
 POINTS = 9.0  # font size in points, 12 pixels
 _MOST_VECTORS = 4096  # devices; more are drawn as one image

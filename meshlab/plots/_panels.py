@@ -17,7 +17,6 @@ from meshlab.plots._theme import current_theme
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 TEXT = 9.0
 LINE = 12.0  # height of a line of text, in points
 # Room in points: left of a panel, between columns, between times and ratios, and below a panel.

@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
@@ -419,7 +418,8 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: P
     order = np.flatnonzero(outside)
     boxes: list[tuple[float, float, float, float]] = []
     for k in order[np.argsort(-np.abs(np.log(panel.ratio[order])))][:_MOST_NAMED]:
-        label = f"{format_size(panel.points[0][k])} ×{_two_digits(panel.ratio[k])}"
+        digits = ".2g" if panel.ratio[k] < 99.5 else ".0f"
+        label = f"{format_size(panel.points[0][k])} ×{panel.ratio[k]:{digits}}"
         wide, tall = text_width(label, TEXT), LINE
         corners = [(5.0, -tall / 2), (-5 - wide, -tall / 2)]
         corners += [(shift, side) for side in (4.0, -4 - tall) for shift in (-wide / 2, 0.0, -wide)]
@@ -438,7 +438,3 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: P
             continue
         boxes.append((left, left + wide, bottom, bottom + tall))
         write_beside(ax, label, (panel.points[0][k], ratio[k]), best, xycoords="data", gid="outside")
-
-
-def _two_digits(ratio: float) -> str:
-    return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:.0f}"

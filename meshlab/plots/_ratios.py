@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 

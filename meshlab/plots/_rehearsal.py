@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
 _TEXT = 9.0
 _ROW, _GAP = 27.0, 12.0  # height of a bar with its prediction, and the gap between two layouts, in points
 # Width of a new figure in points, and the place of its axes until their labels are known.

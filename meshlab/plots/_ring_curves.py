@@ -13,7 +13,6 @@ from meshlab.plots._style import text_colors, text_width
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 POINTS = 9.0
 
 Floats = npt.NDArray[np.float64]

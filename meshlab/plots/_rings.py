@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
 _RADIUS, _HOSTS, _NAMES = 1.0, 1.14, 1.22  # of ranks, host arcs, and host names
 _EDGE = 1.34  # half the height of the circle with its names
 _WIDTH, _SCALE = 475.0, 150.0  # width of a new figure, and its largest radius, in points

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from matplotlib.font_manager import FontProperties
     from matplotlib.text import Annotation
 
-
 _INK, _PAPER = "currentColor", "var(--ml-paper, var(--jp-layout-color0, Canvas))"
 _FOREGROUND = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
 _BACKGROUND = ("figure.facecolor", "axes.facecolor")

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 _WIDTH = 8.0  # width of a new figure, in inches
 _PANEL = 300.0  # minimum width of a panel, in points
 _TALL, _BELOW = 170.0, 56.0  # height of the times and of the gains below them in a new figure, in points

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from meshlab.frames._rows import Columns
     from meshlab.runs._rundata import RunData
 
-
 _TICK_S = 0.5
 _SHARE = 0.1  # maximum share of the time that is spent on drawing, because the client needs the processor for its ranks
 _MOST_REMEMBERED = 8

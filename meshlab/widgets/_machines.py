@@ -213,18 +213,12 @@ class Machine:
             leaf, nodes = int(self.values["nodes_per_leaf"] or 1), int(self.values["nodes"] or 1)
             half = int(value) // 2 // leaf * leaf if value >= 2 * leaf else int(value) // 2 if value > 1 else 0
             return (half if value else None), (int(value) * 2 if value else leaf) if value < nodes else None
-        less: Number = value // 2 if isinstance(value, int) else max(value / 2, 1.0)
-        least = DIALS[dial].least
+        half_value: Number = value // 2 if isinstance(value, int) else max(value / 2, 1.0)
+        less = None if half_value < DIALS[dial].least or (dial == "taper" and value <= 1) else half_value
         more = value * 2
-        if dial in ("nodes", "devices"):
-            other = self.values["devices" if dial == "nodes" else "nodes"] or 1
-            if more * other > MOST_DEVICES:
-                return (less if less >= least else None), None
-        if dial in ("devices", "nics") and more > 64:
-            return (less if less >= least else None), None
-        if dial == "taper" and value <= 1:
-            return None, more
-        return (less if less >= least else None), more
+        other = {"nodes": "devices", "devices": "nodes"}.get(dial)
+        exceeds = other is not None and more * (self.values[other] or 1) > MOST_DEVICES
+        return less, None if exceeds or (dial in ("devices", "nics") and more > 64) else more
 
     def _domain_steps(self, value: int) -> tuple[int | None, int | None]:
         width, devices = int(self.values["devices"] or 1), self.whole.n_devices

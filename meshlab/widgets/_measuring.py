@@ -663,10 +663,7 @@ def _choices(mesh: DeviceMesh | None) -> list[dict[str, Any]]:
     return choices
 
 
-@functools.cache
-def _n_gpus() -> int:
-    """Return the number of GPUs of this host. Cached, because the driver takes its time."""
-    return count_gpus()
+_n_gpus = functools.cache(count_gpus)  # the driver takes its time
 
 
 def _dead_ranks(engines: Engines) -> set[int]:

@@ -195,10 +195,7 @@ class Picture(anywidget.AnyWidget):
 
     @ARGUMENTS.shown
     def __init__(
-        self,
-        mesh: MeshLike | None = None,
-        cluster: ClusterLike | None = None,
-        **arguments: Unpack[PictureArguments],
+        self, mesh: MeshLike | None = None, cluster: ClusterLike | None = None, **arguments: Unpack[PictureArguments]
     ) -> None:
         choice = ARGUMENTS.complete("Picture", arguments)
         self._lock = threading.RLock()

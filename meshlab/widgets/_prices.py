@@ -13,7 +13,7 @@ from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.plots._lines import Line, line_key, line_names
 from meshlab.prediction._axis_loads import loads
-from meshlab.prediction._predictions import PredictedLine, predict
+from meshlab.prediction._predictions import predict
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.placement._loads import Loads
 from meshlab.topology.placement._placement import Placement, place
@@ -41,13 +41,8 @@ def price_of(placement: Placement, axis_loads: Loads) -> Price:
         return Price(axis_loads.seconds, math.nan, math.nan, "slowest link", "")
     line = max(lines, key=lambda line: float(line.time_us[0]))
     seconds, low, high = (float(values[0]) * 1e-6 for values in (line.time_us, line.time_us_lo, line.time_us_hi))
-    return Price(seconds, low, high, line.basis[0], _detail(line))
-
-
-def _detail(line: PredictedLine) -> str:
-    choice = line.choices[0][1]
-    share = f", at {line.of_bound[0]:.0%} of the bound".replace("%", " %") if np.isfinite(line.of_bound[0]) else ""
-    return f"NCCL takes {choice}{share}"
+    share = f", at {100 * line.of_bound[0]:.0f} % of the bound" if np.isfinite(line.of_bound[0]) else ""
+    return Price(seconds, low, high, line.basis[0], f"NCCL takes {line.choices[0][1]}{share}")
 
 
 def axis_times(mesh: DeviceMesh, cluster: Cluster, call_of: Callable[[str], tuple[str, int | str]]) -> dict[str, float]:

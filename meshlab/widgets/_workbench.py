@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from meshlab.plots._lines import Line
     from meshlab.runs._rundata import RunData
 
-
 PANELS = ("machine", "mesh", "table", "export", "measure", "runs")  # the panels around the picture
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
 # The attributes of the picture that are in `Workbench.code`, if they do not have their defaults.
