@@ -85,7 +85,7 @@ MOST_PRONOUNS = {
     "benchmark": 1,  # `now`, a public keyword of cancel
     "mesh": 1,  # `given`, a public keyword of as_mesh
     "topology": 1,  # `one`, a public argument of word_between
-    "widgets": 2,  # `now`, as in benchmark
+    "widgets": 1,  # `now`, as in benchmark
 }
 
 ONLY_IN = {

@@ -44,11 +44,8 @@ def print_comparison(
             )
         sides = [paths if isinstance(paths, (str, os.PathLike)) else list(paths) for paths in (before, after)]
         comparison = compare(*sides, effect=min(threshold, 0.05), anyway=anyway, redact=redact)
-    except MeshlabError as error:
-        print_error(error_text(error), file)
-        return BAD_INPUT
-    except OSError as error:
-        print_error(error, file)
+    except (MeshlabError, OSError) as error:
+        print_error(error_text(error) if isinstance(error, MeshlabError) else error, file)
         return BAD_INPUT
     print(visible(str(comparison)), file=file)
     regressions = comparison.regressions(threshold)

@@ -131,13 +131,7 @@ def _is_first_process() -> bool:
 
 
 def join_axes(words: Sequence[str]) -> list[str]:
-    """Join the words of a mesh that was not quoted.
-
-    Examples
-    --------
-    >>> join_axes(["bench", "broadcast", "--mesh", "dp=2", "tp=4", "--ranks", "8"])
-    ['bench', 'broadcast', '--mesh', 'dp=2 tp=4', '--ranks', '8']
-    """
+    """Join the words of a mesh that was not quoted, such as ``dp=2`` and ``tp=4``."""
     joined: list[str] = []
     was_axis = False
     for word in words:

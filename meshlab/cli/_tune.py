@@ -14,7 +14,6 @@ from meshlab.engines._launchers import launched_as
 if TYPE_CHECKING:
     from meshlab.analysis.tuning._tuning import Tuning
 
-
 _SAVED = "tuning.json"
 _OTHERS = ("tuning.csv", "tuning.html", "tuning.env", "tuned.py", "nccl_tuner.conf")
 

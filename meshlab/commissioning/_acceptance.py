@@ -39,23 +39,15 @@ from meshlab.topology.readers._hosts import probe
 if TYPE_CHECKING:
     import pandas as pd
 
-
-CONFIRMATION = "pairs-again"
-"""The second measurement of pairs, which has to confirm that some of them are slow."""
-
-ESSENTIAL = "sweep"
-"""The stage without which nothing was accepted."""
-
-JUDGING = ("reference", "thresholds")
-"""The stages that judge the speed. On a CPU there is no reference."""
-
+CONFIRMATION = "pairs-again"  # the second measurement of pairs, which has to confirm that some of them are slow
+ESSENTIAL = "sweep"  # the stage without which nothing was accepted
+JUDGING = ("reference", "thresholds")  # The stages that judge the speed. On a CPU there is no reference.
+# Share of the median bandwidth below which a pair fails an acceptance on a CPU, where cores and caches differ.
 SLOW_ON_CPU = 0.5
-"""Share of the median bandwidth below which a pair fails an acceptance on a CPU, where cores and caches differ."""
-
-_Finding = tuple[Outcome, list[str]]
-
 _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
 _MOST_NAMED = 3
+
+_Finding = tuple[Outcome, list[str]]
 
 
 def acceptance(
@@ -387,9 +379,8 @@ def _health(machine: Cluster | None, why_none: str) -> _Finding:
     findings = machine.health()
     texts = [f"{finding.severity}: {finding.where}: {finding.message}; {finding.fix}." for finding in findings]
     summary = f"{findings.summary[:1].upper()}{findings.summary[1:]}."
-    if any(finding.severity == "error" for finding in findings):
-        return "failed", [summary, *texts]
-    return "passed", [summary, *texts]
+    has_error = any(finding.severity == "error" for finding in findings)
+    return "failed" if has_error else "passed", [summary, *texts]
 
 
 def _wait(run: Run) -> None:

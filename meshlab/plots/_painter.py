@@ -23,13 +23,8 @@ from meshlab.topology.placement._view import View
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
-PX = 96.0
-"""CSS pixels per inch."""
-
-POINTS = 9.0
-"""Font size in points, 12 pixels."""
-
+PX = 96.0  # CSS pixels per inch
+POINTS = 9.0  # font size in points, 12 pixels
 _MOST_VECTORS = 4096  # devices; more are drawn as one image
 _VEIL = 0.62
 _USED_BAR = 0.25  # share of the background in the colour of an NVLink bar in use

@@ -58,15 +58,12 @@ if TYPE_CHECKING:
     import markupsafe
     import pandas as pd
 
-    from meshlab.topology.model._cluster import Cluster
-
 _MOST_LOG_LINES = 200
 _MOST_PICTURES = 8
 
 _SUFFIXES = (".html", ".md", ".pdf", ".xml", ".csv", ".parquet", ".json")
 
-Facts = list[tuple[str, str]]
-"""Pairs of term and text."""
+Facts = list[tuple[str, str]]  # pairs of term and text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +189,8 @@ class Report:
             # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
             recorded_run = run if isinstance(run, RunData) else None
             parts = (self.cluster, tuning, title, limits, earlier, stages)
-            hosts = (*_hosts_of(self.cluster), *(baseline.hosts if isinstance(baseline, RunData) else ()))
+            hosts = () if self.cluster is None else self.cluster.names
+            hosts += tuple(baseline.hosts) if isinstance(baseline, RunData) else ()
             redactor = redactor_of(recorded_run, *parts, hosts=hosts, mesh=layout)
             tuning = None if tuning is None else tuning.redacted(redactor)
             run = redact_run(run, redactor) if isinstance(run, RunData) else tuning
@@ -545,10 +543,6 @@ def frame_bytes(frame: pd.DataFrame, write: Callable[[pd.DataFrame, Path], None]
         path = Path(folder) / "frame"
         write(frame, path)
         return path.read_bytes()
-
-
-def _hosts_of(cluster: Cluster | None) -> tuple[str, ...]:
-    return () if cluster is None else cluster.names
 
 
 def _line(answer: Answer) -> str:

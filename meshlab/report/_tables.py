@@ -23,17 +23,11 @@ from meshlab.runs._store import Frames
 if TYPE_CHECKING:
     import pandas as pd
 
-
 MOST_ROWS, MOST_TABLES = 200, 60
 
-_MOST_COLUMNS = 12
-"""The number of columns, apart from the size, that fit the width of the page."""
-
-_SLOW_GBS = 0.1
-"""Smaller bandwidths are in MB/s."""
-
-_FEW_ROWS = 20
-"""The number of rows that are shown of a comparison in which nothing changed."""
+_MOST_COLUMNS = 12  # the number of columns, apart from the size, that fit the width of the page
+_SLOW_GBS = 0.1  # smaller bandwidths are in MB/s
+_FEW_ROWS = 20  # the number of rows that are shown of a comparison in which nothing changed
 
 
 class Cell(NamedTuple):  # a tuple, because a large report has tens of thousands of cells
@@ -128,7 +122,7 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
             _rate(row["busbw_gbs"]),
             _rate(row["bound_gbs"]),
             Cell(_percent(row["of_bound"]) or "–", value=_value(row["of_bound"])),
-            Cell(_predicted(row), is_bad=is_below_prediction(row)),
+            Cell(predicted_range(row).replace(" to ", " – ") or "–", is_bad=is_below_prediction(row)),
         ]
         if has_published:
             cells += [
@@ -146,11 +140,6 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
         max(0, len(rows) - MOST_ROWS),
         texts=(*range(1 + len(varying)), last),
     )
-
-
-def _predicted(row: Any) -> str:
-    """Return the band of the predicted bandwidth."""
-    return predicted_range(row).replace(" to ", " – ") or "–"
 
 
 def _rate_text(gbs: float) -> str:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from meshlab.runs._rundata import RunData
 
-
 _MOST_ROWS = 12
 
 

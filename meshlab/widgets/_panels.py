@@ -162,8 +162,7 @@ class AxisRow:
     loads: Loads
     text: str
     price: Price
-    pinned: float
-    """The time of the same axis in candidate A, in seconds. NaN without one."""
+    pinned: float  # The time of the same axis in candidate A, in seconds. NaN without one.
 
     @property
     def gbs(self) -> float:

@@ -185,27 +185,17 @@ class Picture(anywidget.AnyWidget):
     height = traitlets.Int(540, min=160).tag(sync=True)
     """Largest height of the canvas, in CSS pixels."""
 
+    # Number of the last edit in the front end. Answers carry it, so that late ones are dropped.
     _edit = traitlets.Int(0).tag(sync=True)
-    """Number of the last edit in the front end. Answers carry it, so that late ones are dropped."""
-
-    _scene = traitlets.Dict().tag(sync=True)
-    """`Scene.to_dict` with the arrays as little-endian int32."""
-
+    _scene = traitlets.Dict().tag(sync=True)  # `Scene.to_dict` with the arrays as little-endian int32
+    # The mesh on the machine: rank and group of every device, sentences and findings.
     _view = traitlets.Dict().tag(sync=True)
-    """The mesh on the machine: rank and group of every device, sentences and findings."""
-
-    _loads = traitlets.Dict().tag(sync=True)
-    """The load of every link for the shown axis. Empty without a placement."""
-
-    _values = traitlets.Dict().tag(sync=True)
-    """The values that match the mesh, as little-endian float32 by name."""
+    _loads = traitlets.Dict().tag(sync=True)  # The load of every link for the shown axis. Empty without a placement.
+    _values = traitlets.Dict().tag(sync=True)  # the values that match the mesh, as little-endian float32 by name
 
     @ARGUMENTS.shown
     def __init__(
-        self,
-        mesh: MeshLike | None = None,
-        cluster: ClusterLike | None = None,
-        **arguments: Unpack[PictureArguments],
+        self, mesh: MeshLike | None = None, cluster: ClusterLike | None = None, **arguments: Unpack[PictureArguments]
     ) -> None:
         choice = ARGUMENTS.complete("Picture", arguments)
         self._lock = threading.RLock()

@@ -43,14 +43,10 @@ if TYPE_CHECKING:
     from meshlab.plots._lines import Line
     from meshlab.runs._rundata import RunData
 
-
-PANELS = ("machine", "mesh", "table", "export", "measure", "runs")
-"""The panels around the picture."""
-
+PANELS = ("machine", "mesh", "table", "export", "measure", "runs")  # the panels around the picture
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
+# The attributes of the picture that are in `Workbench.code`, if they do not have their defaults.
 _CODED = ("axis", "pick", "size", "collective", "color", "focus")
-"""The attributes of the picture that are in `Workbench.code`, if they do not have their defaults."""
-
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
@@ -155,17 +151,11 @@ class Workbench(Picture):
     panels = Checked(PANELS, Iterable, "a sequence of names").tag(sync=True, to_json=lambda names, _: list(names))
     """The panels that are shown."""
 
+    # None without a panel for runs, and if the constructor raises, because ipywidgets then calls `close`.
     _measuring: Measuring | None = None
-    """None without a panel for runs, and if the constructor raises, because ipywidgets then calls `close`."""
-
-    _panel = traitlets.Dict().tag(sync=True)
-    """The content of the panels, without the table."""
-
-    _table = traitlets.Dict().tag(sync=True)
-    """The table of the axes."""
-
-    _code = traitlets.Unicode("").tag(sync=True)
-    """The value of `code`."""
+    _panel = traitlets.Dict().tag(sync=True)  # the content of the panels, without the table
+    _table = traitlets.Dict().tag(sync=True)  # the table of the axes
+    _code = traitlets.Unicode("").tag(sync=True)  # the value of `code`
 
     @_ARGUMENTS.shown
     def __init__(
@@ -285,12 +275,8 @@ class Workbench(Picture):
 
         Parameters
         ----------
-        mesh : DeviceMesh or str, optional
-            The new mesh. By default it is kept, and follows the size of the machine.
-        cluster : Cluster or str, optional
-            The new machine. By default it is kept.
-        axis : str, optional
-            The new axis. By default it is kept if the mesh has it.
+        mesh, cluster, axis
+            As in `Picture.show`. A mesh that is kept follows the size of the machine.
 
         Raises
         ------
@@ -523,15 +509,15 @@ class Workbench(Picture):
 
     def pause(self) -> None:
         """Pause the run after the current step."""
-        self._measures.pause()
+        self._measures.control("run.pause")
 
     def resume(self) -> None:
         """Continue a paused run."""
-        self._measures.resume()
+        self._measures.control("run.resume")
 
     def cancel(self, *, now: bool = False) -> None:
         """Stop the run after the current step or, with `now`, end its ranks. The rows are kept."""
-        self._measures.cancel(now=now)
+        self._measures.control("run.end" if now else "run.stop")
 
     @property
     def _measures(self) -> Measuring:
