@@ -268,7 +268,7 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
     if plan.concurrent and BACKENDS[can.backend].enqueues and "isolated" in plan.mode:
         raise BenchError(
             f"two axes cannot run at the same time in isolated mode with {can.backend}: the host waits before each "
-            "call, and then the other axis would wait too",
+            "call, which would also block the other axis",
             hint=Hint("choose {} or 'pipelined'", Argument("mode", "graph")),
         )
 

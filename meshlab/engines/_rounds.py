@@ -429,7 +429,7 @@ class Round:
             if returned:
                 text = f"{_ranks_text(returned)} {'has' if len(returned) == 1 else 'have'} returned"
                 return returned, text, "issue the same calls on every rank"
-            return absent, f"{_ranks_text(absent)} {'is' if len(absent) == 1 else 'are'} in no call", ""
+            return absent, f"{_ranks_text(absent)} {'is' if len(absent) == 1 else 'are'} not in a call", ""
         calls: dict[tuple[str, int], set[str]] = {}
         for rank in inside:
             calls.setdefault((positions[rank].group, positions[rank].number), set()).add(positions[rank].call)

@@ -56,7 +56,7 @@ class Sampling:
     0.01
     >>> ml.Sampling(min_batches=100, max_batches=50)
     Traceback (most recent call last):
-    meshlab.errors.BenchError: min_batches=100 and max_batches=50 must be at least 1, and in order
+    meshlab.errors.BenchError: min_batches=100 and max_batches=50 must be at least 1, and ascending
     """
 
     precision: float = 0.05
@@ -73,7 +73,7 @@ class Sampling:
                 raise BenchError(f"{item.name}={value!r} must be a number")
         if not 1 <= self.min_batches <= self.max_batches:
             raise BenchError(
-                f"min_batches={self.min_batches} and max_batches={self.max_batches} must be at least 1, and in order"
+                f"min_batches={self.min_batches} and max_batches={self.max_batches} must be at least 1, and ascending"
             )
         for name in ("precision", "batch_us", "max_s", "max_calls"):
             if not getattr(self, name) > 0:  # "not >" rather than "<=", to reject NaN as well

@@ -244,10 +244,10 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
     best, worst = (describe_expectation(ordered.iloc[number], with_mode=has_modes) for number in (-1, 0))
     if len(ordered) == 1:
         return "good", [f"{best}{_beside_prediction(ordered.iloc[0])}."]
-    of = "the hardware allows" if rows["of_bound"].notna().all() else "is expected"
+    of = "bandwidth that the hardware allows" if rows["of_bound"].notna().all() else "expected bandwidth"
     low, high = (f"{100 * limit:.0f}{THIN}%" for limit in (share.min(), share.max()))
     return "good", [
-        f"At the largest size, the collectives reach {format_range(low, high)} of what {of}.",
+        f"At the largest size, the collectives reach {format_range(low, high)} of the {of}.",
         f"Lowest: {worst}{_beside_prediction(ordered.iloc[0])}.",
         f"Highest: {best}.",
     ]
@@ -265,7 +265,7 @@ def _beside_prediction(row: pd.Series) -> str:
 def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
     """Return the reason why it is unknown how fast the results should be."""
     results = evidence.results
-    unknown, sources = "It is not known how fast they should be", set(results["source"].dropna())
+    unknown, sources = "The expected speed is unknown", set(results["source"].dropna())
     if not has_lines:
         return (
             ""

@@ -137,7 +137,7 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
             ]
         verdict = f"{row['verdict']}, within 10{THIN}%" if is_within_tolerance(row) else str(row["verdict"])
         rows.append((*cells, Cell("✕ slow" if is_slow else verdict, is_bad=is_slow)))
-    title = "The largest size beside the expected performance"
+    title = "The largest size, with the expected performance"
     last = len(header)
     return ReportTable(
         title,

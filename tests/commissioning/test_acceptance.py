@@ -372,7 +372,7 @@ def test_the_command_on_mpi_ranks(capsys: pytest.CaptureFixture[str], tmp_path: 
     out = capsys.readouterr().out
     assert "✓ sweep" in out
     assert "✕ thresholds" in out
-    assert "– reference     skipped: it is not known how fast they should be" in out
+    assert "– reference     skipped: the expected speed is unknown" in out
     assert "FAILED: thresholds" in out
     names = {path.name for path in folder.iterdir()}
     assert {"acceptance.json", "pairs", "sweep", "contention", "report.html", "report.md", "junit.xml"} <= names

@@ -51,7 +51,7 @@ def tune(
     number or policy of thread blocks. From NCCL 2.31 on, all of this can be chosen per call. For older versions, and
     for the algorithms of MPICH, environment variables choose it, and every choice gets its own ranks.
 
-    All options of a call are prepared and checked, and then take turns in rounds, with the default in each of them.
+    All options of a call are prepared and checked, and then measured in rounds, each of which includes the default.
     After each of the first rounds, the slower half is dropped. An option that is not supported becomes a row with the
     reason. At the end, new ranks measure the fastest option and the default again. Waits until everything is measured.
 
@@ -151,7 +151,7 @@ def tune(
 def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
     """Raise if the backend of the axis has nothing to tune."""
     if len(axes := Plan("all_reduce", axis).axis) > 1:
-        raise BenchError(f"a tuning has one axis, not {', '.join(axes)}", hint="tune one after the other")
+        raise BenchError(f"a tuning has one axis, not {', '.join(axes)}", hint="tune one axis at a time")
     can = engines.capabilities(engines.backend_of(mesh, axis))
     if why := BACKENDS[can.backend].why_not_tuned:
         tunable = [name for name, facts in BACKENDS.items() if not facts.why_not_tuned]
@@ -159,7 +159,7 @@ def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
     if can.backend == "mpi":
         if not can.library.startswith("MPICH"):
             raise BenchError(
-                f"meshlab knows the algorithms of MPICH, but these engines run {can.library}",
+                f"only MPICH's algorithms can be tuned, but these engines run {can.library}",
                 hint="install mpich, or compare environment variables with ml.compare_env()",
             )
         if engines.launch_arguments is None:
@@ -176,7 +176,7 @@ def _mode(engines: Engines, mode: str | None) -> str:
         return "graph" if is_gpu else "pipelined"
     if mode == "isolated":
         raise BenchError(
-            "options are compared by calls back to back, and mode 'isolated' has single calls",
+            "options are compared with back-to-back calls, but mode 'isolated' times single calls",
             hint=f"choose {'graph or pipelined' if is_gpu else 'pipelined'}",
         )
     if mode == "graph" and not is_gpu:

@@ -22,7 +22,7 @@ export function meshPanel({ root, listen, shell }) {
   const takes = button("Takes rest", {
     class: "ml-quiet",
     "aria-pressed": "false",
-    title: "The axis takes the rest when another size changes.",
+    title: "Adjust this axis when another size changes.",
   });
   const toolbar = element("div", { class: "ml-axis-tools", role: "group" }, renaming, remove, takes);
   const sum = element("span", { role: "status" });
@@ -127,7 +127,7 @@ export function meshPanel({ root, listen, shell }) {
     const rest = element("span", {
       class: "ml-rest ml-soft",
       text: "rest",
-      title: "Takes the rest when another size changes.",
+      title: "Adjusts when another size changes.",
     });
     const field = stepper({
       label: `Size of ${name}`,

@@ -93,7 +93,7 @@ export function runPanel({ model, root: parent, listen, shell }) {
     type: "button",
     class: "ml-run-main",
     text: "Restart",
-    title: "Start new ranks in place of these.",
+    title: "Replace these ranks with new ones.",
     onclick: () => shell.send({ type: "run.restart" }),
   });
   const tabs = element("div", { class: "ml-run-tabs", role: "tablist", "aria-label": "Views of the run" });
