@@ -159,7 +159,7 @@ def _check_lists(text: str, file: str | None, hint: str) -> None:
 
 
 def _refused(error: Exception, file: str | None, hint: str) -> ParseError:
-    """Return the error for a document that Python's parser refused."""
+    """Return the error for a document that Python's parser rejected."""
     if isinstance(error, json.JSONDecodeError):
         return ParseError(
             f"not valid JSON: {_problem(error)}", hint=hint, file=file, line=error.lineno, column=error.pos

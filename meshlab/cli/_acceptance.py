@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from meshlab.report._stages import StageResult
 
 
-_FEWEST_RANKS = 4  # fewer ranks have too few pairs to tell a slow one, and no axis with several groups
+_FEWEST_RANKS = 4  # fewer ranks have too few pairs to identify a slow one, and no axis with several groups
 _REPORTS = ("report.html", "report.md", "junit.xml")
 _SIGNS = {"passed": "✓", "failed": "✕", "skipped": "–"}
 

@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> int:
             mesh = as_mesh(options.mesh, fill=n)
         elif options.here and process is None:
             raise BenchError(
-                "--here needs a mesh, because the number of ranks of an unknown launcher is unknown",
+                "--here needs a mesh, because the launcher is unknown, and so is the number of ranks",
                 hint="pass --mesh 'dp=2, tp=2'",
             )
         else:

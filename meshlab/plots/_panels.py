@@ -130,7 +130,7 @@ def size_position(size: float, smallest: float, largest: float) -> float:
 
 
 def fit_ticks(ax: Axes, width: float, *, is_labelled: bool) -> None:
-    """Keep only as many ticks of the size as have room. Insets do not know their width while they are created."""
+    """Keep only as many ticks of the size as have room. Insets have no width while they are created."""
     low, high = ax.get_xlim()
     label = text_width("512 KiB", tick_size()) + 8
     step = next((step for step in (1, 2, 5, 10) if math.log2(high / low) / step * label <= width), 10)

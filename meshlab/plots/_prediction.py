@@ -80,10 +80,10 @@ class _Panel:
     low: Floats
     high: Floats
     is_drawn: Mask
-    """Where the line is drawn. Elsewhere only the band is."""
+    """True where the line is drawn. Elsewhere only the band is."""
 
     is_fitted: Mask
-    """Where the line is thick. It is thin and dashed beyond the measured sizes and numbers of ranks."""
+    """True where the line is thick. It is thin and dashed beyond the measured sizes and numbers of ranks."""
 
     choices: list[tuple[int, str]]
     bound_us: Floats

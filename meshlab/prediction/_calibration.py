@@ -65,7 +65,7 @@ _ALL_RANKS = "ranks"
 """Name of the only axis of a mesh for results that have none."""
 
 _MOST_OUTLIERS = 0.25
-"""With a larger share of outliers, the neighbours do not tell which rows are right."""
+"""With a larger share of outliers, the neighbours do not show which rows are correct."""
 
 _SAME_GBS = 0.01
 """Bandwidths of two signatures that differ by less than this are the same."""
@@ -297,7 +297,7 @@ class Calibration:
         return "\n".join([*lines, *(f"left out: {reason}" for reason in self.left_out)])
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the measured times, the band of the fit, and the error at left-out sizes.
+        """Draw the measured times, the band of the fit, and the error at held-out sizes.
 
         See `meshlab.plots.calibration`.
         """
@@ -359,7 +359,7 @@ def calibrate(
     With a cluster, the model is NCCL's: latency and bandwidth of each algorithm and protocol get a scale, and the rest
     is a residual over the size. Without a cluster, which suits MPI and threads, the model is latency + size /
     bandwidth, and predictions are limited to the measured collectives and group sizes. The band is the error at
-    left-out sizes. If `results` is a run, it keeps the calibration, and `Run.save` writes it.
+    held-out sizes. If `results` is a run, it keeps the calibration, and `Run.save` writes it.
 
     Parameters
     ----------

@@ -38,7 +38,7 @@ _DEVICE: dict[str, Any] = {"memory_share": 0.9, "memory_gib": None, "peak": None
 
 
 class DeviceArguments(TypedDict, total=False):
-    """What the caller of a search assumes about a device instead of the facts of the cluster."""
+    """Assumptions of the caller about a device, which replace the facts of the cluster."""
 
     memory_share: float
     memory_gib: float | None

@@ -1,6 +1,6 @@
-"""Cost of collectives: NCCL's choice by its own belief, priced with the bandwidth that the group really has.
+"""Cost of collectives: NCCL's choice by its own model, priced with the bandwidth that the group really has.
 
-NCCL believes that a communicator is alone on its NICs, and chooses the fastest algorithm and protocol by its tuner's
+NCCL assumes that a communicator is alone on its NICs, and chooses the fastest algorithm and protocol by its tuner's
 figures. The choice is then priced with the share of the NICs and of the network that the group has while all groups of
 the axis run. Two laws replace NCCL's figures where these do not describe the hardware: the bytes of a reduction inside
 NVSwitch, and point-to-point messages, for which NCCL has no model.
@@ -88,7 +88,7 @@ class Cost:
     bound : tuple of str
         The hardware that sets the bound, such as ``"8 NICs, 1 of 8 groups"``.
     above_wire : tuple of str
-        Why busbw may exceed the bandwidth of the wire. Empty if it cannot.
+        The reason why busbw may exceed the bandwidth of the wire. Empty if it cannot.
     version : str
         The NCCL version of the constants.
     """

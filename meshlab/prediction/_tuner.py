@@ -32,7 +32,7 @@ from meshlab.topology.placement._rank_map import Floats
 Bools = npt.NDArray[np.bool_]
 
 TimingMode = Literal["graph", "pipelined", "isolated"]
-"""How calls are timed, as in `meshlab.bench`."""
+"""The timing mode of the calls, as in `meshlab.bench`."""
 
 TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE, PAT, P2P = range(len(ALGORITHMS))
 LL, LL128, SIMPLE = range(len(PROTOCOLS))

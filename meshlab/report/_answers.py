@@ -305,7 +305,7 @@ def _peaks(lines: Sequence[Line], rows: pd.DataFrame) -> Iterator[str]:
 
 def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
     """Compare the axes at the largest size that they share, with the same collective and otherwise equal keys."""
-    # The intervals of one launch do not contain the variation between launches, so they say nothing about the next one.
+    # The intervals of one launch do not contain the variation between launches, so they do not predict the next one.
     verb, where = ("was", " in this launch") if is_one_launch else ("is", "")
     comparable: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:

@@ -1,4 +1,4 @@
-"""What the reader of a report should do next, which follows from its answers."""
+"""The recommended next step of a report, which follows from its answers."""
 
 from __future__ import annotations
 

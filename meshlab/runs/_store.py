@@ -358,7 +358,7 @@ def load(folder: str | Path) -> RunData:
         for note in notes:
             run.note(note)
         return run
-    raise ParseError(f"another process keeps writing to {folder}", hint="try it again", file=str(path))
+    raise ParseError(f"another process keeps writing to {folder}", hint="try again", file=str(path))
 
 
 def _read_run(folder: Path, path: Path, text: bytes, notes: list[str]) -> RunData:

@@ -301,7 +301,7 @@ def test_markdown_has_the_same_order_and_complete_tables(run):
     sections = ["Caveats", "Groups", "Results", "Method", "Environment"]
     assert headings == ["# Collectives on dp=2, tp=2", *(f"## {section}" for section in sections)]
     assert "**✓ All 64 results are correct. The expected speed is unknown, because " in markdown
-    assert "\n- **next step** To judge GPUs, measure on them. " in markdown
+    assert "\n- **next step** To judge GPUs, measure on GPUs. " in markdown
     blocks = re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE)
     assert len(blocks) == 1 + 2 + 2  # the groups, a table per axis, and two sections of the environment
     for block in blocks:

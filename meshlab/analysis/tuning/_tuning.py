@@ -120,7 +120,7 @@ class Tuning:
         pandas.DataFrame
             The columns of `meshlab.frames.TUNED`, such as ``size_bytes``, ``option``, ``time_us`` with its interval,
             ``default_us`` with its interval, ``gain`` (1 - tuned / default) and ``is_confirmed``. Rows that keep the
-            default have a gain of 0. Calls whose default was not measured are left out.
+            default have a gain of 0. Calls whose default was not measured are omitted.
 
         Examples
         --------
@@ -515,7 +515,7 @@ class Tuning:
     def to_python(self) -> str:
         """Return a Python module for nccl4py that applies the tuning: windows, and a configuration for each call.
 
-        The module needs nothing of meshlab. Save it as a file, and change it as you like.
+        The module does not need meshlab. Save it as a file, and change it as you like.
 
         Returns
         -------

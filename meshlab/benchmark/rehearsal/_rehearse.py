@@ -627,7 +627,7 @@ class _Session:
     def _probe(
         self, lease: Lease, layout: _Layout, scaled: _Scaled, check: bool
     ) -> tuple[dict[tuple[int, Step], CallProbe], float]:
-        """Measure each different call shortly. Return the times by call, and the expected duration of a step."""
+        """Measure each different call briefly. Return the times by call, and the expected duration of a step."""
         distinct = scaled.distinct
         flops = max((call.flops for block in scaled.schedule.blocks for call in block.calls), default=0.0)
         values = self._call(lease, probe_calls, layout, distinct, self._options, flops, check, deadline_s=None)

@@ -68,7 +68,7 @@ def tune(
         The axis of the mesh whose groups are measured, all at the same time.
     sizes : str, int or sequence of these, optional
         Message sizes in bytes, as in `bench`. By default ``"8:1G"`` on GPUs and ``"8:16M"`` elsewhere. Sizes whose
-        buffers exceed the free memory are left out, with a row that has the reason.
+        buffers exceed the free memory are skipped, with a row that has the reason.
     dtype, op : str, default "float32" and "sum"
         The element type and the reduce operation, as in `Plan`.
     in_place : bool, default True
@@ -76,12 +76,12 @@ def tune(
     mode : {"graph", "pipelined"}, optional
         The way to time the calls. By default ``"graph"`` on GPUs and ``"pipelined"`` elsewhere.
     options : str or sequence of str, optional
-        What may vary: ``"buffers"``, ``"algorithm"``, ``"protocol"``, ``"min_ctas"``, ``"max_ctas"`` and
+        Options to vary: ``"buffers"``, ``"algorithm"``, ``"protocol"``, ``"min_ctas"``, ``"max_ctas"`` and
         ``"cta_policy"`` of NCCL, or algorithms by name. By default everything.
     rounds : int, default 12
         Number of rounds. The confirmation has twice as many. An interval needs 6.
     budget_s : float, optional
-        Time limit in seconds. Rounds, and at last sizes, are left out to meet it. A call that has begun is completed.
+        Time limit in seconds. Rounds, and finally sizes, are omitted to meet it. A call that has begun is completed.
     confirm : bool, default True
         Whether to measure the fastest options again, on new ranks. Without it nothing is confirmed.
     progress : bool, optional
