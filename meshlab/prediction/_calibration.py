@@ -285,12 +285,12 @@ class Calibration:
             few = "" if any(line.fit.residual) else ", scales only because there are fewer than 8 sizes"
             lines.append(
                 f"{line.collective} along {line.axis or 'all ranks'}, {line.signature}: {len(sizes)} sizes from "
-                f"{format_size(sizes[0])} to {format_size(sizes[-1])}{few}. A size that is left out is predicted with "
+                f"{format_size(sizes[0])} to {format_size(sizes[-1])}{few}. A held-out size is predicted with "
                 f"an error of {100 * np.median(errors):.1f} % (median), 9 of 10 within "
                 f"{100 * np.expm1(line.fit.half_width):.0f} %"
             )
         lines += [
-            f"outlier: {collective} at {format_size(size)} takes {format_time_us(time)}, more than three times off its "
+            f"outlier: {collective} at {format_size(size)} takes {format_time_us(time)}, over three times off its "
             "neighbours; it is not part of the fit"
             for collective, _, size, time in self.outliers
         ]
@@ -506,7 +506,7 @@ def _check(parts: Sequence[_Part]) -> None:
             row = wrong.iloc[0]
             raise BenchError(
                 f"cannot calibrate: {len(wrong)} of {len(part.results)} rows have wrong results, such as "
-                f"{row['collective']} at {format_size(row['size_bytes'])}, so their times mean nothing",
+                f"{row['collective']} at {format_size(row['size_bytes'])}, so their times are meaningless",
                 hint="find the cause first, or drop them: results[results['status'] == 'ok']",
             )
     # A fit of mixed rows would be a curve between two, on which no call lies.
@@ -533,7 +533,7 @@ def _check(parts: Sequence[_Part]) -> None:
             raise BenchError(
                 f"cannot calibrate: the results are of several systems or configurations, whose {name} differs: "
                 f"{' and '.join(text or 'unknown' for text in systems)}",
-                hint="calibrate each of them alone",
+                hint="calibrate each of them separately",
             )
 
 

@@ -148,7 +148,7 @@ def positive_integers(name: str, value: int | Iterable[int]) -> list[int]:
     values = [as_integer(degree) for degree in (value if isinstance(value, Iterable) else [value])]
     degrees = [degree for degree in values if degree is not None and degree >= 1]
     if not degrees or len(degrees) < len(values):
-        raise MeshError(f"{name} must be a positive integer or several, not {value!r}")
+        raise MeshError(f"{name} must be a positive integer, or several of them, not {value!r}")
     return degrees
 
 

@@ -41,7 +41,7 @@ COLLECTIVES = MODELLED
 """The collectives that have a cost model."""
 
 EXACT_FROM = 256 << 20
-"""From this size on, in bytes, predictions without calibration are more exact than a factor of two."""
+"""From this size on, in bytes, predictions without calibration are more accurate than a factor of two."""
 
 # Of the public measurements on known hardware that repeat, 84 % are inside the band below EXACT_FROM, and 90 % above.
 # The others are slower.

@@ -136,7 +136,7 @@ class NcclSettings:
         for field in ("algorithms", "protocols"):
             words = getattr(self, field)
             if words is not None and (isinstance(words, str) or not isinstance(words, Iterable)):
-                raise MeshlabError(f"{field} must be several names, not {words!r}", hint='write ("ring",)')
+                raise MeshlabError(f"{field} must be a sequence of names, not {words!r}", hint='write ("ring",)')
             object.__setattr__(self, field, None if words is None else tuple(words))
         for field in ("nvls", "sharp"):
             if not isinstance(getattr(self, field), bool):

@@ -485,8 +485,8 @@ class Tuning:
     def to_tuner_config(self) -> TunerConfig:
         """Return the part of the tuning that NCCL's example tuner plugin can apply, as its CSV file.
 
-        A tuner sets the algorithm, the protocol and the number of channels of calls on ordinary buffers. NCCL takes
-        calls on symmetric windows out before it asks the tuner, so that part of the gain is lost; `TunerConfig.gains`
+        A tuner sets the algorithm, the protocol and the number of channels of calls on ordinary buffers. NCCL handles
+        calls on symmetric windows before it calls the tuner, so that part of the gain is lost; `TunerConfig.gains`
         has both. The plugin is the folder plugins/tuner/example of NCCL's repository. It gives calls without a line
         one channel, so all sizes of a tuned collective have a line, and sizes outside the tuned range use the nearest.
 
