@@ -97,7 +97,7 @@ def _check_files(options: argparse.Namespace) -> None:
 
     if options.redact and options.resume:
         raise BenchError(
-            "cannot continue an acceptance with --redact, because its folder contains names",
+            "--redact cannot continue an acceptance, because its folder contains names",
             hint="continue it, and write a report with --redact from a new acceptance",
         )
     for name in options.files:

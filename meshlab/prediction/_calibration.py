@@ -290,8 +290,8 @@ class Calibration:
                 f"{100 * np.expm1(line.fit.half_width):.0f} %"
             )
         lines += [
-            f"outlier: {collective} at {format_size(size)} takes {format_time_us(time)}, over three times off its "
-            "neighbours; it is not part of the fit"
+            f"outlier: {collective} at {format_size(size)} takes {format_time_us(time)}, more than three times off "
+            "its neighbours; it is not part of the fit"
             for collective, _, size, time in self.outliers
         ]
         return "\n".join([*lines, *(f"left out: {reason}" for reason in self.left_out)])

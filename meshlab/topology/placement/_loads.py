@@ -244,7 +244,9 @@ def find_places(axes: Sequence[Loads]) -> tuple[LinkFinding, ...]:
     ]
     findings.sort(key=lambda finding: "■▲".find(finding.mark) % 3)
     if not findings:
-        findings = [LinkFinding("●", "no group shares a NIC, changes rails or crosses an oversubscribed link", (), "all")]
+        findings = [
+            LinkFinding("●", "no group shares a NIC, changes rails or crosses an oversubscribed link", (), "all")
+        ]
     return tuple(findings)
 
 
