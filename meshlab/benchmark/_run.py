@@ -405,7 +405,7 @@ class Run(RunData):
             return
         self.cancel_level = level
         self._may_go.set()
-        self.note(f"cancel: {'ending the ranks' if now else 'stopping after this step'}")
+        self.note(f"cancel: {'killing the ranks' if now else 'stopping after this step'}")
         self._notify()  # before the ranks end, because that may take seconds
         if now:
             self._engines.kill()

@@ -100,13 +100,13 @@ def _stop(run: Run) -> None:
     # A third interrupt is ignored, because the rows still have to be written.
     try:
         print_error(
-            "interrupted; stopping after this step, and keeping the rows; press Ctrl-C again to end the ranks now"
+            "interrupted; stopping after this step, keeping the rows; press Ctrl-C again to kill the ranks now"
         )
         run.cancel()
         with contextlib.suppress(MeshlabError):
             run.wait()
     except KeyboardInterrupt:
-        print_error("ending the ranks; the rows measured so far are kept")
+        print_error("killing the ranks; the rows measured so far are kept")
         with contextlib.suppress(MeshlabError, KeyboardInterrupt):
             run.cancel(now=True)
             run.wait(_PATIENCE_S)
