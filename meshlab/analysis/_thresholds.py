@@ -467,7 +467,7 @@ def _outcome(limit: Threshold, rows: pd.DataFrame) -> tuple[str | None, float, f
         what = "did not finish" if first["status"] in ("failed", "cancelled") else "has a wrong result"
         return plain_value(first["group"]), np.nan, np.nan, "failed", what
     values = rows.dropna(subset="_value")
-    # The slowest group of each launch, and the median over launches: one slow launch is no evidence about the machine.
+    # The slowest group of each launch, and the median over launches: one slow launch is not evidence about the machine.
     is_floor = limit.at_least is not None
     by_launch = values.groupby(["run_id", "launch"], dropna=False)["_value"]
     worst = float(np.median(by_launch.min() if is_floor else by_launch.max()))

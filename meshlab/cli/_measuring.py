@@ -99,9 +99,7 @@ def _stop(run: Run) -> None:
     """Stop a run after its step, or at the next interrupt immediately. The rows measured so far are kept."""
     # A third interrupt is ignored, because the rows still have to be written.
     try:
-        print_error(
-            "interrupted; stopping after this step, keeping the rows; press Ctrl-C again to kill the ranks now"
-        )
+        print_error("interrupted; stopping after this step, keeping the rows; press Ctrl-C again to kill the ranks now")
         run.cancel()
         with contextlib.suppress(MeshlabError):
             run.wait()

@@ -336,7 +336,7 @@ class Round:
         ]
         stalled = self._set.stalled()
         if stalled is not None:
-            # A stopped process explains the wait by itself, whatever the ranks have called.
+            # A stopped process alone explains the wait, regardless of the calls of the ranks.
             return self._lost(stalled)
         within = f"within {format_seconds(deadline_s)} while {self._task}"
         places = self._places(waiting, positions)

@@ -129,7 +129,7 @@ class Prices:
     algorithm: npt.NDArray[np.int8]  # (m,) combinations of algorithm and protocol, in the order in which NCCL compares
     protocol: npt.NDArray[np.int8]
     believed_us: Floats  # (m, k): latency by NCCL's belief
-    believed_ns: Floats  # (m, k): ns per byte by NCCL's belief, infinite for what NCCL may not use
+    believed_ns: Floats  # (m, k): ns per byte by NCCL's own model, infinite for algorithms that NCCL may not use
     believed_factor: Floats  # (m, k): factor of the believed time, by which NCCL avoids an algorithm
     latency_us: Floats  # (m, k): latency of the price
     transfer_ns: Floats  # (m, k): ns per byte of the price
