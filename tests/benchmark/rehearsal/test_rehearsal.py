@@ -367,7 +367,7 @@ def test_unsupported_calls_name_the_nearest_ones(monkeypatch: pytest.MonkeyPatch
     thread_engines.ranks = tuple(replace(info, capabilities=poor) for info in thread_engines.ranks)
     with pytest.raises(BenchError, match=r"does not support all_gather, .*along tp; replace it with one of all_reduce"):
         rehearse(thread_engines)
-    with pytest.raises(BenchError, match=r"cannot reduce float8_e5m2, .*; a type of the same size .*: int8, uint8"):
+    with pytest.raises(BenchError, match=r"cannot reduce float8_e5m2, .*; types of the same size.*: int8, uint8"):
         rehearse(thread_engines, job=[call("tp", dtype="float8_e5m2")])
 
 

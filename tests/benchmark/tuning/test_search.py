@@ -383,7 +383,7 @@ def test_threads_have_nothing_to_tune(thread_engines: ml.Engines) -> None:
         ({"axis": "tp, dp"}, BenchError, "a tuning has one axis, not tp, dp"),
         ({"mesh": "tp=2"}, MeshError, "tp=2 has 2 ranks, but there are 4 engines"),
         ({"mode": "graph"}, BenchError, "mpi cannot capture calls into graphs"),
-        ({"mode": "isolated"}, BenchError, "mode 'isolated' has single calls; choose pipelined"),
+        ({"mode": "isolated"}, BenchError, "mode 'isolated' times single calls; choose pipelined"),
         ({"mode": "fast"}, BenchError, "unknown mode 'fast'"),
         ({"sizes": []}, BenchError, "sizes is empty"),
         ({"sizes": ""}, BenchError, "sizes is empty"),
