@@ -172,14 +172,14 @@ class Comparison:
             counts = launches[launches.min(axis=1) > 0]
             if (counts.sum(axis=1) <= 2).all():
                 notes.append(
-                    "one launch per side does not show how much launches differ, so no row gets a verdict about time; "
+                    "one launch per side does not show how much launches differ, so no row has a verdict on its time; "
                     "measure three launches of each (launches=3), or pass lists of runs"
                 )
             elif (detectable := self.rows["detectable"].median()) == detectable:  # not NaN
                 n_launches = " and ".join(dict.fromkeys(f"{int(count)}" for count in counts.median()))
                 notes.append(
-                    f"{n_launches} launches per side, which differ so much that a row must become "
-                    f"{detectable:.2f}× as slow to be found in 9 of 10 comparisons (median of all rows)"
+                    f"{n_launches} launches per side, which differ so much that a row must take "
+                    f"{detectable:.2f}× as long to be detected in 9 of 10 comparisons (median of all rows)"
                 )
         if self.oversubscribed:
             notes.append(f"{self.oversubscribed}, so times also depend on the scheduler and on other programs")

@@ -99,7 +99,7 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
 
     results, samples = _frames(run, results)
     timed = samples[~samples["is_warmup"].fillna(value=False).astype(bool) & samples["start_offset_us"].notna()]
-    # A sender does not wait for the receiver, so its time is no bound for messages in both directions.
+    # A sender does not wait for the receiver, so its time is not a bound for messages in both directions.
     one_way = set(results.loc[results["collective"].isin(["send", "recv"]), "step"].dropna())
     timed = timed.assign(is_one_way=timed["step"].isin(one_way))
     functions = set(results.loc[results["size_bytes"].isna(), "step"].dropna())

@@ -185,7 +185,7 @@ def automatic_backend(*, has_gpus: bool) -> str:
 
 
 def openable_backends(engines: str) -> tuple[str, ...]:
-    """Return the backends that the ranks of a backend can open: their own, and those that open beside it."""
+    """Return the backends that the ranks of a backend can open: their own, and those that open next to it."""
     return tuple(dict.fromkeys((engines, *(facts.name for facts in _BACKENDS if facts.opens_beside))))
 
 

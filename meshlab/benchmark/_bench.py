@@ -78,7 +78,7 @@ def bench(
     out : path, optional
         A folder to which the run is written while it is measured, after every step. If this process is killed, only the
         current step is lost: `Run.load` reads the folder, and ``resume=`` continues the run, also in the same folder.
-        At the end the folder is the same as after `Run.save`. If the folder cannot be written any more, for example
+        At the end the folder is the same as after `Run.save`. If the folder can no longer be written, for example
         because the disk is full, the run continues in memory, with a warning.
     overwrite : bool, default False
         If True, replace a different run in `out`, as soon as a step has been measured.
@@ -268,7 +268,7 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
     if plan.concurrent and BACKENDS[can.backend].enqueues and "isolated" in plan.mode:
         raise BenchError(
             f"two axes cannot run at the same time in isolated mode with {can.backend}: the host waits before each "
-            "call, and then the other axis would wait too",
+            "call, which would also block the other axis",
             hint=Hint("choose {} or 'pipelined'", Argument("mode", "graph")),
         )
 

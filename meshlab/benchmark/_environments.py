@@ -94,7 +94,7 @@ def compare_env(
 ) -> EnvComparison:
     """Compare environment settings, for example of NCCL, on new engines for each run.
 
-    Libraries read the environment when they start, so every run gets its own processes. The settings take turns, in the
+    Libraries read the environment when they start, so every run gets its own processes. The settings alternate, in the
     opposite order in every second round, so that a drift of the clocks affects all of them. Waits until everything is
     measured.
 

@@ -245,7 +245,7 @@ class Executor:
                 spent_s[step] += time.monotonic() - began
                 failed = [reply for reply in replies if reply.error is not None]
                 if failed:
-                    # The other ranks only know that a rank called something else.
+                    # The other ranks only detect that a rank called something else.
                     early = [reply.exception for reply in failed if isinstance(reply.exception, EarlyReturnError)]
                     reason = str(early[0]) if early else f"rank {failed[0].rank}: {failed[0].error}"
                     self.data.note(f"step {step.index + 1}, {step}: {reason}")
@@ -412,7 +412,7 @@ class Executor:
         }
 
     def _plan_buffers(self, lease: Lease) -> None:
-        """Tell the ranks how large their registered buffers become, if the plan has any."""
+        """Send the ranks the sizes of their registered buffers, if the plan has any."""
         largest: dict[Buffers, int] = {}
         for step in self.data.steps:
             for part in step.parts:
@@ -422,7 +422,7 @@ class Executor:
             lease.round(plan_buffers, self.data.mesh, WORLD, (largest, int(self._limits.min()))).run()
 
     def _probe(self, lease: Lease) -> None:
-        """Estimate the duration of the run. If it is long, measure a few steps shortly for that."""
+        """Estimate the duration of the run. If it is long, measure a few steps briefly first."""
         paces = self._paces(lease) if self._left_s >= _PROBED_S and not self.n_cancels() else {}
         seconds = self.on_paces(paces)
         self._left_s += self.data.plan.launches * float(seconds.sum() - self.seconds.sum())

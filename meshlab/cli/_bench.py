@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> int:
             mesh = as_mesh(options.mesh, fill=n)
         elif options.here and process is None:
             raise BenchError(
-                "--here needs a mesh, because the launcher is unknown and with it the number of ranks",
+                "--here needs a mesh, because the launcher is unknown, and so is the number of ranks",
                 hint="pass --mesh 'dp=2, tp=2'",
             )
         else:
@@ -156,7 +156,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "--sampling",
         default="default",
         choices=("quick", "default", "thorough"),
-        help="how precise, and so how long (default: %(default)s)",
+        help="precision, and thereby duration (default: %(default)s)",
     )
     add("--seconds", type=float, metavar="S", help="maximum time per step, in seconds (default: that of the sampling)")
     add("--out", metavar="DIR", help="output folder for the run and its report (default: that of --resume, if any)")

@@ -69,8 +69,8 @@ PREDICT = Command(
     "predict",
     "predict the time of collectives on a cluster",
     "Starts nothing. NCCL's algorithms and protocols are those that its own tuner would choose. Times below 256 MiB "
-    "are only right within a factor of two, unless --calibration has measurements of the machine. Prints a table and "
-    "an explanation.",
+    "are only accurate to about a factor of two, unless --calibration has measurements of the machine. Prints a "
+    "table and an explanation.",
     _run,
     _add_options,
 )

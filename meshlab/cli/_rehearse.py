@@ -101,8 +101,8 @@ REHEARSE = Command(
     "rehearse",
     "rehearse the communication of a training step",
     "Runs the collectives of a training job with its volumes and in its order, with matrix products between them on "
-    "GPUs and waits otherwise, and prints the exposed and hidden time of each axis. Several meshes take turns and are "
-    "compared. Long steps are cut down to a few layers and micro-batches, and extrapolated.",
+    "GPUs and waits otherwise, and prints the exposed and hidden time of each axis. Several meshes are measured in "
+    "turns and compared. Long steps are shortened to a few layers and micro-batches, and extrapolated.",
     _run,
     _add_options,
 )

@@ -53,7 +53,7 @@ def _integers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer or several; write 8 or 4,8") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers; write 8 or 4,8") from None
 
 
 def _cluster(name: str, nodes: int | None) -> Cluster:
@@ -79,7 +79,7 @@ def _figure(layouts: Layouts, rows: int) -> Figure:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("job", help="a model, such as llama3-405b; a wrong name prints the list")
+    add("job", help="a model, such as llama3-405b; an unknown name prints the list")
     add("--cluster", required=True, metavar="NAME", help="a preset such as dgx-h100, or a file that describes hardware")
     add("--nodes", type=int, metavar="N", help="number of hosts of a preset (default: its smallest)")
     add_ranks(parser, "number of ranks (default: all devices)")

@@ -63,13 +63,13 @@ def acceptance(
     installation: Sequence[Check] | str | None = None,
     on_stage: Callable[[StageResult], object] | None = None,
 ) -> Acceptance:
-    """Check a machine as one does when a node arrives, from its installation to its bandwidth, without supervision.
+    """Check a machine, such as a new node, unattended, from its installation to its bandwidth.
 
     The stages are ``installation`` (as ``meshlab doctor``), ``health`` (faults of the hardware), ``groups`` (as
     `Engines.verify`), ``pairs`` (messages between every two ranks of an axis), ``sweep`` (collectives along every
-    axis), ``contention`` (the groups of an axis together and alone), ``reference`` (the sweep beside the prediction and
-    published values) and ``thresholds``. A stage that cannot run, or that has nothing to compare with, is skipped and
-    never counted as passed.
+    axis), ``contention`` (the groups of an axis together and alone), ``reference`` (the sweep, compared with the
+    prediction and published values) and ``thresholds``. A stage that cannot run, or that has nothing to compare with,
+    is skipped and never counted as passed.
 
     Parameters
     ----------
@@ -339,7 +339,7 @@ class _Acceptor:
             _wait(repetition)
         except MeshlabError as error:
             return "failed", [f"{error.message}."]
-        # One slow measurement says little, so a second one has to agree.
+        # One slow measurement is weak evidence, so a second one has to agree.
         keys = ["collective", "axis", "src_rank", "dst_rank"]
         confirmed = self._slow_pairs(repetition)
         twice = confirmed.merge(slow[keys].drop_duplicates(), on=keys)

@@ -1,4 +1,4 @@
-"""What an acceptance measures: the mesh of a machine, and the plans of its stages."""
+"""The measurements of an acceptance: the mesh of a machine, and the plans of its stages."""
 
 from __future__ import annotations
 

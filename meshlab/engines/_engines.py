@@ -164,7 +164,7 @@ class Engines:
         return self._why_broken if self._state == "broken" else ""
 
     def calls(self) -> list[int]:
-        """Return how many collectives each rank has entered, or -1 if that is unknown. Also while it is busy."""
+        """Return the number of collectives that each rank has entered, -1 if unknown. Works while ranks are busy."""
         return [position.calls for position in self._rank_set.positions()]
 
     def status(self) -> pd.DataFrame:
@@ -623,7 +623,7 @@ class Engines:
         return name, groups
 
     def _open_beside(self, backend: str) -> None:
-        """Open another backend on all ranks, beside their own, unless it is open."""
+        """Open another backend on all ranks, in addition to their own, unless it is open."""
         if backend in self._beside:
             return
         # To import torch takes seconds, and more if all ranks do it at the same time, so it counts as start-up.

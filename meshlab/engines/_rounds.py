@@ -347,7 +347,7 @@ class Round:
         ]
         stalled = self.rank_set.stalled()
         if stalled is not None:
-            # A stopped process explains the wait by itself, whatever the ranks have called.
+            # A stopped process alone explains the wait, regardless of the calls of the ranks.
             return self._lost(stalled)
         within = f"within {format_seconds(self.deadline_s)} while {self.task}"
         places = self._places(waiting, positions)
@@ -440,7 +440,7 @@ class Round:
             if returned:
                 text = f"{_ranks_text(returned)} {'has' if len(returned) == 1 else 'have'} returned"
                 return returned, text, "issue the same calls on every rank"
-            return absent, f"{_ranks_text(absent)} {'is' if len(absent) == 1 else 'are'} in no call", ""
+            return absent, f"{_ranks_text(absent)} {'is' if len(absent) == 1 else 'are'} not in a call", ""
         calls: dict[tuple[str, int], set[str]] = {}
         for rank in inside:
             calls.setdefault((positions[rank].group, positions[rank].number), set()).add(positions[rank].call)

@@ -47,7 +47,7 @@ TRIALS = (
     *_CASE_COLUMNS,
     *_OPTION_COLUMNS,
     Column("launch", "string", "search, or confirmation: measured again on new ranks."),
-    Column("n_rounds", "Int64", "Number of rounds in which the options took turns."),
+    Column("n_rounds", "Int64", "Number of rounds, each of which measured all options."),
     Column("time_us", "float64", "Median over the rounds of the slowest rank's time per call, in µs."),
     Column("time_us_lo", "float64", "Lower bound of the 95 % interval over the rounds, in µs."),
     Column("time_us_hi", "float64", "Upper bound of the 95 % interval over the rounds, in µs."),

@@ -72,8 +72,8 @@ class DeviceMesh:
         order of a ring. If `world_size` is larger than the number of ranks, the missing ranks are idle.
     backends : mapping of str to str, optional
         Communication backend of some axes, such as ``{"pp": "gloo"}``: one of meshlab or torch. `to` writes it for
-        frameworks that support it. meshlab's own engines open the groups of such an axis with Gloo, beside their own
-        backend for all others. For other backends that are not theirs they raise an error.
+        frameworks that support it. meshlab's own engines can open the groups of such an axis with Gloo, and all
+        others with their own backend. For any other backend, they raise an error.
     **sizes : int
         Axes as keywords: ``DeviceMesh(dp=2, tp=4)``.
 
@@ -255,7 +255,7 @@ class DeviceMesh:
         framework : str, optional
             One of ``meshlab.mesh.READERS``. Required for a mapping. By default text and objects are recognised.
         world_size : int, optional
-            Number of ranks, if `layout` does not contain it. Megatron's flags do so only beside those of torchrun.
+            Number of ranks, if `layout` does not contain it. Megatron's flags do so only with those of torchrun.
         experts : bool, optional
             If `layout` has a dense and an expert layout, True reads the expert layout and False the dense one. By
             default the dense one is read, with a warning.
@@ -626,7 +626,7 @@ class DeviceMesh:
         -------
         dict of str to numpy.ndarray
             Backends in the order of `backends`, each with its ascending ranks: read-only int32. A rank has several
-            backends if its groups do. Groups without a named backend are left out.
+            backends if its groups do. Groups without a named backend are omitted.
 
         Examples
         --------

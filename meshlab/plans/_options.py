@@ -102,12 +102,12 @@ class CallOptions:
     alignment_bytes: int | None = _option(
         0,
         dtype="Int64",
-        text="Distance in bytes of both buffers from an aligned address: nccl-tests' -u times the element size. "
+        text="Offset in bytes of both buffers from an aligned address: nccl-tests' -u times the element size. "
         "Missing if unknown.",
         words="alignment",
         label=lambda value: f"{value} B off alignment",
         default_label="aligned",
-        help="distance of the buffers from an aligned address, in bytes",
+        help="offset of the buffers from an aligned address, in bytes",
         takes_several=False,
         is_tuned=False,
     )

@@ -1,4 +1,4 @@
-"""The rings that NCCL chose, as a log shows them, beside the ring that the mesh wants."""
+"""The rings that NCCL chose, as a log shows them, next to the ring of the mesh."""
 
 from __future__ import annotations
 

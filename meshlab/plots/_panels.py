@@ -131,7 +131,7 @@ def size_position(size: float, smallest: float, largest: float) -> float:
 
 
 def scale_panel(ax: Axes, limits: tuple[float, float], width: float, *, is_labelled: bool) -> None:
-    """Scale the sizes, with as many ticks as have room. Insets do not know their width while they are created."""
+    """Scale the sizes, with as many ticks as have room. Insets have no width while they are created."""
     scale_sizes(ax, *limits)
     low, high = ax.get_xlim()
     label = text_width("512 KiB", tick_size()) + 8

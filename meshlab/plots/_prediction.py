@@ -129,7 +129,7 @@ def prediction(prediction: Prediction, results: Any = None, *, ax: Axes | None =
     if len(prediction.lines) > len(lines):
         note.append(f"{len(lines)} of {len(prediction.lines)} lines are drawn")
     if any(not panel.is_drawn.all() for panel in panels):
-        note.append("a band without a line: right within a factor of 2")
+        note.append("a band without a line: accurate to a factor of 2")
     return _draw(panels, ["predicted time per call", *parts], note, ax)
 
 

@@ -89,7 +89,7 @@ def ring(
     devices : sequence of int, optional
         The device of every rank. By default rank r uses device r. Not for a log.
     mesh : DeviceMesh or str, optional
-        For a log: the mesh of the job. The ring that the group wants is drawn beside those that NCCL chose.
+        For a log: the mesh of the job. The ring of the group is drawn next to those that NCCL chose.
     comm : str, optional
         For a log: the communicator, as in the table ``"communicators"``. By default the one with most ranks, or with as
         many ranks as the group.

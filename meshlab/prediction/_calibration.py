@@ -64,7 +64,7 @@ _ALL_RANKS = "ranks"
 """Name of the only axis of a mesh for results that have none."""
 
 _MOST_OUTLIERS = 0.25
-"""With a larger share of outliers, the neighbours do not tell which rows are right."""
+"""With a larger share of outliers, the neighbours do not show which rows are correct."""
 
 _SAME_GBS = 0.01
 """Bandwidths of two signatures that differ by less than this are the same."""
@@ -279,19 +279,19 @@ class Calibration:
             few = "" if any(line.fit.residual) else ", scales only because there are fewer than 8 sizes"
             lines.append(
                 f"{line.collective} along {line.axis or 'all ranks'}, {line.signature}: {len(sizes)} sizes from "
-                f"{format_size(sizes[0])} to {format_size(sizes[-1])}{few}. A size that is left out is predicted with "
+                f"{format_size(sizes[0])} to {format_size(sizes[-1])}{few}. A held-out size is predicted with "
                 f"an error of {100 * np.median(errors):.1f} % (median), 9 of 10 within "
                 f"{100 * np.expm1(line.fit.half_width):.0f} %"
             )
         lines += [
-            f"outlier: {collective} at {format_size(size)} takes {format_time_us(time)}, more than three times off its "
-            "neighbours; it is not part of the fit"
+            f"outlier: {collective} at {format_size(size)} takes {format_time_us(time)}, more than three times off "
+            "its neighbours; it is not part of the fit"
             for collective, _, size, time in self.outliers
         ]
         return "\n".join([*lines, *(f"left out: {reason}" for reason in self.left_out)])
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the measured times, the band of the fit, and the error at left-out sizes.
+        """Draw the measured times, the band of the fit, and the error at held-out sizes.
 
         See `meshlab.plots.calibration`.
         """
@@ -353,7 +353,7 @@ def calibrate(
     With a cluster, the model is NCCL's: latency and bandwidth of each algorithm and protocol get a scale, and the rest
     is a residual over the size. Without a cluster, which suits MPI and threads, the model is latency + size /
     bandwidth, and predictions are limited to the measured collectives and group sizes. The band is the error at
-    left-out sizes. If `results` is a run, it keeps the calibration, and `Run.save` writes it.
+    held-out sizes. If `results` is a run, it keeps the calibration, and `Run.save` writes it.
 
     Parameters
     ----------
@@ -496,7 +496,7 @@ def _check(parts: Sequence[_Part]) -> None:
             row = wrong.iloc[0]
             raise BenchError(
                 f"cannot calibrate: {len(wrong)} of {len(part.results)} rows have wrong results, such as "
-                f"{row['collective']} at {format_size(row['size_bytes'])}, so their times mean nothing",
+                f"{row['collective']} at {format_size(row['size_bytes'])}, so their times are meaningless",
                 hint="find the cause first, or drop them: results[results['status'] == 'ok']",
             )
     # A fit of mixed rows would be a curve between two, on which no call lies.
@@ -523,7 +523,7 @@ def _check(parts: Sequence[_Part]) -> None:
             raise BenchError(
                 f"cannot calibrate: the results are of several systems or configurations, whose {name} differs: "
                 f"{' and '.join(text or 'unknown' for text in systems)}",
-                hint="calibrate each of them alone",
+                hint="calibrate each of them separately",
             )
 
 

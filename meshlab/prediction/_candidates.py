@@ -38,7 +38,7 @@ _DEVICE: dict[str, Any] = {"memory_share": 0.9, "memory_gib": None, "peak": None
 
 
 class DeviceArguments(TypedDict, total=False):
-    """What the caller of a search assumes about a device instead of the facts of the cluster."""
+    """Assumptions of the caller about a device, which replace the facts of the cluster."""
 
     memory_share: float
     memory_gib: float | None
@@ -143,7 +143,7 @@ def positive_integers(name: str, value: int | Iterable[int]) -> list[int]:
     values = [as_integer(degree) for degree in (value if isinstance(value, Iterable) else [value])]
     degrees = [degree for degree in values if degree is not None and degree >= 1]
     if not degrees or len(degrees) < len(values):
-        raise MeshError(f"{name} must be a positive integer or several, not {value!r}")
+        raise MeshError(f"{name} must be a positive integer, or several of them, not {value!r}")
     return degrees
 
 

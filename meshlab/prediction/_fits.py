@@ -100,7 +100,7 @@ class TimeFit:
 
 
 def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:
-    """Fit the scales and the residual, with a band from left-out rows of at least `spread`, in units of log time."""
+    """Fit the scales and the residual, with a band from held-out rows of at least `spread`, in units of log time."""
     # The scales minimise Huber's loss of the logarithms, with a ridge that keeps them at 1 where the rows do not
     # determine them. The choice of algorithm and protocol is the model's: a fit that took its own minimum would move
     # the switches.
@@ -156,7 +156,7 @@ def _left_out(x: Floats, residual: Floats, row: int, has_residual: bool) -> floa
 
 
 def _scales(parts: Floats, kind: Ints, n_kinds: int, log_time: Floats, weights: Floats) -> Floats:
-    """Return the logarithms of both scales of each kind, of shape (fits, kinds, 2). Each fit has weights of its own."""
+    """Return the logarithms of both scales of each kind, of shape (fits, kinds, 2). Each fit has its own weights."""
     member = (kind[:, None] == np.arange(n_kinds)).astype(np.float64)
     scales = np.zeros((len(weights), n_kinds, 2))
     for _ in range(100):

@@ -176,7 +176,7 @@ class LinkTable:
     """Links of every axis that a mesh of a cluster can have, by size and stride.
 
     The stride of an axis is the product of the sizes of all faster axes. The groups of an axis are determined by its
-    size and stride, whatever the other axes are. If the groups of an axis differ, the one with the slowest ring counts.
+    size and stride, not by the other axes. If the groups of an axis differ, the one with the slowest ring counts.
 
     Parameters
     ----------

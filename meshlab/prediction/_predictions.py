@@ -353,8 +353,8 @@ def _described(line: PredictedLine) -> str:
 
 
 _UNMEASURED = (
-    "Nothing of this was measured. The formula is right within 25 % from 1 GiB on for most systems, and below "
-    f"{format_size(EXACT_FROM)} only within a factor of two."
+    "These times are not measured. For most systems, the formula is accurate to 25 % from 1 GiB on, and below "
+    f"{format_size(EXACT_FROM)} only to about a factor of two."
 )
 
 

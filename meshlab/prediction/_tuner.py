@@ -20,7 +20,7 @@ from meshlab.prediction._group_links import GroupLinks
 from meshlab.topology.model._levels import Bools, Floats, Ints
 
 TimingMode = Literal["graph", "pipelined", "isolated"]
-"""How calls are timed, as in `meshlab.bench`."""
+"""The timing mode of the calls, as in `meshlab.bench`."""
 
 TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE, PAT, P2P = range(len(ALGORITHMS))
 LL, LL128, SIMPLE = range(len(PROTOCOLS))
@@ -124,7 +124,7 @@ class NcclSettings:
         for field in ("algorithms", "protocols"):
             words = getattr(self, field)
             if words is not None and (isinstance(words, str) or not isinstance(words, Iterable)):
-                raise MeshlabError(f"{field} must be several names, not {words!r}", hint='write ("ring",)')
+                raise MeshlabError(f"{field} must be a sequence of names, not {words!r}", hint='write ("ring",)')
             object.__setattr__(self, field, None if words is None else tuple(words))
         for field in ("nvls", "sharp"):
             if not isinstance(getattr(self, field), bool):

@@ -238,10 +238,10 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
     best, worst = (describe_expectation(ordered.iloc[number], with_mode=has_modes) for number in (-1, 0))
     if len(ordered) == 1:
         return "good", [f"{best}{_beside_prediction(ordered.iloc[0])}."]
-    of = "the hardware allows" if rows["of_bound"].notna().all() else "is expected"
+    of = "bandwidth that the hardware allows" if rows["of_bound"].notna().all() else "expected bandwidth"
     low, high = (f"{100 * limit:.0f}{THIN}%" for limit in (share.min(), share.max()))
     return "good", [
-        f"At the largest size, the collectives reach {format_range(low, high)} of what {of}.",
+        f"At the largest size, the collectives reach {format_range(low, high)} of the {of}.",
         f"Lowest: {worst}{_beside_prediction(ordered.iloc[0])}.",
         f"Highest: {best}.",
     ]
@@ -259,7 +259,7 @@ def _beside_prediction(row: pd.Series) -> str:
 def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
     """Return the reason why it is unknown how fast the results should be."""
     results = evidence.results
-    unknown, sources = "It is not known how fast they should be", set(results["source"].dropna())
+    unknown, sources = "The expected speed is unknown", set(results["source"].dropna())
     if not has_lines:
         return (
             ""
@@ -299,7 +299,7 @@ def _peaks(lines: Sequence[Line], rows: pd.DataFrame) -> Iterator[str]:
 
 def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
     """Compare the axes at the largest size that they share, with the same collective and otherwise equal keys."""
-    # The intervals of one launch do not contain the variation between launches, so they say nothing about the next one.
+    # The intervals of one launch do not contain the variation between launches, so they do not predict the next one.
     verb, where = ("was", " in this launch") if is_one_launch else ("is", "")
     comparable: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:

@@ -186,7 +186,7 @@ def _loads(results: pd.DataFrame) -> list[str]:
     if "alone" in groupings:
         sentences.append(
             "One group at a time: the other groups are idle. Otherwise all groups of an axis run together. A ratio of "
-            "the two is the median over blocks of batches in which they took turns, with a nonparametric 95 % interval."
+            "the two is the median over alternating blocks of batches, with a nonparametric 95 % interval."
         )
     if "pairs" in groupings:
         sentences.append(

@@ -108,7 +108,7 @@ def _pivot_cells(time_us: float, busbw: float, status: str, share: float) -> lis
 
 
 def expectation_table(expected: pd.DataFrame) -> ReportTable:
-    """Return the measurements at the largest size beside what they should be."""
+    """Return the measurements at the largest size, with the expected performance."""
     varying = [name for name in ("axis", "dtype", "mode") if expected[name].nunique(dropna=False) > 1]
     has_published = bool(expected["published_gbs"].notna().any())
     header = ["collective", *varying, "size", "busbw", "bound", "of bound", "predicted"]
@@ -131,7 +131,7 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
             ]
         verdict = f"{row['verdict']}, within 10{THIN}%" if is_within_tolerance(row) else str(row["verdict"])
         rows.append((*cells, Cell("✕ slow" if is_slow else verdict, is_bad=is_slow)))
-    title = "The largest size beside the expected performance"
+    title = "The largest size, with the expected performance"
     last = len(header)
     return ReportTable(
         title,
@@ -158,7 +158,7 @@ def _value(number: float) -> float | None:
 
 
 def threshold_table(check: ThresholdCheck) -> ReportTable:
-    """Return the results beside their thresholds."""
+    """Return the results next to their thresholds."""
     header, rows = check.table()
     cells = tuple(
         (Cell(row[0], is_bad=row[0].startswith("✕")), *(Cell(text) for text in row[1:])) for row in rows[:MOST_ROWS]
@@ -168,7 +168,7 @@ def threshold_table(check: ThresholdCheck) -> ReportTable:
 
 
 def comparison_table(comparison: Comparison) -> ReportTable:
-    """Return the results beside those of the baseline, the most interesting rows first."""
+    """Return the results next to those of the baseline, the most interesting rows first."""
     header, rows = comparison.table()
     decided = sum(row[1] not in ("SAME", "UNCLEAR") for row in rows)
     first_rows = rows[: min(MOST_ROWS, max(_FEW_ROWS, decided))]

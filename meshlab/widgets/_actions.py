@@ -36,7 +36,7 @@ def act(design: Design, action: str, content: Content, total: int | None) -> tup
 
 
 def problem_of(design: Design, error: MeshlabError, content: Content) -> dict[str, Any]:
-    """Return the content of a field whose edit is not possible: the reason, and valid values near to it."""
+    """Return the content of a field with an invalid edit: the reason, and valid values near it."""
     options: list[tuple[str, dict[str, Any]]] = []
     if isinstance(error, MisfitError):
         options = [(pairs_text(option), {"action": "axes", "axes": option}) for option in error.options]

@@ -1,4 +1,4 @@
-"""Edits of a mesh by hand, on plain values, the design that they change, and the history that undoes them."""
+"""Interactive edits of a mesh, on plain values, the design that they change, and the history that undoes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OUTER_FIRST = ("pp", "dp_replicate", "dp", "dp_shard", "edp", "cp", "ep", "etp"
 
 
 class MisfitError(MeshError):
-    """An edit that is not possible, with valid axes, the nearest first."""
+    """An invalid edit, with valid axes, the nearest first."""
 
     def __init__(self, message: str, options: Sequence[Pairs] = ()) -> None:
         super().__init__(message)

@@ -83,7 +83,7 @@ def _report(workbench: Workbench) -> tuple[str, str, str]:
     verdict = ""
     if worst is not None:
         verdict = f"<p><b>The slowest axis is {escape(worst['axis'])}: it {escape(worst['placement'])}.</b></p>"
-    columns = ["axis", "ranks", "what its groups do", "collective", "busbw (GB/s)", "time", "basis"]
+    columns = ["axis", "ranks", "links of its groups", "collective", "busbw (GB/s)", "time", "basis"]
     body = [
         [
             row["axis"],

@@ -33,7 +33,7 @@ _MOST_REMEMBERED = 8
 _MOST_WITH_PREVIOUS = 4  # lines of a run beyond which those of the previous run would hide them
 _MOST_BARS = 512
 _NO_LINES: Mapping[str, Line] = MappingProxyType({})
-_DOING = ("running", "stopping after this step", "ending the ranks")
+_DOING = ("running", "stopping after this step", "killing the ranks")
 
 # The lines and the results of the last finished run on each mesh and machine, for the grey lines of the next run there.
 # Only a few are kept, because each has a frame.

@@ -19,7 +19,7 @@ from meshlab.widgets._source import cluster_code, python
 
 Number = int | float
 
-# Limit for the devices of a machine that is designed by hand, so that a typing error cannot block the notebook.
+# Limit for the devices of a machine that is edited interactively, so that a typing error cannot block the notebook.
 MOST_DEVICES = 1 << 17
 
 
@@ -227,7 +227,7 @@ class Machine:
         return half, double if value < devices else None
 
     def nearest(self, dial: str, value: Number) -> list[Number]:
-        """Return up to three valid values near to a number that is not valid, the nearest first."""
+        """Return up to three valid values near an invalid number, the nearest first."""
         least = DIALS[dial].least
         around: Iterable[Number]
         if dial == "nodes_per_pod":
@@ -269,7 +269,7 @@ class Machine:
         return machine
 
     def restored(self, name: str | None = None) -> Machine:
-        """Return the machine with a failed part in order again, by default with all."""
+        """Return the machine with a failed part restored, by default with all of them."""
         if name is not None and name not in self.failed:
             hint = f"choose one of {', '.join(self.failed)}" if self.failed else "no part has failed"
             raise TopologyError(f"{name!r} has not failed", hint=hint)

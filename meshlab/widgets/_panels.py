@@ -116,7 +116,7 @@ def failed_marks(machine: Machine) -> list[dict[str, Any]]:
 
 
 def mesh_panel(design: Design, states: Mapping[str, Loads]) -> dict[str, Any]:
-    """Return the content of the mesh panel. The outcome of each button is sent, so that it is painted at once."""
+    """Return the content of the mesh panel. The outcome of each button is sent, so that it is painted immediately."""
     mesh, pairs = design.mesh, pairs_of(design.mesh)
     rest = rest_axis(pairs, "", design.rest)
     rows = []

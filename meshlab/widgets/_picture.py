@@ -283,7 +283,7 @@ class Picture(anywidget.AnyWidget):
             return "\n".join([*lines, *view.notes, *self._unmatched])
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture as one page for someone without Python: interactive, without a kernel or a network.
+        """Write the picture as one page for readers without Python: interactive, without a kernel or a network.
 
         Zoom, hover, colours and the choice of the axis work. The parts that need Python are missing.
 
@@ -389,7 +389,7 @@ class Picture(anywidget.AnyWidget):
         return tuple(rank for rank in ranks if 0 <= rank < self._world)
 
     def _known_place(self, place: Any) -> str:
-        """Return a place, or "all" if the machine has changed and does not have it any more."""
+        """Return a place, or "all" if the machine has changed and no longer has it."""
         if not isinstance(place, str):
             return "all"
         try:

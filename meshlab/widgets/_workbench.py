@@ -1,4 +1,4 @@
-"""Workbench: design a machine and a mesh by hand, see where its groups run, measure, compare and export."""
+"""Workbench: design a machine and a mesh interactively, see where its groups run, measure, compare and export."""
 
 from __future__ import annotations
 
@@ -67,14 +67,13 @@ _ARGUMENTS = Arguments(WorkbenchArguments, {**ARGUMENTS.defaults, **_OWN})
 
 
 class Workbench(Picture):
-    """Design a machine and a mesh by hand, see where its groups run, and compare two candidates.
+    """Design a machine and a mesh interactively, see where its groups run, and compare two candidates.
 
     The picture has a panel for the machine, one for the mesh, and a table of the axes. All attributes can be set from
     any thread, and follow the user's actions. Each change of the machine, the mesh, or the assumed messages can be
     undone.
 
-    An edit that is not possible keeps the last valid state. The field is marked, and valid values near to it are
-    offered.
+    An invalid edit keeps the last valid state. The field is marked, and valid values near it are offered.
 
     Parameters
     ----------
@@ -92,7 +91,7 @@ class Workbench(Picture):
         Parts that do not work: ``"node1"``, ``"node1/GPU3"``, ``"node1/NIC3"``, ``"node1/GPU3/NVLink"``, or
         ``"node1/GPU3-GPU5"`` for the NVLink between two GPUs.
     rest : str, default ""
-        The axis that takes the rest when the size of another axis changes. By default dp, or the largest axis.
+        The axis that is adjusted when the size of another axis changes. By default dp, or the largest axis.
     per_axis : mapping of str to (str, int or str), default {}
         Collective and message size of some axes, such as ``{"dp": ("all_gather", "1G")}``.
     pinned : tuple of (Cluster, DeviceMesh), optional
@@ -215,7 +214,7 @@ class Workbench(Picture):
 
     @property
     def code(self) -> str:
-        """A program that creates this workbench again, and assigns it to ``wb``."""
+        """The code that recreates this workbench, and assigns it to ``wb``."""
         with self._lock:
             return self._make_code()
 
@@ -254,7 +253,7 @@ class Workbench(Picture):
             return "\n".join(lines)
 
     def undo(self) -> None:
-        """Discard an edit that is not possible, or undo the last change."""
+        """Discard an invalid edit, or undo the last change."""
         with self._lock:
             if self._problem is not None or not self._history.past:
                 self._problem = None
@@ -323,7 +322,7 @@ class Workbench(Picture):
         self._commit(Design.with_pin)
 
     def unpin(self) -> None:
-        """Forget candidate A."""
+        """Remove candidate A."""
         self._commit(lambda design: replace(design, pinned=None))
 
     def swap(self) -> None:

@@ -174,7 +174,7 @@ A_RANK_RETURNS = (
 A_RANK_COMPUTES = (
     lambda rank: "tp sleep dp" if rank == 3 else "tp dp",
     r"rank 1 waits in all_reduce \(call 1\) of dp_1; rank 3 last called all_reduce \(call 2\) of tp_1; "
-    "rank 3 is in no call",
+    "rank 3 is not in a call",
     3,
     (3, 3, 3, 2),
     2,

@@ -42,7 +42,7 @@ def best_options(trials: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row of `trials` per call. Calls whose default was not measured are left out.
+        One row of `trials` per call. Calls whose default was not measured are omitted.
 
     Examples
     --------

@@ -35,7 +35,7 @@ _WIDTH = 100
 """Width of a comment. The plugin reads lines of up to 255 bytes, and would parse the rest of a longer one as a line."""
 
 _SYMMETRIC = (
-    "NCCL takes calls on symmetric windows out before it asks the tuner, so a tuner cannot choose them. It cannot set "
+    "NCCL handles calls on symmetric windows before it calls the tuner, so a tuner cannot choose them. It cannot set "
     "registered buffers, minimum CTAs or a CTA policy either."
 )
 
@@ -116,7 +116,7 @@ def tuner_config(
     for label, tuned in lines:
         name = str(tuned["collective"].iloc[0])
         if name not in _COLLECTIVES:
-            notes.append(f"{label} has no line, because NCCL asks tuners about {', '.join(_COLLECTIVES)} only.")
+            notes.append(f"{label} has no line, because NCCL calls tuners only for {', '.join(_COLLECTIVES)}.")
             continue
         chosen = _fastest(tuned, settable, defaults)
         if not len(chosen):
@@ -144,7 +144,7 @@ def tuner_config(
         notes.append(_NO_LINE)
         absent = [name for name in _COLLECTIVES if name not in {line.collective for line in written}]
         if absent:
-            notes.append(f"Without lines, and so on one channel with that plugin: {', '.join(absent)}.")
+            notes.append(f"Without lines, and therefore on one channel with that plugin: {', '.join(absent)}.")
     return TunerConfig(tuple(written), tuple(gains), tuple(notes), title)
 
 

@@ -54,7 +54,7 @@ SetUp = Callable[["Communicator", "Step", bool], tuple[TimedTrial, int | None]]
 
 
 class TrialRounds(NamedTuple):
-    """How thoroughly to try the options of a call."""
+    """The extent of the trials of a call's options."""
 
     rounds: int
     max_s: float

@@ -426,12 +426,12 @@ class Rehearsal:
                 f"{format_time_us(row['exposed_us'])} ({100 * row['exposed_share']:.0f} %)"
             )
         if self.sharing:
-            return f"No verdict about time: {self.sharing}"
+            return f"No verdict on times: {self.sharing}"
         first = frame.iloc[0]
         close = frame[frame["verdict"].isin(["unclear", "same"])]
         if len(close):
             names = " and ".join([str(first["layout"]), *close["layout"]])
-            return f"{names} cannot be told apart in {self._totals().shape[1]} rounds"
+            return f"{names} cannot be distinguished in {self._totals().shape[1]} rounds"
         second = frame.iloc[1]
         return (
             f"{first['layout']} is the fastest: {format_time_us(first['total_us'])} a step. "
@@ -462,10 +462,10 @@ class Rehearsal:
         if not self.overlaps:
             notes.append("this MPI library cannot communicate in a second thread, so nothing overlaps")
         elif self.backend not in GPU_BACKENDS:
-            notes.append("calls that may overlap run in a thread of their own")
+            notes.append("calls that may overlap run in a separate thread")
         if any(call.call.collective == "send_recv" for layout in self.layouts for call in layout.calls):
             notes.append(
-                "messages between stages go around a ring, and the pipeline's bubble is computed, not rehearsed"
+                "messages between stages go around a ring, and the pipeline's bubble is calculated, not rehearsed"
             )
         if self.why_unpredicted:
             notes.append(f"no prediction: {self.why_unpredicted}")
@@ -473,7 +473,7 @@ class Rehearsal:
             notes.append("predictions from NCCL's formulas, not calibrated on this machine")
         bound = [layout.name for layout in self.layouts if layout.parts["host"] > 0.95 * layout.parts["step"]]
         if bound:
-            notes.append(f"the host needs the whole step to enqueue it ({', '.join(bound)}), so the GPUs wait for it")
+            notes.append(f"the host needs a whole step to enqueue its calls ({', '.join(bound)}), so the GPUs wait")
         return tuple(notes)
 
     def _short_notes(self) -> tuple[str, ...]:
@@ -503,13 +503,13 @@ class Rehearsal:
             )
             lines.append(
                 f"{layout.name} on {self.where}: {format_time_us(parts['step'])} a step{interval}. Computation takes "
-                f"{format_time_us(parts['compute'])} of it alone, and {format_time_us(parts['slowdown'])} more next to "
-                "communication."
+                f"{format_time_us(parts['compute'])} of it in isolation, and {format_time_us(parts['slowdown'])} "
+                "more during communication."
             )
             if layout.bubble > 0:
                 lines.append(
                     f"The bubble of the pipeline adds {100 * layout.bubble:.0f} %: "
-                    f"{format_time_us(parts['step'] * (1 + layout.bubble))} in all (computed, not rehearsed)."
+                    f"{format_time_us(parts['step'] * (1 + layout.bubble))} in all (calculated, not rehearsed)."
                 )
             lines += [self._explain_axis(layout, axis) for axis in range(len(layout.axes))]
         wrong = sum(call.n_wrong or 0 for layout in self.layouts for call in layout.calls)

@@ -313,14 +313,14 @@ def _check_call(engines: Engines, call: StepCall, backend: str) -> None:
     can = engines.capabilities(backend)
     if engines.backend in GPU_BACKENDS and backend not in GPU_BACKENDS:
         raise BenchError(
-            f"a training step is rehearsed on GPUs alone, but {'-'.join(call.axis)} uses {backend}",
+            f"a rehearsal on GPUs needs all axes on GPUs, but {'-'.join(call.axis)} uses {backend}",
             hint="create the mesh without backends=",
         )
     row = find_collective(call.collective)
     if call.collective not in can.collectives:
         raise BenchError(
             f"{can.backend} does not support {call.collective}, which the job uses along {'-'.join(call.axis)}",
-            hint=f"replace it by one of {', '.join(can.collectives)}",
+            hint=f"replace it with one of {', '.join(can.collectives)}",
         )
     if not _can_be_rehearsed(row):
         rehearsed = [name for name in can.collectives if _can_be_rehearsed(find_collective(name))]
@@ -335,7 +335,7 @@ def _check_call(engines: Engines, call: StepCall, backend: str) -> None:
         raise BenchError(
             f"{can.backend} cannot {'reduce' if row.reduces else 'send'} {call.dtype}, the type of {call.collective} "
             f"along {'-'.join(call.axis)}",
-            hint=f"a type of the same size takes as long: {', '.join(alike) or 'there is none'}",
+            hint=f"types of the same size, which take as long: {', '.join(alike) or 'there is none'}",
         )
 
 
@@ -627,7 +627,7 @@ class _Session:
     def _probe(
         self, lease: Lease, layout: _Layout, scaled: _Scaled, check: bool
     ) -> tuple[dict[tuple[int, Step], CallProbe], float]:
-        """Measure each different call shortly. Return the times by call, and the expected duration of a step."""
+        """Measure each different call briefly. Return the times by call, and the expected duration of a step."""
         distinct = scaled.distinct
         flops = max((call.flops for block in scaled.schedule.blocks for call in block.calls), default=0.0)
         values = self._call(lease, probe_calls, layout, distinct, self._options, flops, check, deadline_s=None)

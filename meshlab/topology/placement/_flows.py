@@ -34,7 +34,7 @@ Entries = TypeVar("Entries", Inside, Outside)
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """What ranks send and receive. Every entry is one rank of one group."""
+    """The bytes that ranks send and receive. Every entry is one rank of one group."""
 
     # Over the network, the level is the outermost that the bytes reach: they pass the uplinks of all levels below it.
     # Sent and received inside domains: rank, group, level, bytes, and GB/s of the link.

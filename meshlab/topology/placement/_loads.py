@@ -239,7 +239,9 @@ def find_places(axes: Sequence[Loads]) -> tuple[LinkFinding, ...]:
     ]
     findings.sort(key=lambda finding: "■▲".find(finding.mark) % 3)
     if not findings:
-        findings = [LinkFinding("●", "no group shares a NIC, changes rails or pays an oversubscription", (), "all")]
+        findings = [
+            LinkFinding("●", "no group shares a NIC, changes rails or crosses an oversubscribed link", (), "all")
+        ]
     return tuple(findings)
 
 
@@ -259,7 +261,7 @@ def _causes(loads: Loads) -> list[tuple[str, str, str]]:
     if loads.climbs.any():
         leaf = next(link for link in loads.links if link.drawn_as == "leaf")
         k = int(leaf.busiest or 0)
-        causes.append(("▲", "changes rails, so it climbs above the leaf switches", leaf.place(k)))
+        causes.append(("▲", "changes rails, so its traffic goes above the leaf switches", leaf.place(k)))
     return causes
 
 

@@ -201,7 +201,7 @@ class Placement:
         mesh: dp=2, tp=8
         ◆ dp leaves the host: 8 groups share 8 NICs, one each, ...
         ● tp stays inside NVLink: NV18, ...
-        ● no group shares a NIC, changes rails or pays an oversubscription
+        ● no group shares a NIC, changes rails or crosses an oversubscribed link
         busiest links for dp, all_reduce of 256...MiB (ring):
         ▸ NIC  1 group, 256...MiB, 5.59...ms
         busiest links for tp, all_reduce of 256...MiB (NVLS: NVSwitch reduces):
