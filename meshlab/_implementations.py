@@ -41,7 +41,16 @@ targets |= {
     # Layouts of frameworks
     "DeviceMesh.read": "mesh.interop._frameworks:read_mesh",
     "DeviceMesh.to": "mesh.interop._frameworks:write_mesh",
+    # Other machines
+    **{
+        f"Cluster.{name}": f"topology._whatif:{name}"
+        for name in (
+            *("without_device", "without_link", "without_nic", "without_node"),
+            *("with_devices", "with_network", "with_nodes", "with_nvlink_domain", "with_taper"),
+        )
+    },
     # Analyses
+    "Cluster.health": "topology._health:health",
     "Plan.estimate": "benchmark._estimate:estimate_plan",
     "RunData.spikes": "analysis._stragglers:find_spikes",
     "RunData.stragglers": "analysis._stragglers:find_stragglers",

@@ -177,7 +177,7 @@ class FrozenClock:
         self._round, self._n_reached = one, 0
 
     def monotonic(self) -> float:
-        before, now = self._round._before, self._round._set.positions()
+        before, now = self._round._before, self._round.rank_set.positions()
         is_reached = (
             [one.since(other).calls for one, other in zip(now, before, strict=True)] == self._entered
             and self._n_inside in (None, sum(one.is_inside for one in now))
@@ -215,7 +215,7 @@ def hold_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., threadi
     may_go = threading.Event()
 
     def use(*, after: int = 0) -> threading.Event:
-        original = Executor._measure
+        original = Executor._rounds
         n_begun: Counter[int] = Counter()
 
         def measure(self: Executor, *arguments: Any) -> Any:
@@ -224,7 +224,7 @@ def hold_runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., threadi
                 may_go.wait(60)
             return original(self, *arguments)
 
-        monkeypatch.setattr(Executor, "_measure", measure)
+        monkeypatch.setattr(Executor, "_rounds", measure)
         return may_go
 
     yield use

@@ -21,7 +21,7 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.base._markup import card, escape, table
 from meshlab.base._units import format_size, format_time_us
 from meshlab.frames._labels import pair_label
-from meshlab.frames._schema import is_plain, plain_value
+from meshlab.frames._schema import LOAD, PAIR, is_plain, plain_value
 from meshlab.frames._table import three_digits
 from meshlab.plans._options import OPTIONS
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from meshlab.runs._redact import Redactor
-
 
 _OTHER_RUN = 2.0  # median ratio of the slowest to the fastest run of a file, from which on they are no repeats
 
@@ -42,23 +41,7 @@ _ORDER = ("WRONG", "SLOWER", "FASTER", "UNCLEAR", "SAME")
 
 # The columns that may appear in the name of a row, in this order. The group comes before the axis, because its name
 # usually contains that of the axis.
-_NAMING = (
-    "collective",
-    "op",
-    "dtype",
-    "root",
-    "mode",
-    *OPTIONS,
-    "src_rank",
-    "dst_rank",
-    "group",
-    "axis",
-    "grouping",
-    "concurrent_axis",
-    "concurrent_collective",
-    "n_ranks",
-    "in_place",
-)
+_NAMING = ("collective", "op", "dtype", "root", "mode", *OPTIONS, *PAIR, "group", "axis", *LOAD, "n_ranks", "in_place")
 
 _MOST_NAMED = 3
 
@@ -189,14 +172,14 @@ class Comparison:
             counts = launches[launches.min(axis=1) > 0]
             if (counts.sum(axis=1) <= 2).all():
                 notes.append(
-                    "one launch per side does not show how much launches differ, so no row gets a verdict about time; "
+                    "one launch per side does not show how much launches differ, so no row has a verdict on its time; "
                     "measure three launches of each (launches=3), or pass lists of runs"
                 )
             elif (detectable := self.rows["detectable"].median()) == detectable:  # not NaN
                 n_launches = " and ".join(dict.fromkeys(f"{int(count)}" for count in counts.median()))
                 notes.append(
-                    f"{n_launches} launches per side, which differ so much that a row must become "
-                    f"{detectable:.2f}× as slow to be found in 9 of 10 comparisons (median of all rows)"
+                    f"{n_launches} launches per side, which differ so much that a row must take "
+                    f"{detectable:.2f}× as long to be detected in 9 of 10 comparisons (median of all rows)"
                 )
         if self.oversubscribed:
             notes.append(f"{self.oversubscribed}, so times also depend on the scheduler and on other programs")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.base._errors import BenchError
-from meshlab.frames._schema import STEP, is_plain, plain_key, shown_options
+from meshlab.frames._schema import CALL, STEP, is_plain, plain_key, shown_options
 from meshlab.frames._statistics import FEWEST_FOR_INTERVAL, median_interval
 from meshlab.plans._options import OPTIONS
 from meshlab.runs._store import Frames, as_frames
@@ -20,23 +20,7 @@ from meshlab.runs._store import Frames, as_frames
 if TYPE_CHECKING:
     import pandas as pd
 
-
-_KEYS = [
-    "run_id",
-    "launch",
-    "collective",
-    "op",
-    "dtype",
-    "root",
-    "in_place",
-    "mode",
-    *OPTIONS,
-    "axis",
-    "group",
-    "n_ranks",
-    "count",
-    "size_bytes",
-]
+_KEYS = ["run_id", "launch", *CALL, "axis", "group", "n_ranks", "count", "size_bytes"]
 
 
 def contention(run: Any) -> pd.DataFrame:
@@ -167,6 +151,8 @@ def _correct_rows(frames: Frames) -> pd.DataFrame:
 
 def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], before: str, after: str) -> pd.DataFrame:
     """Return both times of each row, their ratio, and its bounds."""
+    import pandas as pd
+
     front = [name for name in ("axis", "concurrent_axis", "concurrent_collective") if name in keys]
     hidden = {*front, "run_id", *OPTIONS} - {*shown_options(matched)}
     frame = matched[[*front, *(name for name in keys if name not in hidden)]].copy()
@@ -194,25 +180,11 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
                 f"only {n} block{'s were' if n != 1 else ' was'} measured, but an interval needs {FEWEST_FOR_INTERVAL}"
             )
         ratios.append((ratio, math.exp(low), math.exp(high), len(log_ratios), low > 0 or high < 0, note))
-    for position, (name, dtype) in enumerate(_RATIO.items()):
-        frame[name] = _series([row[position] for row in ratios], dtype)
-    return frame
+    return frame.join(pd.DataFrame(ratios, columns=list(_RATIO), index=frame.index).astype(_RATIO))
 
 
-_RATIO = {
-    "ratio": "float64",
-    "ratio_lo": "float64",
-    "ratio_hi": "float64",
-    "n_blocks": "Int64",
-    "is_clear": "bool",
-    "note": "string",
-}
-
-
-def _series(values: list[Any], dtype: str) -> pd.Series[Any]:
-    import pandas as pd
-
-    return pd.Series(values, dtype=dtype)
+_RATIO = dict.fromkeys(("ratio", "ratio_lo", "ratio_hi"), "float64")
+_RATIO |= {"n_blocks": "Int64", "is_clear": "bool", "note": "string"}
 
 
 def _block_medians(samples: pd.DataFrame) -> dict[tuple[Any, ...], dict[int, float]]:

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from meshlab.mesh._mesh import MeshLike
 
-
 EXPECTED_SHARE = 0.9
 """The share of a published or of the lowest predicted bandwidth from which a measurement is as expected.
 
@@ -37,26 +36,9 @@ _PUBLISHED_FROM = 1 << 30
 """Bandwidths are published for the largest messages. A smaller message than this cannot be compared with them."""
 
 _CASE = ["axis", "collective", "op", "dtype", "mode", "in_place", *OPTIONS]
-_COLUMNS = [
-    "axis",
-    "collective",
-    "dtype",
-    "mode",
-    "n_ranks",
-    "size_bytes",
-    "time_us",
-    "busbw_gbs",
-    "bound_gbs",
-    "bound",
-    "of_bound",
-    "predicted_us",
-    "predicted_us_lo",
-    "predicted_us_hi",
-    "published_gbs",
-    "of_published",
-    "source",
-    "verdict",
-]
+_PREDICTED = ("predicted_us", "predicted_us_lo", "predicted_us_hi")
+_COLUMNS = ["axis", "collective", "dtype", "mode", "n_ranks", "size_bytes", "time_us", "busbw_gbs", "bound_gbs"]
+_COLUMNS += ["bound", "of_bound", *_PREDICTED, "published_gbs", "of_published", "source", "verdict"]
 
 
 def expectations(
@@ -106,8 +88,7 @@ def _predicted(
     row: dict[str, Any], cluster: ClusterLike | None, mesh: MeshLike | None, calibration: Any, environment: Any
 ) -> dict[str, float]:
     """Return the predicted time of a row and its band."""
-    names = ("predicted_us", "predicted_us_lo", "predicted_us_hi")
-    unknown = dict.fromkeys(names, np.nan)
+    unknown = dict.fromkeys(_PREDICTED, np.nan)
     if cluster is None or mesh is None or row["axis"] is None or row["collective"] not in COLLECTIVES:
         return unknown
     try:
@@ -129,7 +110,7 @@ def _predicted(
     # An axis whose groups cross different links has several lines, and its slowest group is measured.
     slowest = max(prediction.lines, key=lambda line: float(line.time_us[-1]))
     values = (slowest.time_us, slowest.time_us_lo, slowest.time_us_hi)
-    return dict(zip(names, (float(value[-1]) for value in values), strict=True))
+    return dict(zip(_PREDICTED, (float(value[-1]) for value in values), strict=True))
 
 
 def _published(row: dict[str, Any], attrs: dict[Any, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 Two launches of the same benchmark differ by more than the batches of one launch scatter: processes land on other cores,
 memory on other pages, and other jobs come and go (S. Hunold and A. Carpen-Amarie, MPI Benchmarking Revisited:
 Experimental Design and Reproducibility, arXiv:1505.07734). So the launch is the unit of every comparison here, and a
-single launch is no evidence, however many batches it has.
+single launch is not evidence, regardless of its batches.
 """
 
 from __future__ import annotations

@@ -17,7 +17,6 @@ from meshlab.runs._store import as_results
 if TYPE_CHECKING:
     import pandas as pd
 
-
 SLOW = 0.8
 """Share of the median bandwidth below which a pair is slow."""
 

@@ -15,7 +15,7 @@ from meshlab.analysis._launches import CONFIDENCE, LaunchTimes, student_quantile
 from meshlab.base._backends import BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.frames._labels import GPU_SOURCES, is_wrong
-from meshlab.frames._schema import plain_value
+from meshlab.frames._schema import CALL, LOAD, PAIR, plain_value
 from meshlab.nccl_tests._reader import read as read_nccl_tests
 from meshlab.plans._options import OPTIONS
 from meshlab.runs._store import as_frames
@@ -23,25 +23,7 @@ from meshlab.runs._store import as_frames
 if TYPE_CHECKING:
     import pandas as pd
 
-
-KEYS = (
-    "collective",
-    "op",
-    "dtype",
-    "root",
-    "in_place",
-    "mode",
-    *OPTIONS,
-    "axis",
-    "group",
-    "grouping",
-    "concurrent_axis",
-    "concurrent_collective",
-    "src_rank",
-    "dst_rank",
-    "n_ranks",
-    "size_bytes",
-)
+KEYS = (*CALL, "axis", "group", *LOAD, *PAIR, "n_ranks", "size_bytes")
 """The columns in which two rows must be equal to be compared."""
 
 _COLUMN_WORDS = {
@@ -133,7 +115,8 @@ class Side:
     def groups(self, keys: Sequence[str]) -> dict[tuple[Any, ...], list[int]]:
         """Return the indices of the rows of each key: the repeats of a measurement."""
         rows: dict[tuple[Any, ...], list[int]] = {}
-        for index, key in enumerate(_tuples(self.results, keys)):
+        columns = [[plain_value(value) for value in self.results[name].tolist()] for name in keys]
+        for index, key in enumerate(zip(*columns, strict=True)):
             rows.setdefault(key, []).append(index)
         return rows
 
@@ -147,11 +130,6 @@ class Side:
             by_launch.setdefault(self.launches[row], []).append(row)
         log_times = np.array([np.log(self.time_us[indices]).mean() for indices in by_launch.values()])
         return LaunchTimes(log_times, float(np.sqrt(np.mean(self.errors[timed] ** 2))))
-
-
-def _tuples(frame: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, ...]]:
-    """Return the rows as tuples of these columns, with None for missing values, so that they can be keys."""
-    return list(zip(*([plain_value(value) for value in frame[name].tolist()] for name in names), strict=True))
 
 
 def load_side(source: Any, label: str) -> Side:

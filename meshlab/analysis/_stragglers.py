@@ -19,7 +19,6 @@ from meshlab.runs._store import as_frames
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Floats = npt.NDArray[np.float64]
 
 _MOSTLY = 0.5  # share of the batches in which a straggler is the last rank
@@ -100,7 +99,7 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
 
     results, samples = _frames(run, results)
     timed = samples[~samples["is_warmup"].fillna(value=False).astype(bool) & samples["start_offset_us"].notna()]
-    # A sender does not wait for the receiver, so its time is no bound for messages in both directions.
+    # A sender does not wait for the receiver, so its time is not a bound for messages in both directions.
     one_way = set(results.loc[results["collective"].isin(["send", "recv"]), "step"].dropna())
     timed = timed.assign(is_one_way=timed["step"].isin(one_way))
     functions = set(results.loc[results["size_bytes"].isna(), "step"].dropna())
@@ -266,10 +265,8 @@ def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
 
     Parameters
     ----------
-    run : RunData, path, pair of DataFrames (results, samples), or DataFrame
-        A run or its folder, its two frames, or its samples if `results` is passed too.
-    results : pandas.DataFrame, optional
-        The results that belong to the samples in `run`.
+    run, results
+        As in `find_stragglers`.
 
     Returns
     -------

@@ -23,7 +23,6 @@ from meshlab.runs._store import as_results
 if TYPE_CHECKING:
     import pandas as pd
 
-
 METRICS: dict[str, str] = {
     "busbw_gbs": "bus bandwidth in GB/s",
     "algbw_gbs": "algorithm bandwidth in GB/s",
@@ -400,16 +399,8 @@ class ThresholdCheck:
         )
 
 
-_NAMES = {
-    "busbw_gbs": "busbw",
-    "algbw_gbs": "algbw",
-    "of_bound": "share of the bound",
-    "time_us": "time",
-    "p95_us": "p95",
-    "p99_us": "p99",
-    "skew_us": "skew",
-    "n_wrong": "wrong elements",
-}
+_NAMES = {name: name.rpartition("_")[0] for name in METRICS}
+_NAMES |= {"of_bound": "share of the bound", "n_wrong": "wrong elements"}
 
 
 def format_metric(metric: str, value: float) -> str:
@@ -446,7 +437,7 @@ def _checked(number: int, limit: Threshold, results: pd.DataFrame) -> Iterator[t
         yield number, *missing, None, np.nan, np.nan, "not measured", "no result matches"
         return
     if limit.metric not in rows:
-        yield number, *missing, None, np.nan, np.nan, "not measured", "the cluster is not known"
+        yield number, *missing, None, np.nan, np.nan, "not measured", "the cluster is unknown"
         return
     bad = is_wrong(rows)
     rows = rows.assign(
@@ -455,7 +446,7 @@ def _checked(number: int, limit: Threshold, results: pd.DataFrame) -> Iterator[t
     )
     valued = rows[rows["_value"].notna() | rows["_bad"]]
     if not len(valued):
-        yield number, *missing, None, np.nan, np.nan, "not measured", f"{_NAMES[limit.metric]} is not known"
+        yield number, *missing, None, np.nan, np.nan, "not measured", f"{_NAMES[limit.metric]} is unknown"
     for case, part in valued.groupby(_CASE, sort=False, dropna=False):
         yield number, *map(plain_value, case), *_outcome(limit, part)
 
@@ -467,7 +458,7 @@ def _outcome(limit: Threshold, rows: pd.DataFrame) -> tuple[str | None, float, f
         what = "did not finish" if first["status"] in ("failed", "cancelled") else "has a wrong result"
         return plain_value(first["group"]), np.nan, np.nan, "failed", what
     values = rows.dropna(subset="_value")
-    # The slowest group of each launch, and the median over launches: one slow launch is no evidence about the machine.
+    # The slowest group of each launch, and the median over launches: one slow launch is not evidence about the machine.
     is_floor = limit.at_least is not None
     by_launch = values.groupby(["run_id", "launch"], dropna=False)["_value"]
     worst = float(np.median(by_launch.min() if is_floor else by_launch.max()))
@@ -491,7 +482,7 @@ def _parsed(text: str, name: str | None) -> Thresholds:
         raise ParseError("the file has no limits", hint="write a table [[limits]] for each one", file=name)
     for key in ("title", "gpu"):
         if not isinstance(document.get(key, ""), str):
-            raise ParseError(f"{key} must be a text, not {document[key]!r}", hint="put it in quotes", file=name)
+            raise ParseError(f"{key} must be a string, not {document[key]!r}", hint="put it in quotes", file=name)
     parsed = tuple(_threshold(number, table, name) for number, table in enumerate(limits, 1))
     return Thresholds(parsed, document.get("title", ""), document.get("gpu", ""))
 
@@ -525,7 +516,7 @@ def _value(key: str, value: Any) -> Any:
         value = _number(key, value.rstrip().removesuffix("%")) / 100
     if key in _TEXTS:
         if not isinstance(value, str):
-            raise ParseError(f"{key} must be a text, not {value!r}", hint="put it in quotes")
+            raise ParseError(f"{key} must be a string, not {value!r}", hint="put it in quotes")
         return value
     if key == "n_ranks":
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:

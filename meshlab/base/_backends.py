@@ -185,7 +185,7 @@ def automatic_backend(*, has_gpus: bool) -> str:
 
 
 def openable_backends(engines: str) -> tuple[str, ...]:
-    """Return the backends that the ranks of a backend can open: their own, and those that open beside it."""
+    """Return the backends that the ranks of a backend can open: their own, and those that open next to it."""
     return tuple(dict.fromkeys((engines, *(facts.name for facts in _BACKENDS if facts.opens_beside))))
 
 
@@ -196,11 +196,7 @@ def choice_text(names: Iterable[str], word: str = "or") -> str:
 
 
 def check_backend(
-    name: object,
-    error: type[MeshlabError],
-    *,
-    names: Collection[str] = tuple(BACKENDS),
-    what: str = "backend",
+    name: object, error: type[MeshlabError], *, names: Collection[str] = tuple(BACKENDS), what: str = "backend"
 ) -> None:
     """Raise an error of a class unless a name is that of a backend. `what` is the subject of the message."""
     if name not in names:

@@ -81,7 +81,7 @@ def decode_json(text: str, position: int) -> tuple[Any, int]:
             raise ParseError(f"not valid JSON: {_problem(error)}") from None
         except (ValueError, RecursionError) as error:
             raise _refused(error, None, "") from None
-    raise ParseError("not valid JSON: it ends too early")
+    raise ParseError("not valid JSON: the document is incomplete")
 
 
 def mapping_or_empty(value: object) -> Mapping[str, Any]:
@@ -95,7 +95,7 @@ def objects_in(value: object) -> list[Mapping[str, Any]]:
 
 
 def parse_toml(text: str, *, file: str | None = None, hint: str = "correct the line") -> dict[str, Any]:
-    """Return the tables of a TOML document. A `ParseError` has a line unless the document ends too early."""
+    """Return the tables of a TOML document. A `ParseError` has a line unless the document is incomplete."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -159,7 +159,7 @@ def _check_lists(text: str, file: str | None, hint: str) -> None:
 
 
 def _refused(error: Exception, file: str | None, hint: str) -> ParseError:
-    """Return the error for a document that Python's parser refused."""
+    """Return the error for a document that Python's parser rejected."""
     if isinstance(error, json.JSONDecodeError):
         return ParseError(
             f"not valid JSON: {_problem(error)}", hint=hint, file=file, line=error.lineno, column=error.pos
@@ -172,7 +172,7 @@ def _refused(error: Exception, file: str | None, hint: str) -> ParseError:
 
 def _problem(error: json.JSONDecodeError) -> str:
     if error.pos >= len(error.doc):
-        return "it ends too early"
+        return "the document is incomplete"
     return error.msg[:1].lower() + error.msg[1:]
 
 

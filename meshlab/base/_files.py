@@ -124,7 +124,7 @@ def read_file(path: str | os.PathLike[str], *, largest: int = LARGEST_FILE) -> b
 
 @contextmanager
 def open_log(path: Path, *, hint: str = "copy it again") -> Iterator[BinaryIO]:
-    """Open a file for reading in a with statement. A file that gzip compressed is decompressed, whatever its name."""
+    """Open a file for reading in a with statement. A gzip file is decompressed, regardless of its name."""
     with open_file(path) as file, _decompressed(file, str(path), hint) as content:
         yield content
 

@@ -180,7 +180,7 @@ def _locked(folder: Path) -> Iterator[None]:
         deadline = time.monotonic() + _PATIENCE_S
         while not try_lock(file):
             if time.monotonic() > deadline:
-                raise TimeoutError(0, "another process is writing to it, and does not finish")
+                raise TimeoutError(0, "another process is still writing to it")
             time.sleep(0.005)
         yield
     finally:

@@ -65,11 +65,7 @@ def escape(value: object) -> str:
 
 
 def table(
-    header: Sequence[object],
-    rows: Sequence[Sequence[object]],
-    *,
-    most: int = 40,
-    right: Collection[int] | None = None,
+    header: Sequence[object], rows: Sequence[Sequence[object]], *, most: int = 40, right: Collection[int] | None = None
 ) -> str:
     """Return a table with at most `most` rows and a count of the others. Columns of numbers are right-aligned."""
     numeric = [
@@ -88,6 +84,13 @@ def table(
     more = len(rows) - most
     note = f'<div class="ml-sub">and {more:,} more rows</div>' if more > 0 else ""
     return f'<table class="ml-table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{note}'
+
+
+def text_table(rows: Sequence[Sequence[str]], right: Collection[int] = ()) -> str:
+    """Return a table as plain text. The numbers of the columns in `right` are right-aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ([f"{cell:{'>' if k in right else '<'}{widths[k]}}" for k, cell in enumerate(row)] for row in rows)
+    return "\n".join("  ".join(cells).rstrip() for cells in lines)
 
 
 def bar(share: float, label: str) -> str:

@@ -31,12 +31,7 @@ def typed_value(value: object, kind: type[_T], where: str, *, file: str | None =
 
 
 def typed_fields(
-    values: object,
-    kinds: Mapping[str, Any],
-    where: str,
-    *,
-    optional: Collection[str] = (),
-    file: str | None = None,
+    values: object, kinds: Mapping[str, Any], where: str, *, optional: Collection[str] = (), file: str | None = None
 ) -> dict[str, Any]:
     """Return the fields of a plain mapping at the path `where`, converted by `typed_value`, without other fields."""
     if not isinstance(values, Mapping):

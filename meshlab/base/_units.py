@@ -17,15 +17,10 @@ SEPARATOR = " · "
 THIN = "\N{THIN SPACE}"
 
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
-
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)(?:I?B)?\s*", re.IGNORECASE)
-
 _DASH = re.compile(rf"({_SIZE.pattern})(?:-|–|\.\.|to)({_SIZE.pattern})", re.IGNORECASE)
-
 _LARGEST_SIZE = 1 << 50
-
 _LONGEST_TEXT = 100  # of a size; the patterns take quadratic time for long texts
-
 _MOST_SIZES = 4096
 
 

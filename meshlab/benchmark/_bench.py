@@ -79,7 +79,7 @@ def bench(
         A folder to which the run is written while it is measured, after every step. If this process is killed, only the
         current step is lost, with the steps that take turns with it, because they are compared within the same seconds:
         `Run.load` reads the folder, and ``resume=`` continues the run, also in the same folder.
-        At the end the folder is the same as after `Run.save`. If the folder cannot be written any more, for example
+        At the end the folder is the same as after `Run.save`. If the folder can no longer be written, for example
         because the disk is full, the run continues in memory, with a warning.
     overwrite : bool, default False
         If True, replace a different run in `out`, as soon as a step has been measured.
@@ -269,7 +269,7 @@ def _check_backend(can: Capabilities, plan: Plan) -> None:
     if plan.concurrent and BACKENDS[can.backend].enqueues and "isolated" in plan.mode:
         raise BenchError(
             f"two axes cannot run at the same time in isolated mode with {can.backend}: the host waits before each "
-            "call, and then the other axis would wait too",
+            "call, which would also block the other axis",
             hint=Hint("choose {} or 'pipelined'", Argument("mode", "graph")),
         )
 
@@ -389,7 +389,7 @@ def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[fl
     cupy: Any = comm.xp
     backend: Any = comm.backend
     communication, compute = backend.stream, cupy.cuda.Stream(non_blocking=True)
-    a, b, product = (cupy.zeros((matrix, matrix), dtype) for _ in range(3))
+    a, b, result = (cupy.zeros((matrix, matrix), dtype) for _ in range(3))
     buffer = cupy.zeros(max(size // 4, 1), cupy.float32)
     call = comm.prepare("all_reduce", buffer, buffer)
     start, computed, done = (cupy.cuda.Event() for _ in range(3))
@@ -406,7 +406,7 @@ def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[fl
             call.enqueue()
         if computes:
             with compute:
-                cupy.matmul(a, b, out=product)
+                cupy.matmul(a, b, out=result)
         computed.record(compute)
         reduced.record(communication)
         compute.wait_event(reduced)
@@ -414,13 +414,9 @@ def _measure(comm: Communicator, size: int, matrix: int, dtype: str) -> tuple[fl
         backend.wait(done)
         return cupy.cuda.get_elapsed_time(start, done) * 1e3, cupy.cuda.get_elapsed_time(start, computed) * 1e3
 
-    times = {}
-    for name, choice in (("compute", (True, False)), ("communication", (False, True)), ("both", (True, True))):
+    medians = []
+    for choice in ((True, False), (False, True), (True, True)):
         once(*choice)  # warm-up: NCCL connects its peers, and cuBLAS chooses its kernels
-        times[name] = np.median([once(*choice) for _ in range(_REPEATS)], axis=0)
-    return (
-        float(times["compute"][0]),
-        float(times["communication"][0]),
-        float(times["both"][0]),
-        float(times["both"][1]),
-    )
+        medians.append(np.median([once(*choice) for _ in range(_REPEATS)], axis=0).tolist())
+    (product, _), (collective, _), (together, product_within) = medians
+    return product, collective, together, product_within

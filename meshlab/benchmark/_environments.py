@@ -22,7 +22,6 @@ from meshlab.plans._plan import Plan
 if TYPE_CHECKING:
     import pandas as pd
 
-
 READS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: facts.variables for name, facts in BACKENDS.items() if facts.variables}
 )
@@ -95,7 +94,7 @@ def compare_env(
 ) -> EnvComparison:
     """Compare environment settings, for example of NCCL, on new engines for each run.
 
-    Libraries read the environment when they start, so every run gets its own processes. The settings take turns, in the
+    Libraries read the environment when they start, so every run gets its own processes. The settings alternate, in the
     opposite order in every second round, so that a drift of the clocks affects all of them. Waits until everything is
     measured.
 

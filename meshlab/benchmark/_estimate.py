@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from meshlab.plans._sampling import Sampling
     from meshlab.plans._steps import Step
 
-
 _ROUND_S = 0.015  # sending a step to all ranks and receiving their samples
 _FUNCTION_US = 1000.0  # a guess: the duration of a function is unknown before it runs
 _BATCHES_PER_BLOCK = 7  # that are warm-up: three probes, two batches, and one at each end of a chunk
@@ -43,7 +42,6 @@ _PROBED_SHARE = 0.2
 exceeds the caches take longer than their size suggests, and differ more than smaller ones. The durations of even
 larger ones are proportional to their size."""
 _PROBED_CALLS = 7  # of a large step: one to check the result, three single calls, and three batches
-
 
 RATES: Mapping[str, Rates] = MappingProxyType({name: facts.rates for name, facts in BACKENDS.items()})
 """Conservative rates of each backend: GPUs of one host with NVLink, and a few processes or threads on one CPU."""

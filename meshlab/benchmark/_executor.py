@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from meshlab.benchmark.on_ranks._timing import (
 )
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import usable_bytes
-from meshlab.engines._rounds import RankInfo, Reply, number_of_gpus
+from meshlab.engines._rounds import RankInfo, Reply, Round, number_of_gpus
 from meshlab.frames._rows import RankSamples, join_blocks, rows_of_step, rows_without_times, samples_of_step
 from meshlab.frames._schema import DEVICES
 from meshlab.mesh._axes import WORLD
@@ -40,7 +41,6 @@ from meshlab.topology.readers._hosts import cluster_from_hosts
 if TYPE_CHECKING:
     from meshlab.comm._backend import Buffers
     from meshlab.mesh._groups import Groups
-
 
 _UNITS = (
     ("clock_sm_mhz", "{:.0f} MHz"),
@@ -58,53 +58,44 @@ _PROBED_S = 1.0
 """Estimated duration from which a run is probed first. Probes take a few tenths of a second."""
 
 
+@dataclass(eq=False)
 class Executor:
     """Measure the steps of a plan in sequence, and append the results to a run."""
 
     # It measures the duration of the run, but does not depend on its thread and its listeners.
 
-    def __init__(
-        self,
-        data: RunData,
-        axes: Mapping[str, MeasuredAxis],
-        seconds: npt.NDArray[np.float64],
-        taken_over: Collection[tuple[int, int]],
-        *,
-        deadline_s: float | None,
-        n_cancels: Callable[[], int],
-        may_go: threading.Event,
-        on_change: Callable[[], None],
-        on_paces: Callable[[Mapping[str, Pace]], npt.NDArray[np.float64]],
-    ) -> None:
-        self._data = data
-        self._axes = axes
-        self._taken_over = taken_over
-        self._deadline_s = deadline_s
-        self._n_cancels = n_cancels
-        self._may_go = may_go
-        self._on_change = on_change
-        self._on_paces = on_paces
+    data: RunData
+    axes: Mapping[str, MeasuredAxis]
+    seconds: npt.NDArray[np.float64]
+    taken_over: Collection[tuple[int, int]]
+    deadline_s: float | None
+    n_cancels: Callable[[], int]
+    may_go: threading.Event
+    on_change: Callable[[], None]
+    on_paces: Callable[[Mapping[str, Pace]], npt.NDArray[np.float64]]
+
+    def __post_init__(self) -> None:
         self._state: State = "failed"
         self._error: MeshlabError | None = None
         self._hosts: list[str] = []
         self._limits: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._current: Step | None = None
         self._process_set = ""
-        self._seconds = seconds
+        data = self.data
         self._total = data.plan.launches * len(data.steps)
-        self._left_s = data.plan.launches * float(seconds.sum())
+        self._left_s = data.plan.launches * float(self.seconds.sum())
         self._measured_s = self._spent_s = 0.0
         self._began = time.monotonic() - data.elapsed_s  # moved by pauses
         self._paused_at: float | None = None
         self._turns = {step.index: group for group in turns(data.steps) for step in group}
         self._measured: set[tuple[int, int]] = set()
-        for _, index in taken_over:
+        for _, index in self.taken_over:
             self._count(index)
 
     @property
     def progress(self) -> Progress:
         """The progress of the run. The time left is the plan's estimate, scaled by the pace of the steps so far."""
-        data = self._data
+        data = self.data
         if data.has_ended:
             return Progress(data.n_done, self._total, "", data.elapsed_s, 0.0)
         # Ratio of the measured and the estimated durations: a machine that is twice as slow as assumed remains so.
@@ -120,7 +111,7 @@ class Executor:
 
     def run(self, lease: Lease) -> None:
         """Measure all steps. Call `finish` after the ranks are released, to record the outcome."""
-        data = self._data
+        data = self.data
         try:
             self._describe(lease)
             self._plan_buffers(lease)
@@ -139,73 +130,73 @@ class Executor:
 
     def _nothing_measured(self) -> BenchError | None:
         """Return the reason why no step was measured, or None if steps were only skipped for lack of memory."""
-        failed = [row for row in self._data.rows() if row["status"] == "failed"]
+        failed = [row for row in self.data.rows() if row["status"] == "failed"]
         if not failed:
             return None
         return BenchError(f"nothing could be measured: {failed[0]['stop_reason']}")
 
     def _run_steps(self, lease: Lease) -> bool:
         """Measure the steps of all launches. Return False if the user cancelled."""
-        plan, steps = self._data.plan, self._data.steps
+        plan, steps = self.data.plan, self.data.steps
         for launch in range(plan.launches):
             order = [steps[index] for index in plan.order(len(steps), launch)]
             # A launch has new processes: what differs between launches is mostly where they and their memory are
             # placed. The first one uses those that are there, and a resumed launch may have nothing left to measure.
-            if launch and any((launch, step.index) not in self._taken_over for step in order):
-                if self._n_cancels():
+            if launch and any((launch, step.index) not in self.taken_over for step in order):
+                if self.n_cancels():
                     return False
                 self._relaunch(lease, launch)
                 self._plan_buffers(lease)
             self._process_set = lease.engines.process_set
             for step in order:
-                if (launch, step.index) in self._taken_over:
+                if (launch, step.index) in self.taken_over:
                     continue
                 self._pause(lease)
-                if self._n_cancels():
+                if self.n_cancels():
                     return False
                 self._run_step(lease, launch, step)
         return True
 
     def _pause(self, lease: Lease) -> None:
         """Wait while the run is to pause. Only between steps: alternatives that take turns are measured together."""
-        if self._may_go.is_set():
+        if self.may_go.is_set():
             return
-        data = self._data
+        data = self.data
         self._paused_at = time.monotonic()
         data.state = "paused"
         data.note(f"paused after {data.n_done} of {self._total} steps")
         lease.task = f"a paused run ({data.n_done} of {self._total} steps)"
-        self._on_change()
-        self._may_go.wait()
+        self.on_change()
+        self.may_go.wait()
         # The pause does not count as time of the run.
         paused_s, self._paused_at = time.monotonic() - self._paused_at, None
         self._began += paused_s
         data.state = "running"
         data.note(f"continued after a pause of {format_seconds(paused_s)}")
-        self._on_change()
+        self.on_change()
 
     def _relaunch(self, lease: Lease, launch: int) -> None:
         """Start new processes, or at least open new communicators."""
-        lease.task = f"launch {launch + 1} of {self._data.plan.launches}: starting new ranks"
-        self._on_change()
+        lease.task = f"launch {launch + 1} of {self.data.plan.launches}: starting new ranks"
+        self.on_change()
         if not lease.relaunch():
-            self._data.note(
+            self.data.note(
                 f"launch {launch + 1} has new communicators on the same processes, because they were started elsewhere"
             )
 
     def finish(self) -> None:
         """Record the outcome of the run."""
-        data, error, state = self._data, self._error, self._state
+        data, error, state = self.data, self._error, self._state
         if error is not None:
             data.note(str(error).splitlines()[0])
             state = "failed"
-            if self._n_cancels():
+            if self.n_cancels():
                 error, state = None, "cancelled"
         # Set the state last: a thread that sees it change may read everything else immediately.
         data.elapsed_s, data.error = time.monotonic() - self._began, error
         data.note(f"{state} after {data.n_done} of {self._total} steps, {format_seconds(data.elapsed_s)}")
         data.state = state
-        self._on_change()
+        self.on_change()
 
     # -- one step ------------------------------------------------------------------------------------------------------
 
@@ -220,12 +211,12 @@ class Executor:
         for alternative in steps:
             too_large = self._too_large(alternative)
             if too_large:
-                self._data.note(f"skipped {alternative}: {too_large}")
+                self.data.note(f"skipped {alternative}: {too_large}")
                 self._add_without_times(launch, alternative, "skipped", too_large)
             else:
                 runnable.append(alternative)
         if runnable:
-            self._run_turns(lease, launch, runnable, 1 if len(runnable) == 1 else n_blocks(self._data.plan.sampling))
+            self._run_turns(lease, launch, runnable, 1 if len(runnable) == 1 else n_blocks(self.data.plan.sampling))
 
     def _run_turns(self, lease: Lease, launch: int, steps: Sequence[Step], n: int) -> None:
         """Measure steps in `n` blocks each. The steps take turns, so that a drift affects all of them equally."""
@@ -235,29 +226,29 @@ class Executor:
         for block in range(n):
             # In reverse order in every second round: a drift within a round then favours each step equally often.
             for step in list(blocks)[:: -1 if block % 2 else 1]:
-                if is_interrupted or (block and self._n_cancels()):
+                if is_interrupted or (block and self.n_cancels()):
                     break
                 began = time.monotonic()
                 self._current = step
-                lease.task = f"step {self._data.n_done + 1} of {self._total}: {step}"
-                self._on_change()
+                lease.task = f"step {self.data.n_done + 1} of {self._total}: {step}"
+                self.on_change()
                 # An EngineError is about the engines, for example a dead rank, and ends the run. Errors that ranks
                 # raised are in their replies, and only fail the step: the next one may be smaller, or a different
                 # function.
                 try:
-                    replies = self._measure(lease, step, block, n)
+                    replies = [reply for current in self._rounds(lease, step, block, n) for reply in current.run()]
                 except EngineError as error:
-                    self._add_without_times(launch, step, "cancelled" if self._n_cancels() else "failed", error.summary)
+                    self._add_without_times(launch, step, "cancelled" if self.n_cancels() else "failed", error.summary)
                     del blocks[step]
                     self._add_blocks(launch, blocks, spent_s, is_in_blocks=n > 1)
                     raise
                 spent_s[step] += time.monotonic() - began
                 failed = [reply for reply in replies if reply.error is not None]
                 if failed:
-                    # The other ranks only know that a rank called something else.
+                    # The other ranks only detect that a rank called something else.
                     early = [reply.exception for reply in failed if isinstance(reply.exception, EarlyReturnError)]
                     reason = str(early[0]) if early else f"rank {failed[0].rank}: {failed[0].error}"
-                    self._data.note(f"step {step.index + 1}, {step}: {reason}")
+                    self.data.note(f"step {step.index + 1}, {step}: {reason}")
                     is_interrupted = failed[0].is_interrupt
                     self._add_without_times(launch, step, "cancelled" if is_interrupted else "failed", reason)
                     del blocks[step]
@@ -278,34 +269,34 @@ class Executor:
             if values:
                 self._add(launch, step, values, spent_s[step], is_in_blocks=is_in_blocks)
 
-    def _measure(self, lease: Lease, step: Step, block: int, n: int) -> list[Reply]:
-        """Measure one of `n` blocks of a step."""
-        data, plan = self._data, self._data.plan
-        call = partial(lease.call, mesh=data.mesh, axis=step.axis, deadline_s=self._deadline_s)
+    def _rounds(self, lease: Lease, step: Step, block: int, n: int) -> Iterator[Round]:
+        """Yield the rounds that measure one of `n` blocks of a step, each when the one before it has run."""
+        data, plan = self.data, self.data.plan
+        new_round = partial(lease.round, mesh=data.mesh, axis=step.axis, deadline_s=self.deadline_s)
         arguments: tuple[Any, ...] = (step, plan.sampling, plan.check and not block)
-        if step.grouping == "pairs":
-            return call(measure_pair, arguments=arguments)
-        arguments += (n,)
         groups = data.mesh[step.axis]
-        if step.concurrent is not None:
-            everyone, arrays = self._everyone(groups, data.mesh[step.concurrent.axis])
-            return call(
-                measure_concurrent,
-                arguments=(*arguments, arrays),
-                also=(everyone,),
-                concurrent=((data.mesh, step.concurrent.axis),),
-            )
         function = plan.functions.get(step.collective)
-        if step.grouping == "alone":
+        if step.grouping == "pairs":
+            yield new_round(measure_pair, arguments=arguments)
+        elif step.concurrent is not None:
+            everyone, arrays = self._everyone(groups, data.mesh[step.concurrent.axis])
+            concurrent = ((data.mesh, step.concurrent.axis),)
+            arguments += (n, arrays)
+            yield new_round(measure_concurrent, arguments=arguments, also=(everyone,), concurrent=concurrent)
+        elif step.grouping == "alone":
             one_group: Callable[..., RankSamples] = measure_step
+            arguments += (n,)
             if function is not None:
                 one_group, arguments = partial(measure_function_alone, function=function), (step, plan.sampling, n)
-            return [reply for group in groups for reply in call(one_group, arguments=arguments, ranks=group.ranks)]
-        everyone, (array,) = self._everyone(groups)
-        if function is None:
-            return call(measure_together, arguments=(*arguments, array), also=(everyone,))
-        measure = partial(measure_function, function=function)
-        return call(measure, arguments=(step, plan.sampling, n, array), also=(everyone,))
+            for group in groups:
+                yield new_round(one_group, arguments=arguments, ranks=group.ranks)
+        else:
+            everyone, (array,) = self._everyone(groups)
+            together: Callable[..., RankSamples] = measure_together
+            arguments += (n, array)
+            if function is not None:
+                together, arguments = partial(measure_function, function=function), (step, plan.sampling, n, array)
+            yield new_round(together, arguments=arguments, also=(everyone,))
 
     @staticmethod
     def _everyone(*sets: Groups) -> tuple[str, tuple[npt.NDArray[np.int32], ...]]:
@@ -330,39 +321,39 @@ class Executor:
             for rank in blocks[0]:
                 values = [block[rank] if step.concurrent is None else block[rank][number] for block in blocks]
                 of_rank[rank] = join_blocks(values) if is_in_blocks else values[0]
-            groups = part.measured_groups(self._data.mesh[part.axis])
+            groups = part.measured_groups(self.data.mesh[part.axis])
             rows += rows_of_step(part, groups, of_rank, self._hosts)
             samples += samples_of_step(part, groups, of_rank, self._hosts)
             # The ranks have agreed on it. In a round of pairs, a rank without a partner has no batches.
             covered = next(batches for batches in of_rank.values() if batches is not None).is_covered
             if not covered.all():
-                self._data.note(
+                self.data.note(
                     f"step {step.index + 1}, {part}: {np.sum(~covered)} of {len(covered)} batches are excluded, "
                     f"because {part.concurrent_axis} finished before they did"
                 )
-        self._data.add(rows, samples, launch=launch, process_set=self._process_set)
+        self.data.add(rows, samples, launch=launch, process_set=self._process_set)
         self._spent_s += spent_s
-        self._measured_s += float(self._seconds[step.index])
+        self._measured_s += float(self.seconds[step.index])
         self._count(step.index)
-        self._on_change()
+        self.on_change()
 
     def _add_without_times(self, launch: int, step: Step, status: str, reason: str) -> None:
         rows = []
         for part in step.parts:
-            rows += rows_without_times(part, part.measured_groups(self._data.mesh[part.axis]), status, reason)
-        self._data.add(rows, [], launch=launch, process_set=self._process_set)
+            rows += rows_without_times(part, part.measured_groups(self.data.mesh[part.axis]), status, reason)
+        self.data.add(rows, [], launch=launch, process_set=self._process_set)
         self._count(step.index)
-        self._on_change()
+        self.on_change()
 
     def _count(self, index: int) -> None:
         """Count a step as finished."""
-        self._data.n_done += 1
-        self._left_s -= float(self._seconds[index])
+        self.data.n_done += 1
+        self._left_s -= float(self.seconds[index])
         self._current = None
 
     def _too_large(self, step: Step) -> str:
         """Return the reason why a step exceeds the memory, or an empty string."""
-        ranks = self._data.mesh[step.axis].array.ravel()
+        ranks = self.data.mesh[step.axis].array.ravel()
         limits = self._limits[ranks]
         rank, least = int(ranks[limits.argmin()]), int(limits.min())
         if step.buffer_bytes <= least:
@@ -376,7 +367,7 @@ class Executor:
 
     def _describe(self, lease: Lease) -> None:
         """Record the system, and the memory that each rank may use."""
-        data, engines = self._data, lease.engines
+        data, engines = self.data, lease.engines
         facts = engines.ranks
         capabilities = facts[0].capabilities
         self._hosts = [fact.host for fact in facts]
@@ -410,9 +401,9 @@ class Executor:
                 "loaded from": capabilities.path,
                 **capabilities.facts,
                 **{
-                    f"library of {name}": engines.capabilities(self._axes[name].backend).library
+                    f"library of {name}": engines.capabilities(self.axes[name].backend).library
                     for name in data.plan.axis
-                    if self._axes[name].backend != engines.backend
+                    if self.axes[name].backend != engines.backend
                 },
             },
             "Software": environment.software_versions(),
@@ -421,37 +412,39 @@ class Executor:
         }
 
     def _plan_buffers(self, lease: Lease) -> None:
-        """Tell the ranks how large their registered buffers become, if the plan has any."""
+        """Send the ranks the sizes of their registered buffers, if the plan has any."""
         largest: dict[Buffers, int] = {}
-        for step in self._data.steps:
+        for step in self.data.steps:
             for part in step.parts:
                 if part.buffers not in (None, "plain") and not self._too_large(step):
                     largest[part.buffers] = max(largest.get(part.buffers, 0), block_bytes(part))
         if largest:
-            lease.call(plan_buffers, self._data.mesh, WORLD, (largest, int(self._limits.min())))
+            lease.round(plan_buffers, self.data.mesh, WORLD, (largest, int(self._limits.min()))).run()
 
     def _probe(self, lease: Lease) -> None:
-        """Estimate the duration of the run. If it is long, measure a few steps shortly for that."""
-        paces = self._paces(lease) if self._left_s >= _PROBED_S and not self._n_cancels() else {}
-        seconds = self._on_paces(paces)
-        self._left_s += self._data.plan.launches * float(seconds.sum() - self._seconds.sum())
-        self._seconds = seconds
-        self._on_change()
+        """Estimate the duration of the run. If it is long, measure a few steps briefly first."""
+        paces = self._paces(lease) if self._left_s >= _PROBED_S and not self.n_cancels() else {}
+        seconds = self.on_paces(paces)
+        self._left_s += self.data.plan.launches * float(seconds.sum() - self.seconds.sum())
+        self.seconds = seconds
+        self.on_change()
 
     def _paces(self, lease: Lease) -> dict[str, Pace]:
         """Return the durations of a few steps of each axis."""
-        data, plan = self._data, self._data.plan
+        data, plan = self.data, self.data.plan
         lease.task = "estimating the duration"
         began = time.monotonic()
-        lease.call(release_buffers)
+        lease.round(release_buffers).run()
         round_s = time.monotonic() - began
         self._plan_buffers(lease)  # which the release has forgotten
         paces = {}
-        for axis, candidates in steps_to_probe(data.steps, self._axes, self._seconds).items():
+        for axis, candidates in steps_to_probe(data.steps, self.axes, self.seconds).items():
             steps = [step for step in candidates if not self._too_large(step)]
             everyone, (array,) = self._everyone(data.mesh[axis])
             arguments = (steps, plan.sampling, plan.check, array)
-            replies = lease.call(probe_steps, data.mesh, axis, arguments, also=(everyone,), deadline_s=self._deadline_s)
+            replies = lease.round(
+                probe_steps, data.mesh, axis, arguments, also=(everyone,), deadline_s=self.deadline_s
+            ).run()
             # A step that fails here fails again when it is measured, and has a row then.
             if steps and all(reply.error is None for reply in replies):
                 paces[axis] = Pace(round_s, list(zip(steps, replies[0].value, strict=True)))
@@ -461,12 +454,12 @@ class Executor:
         """Call a function on all ranks, with the first rank of each host as its argument."""
         # In reverse order, so that the first rank of a host is the one that remains in the dict.
         firsts = sorted({host: rank for rank, host in reversed(list(enumerate(self._hosts)))}.values())
-        return lease.call(function, self._data.mesh, WORLD, (firsts,))
+        return lease.round(function, self.data.mesh, WORLD, (firsts,)).run()
 
     def _describe_after(self, lease: Lease) -> None:
         """Free the buffers, and record the readings of the GPUs after the run, if there were any before."""
-        lease.call(release_buffers)
-        if any(row["when"] == "before" for row in self._data.device_rows):
+        lease.round(release_buffers).run()
+        if any(row["when"] == "before" for row in self.data.device_rows):
             replies = self._query(lease, sample_rank)
             readings: dict[str, Any] = {}
             for reply in replies:
@@ -477,7 +470,7 @@ class Executor:
     def _note_devices(self, when: str, readings: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
         rows = [row for host, devices in readings.items() for row in device_rows(when, host, devices)]
         if rows:
-            data = self._data
+            data = self.data
             data.device_rows = [row for row in data.device_rows if row["when"] != when] + rows
             lines = device_lines(rows, with_host=len(readings) > 1)
             data.environment = {**data.environment, f"GPUs {when}": lines}
@@ -499,13 +492,7 @@ def machine_text(hosts: Iterable[Mapping[str, Any]]) -> str:
 
 
 def differing_settings(settings: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Return the settings that differ between ranks, with their values.
-
-    Examples
-    --------
-    >>> differing_settings([{"NCCL_ALGO": "Ring"}, {"NCCL_ALGO": "Ring"}, {}])
-    {'NCCL_ALGO': 'Ring on ranks 0, 1; not set on rank 2'}
-    """
+    """Return the settings that differ between ranks, with text such as "Ring on ranks 0, 1; not set on rank 2"."""
     differing = {}
     for name in sorted({name for of_rank in settings for name in of_rank}):
         ranks: dict[str, list[str]] = {}

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from meshlab.widgets._live import LiveView
 
-
 _ESTIMATE_S = 2.0  # time to wait for the probes
 
 _KEPT = ("ok", "wrong")  # measured; failed, cancelled and skipped steps are tried again
@@ -97,7 +96,7 @@ class Run(RunData):
         self._listeners: list[Callable[[Run], None]] = []
         self._thread: threading.Thread | None = None
         self.cancel_level = 0
-        """0 if nobody has cancelled the run, 1 if it stops after the current step, 2 if its ranks are ended."""
+        """0 if the run was not cancelled, 1 if it stops after the current step, 2 if its ranks are killed."""
         self._may_go = threading.Event()
         self._may_go.set()
         self._room_bytes = local_buffer_bytes(engines)
@@ -247,7 +246,7 @@ class Run(RunData):
 
     @property
     def estimate(self) -> Estimate:
-        """The estimated cost of the plan. A longer run first measures a few steps, and this waits for them shortly."""
+        """The estimated cost of the plan. A longer run first measures a few steps, and this waits briefly for them."""
         if self._thread is not None and not self._is_estimated.wait(_ESTIMATE_S):
             self._is_estimated.set()  # wait only once
         return self._estimate
@@ -349,8 +348,8 @@ class Run(RunData):
     def pause(self) -> None:
         """Pause the run after the current step, until `resume` or `cancel` is called.
 
-        The ranks stay reserved for the run, but are idle. The pause does not count as time of the run. A call without
-        effect is not an error: if the run is paused, cancelled or has ended.
+        The ranks stay reserved for the run, but are idle. The pause does not count as time of the run. The call
+        has no effect if the run is paused, cancelled or has ended.
 
         Examples
         --------
@@ -387,8 +386,8 @@ class Run(RunData):
         Parameters
         ----------
         now : bool, default False
-            If False, stop after the current step. If True, end the ranks immediately: the current step is lost, and the
-            engines need `Engines.restart`.
+            If False, stop after the current step. If True, kill the ranks immediately: the current step is lost,
+            and the engines need `Engines.restart`.
 
         Examples
         --------
@@ -405,7 +404,7 @@ class Run(RunData):
             return
         self.cancel_level = level
         self._may_go.set()
-        self.note(f"cancel: {'ending the ranks' if now else 'stopping after this step'}")
+        self.note(f"cancel: {'killing the ranks' if now else 'stopping after this step'}")
         self._notify()  # before the ranks end, because that may take seconds
         if now:
             self._engines.kill()

@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from meshlab.commissioning._outcome import Acceptance
     from meshlab.report._stages import StageResult
 
-
-_FEWEST_RANKS = 4  # fewer ranks have too few pairs to tell a slow one, and no axis with several groups
+_FEWEST_RANKS = 4  # fewer ranks have too few pairs to identify a slow one, and no axis with several groups
 _REPORTS = ("report.html", "report.md", "junit.xml")
-_SIGNS = {"passed": "✓", "failed": "✕", "skipped": "–"}
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -97,7 +95,7 @@ def _check_files(options: argparse.Namespace) -> None:
 
     if options.redact and options.resume:
         raise BenchError(
-            "--redact cannot continue an acceptance, whose folder holds names",
+            "--redact cannot continue an acceptance, because its folder contains names",
             hint="continue it, and write a report with --redact from a new acceptance",
         )
     for name in options.files:
@@ -109,7 +107,7 @@ def _check_files(options: argparse.Namespace) -> None:
 def _print_stage(stage: StageResult) -> None:
     """Print a stage when it has ended: stages are minutes apart."""
     skipped = "skipped: " if stage.outcome == "skipped" else ""
-    print_text(f"{_SIGNS[stage.outcome]} {stage.name:<13} {skipped}{' '.join(stage.sentences)}")
+    print_text(f"{stage.answer.sign} {stage.name:<13} {skipped}{' '.join(stage.sentences)}")
 
 
 def _write(result: Acceptance, folder: Path | None, options: argparse.Namespace) -> bool:
@@ -136,31 +134,25 @@ def _write(result: Acceptance, folder: Path | None, options: argparse.Namespace)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--mesh",
         help='for example "node=2, local=8" (default: the nodes, or the sockets of one node, and the ranks in each of '
         "them; or else all ranks on one axis)",
     )
-    parser.add_argument(
-        "--ranks", type=int, metavar="N", help="number of ranks (default: all GPUs; without GPUs one per core, 4 to 8)"
-    )
+    add("--ranks", type=int, metavar="N", help="number of ranks (default: all GPUs; without GPUs one per core, 4 to 8)")
     add_gpus(parser)
-    parser.add_argument(
+    add(
         "--thresholds",
         metavar="FILE|NAME",
-        help="the limits, as TOML, or the name of a preset such as dgx-h100 (default: those of such a machine, if any)",
+        help="the limits, as TOML, or the name of a preset such as dgx-h100 (default: those for this kind of machine, "
+        "if any)",
     )
-    parser.add_argument(
-        "--cluster", metavar="NAME|FILE", help="a preset, or a description of the machine (default: it is probed)"
-    )
-    parser.add_argument("--quick", action="store_true", help="measure fewer sizes, and less precisely")
-    parser.add_argument(
-        "--out", metavar="DIR", help="output folder for the runs of the stages, report.html, report.md and junit.xml"
-    )
-    parser.add_argument(
-        "--resume", metavar="DIR", help="continue the acceptance in a folder, with its mesh, thresholds and extent"
-    )
-    parser.add_argument(
+    add("--cluster", metavar="NAME|FILE", help="a preset, or a description of the machine (default: it is probed)")
+    add("--quick", action="store_true", help="measure fewer sizes, and less precisely")
+    add("--out", metavar="DIR", help="output folder for the runs of the stages, report.html, report.md and junit.xml")
+    add("--resume", metavar="DIR", help="continue the acceptance in a folder, with its mesh, thresholds and extent")
+    add(
         "-o",
         dest="files",
         action="append",
@@ -177,12 +169,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 ACCEPTANCE = Command(
     "acceptance",
     "check a machine unattended, from its installation to its bandwidth",
-    "For a node that has just arrived. Checks the installation, the health of the hardware and the groups of a mesh. "
-    "Measures every pair of ranks, collectives along every axis, and contention. Compares them with the prediction "
-    "and published values of such a machine, and with thresholds. Prints a line per stage and the verdict. A stage "
-    "that cannot run is skipped with its reason, and never counted as passed. Exits with 0 if the sweep passed and no "
-    "stage failed, with 1 if a stage failed, and with 2 if nothing could be accepted. Under mpiexec or srun the "
-    "processes are the ranks.",
+    "Suitable for a new node. Checks the installation, the health of the hardware and the groups of a mesh. Measures "
+    "every pair of ranks, collectives along every axis, and contention. Compares them with the prediction and "
+    "published values for this kind of machine, and with thresholds. Prints a line per stage and the verdict. A "
+    "stage that cannot run is skipped with its reason, and never counted as passed. Exits with 0 if the sweep passed "
+    "and no stage failed, with 1 if a stage failed, and with 2 if nothing could be accepted. Under mpiexec or srun "
+    "the processes are the ranks.",
     _run,
     _add_options,
 )

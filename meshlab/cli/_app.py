@@ -18,7 +18,7 @@ from meshlab.cli._output import BAD_INPUT, print_error
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Serve the workbench as a page of its own."""
+    """Serve the workbench as a web page."""
     from importlib.util import find_spec
 
     if find_spec("voila") is None:
@@ -109,9 +109,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 
 APP = Command(
     "app",
-    "open the workbench as a page of its own",
+    "open the workbench as a web page",
     "Serves it on this host, with Voilà (the extra app). The address contains a secret token. Ctrl-C stops it. "
-    "Each visitor has a workbench of their own. Arguments after -- are passed to Voilà:\n"
+    "Each visitor gets a separate workbench. Arguments after -- are passed to Voilà:\n"
     "  meshlab app --cluster dgx-h100 -- --Voila.ip=0.0.0.0",
     _run,
     _add_options,

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
 TABLE_SUFFIXES = (".csv", ".png", ".svg")
 
 
-def _add_nothing(parser: argparse.ArgumentParser) -> None:
-    """Leave the parser without arguments."""
-
-
 @dataclass(frozen=True)
 class Command:
     """A command of the command line."""
@@ -30,7 +26,7 @@ class Command:
     summary: str
     details: str
     run: Callable[[argparse.Namespace], int]
-    add_options: Callable[[argparse.ArgumentParser], None] = _add_nothing
+    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
 
 
 def add_force(parser: argparse.ArgumentParser) -> None:

@@ -40,7 +40,7 @@ def _run(options: argparse.Namespace) -> int:
             mesh = as_mesh(options.mesh, fill=n)
         elif options.here and process is None:
             raise BenchError(
-                "--here needs a mesh, because the launcher is unknown and with it the number of ranks",
+                "--here needs a mesh, because the launcher is unknown, and so is the number of ranks",
                 hint="pass --mesh 'dp=2, tp=2'",
             )
         else:
@@ -104,34 +104,31 @@ def _option_values(option: Option, text: str) -> Any:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add_collectives(parser)
-    parser.add_argument(
+    add(
         "--mesh",
         help='for example "dp=2, tp=2"; the last axis varies fastest (default: all GPUs on one axis; without GPUs '
         "one rank per core, from 2 to 8; under a launcher its processes)",
     )
-    parser.add_argument("--ranks", type=int, metavar="N", help="number of ranks to start (default: that of the mesh)")
-    parser.add_argument(
+    add("--ranks", type=int, metavar="N", help="number of ranks to start (default: that of the mesh)")
+    add(
         "--axis",
         action="append",
         metavar="AXIS",
         help="axes, separated by commas; dp-tp for groups that span both axes (default: all axes)",
     )
-    parser.add_argument(
-        "--sizes", default="1K:16M", help='message sizes: 1K:16M, 8:1G*4 or "1K, 1M" (default: %(default)s)'
-    )
-    parser.add_argument("--dtype", default="float32", help="element types, separated by commas (default: %(default)s)")
-    parser.add_argument("--op", default="sum", help="reduce operations, separated by commas (default: %(default)s)")
-    parser.add_argument(
-        "--mode", default="pipelined", help="isolated, pipelined or graph, separated by commas (default: %(default)s)"
-    )
-    parser.add_argument(
+    add("--sizes", default="1K:16M", help='message sizes: 1K:16M, 8:1G*4 or "1K, 1M" (default: %(default)s)')
+    add("--dtype", default="float32", help="element types, separated by commas (default: %(default)s)")
+    add("--op", default="sum", help="reduce operations, separated by commas (default: %(default)s)")
+    add("--mode", default="pipelined", help="isolated, pipelined or graph, separated by commas (default: %(default)s)")
+    add(
         "--grouping",
         default="together",
         help="together (all groups of an axis), alone (one group at a time) or pairs (of ranks, with send or "
         "send_recv), separated by commas (default: %(default)s)",
     )
-    parser.add_argument(
+    add(
         "--concurrent",
         action="append",
         default=[],
@@ -139,38 +136,30 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         help="a collective that runs on another axis at the same time",
     )
     # Former names of --grouping and --concurrent.
-    parser.add_argument("--groups", dest="grouping", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    parser.add_argument(
-        "--beside", dest="concurrent", action="append", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-    )
-    parser.add_argument("--launches", type=int, default=1, metavar="N", help="repeat N times, on new ranks each time")
-    parser.add_argument("--shuffle", action="store_true", help="run the steps in random order")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the random order (default: %(default)s)")
-    parser.add_argument("--resume", metavar="DIR", help="resume the run in a folder, with its plan and mesh")
+    add("--groups", dest="grouping", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    add("--beside", dest="concurrent", action="append", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    add("--launches", type=int, default=1, metavar="N", help="repeat N times, on new ranks each time")
+    add("--shuffle", action="store_true", help="run the steps in random order")
+    add("--seed", type=int, default=0, help="seed of the random order (default: %(default)s)")
+    add("--resume", metavar="DIR", help="resume the run in a folder, with its plan and mesh")
     add_redact(parser, "; the rows are then written only at the end")
-    parser.add_argument(
-        "--here", action="store_true", help="make this process a rank if the launcher is not recognised"
-    )
-    parser.add_argument("--in-place", action="store_true", help="use the same buffer for input and output")
+    add("--here", action="store_true", help="make this process a rank if the launcher is not recognised")
+    add("--in-place", action="store_true", help="use the same buffer for input and output")
     for name, option in CALL_OPTIONS.items():
-        parser.add_argument(
+        add(
             option_text(Argument(name)),
             type=partial(_option_values, option),
             metavar="N" if option.kind is int else "NAME",
             help=option.help + ", separated by commas; auto: the library chooses" * option.takes_several,
         )
-    parser.add_argument(
+    add(
         "--sampling",
         default="default",
         choices=("quick", "default", "thorough"),
-        help="how precise, and so how long (default: %(default)s)",
+        help="precision, and thereby duration (default: %(default)s)",
     )
-    parser.add_argument(
-        "--seconds", type=float, metavar="S", help="maximum time per step, in seconds (default: that of the sampling)"
-    )
-    parser.add_argument(
-        "--out", metavar="DIR", help="output folder for the run and its report (default: that of --resume, if any)"
-    )
+    add("--seconds", type=float, metavar="S", help="maximum time per step, in seconds (default: that of the sampling)")
+    add("--out", metavar="DIR", help="output folder for the run and its report (default: that of --resume, if any)")
     add_force(parser)
     add_backend(parser)
 

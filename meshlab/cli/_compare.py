@@ -44,11 +44,8 @@ def print_comparison(
             )
         sides = [paths if isinstance(paths, (str, os.PathLike)) else list(paths) for paths in (before, after)]
         comparison = compare(*sides, effect=min(threshold, 0.05), anyway=anyway, redact=redact)
-    except MeshlabError as error:
-        print_error(error_text(error), file)
-        return BAD_INPUT
-    except OSError as error:
-        print_error(error, file)
+    except (MeshlabError, OSError) as error:
+        print_error(error_text(error) if isinstance(error, MeshlabError) else error, file)
         return BAD_INPUT
     print(visible(str(comparison)), file=file)
     regressions = comparison.regressions(threshold)
@@ -100,8 +97,8 @@ COMPARE = Command(
     "Accepts folders of runs, results as Parquet, CSV or JSON, and logs of nccl-tests. Lists the differences of the "
     "two systems first, and rejects runs that are not comparable. Only the variation between launches shows whether a "
     "difference is real, so measure with 'bench --launches 3', or pass several logs with --before and --after. Exits "
-    "with 1 if a row clearly became slower than the threshold or its results are wrong, and with 2 if nothing can be "
-    "compared. Slower rows do not count if ranks shared cores.",
+    "with 1 if a row is clearly slower than the threshold allows or its results are wrong, and with 2 if nothing can "
+    "be compared. Slower rows do not count if ranks shared cores.",
     _run,
     _add_options,
 )

@@ -22,7 +22,7 @@ def _run(options: argparse.Namespace) -> int:
 
     form = options.format or _FORMATS.get(Path(options.out or "").suffix, "text")
     if "-" in options.files and sys.stdin.isatty():
-        print_error("paste the text, and end it with Ctrl-D on a line of its own")
+        print_error("paste the text, and press Ctrl-D on an empty line to finish")
     sources = [sys.stdin.buffer.read() if name == "-" else Path(name) for name in options.files]
     explanation = explain(sources[0] if len(sources) == 1 else sources)
     explanation = explanation.redacted() if options.redact else explanation
@@ -47,7 +47,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         "files",
         nargs="+",
         metavar="FILE",
-        help="the text, which gzip may have compressed; - for standard input. Several files, such as the logs of all "
+        help="the text, optionally compressed with gzip; - for standard input. Several files, such as the logs of all "
         "ranks, are explained together",
     )
     parser.add_argument(
@@ -63,7 +63,7 @@ EXPLAIN = Command(
     "explain",
     "explain a log or any other pasted text",
     "Recognises logs of NCCL, PyTorch, nccl-tests and launchers, reports of hangs, and the output of tools for GPUs "
-    "and NICs, also several of them in one text. Prints what is wrong, what to do, the lines that show it, and what "
+    "and NICs, or several of them in one text. Prints what is wrong, what to do, the lines that show it, and what "
     "only looks wrong. Starts nothing, and executes nothing. Exits with 1 if the text shows an error.",
     _run,
     _add_options,

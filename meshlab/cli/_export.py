@@ -59,7 +59,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 EXPORT = Command(
     "export",
     "write a notebook as HTML in which widgets are figures",
-    "A page of nbconvert shows stored widgets only with JavaScript from another host. This one shows their figures "
+    "A page of nbconvert shows stored widgets only with JavaScript from another host. This page shows their figures "
     "and tables instead, so that nothing is blank without a network.",
     _run,
     _add_options,

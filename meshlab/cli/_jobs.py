@@ -12,13 +12,7 @@ from meshlab.cli._output import option_text
 
 
 def job_fields(words: Sequence[str]) -> dict[str, object]:
-    """Parse changes of a job, such as ``global_batch=64``.
-
-    Examples
-    --------
-    >>> job_fields(["global_batch=64", "sequence_parallel=false", "recompute=full"])
-    {'global_batch': 64, 'sequence_parallel': False, 'recompute': 'full'}
-    """
+    """Parse changes of a job, such as ``global_batch=64``, ``sequence_parallel=false`` or ``recompute=full``."""
     from meshlab.prediction._job import Job
 
     names = [field.name for field in fields(Job)]

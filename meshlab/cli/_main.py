@@ -44,18 +44,18 @@ collectives on local processes.
 
 _EXAMPLES = """\
 examples:
-  meshlab demo --out first-report             from a mesh to a report, in half a minute
+  meshlab demo --out first-report             from a mesh to a report
   meshlab show "pp=2, dp=2, tp=4" --axis dp   the groups of a mesh; starts nothing
   meshlab bench all_reduce                    on all GPUs, or one rank per core
   meshlab bench --mesh "dp=2, tp=2" --axis tp --sizes 1K:16M --out run1
   mpiexec -n 4 meshlab bench --mesh tp=4      on ranks of a launcher (or srun)
   meshlab rehearse llama3-8b --mesh dp=8 --mesh "dp=4, tp=2"   layouts of a job
-  meshlab tune --mesh tp=2 --axis tp --out tuned       faster than the defaults
+  meshlab tune --mesh tp=2 --axis tp --out tuned       options faster than the defaults
   meshlab report run2 --baseline run1 --thresholds dgx-h100 -o run2.html
   meshlab compare run1 run2                   regressions; also of nccl-tests logs
   meshlab explain train.log                   what is wrong in a log, and what to do
   meshlab predict "dp=16, tp=8" --cluster dgx-h100    expected times; starts nothing
-  meshlab app                                 the workbench as a page of its own
+  meshlab app                                 the workbench as a web page
   meshlab search llama3-405b --cluster dgx-h100 --nodes 128   the best layouts
   meshlab doctor                              check the installation
   meshlab acceptance --out node7              check a machine, unattended
@@ -131,13 +131,7 @@ def _is_first_process() -> bool:
 
 
 def join_axes(words: Sequence[str]) -> list[str]:
-    """Join the words of a mesh that was not quoted.
-
-    Examples
-    --------
-    >>> join_axes(["bench", "broadcast", "--mesh", "dp=2", "tp=4", "--ranks", "8"])
-    ['bench', 'broadcast', '--mesh', 'dp=2 tp=4', '--ranks', '8']
-    """
+    """Join the words of a mesh that was not quoted, such as ``dp=2`` and ``tp=4``."""
     joined: list[str] = []
     was_axis = False
     for word in words:

@@ -99,14 +99,12 @@ def _stop(run: Run) -> None:
     """Stop a run after its step, or at the next interrupt immediately. The rows measured so far are kept."""
     # A third interrupt is ignored, because the rows still have to be written.
     try:
-        print_error(
-            "interrupted; stopping after this step, and keeping the rows; press Ctrl-C again to end the ranks now"
-        )
+        print_error("interrupted; stopping after this step, keeping the rows; press Ctrl-C again to kill the ranks now")
         run.cancel()
         with contextlib.suppress(MeshlabError):
             run.wait()
     except KeyboardInterrupt:
-        print_error("ending the ranks; the rows measured so far are kept")
+        print_error("killing the ranks; the rows measured so far are kept")
         with contextlib.suppress(MeshlabError, KeyboardInterrupt):
             run.cancel(now=True)
             run.wait(_PATIENCE_S)

@@ -62,13 +62,7 @@ def error_text(error: MeshlabError, again: str = _AGAIN) -> str:
 
 
 def option_text(part: Argument | Advice, again: str = _AGAIN) -> str:
-    """Return the words for an argument or advice in a command line, or those of Python if it has none.
-
-    Examples
-    --------
-    >>> option_text(Argument("grouping", "pairs")), option_text(Argument("resume"))
-    ('--grouping pairs', '--resume')
-    """
+    """Return the words for an argument or advice in a command line, or those of Python if it has none."""
     if isinstance(part, Advice):
         return {NEW_RANKS: again, READ_A_FILE: "pass a file that describes hardware"}.get(part, part.text)
     option = OPTIONS.get(part.name)

@@ -38,40 +38,39 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("mesh", help='for example "pp=8, dp=16, tp=8"; the last axis varies fastest')
-    parser.add_argument(
+    add = parser.add_argument
+    add("mesh", help='for example "pp=8, dp=16, tp=8"; the last axis varies fastest')
+    add(
         "collectives",
         nargs="*",
         metavar="COLLECTIVE",
         help=f"before the options (default: {usual_collectives_text()})",
     )
-    parser.add_argument(
+    add(
         "--cluster",
         metavar="NAME",
         help="a preset such as dgx-h100, which gets as many hosts as the mesh needs, or a file that describes hardware",
     )
-    parser.add_argument(
-        "--axis", action="append", metavar="AXIS", help="axes, separated by commas (default: all with several ranks)"
-    )
-    parser.add_argument("--sizes", default="8:4G", help="message sizes (default: %(default)s)")
-    parser.add_argument("--dtype", default="float32", help="element type (default: %(default)s)")
-    parser.add_argument(
+    add("--axis", action="append", metavar="AXIS", help="axes, separated by commas (default: all with several ranks)")
+    add("--sizes", default="8:4G", help="message sizes (default: %(default)s)")
+    add("--dtype", default="float32", help="element type (default: %(default)s)")
+    add(
         "--calibration",
         metavar="RUN",
         help="a saved run, results or a log of nccl-tests of this machine, to calibrate with",
     )
-    parser.add_argument(
+    add(
         "--mode", choices=["pipelined", "graph", "isolated"], help="the rows of --calibration to use, if it has several"
     )
-    parser.add_argument("--out", metavar="FILE", help="write the table (.csv) or the figure (.png, .svg)")
+    add("--out", metavar="FILE", help="write the table (.csv) or the figure (.png, .svg)")
 
 
 PREDICT = Command(
     "predict",
     "predict the time of collectives on a cluster",
     "Starts nothing. NCCL's algorithms and protocols are those that its own tuner would choose. Times below 256 MiB "
-    "are only right within a factor of two, unless --calibration has measurements of the machine. Prints a table and "
-    "an explanation.",
+    "are only accurate to about a factor of two, unless --calibration has measurements of the machine. Prints a "
+    "table and an explanation.",
     _run,
     _add_options,
 )

@@ -79,28 +79,21 @@ def _auto_or_number(text: str) -> float | str:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", help="a preset, such as llama3-8b; an unknown name lists them")
-    parser.add_argument("--mesh", action="append", required=True, help="a layout; repeat it to compare several")
-    parser.add_argument("--experts", metavar="MESH", help='the layout of the experts, such as "edp=2, ep=4"')
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="change the job, such as global_batch=64"
-    )
+    add = parser.add_argument
+    add("job", help="a preset, such as llama3-8b; an unknown name lists them")
+    add("--mesh", action="append", required=True, help="a layout; repeat it to compare several")
+    add("--experts", metavar="MESH", help='the layout of the experts, such as "edp=2, ep=4"')
+    add("--set", action="append", default=[], metavar="FIELD=VALUE", help="change the job, such as global_batch=64")
     add_ranks(parser)
-    parser.add_argument("--rounds", type=int, default=6, metavar="N", help="rounds (default: %(default)s)")
-    parser.add_argument("--steps", type=int, default=5, metavar="N", help="steps per round (default: %(default)s)")
-    parser.add_argument(
-        "--scale", type=_auto_or_number, default="auto", help="part of a step to run (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--size-scale", type=_auto_or_number, default="auto", help="size of the messages (default: %(default)s)"
-    )
-    parser.add_argument(
+    add("--rounds", type=int, default=6, metavar="N", help="rounds (default: %(default)s)")
+    add("--steps", type=int, default=5, metavar="N", help="steps per round (default: %(default)s)")
+    add("--scale", type=_auto_or_number, default="auto", help="part of a step to run (default: %(default)s)")
+    add("--size-scale", type=_auto_or_number, default="auto", help="size of the messages (default: %(default)s)")
+    add(
         "--compute", choices=("auto", "products", "wait"), default="auto", help="the computation (default: %(default)s)"
     )
-    parser.add_argument(
-        "--tflops", type=float, default=400.0, metavar="X", help="rate of waits, in TFLOP/s (default: %(default)g)"
-    )
-    parser.add_argument("--out", metavar="FILE", help="write the frame as CSV")
+    add("--tflops", type=float, default=400.0, metavar="X", help="rate of waits, in TFLOP/s (default: %(default)g)")
+    add("--out", metavar="FILE", help="write the frame as CSV")
     add_backend(parser)
 
 
@@ -108,8 +101,8 @@ REHEARSE = Command(
     "rehearse",
     "rehearse the communication of a training step",
     "Runs the collectives of a training job with its volumes and in its order, with matrix products between them on "
-    "GPUs and waits otherwise, and prints the exposed and hidden time of each axis. Several meshes take turns and are "
-    "compared. Long steps are cut down to a few layers and micro-batches, and extrapolated.",
+    "GPUs and waits otherwise, and prints the exposed and hidden time of each axis. Several meshes are measured in "
+    "turns and compared. Long steps are shortened to a few layers and micro-batches, and extrapolated.",
     _run,
     _add_options,
 )

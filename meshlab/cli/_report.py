@@ -121,7 +121,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 REPORT = Command(
     "report",
     "write the report of saved runs, and check them",
-    "Says whether the results are correct, as fast as they should be, above the limits of --thresholds, and not "
+    "Shows whether the results are correct, as fast as expected, above the limits of --thresholds, and not "
     "slower than those of --baseline. Exits with 1 if not, or if the run did not finish.",
     _run,
     _add_options,

@@ -53,7 +53,7 @@ def _integers(text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an integer or several; write 8 or 4,8") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of integers; write 8 or 4,8") from None
 
 
 def _cluster(name: str, nodes: int | None) -> Cluster:
@@ -78,26 +78,23 @@ def _figure(layouts: Layouts, rows: int) -> Figure:
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", help="a model, such as llama3-405b; a wrong name prints the list")
-    parser.add_argument(
-        "--cluster", required=True, metavar="NAME", help="a preset such as dgx-h100, or a file that describes hardware"
-    )
-    parser.add_argument("--nodes", type=int, metavar="N", help="number of hosts of a preset (default: its smallest)")
+    add = parser.add_argument
+    add("job", help="a model, such as llama3-405b; an unknown name prints the list")
+    add("--cluster", required=True, metavar="NAME", help="a preset such as dgx-h100, or a file that describes hardware")
+    add("--nodes", type=int, metavar="N", help="number of hosts of a preset (default: its smallest)")
     add_ranks(parser, "number of ranks (default: all devices)")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="FIELD=VALUE", help="change the job, such as recompute=full"
-    )
+    add("--set", action="append", default=[], metavar="FIELD=VALUE", help="change the job, such as recompute=full")
     for name in _DEGREES:
         values, default = (
             ("model chunks per stage", "that of the job") if name == "interleave" else (f"sizes of {name}", "all")
         )
         text = f"{values} to consider, separated by commas (default: {default})"
-        parser.add_argument(f"--{name}", type=_integers, metavar="N", help=text)
-    parser.add_argument("--order", metavar="AXES", help='order of the axes, such as "pp, dp, cp, tp" (default: all)')
-    parser.add_argument("--memory", type=float, metavar="GIB", help="memory of a device (default: that of the cluster)")
-    parser.add_argument("--peak", type=float, metavar="TFLOPS", help="peak of a device (default: that of its product)")
-    parser.add_argument("--rows", type=int, default=10, metavar="N", help="layouts to print (default: %(default)s)")
-    parser.add_argument("--out", metavar="FILE", help="write the table (.csv) or the figure (.png, .svg)")
+        add(f"--{name}", type=_integers, metavar="N", help=text)
+    add("--order", metavar="AXES", help='order of the axes, such as "pp, dp, cp, tp" (default: all)')
+    add("--memory", type=float, metavar="GIB", help="memory of a device (default: that of the cluster)")
+    add("--peak", type=float, metavar="TFLOPS", help="peak of a device (default: that of its product)")
+    add("--rows", type=int, default=10, metavar="N", help="layouts to print (default: %(default)s)")
+    add("--out", metavar="FILE", help="write the table (.csv) or the figure (.png, .svg)")
 
 
 SEARCH = Command(

@@ -14,7 +14,6 @@ from meshlab.engines._launchers import launched_as
 if TYPE_CHECKING:
     from meshlab.analysis.tuning._tuning import Tuning
 
-
 _SAVED = "tuning.json"
 _OTHERS = ("tuning.csv", "tuning.html", "tuning.env", "tuned.py", "nccl_tuner.conf")
 
@@ -27,7 +26,7 @@ def _run(options: argparse.Namespace) -> int:
 
     if launched_as() is not None:
         raise BenchError(
-            "tune starts ranks of its own, again and again, so it cannot run under mpiexec or srun",
+            "tune starts its own ranks several times, so it cannot run under mpiexec or srun",
             hint="start it as a single process",
         )
     folder = Path(options.out) if options.out else None
@@ -108,7 +107,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--options",
         metavar="NAMES",
-        help="what may vary, separated by commas, such as buffers,max_ctas (default: everything)",
+        help="options to vary, separated by commas, such as buffers,max_ctas (default: all)",
     )
     parser.add_argument("--rounds", type=int, default=8, metavar="N", help="rounds per size (default: %(default)s)")
     parser.add_argument("--seconds", type=float, metavar="S", help="time limit of the search and its confirmation")
@@ -125,9 +124,9 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 TUNE = Command(
     "tune",
     "find the fastest option of each message size",
-    "Options of NCCL (buffers, algorithm, protocol, thread blocks) or algorithms of MPICH take turns. An option is "
-    "chosen if it is clearly faster than the default, also on new ranks. Prints the choice. With --out, also writes "
-    "it (tuning.json), its table (tuning.csv) and report (tuning.html), the best environment for all sizes "
+    "Options of NCCL (buffers, algorithm, protocol, thread blocks) or algorithms of MPICH are measured in turns. An "
+    "option is chosen if it is clearly faster than the default, also on new ranks. Prints the choice. With --out, also "
+    "writes it (tuning.json), its table (tuning.csv) and report (tuning.html), the best environment for all sizes "
     "(tuning.env), and for NCCL a module for nccl4py (tuned.py) and a file for NCCL's example tuner plugin "
     "(nccl_tuner.conf).",
     _run,

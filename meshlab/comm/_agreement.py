@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 from meshlab.base._errors import CommunicatorError
-from meshlab.comm._backend import Call, Comparer
+from meshlab.comm._backend import BARRIER, Call, Comparer
 from meshlab.comm._catalog import Collective
 
 Checks = Literal["first", "all", "off"]
@@ -28,26 +28,18 @@ are compared too. NCCL enqueues calls, and a comparison would delay them, so eac
 collective with its count, dtype, op and root.
 """
 
-
 CHECKSUM_BITS = 24
 """Few enough that a 64-bit word has room for a checksum and the number of a call."""
 
-WINDOW = Call(
-    Collective(
+WINDOW = BARRIER._replace(
+    collective=Collective(
         name="window",
         sends="nothing",
         receives="nothing",
         bus_factor=lambda n: float("nan"),
         expected=None,
         summary="Registers memory of all ranks as a symmetric window.",
-    ),
-    None,
-    None,
-    0,
-    None,
-    None,
-    None,
-    in_place=False,
+    )
 )
 """The registration of a window, to compare it between ranks. It is not a collective that a user can call by name."""
 

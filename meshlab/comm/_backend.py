@@ -209,7 +209,7 @@ class CallConfig:
     min_ctas, max_ctas : int, optional
         Minimum and maximum number of thread blocks, and so of channels.
     cta_policy : str, optional
-        How NCCL chooses the number of thread blocks, see `CTA_POLICIES`.
+        The policy by which NCCL chooses the number of thread blocks, see `CTA_POLICIES`.
     """
 
     algorithm: str | None = None
@@ -247,7 +247,7 @@ class Comparer(Protocol):
 
     def compare(self, calls: Sequence[Call], by_all: bool) -> None:
         """Raise on all ranks unless all of them issue the same calls. No calls mean a split."""
-        # `by_all` is True if every rank that issues these calls compares them too, and does not know them already.
+        # `by_all` is True if every rank that issues these calls compares them too, and has not compared them before.
 
     def compare_counts(self, calls: Sequence[Call]) -> None:
         """Raise on all ranks unless each rank expects the counts that the others send. All calls have counts."""
@@ -306,7 +306,7 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Rendezvous:
-    """How a rank finds the others when it opens the world of a backend."""
+    """The data with which a rank finds the others when it opens the world of a backend."""
 
     size: int = -1  # -1 if the library determines it, and so for the rank
     rank: int = -1
@@ -353,7 +353,7 @@ def check_packages(backend: str, hint: str) -> None:
 
 
 class BlockingBackend:
-    """What the backends have in common whose calls block until they are done, on arrays of numpy."""
+    """The common part of backends whose calls block until they are done, on arrays of numpy."""
 
     xp = np
     device = None

@@ -13,7 +13,6 @@ from meshlab.comm._validate import pointer
 
 _MOST_CALLS = 256
 
-
 CheckedCall = Callable[[Any, Any, Callable[[], object] | None], Any]
 """A call that has been checked. Called with input, output and the hook `on_enter`, it returns this rank's output."""
 

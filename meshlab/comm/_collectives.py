@@ -90,10 +90,8 @@ class CollectiveMethods(ABC):
         out : array, optional
             The array that receives this rank's chunk. To work in place, pass this rank's chunk of `send`. The rest of
             `send` is then undefined.
-        op : str or ReduceOp, default "sum"
-            The reduce operation, as in `all_reduce`.
-        dtype : str, optional
-            The element type. By default that of `send`.
+        op, dtype
+            As in `all_reduce`.
 
         Returns
         -------
@@ -185,12 +183,8 @@ class CollectiveMethods(ABC):
             The input, with the same shape on every rank.
         out : array, optional
             The array that receives the result on the root. Pass `send` to work in place. Unchanged on other ranks.
-        op : str or ReduceOp, default "sum"
-            The reduce operation, as in `all_reduce`.
-        root : int, default 0
-            The root.
-        dtype : str, optional
-            The element type. By default that of `send`.
+        op, root, dtype
+            As in `all_reduce` and `broadcast`.
 
         Returns
         -------
@@ -208,10 +202,8 @@ class CollectiveMethods(ABC):
             The input, with the same shape on every rank. To work in place, the root passes its chunk of `out`.
         out : array, optional
             The array that receives the result on the root. Unchanged on other ranks.
-        root : int, default 0
-            The root.
-        dtype : str, optional
-            The element type. By default that of `send`.
+        root, dtype
+            As in `broadcast`.
 
         Returns
         -------
@@ -231,10 +223,8 @@ class CollectiveMethods(ABC):
             ranks only its shape and dtype are used, and it can be omitted if `out` is given.
         out : array, optional
             The array that receives this rank's chunk. To work in place, the root passes its chunk of `send`.
-        root : int, default 0
-            The root.
-        dtype : str, optional
-            The element type. By default that of `send`.
+        root, dtype
+            As in `broadcast`.
 
         Returns
         -------

@@ -117,7 +117,7 @@ class Communicator(CollectiveMethods):
         Parameters
         ----------
         array : numpy.ndarray or cupy.ndarray
-            The array. An array in host memory is returned as it is.
+            The array. An array in host memory is returned unchanged.
 
         Returns
         -------
@@ -170,7 +170,7 @@ class Communicator(CollectiveMethods):
         Raises
         ------
         CommunicatorError
-            If a rank has not enough memory.
+            If a rank does not have enough memory.
             With ``symmetric=True``, if the sizes of the ranks differ, or if the library or the GPUs of the group have
             no symmetric memory. See the fact ``"symmetric memory"`` of `capabilities`.
 
@@ -402,7 +402,7 @@ class Communicator(CollectiveMethods):
     ) -> Communicator:
         """Return a view of this communicator with a fixed configuration of its calls. Requires NCCL 2.31 or newer.
 
-        All ranks must pass the same arguments. NCCL refuses a call that cannot use the algorithm and the protocol.
+        All ranks must pass the same arguments. NCCL rejects a call that cannot use the algorithm and the protocol.
         Messages have no configuration, and are issued as without it.
 
         Parameters

@@ -23,7 +23,6 @@ from meshlab.comm._elements import Array, ReduceOp, divide, float_info, is_integ
 PERIOD = 61
 """Number of elements after which the values of `encode` repeat."""
 
-
 Index = npt.NDArray[np.int64]
 Value = Callable[[int, Index], Array]
 """``value(member, index)``: the input of a member of the group at the positions `index`."""

@@ -20,7 +20,6 @@ from meshlab.comm._backend import Capabilities
 if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
 
-
 SYMMETRIC = "symmetric memory"
 """The fact in `Capabilities.facts` that is ``"yes"``, ``"unknown"``, or ``"no: "`` followed by the reason."""
 

@@ -25,7 +25,7 @@ def process_module(backend: str) -> ProcessModule:
 
 
 def beside_module(backend: str) -> BesideModule:
-    """Return the module of a backend that ranks can open beside another one."""
+    """Return the module of a backend that ranks can open in addition to another one."""
     if backend == "gloo":
         from meshlab.comm.backends import _gloo as gloo
 

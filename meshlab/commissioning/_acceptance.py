@@ -39,23 +39,15 @@ from meshlab.topology.readers._hosts import probe
 if TYPE_CHECKING:
     import pandas as pd
 
-
-CONFIRMATION = "pairs-again"
-"""The second measurement of pairs, which has to confirm that some of them are slow."""
-
-ESSENTIAL = "sweep"
-"""The stage without which nothing was accepted."""
-
-JUDGING = ("reference", "thresholds")
-"""The stages that judge the speed. On a CPU there is no reference."""
-
+CONFIRMATION = "pairs-again"  # the second measurement of pairs, which has to confirm that some of them are slow
+ESSENTIAL = "sweep"  # the stage without which nothing was accepted
+JUDGING = ("reference", "thresholds")  # The stages that judge the speed. On a CPU there is no reference.
+# Share of the median bandwidth below which a pair fails an acceptance on a CPU, where cores and caches differ.
 SLOW_ON_CPU = 0.5
-"""Share of the median bandwidth below which a pair fails an acceptance on a CPU, where cores and caches differ."""
-
-_Finding = tuple[Outcome, list[str]]
-
 _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
 _MOST_NAMED = 3
+
+_Finding = tuple[Outcome, list[str]]
 
 
 def acceptance(
@@ -71,13 +63,13 @@ def acceptance(
     installation: Sequence[Check] | str | None = None,
     on_stage: Callable[[StageResult], object] | None = None,
 ) -> Acceptance:
-    """Check a machine as one does when a node arrives, from its installation to its bandwidth, without supervision.
+    """Check a machine, such as a new node, unattended, from its installation to its bandwidth.
 
     The stages are ``installation`` (as ``meshlab doctor``), ``health`` (faults of the hardware), ``groups`` (as
     `Engines.verify`), ``pairs`` (messages between every two ranks of an axis), ``sweep`` (collectives along every
-    axis), ``contention`` (the groups of an axis together and alone), ``reference`` (the sweep beside the prediction and
-    published values) and ``thresholds``. A stage that cannot run, or that has nothing to compare with, is skipped and
-    never counted as passed.
+    axis), ``contention`` (the groups of an axis together and alone), ``reference`` (the sweep, compared with the
+    prediction and published values) and ``thresholds``. A stage that cannot run, or that has nothing to compare with,
+    is skipped and never counted as passed.
 
     Parameters
     ----------
@@ -347,7 +339,7 @@ class _Acceptor:
             _wait(repetition)
         except MeshlabError as error:
             return "failed", [f"{error.message}."]
-        # One slow measurement says little, so a second one has to agree.
+        # One slow measurement is weak evidence, so a second one has to agree.
         keys = ["collective", "axis", "src_rank", "dst_rank"]
         confirmed = self._slow_pairs(repetition)
         twice = confirmed.merge(slow[keys].drop_duplicates(), on=keys)
@@ -387,9 +379,8 @@ def _health(machine: Cluster | None, why_none: str) -> _Finding:
     findings = machine.health()
     texts = [f"{finding.severity}: {finding.where}: {finding.message}; {finding.fix}." for finding in findings]
     summary = f"{findings.summary[:1].upper()}{findings.summary[1:]}."
-    if any(finding.severity == "error" for finding in findings):
-        return "failed", [summary, *texts]
-    return "passed", [summary, *texts]
+    has_error = any(finding.severity == "error" for finding in findings)
+    return "failed" if has_error else "passed", [summary, *texts]
 
 
 def _wait(run: Run) -> None:

@@ -40,7 +40,7 @@ _FIELDS: Mapping[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What an acceptance checks."""
+    """The scope of an acceptance."""
 
     mesh: DeviceMesh
     quick: bool  # whether it measures fewer sizes, and less precisely

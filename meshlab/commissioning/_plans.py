@@ -1,4 +1,4 @@
-"""What an acceptance measures: the mesh of a machine, and the plans of its stages."""
+"""The measurements of an acceptance: the mesh of a machine, and the plans of its stages."""
 
 from __future__ import annotations
 
@@ -108,9 +108,7 @@ def plans(mesh: DeviceMesh, engines: Engines, thresholds: Thresholds | None, *, 
         size = parse_size(extent.contention)
         size = size if size not in sweep.sizes else size + size // 2
         together = ["together", "alone"]
-        contention = Planned(
-            Plan("all_reduce", several, sizes=[size], grouping=together, sampling=extent.sampling),
-        )
+        contention = Planned(Plan("all_reduce", several, sizes=[size], grouping=together, sampling=extent.sampling))
     return {"pairs": Planned(pairs), "sweep": Planned(sweep), "contention": contention}
 
 

@@ -59,7 +59,7 @@ def verify_mesh(lease: Lease, mesh: DeviceMesh) -> pd.DataFrame:
     """Run `Engines.verify` within a lease."""
     import pandas as pd
 
-    for reply in lease.call(_fingerprint, arguments=(mesh,)):
+    for reply in lease.round(_fingerprint, arguments=(mesh,)).run():
         if reply.value != mesh.fingerprint:
             raise CommunicatorError(
                 f"rank {reply.rank} computes the mesh fingerprint {reply.value or reply.error}, but expected "
@@ -69,7 +69,7 @@ def verify_mesh(lease: Lease, mesh: DeviceMesh) -> pd.DataFrame:
             )
     rows = []
     for name in (WORLD, *mesh.axis_names, *(group.name for group in mesh.custom_groups)):
-        replies = {reply.rank: reply for reply in lease.call(_members_and_sum, mesh, name)}
+        replies = {reply.rank: reply for reply in lease.round(_members_and_sum, mesh, name).run()}
         for group in mesh[name]:
             for rank in group:
                 _check_member(group, replies[rank])

@@ -93,7 +93,7 @@ class Controller:
 
     @property
     def addresses(self) -> Path:
-        """The file that tells engines how to connect. The controller writes it when it has started."""
+        """The file with the addresses for the engines. The controller writes it when it has started."""
         return Path(self._cluster.controller.connection_files["engine"])
 
     def connect(self, deadline: float, check: Callable[[], None]) -> Any:

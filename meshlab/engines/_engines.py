@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
     from meshlab.comm._backend import Capabilities
 
-
 _MOST_LIBRARY_LOG = 1 << 18  # characters per rank, for the explanation of an error
 
 # A NCCL communicator holds about 200 MB of GPU memory, so the least recently used ones are closed beyond this number.
@@ -165,7 +164,7 @@ class Engines:
         return self._why_broken if self._state == "broken" else ""
 
     def calls(self) -> list[int]:
-        """Return how many collectives each rank has entered, or -1 if that is unknown. Also while it is busy."""
+        """Return the number of collectives that each rank has entered, -1 if unknown. Works while ranks are busy."""
         return [position.calls for position in self._rank_set.positions()]
 
     def status(self) -> pd.DataFrame:
@@ -182,7 +181,7 @@ class Engines:
 
         answers: list[dict[str, Any]] = [{} for _ in self.ranks]
         with suppress(EngineError), Lease(self, "status", is_query=True) as lease:  # the state shows why it is missing
-            answers = [reply.value or {} for reply in lease.on_every_rank("status")]
+            answers = [reply.value or {} for reply in lease.on_ranks("status", range(self.world_size))]
         counts = self.calls()
         state, current = self.state, self._lease
         if state == "busy" and current is not None:
@@ -289,7 +288,7 @@ class Engines:
             self.check_mesh(mesh)
         task = f"running {getattr(function, '__name__', 'a function')}"
         with Lease(self, task) as lease:
-            replies = lease.call(function, mesh, axis, arguments, deadline_s=deadline_s)
+            replies = lease.round(function, mesh, axis, arguments, deadline_s=deadline_s).run()
         if check:
             raise_first_error(replies, task, self.ranks, hint="pass check=False for the values and errors of all ranks")
         return _frame_of(replies, (mesh or DeviceMesh(all_ranks=self.world_size))[axis])
@@ -422,8 +421,7 @@ class Engines:
             if self._rank_set.is_attached:
                 self._rank_set.interrupt()
             self._break("they were interrupted" if self._rank_set.is_attached else "they were killed")
-            if self._round is not None:
-                self._round.cancel("the ranks were ended")
+            self._cancel_round("the ranks were ended")
 
     def restart(self) -> None:
         """Start new ranks. The client stays the same, unless its controller has died or does not respond.
@@ -499,12 +497,16 @@ class Engines:
         try:
             self._rank_set.close()  # also makes another thread give up that starts ranks
         finally:
-            if self._round is not None:
-                self._round.cancel("the engines were closed")
+            self._cancel_round("the engines were closed")
         atexit.unregister(self._at_exit)
         self._state = "closed"
         if is_over is not None:
             is_over.wait(_END_S)
+
+    def _cancel_round(self, reason: str) -> None:
+        current = self._round  # read once, because its thread sets it to None
+        if current is not None:
+            current.cancel(reason)
 
     def _is_closed(self) -> bool:
         return self._state in ("closing", "closed")
@@ -515,8 +517,7 @@ class Engines:
         if self._state != "closed" and lease is not None and lease.cancel is not None:
             self._state = "closing"
             is_over = lease.cancel()
-            if self._round is not None:
-                self._round.cancel("the interpreter exits")
+            self._cancel_round("the interpreter exits")
             is_over.wait(_END_S)
 
     def __enter__(self) -> Engines:
@@ -608,7 +609,7 @@ class Engines:
         if len(self._group_sets) >= _MOST_GROUP_SETS:
             oldest, _ = self._group_sets.popitem(last=False)
             task = "closing the least recently used communicators"
-            self._run_round("drop", [([oldest],)] * self.world_size, task=task)
+            self._new_round("drop", [([oldest],)] * self.world_size, task=task).run()
         arguments: list[tuple[Any, ...]] = []
         for rank in range(self.world_size):
             color, key = int(groups.color[rank]), int(groups.key[rank])
@@ -616,29 +617,29 @@ class Engines:
             of_group = (None, key, "", ()) if group is None else (color, key, group.name, group.ranks)
             arguments.append((name, *of_group, separate, beside))
         task = f"creating the communicators of {groups.name}"
-        replies = self._run_round("split", arguments, task=task)
+        replies = self._new_round("split", arguments, task=task).run()
         raise_first_error(replies, task, self.ranks)
         self._group_sets[name] = None
         return name, groups
 
     def _open_beside(self, backend: str) -> None:
-        """Open another backend on all ranks, beside their own, unless it is open."""
+        """Open another backend on all ranks, in addition to their own, unless it is open."""
         if backend in self._beside:
             return
         # To import torch takes seconds, and more if all ranks do it at the same time, so it counts as start-up.
         library = " and ".join(package for _, package in BACKENDS[backend].libraries) or backend
         for method, task in (("load_beside", f"loading {library}"), ("open_beside", f"opening {backend}")):
             limit_s = max(self._timeout_s, self.deadline_s)
-            replies = self._run_round(method, [(backend,)] * self.world_size, task=task, deadline_s=limit_s)
+            replies = self._new_round(method, [(backend,)] * self.world_size, task=task, deadline_s=limit_s).run()
             raise_first_error(replies, task, self.ranks)
         self._beside.add(backend)
 
     def _close_group_sets(self, why: str) -> None:
         names, self._group_sets = list(self._group_sets), OrderedDict()
         if names:
-            self._run_round("drop", [(names,)] * self.world_size, task=f"closing communicators {why}")
+            self._new_round("drop", [(names,)] * self.world_size, task=f"closing communicators {why}").run()
 
-    def _run_round(
+    def _new_round(
         self,
         method: str,
         arguments: Sequence[tuple[Any, ...]],
@@ -646,23 +647,19 @@ class Engines:
         ranks: Sequence[int] | None = None,
         task: str,
         deadline_s: float | None = None,
-    ) -> list[Reply]:
-        """Call a method of the worker on several ranks, by default all."""
-        with self._new_round(range(self.world_size) if ranks is None else ranks, task) as current:
-            return current.run(method, arguments, self.deadline_s if deadline_s is None else deadline_s)
+        **groups: Any,
+    ) -> Round:
+        """Return a call of a method of the worker on several ranks, by default all. `groups` are those of `Round`."""
+        ranks = range(self.world_size) if ranks is None else ranks
+        deadline_s = self.deadline_s if deadline_s is None else deadline_s
+        return Round(self._rank_set, self.ranks, self._guard, ranks, method, arguments, task, deadline_s, **groups)
 
     @contextmanager
-    def _new_round(
-        self,
-        ranks: Sequence[int],
-        task: str,
-        groups: Sequence[int] | None = None,
-        communicators: Mapping[str, Sequence[int]] | None = None,
-    ) -> Iterator[Round]:
-        """Yield a round. Stop all ranks if not all of its ranks respond within the ``with`` block."""
-        self._round = Round(self._rank_set, self.ranks, ranks, task, groups, communicators)
+    def _guard(self, current: Round) -> Iterator[None]:
+        """Stop all ranks if not all ranks of the round respond, and raise if they called different collectives."""
+        self._round, task = current, current.task
         try:
-            yield self._round
+            yield
         except RoundFailedError as failure:
             if self._state != "ready":  # `close` or `kill`, called by another thread, made the round fail
                 how = "closed" if self._is_closed() else f"stopped ({self._why_broken})"
@@ -677,20 +674,21 @@ class Engines:
                 log=failure.log,
                 library_log=library_log,
             ) from failure.cause
-        if self._round.has_errors:
+        finally:
+            self._round = None
+        if current.has_errors:
             # A rank that raised may have skipped collectives that its group entered, which would pair up with the wrong
             # calls of the next task. New communicators start from a clean state.
             self._close_group_sets("after an error")
+        elif disagreement := find_disagreement(current.calls):
+            self._raise_disagreement(*disagreement, task)
 
-    def _raise_on_disagreement(self, calls: Mapping[int, Mapping[int, CallSummary]], task: str) -> None:
-        """Raise if the ranks of a communicator called different collectives, although all functions have returned."""
-        disagreement = find_disagreement(calls)
-        if disagreement is None:
-            return
-        key, summaries = disagreement
+    def _raise_disagreement(self, key: int, summaries: Mapping[int, CallSummary], task: str) -> None:
+        """Raise because the ranks of a communicator called different collectives, although all functions returned."""
         ranks = list(summaries)
         group = summaries[ranks[0]].group
-        tails = self._run_round("recent_calls", [(key,)] * len(ranks), ranks=ranks, task="comparing the calls of ranks")
+        arguments = [(key,)] * len(ranks)
+        tails = self._new_round("recent_calls", arguments, ranks=ranks, task="comparing the calls of ranks").run()
         reason = f"{describe_disagreement(group, {reply.rank: reply.value for reply in tails})} while {task}"
         hint = "issue the same calls on every rank, or pass checks='all' to launch() for an error before the call"
         if self._facts.enqueues:  # calls may still be waiting for a rank on the GPU

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from meshlab.base._errors import EngineError, MeshError
 from meshlab.base._hints import Argument, Hint
-from meshlab.engines._rounds import RankInfo, Reply
+from meshlab.engines._rounds import RankInfo, Reply, Round
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh
 
@@ -18,24 +19,17 @@ if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
 
 
+@dataclass(eq=False)
 class Lease:
     """Exclusive use of engines within a ``with`` block, which raises if they are busy, broken or closed."""
 
-    def __init__(
-        self,
-        engines: Engines,
-        task: str,
-        *,
-        is_query: bool = False,
-        cancel: Callable[[], threading.Event] | None = None,
-    ) -> None:
-        self.engines = engines
-        self.task = task
-        """The purpose, which other callers see as "busy with …". It can be changed during the block."""
-        self.is_query = is_query
-        """True for a short query of the state, for which other callers wait instead of raising."""
-        self.cancel = cancel
-        """A function that cancels the task if the engines are closed, and returns the event of its end."""
+    engines: Engines
+    task: str
+    """The purpose, which other callers see as "busy with …". It can be changed during the block."""
+    is_query: bool = False
+    """True for a short query of the state, for which other callers wait instead of raising."""
+    cancel: Callable[[], threading.Event] | None = None
+    """A function that cancels the task if the engines are closed, and returns the event of its end."""
 
     def __enter__(self) -> Lease:
         self.engines._acquire(self)
@@ -49,7 +43,7 @@ class Lease:
     def __exit__(self, *exception: object) -> None:
         self.engines._release()
 
-    def call(
+    def round(
         self,
         function: Callable[..., Any],
         mesh: DeviceMesh | None = None,
@@ -60,8 +54,9 @@ class Lease:
         concurrent: Sequence[tuple[DeviceMesh, str]] = (),
         ranks: Collection[int] | None = None,
         deadline_s: float | None = None,
-    ) -> list[Reply]:
-        """Call a function with the communicators along `axis`, `also` and `concurrent` on the ranks that are in all."""
+    ) -> Round:
+        """Return a call of a function with the communicators along `axis`, `also` and `concurrent`, to run next."""
+        # It runs on the ranks that are in a group of each.
         # Those of `also` use the backend of `axis`. Those of `concurrent` may be used at the same time as the others.
         engines = self.engines
         if engines.between_tasks is not None:
@@ -90,20 +85,19 @@ class Lease:
         message = task if engines._facts.in_process else _pickled(task)
         # With several communicators, only ranks that share all of their groups must enter the same number of calls.
         _, together = np.unique(np.stack(colors), axis=1, return_inverse=True)
-        with engines._new_round(members, self.task, together.ravel().tolist(), communicators) as current:
-            messages = [(tuple(names), message)] * len(members)
-            replies = current.run("run", messages, engines.deadline_s if deadline_s is None else deadline_s)
-        if not current.has_errors:  # or other ranks have issued calls that the rank which raised did not reach
-            engines._raise_on_disagreement({reply.rank: reply.calls for reply in replies}, self.task)
-        return replies
-
-    def on_every_rank(self, method: str, *arguments: Any) -> list[Reply]:
-        """Call a method of the worker on every rank."""
-        return self.engines._run_round(method, [arguments] * self.engines.world_size, task=self.task)
+        return engines._new_round(
+            "run",
+            [(tuple(names), message)] * len(members),
+            ranks=members,
+            task=self.task,
+            deadline_s=deadline_s,
+            groups=together.ravel().tolist(),
+            communicators=communicators,
+        )
 
     def on_ranks(self, method: str, ranks: Sequence[int], *arguments: Any) -> list[Reply]:
         """Call a method of the worker on some ranks."""
-        return self.engines._run_round(method, [arguments] * len(ranks), ranks=ranks, task=self.task)
+        return self.engines._new_round(method, [arguments] * len(ranks), ranks=ranks, task=self.task).run()
 
     def relaunch(self) -> bool:
         """Replace all ranks by new processes. Return False if that is impossible, and only communicators are new."""

@@ -18,7 +18,6 @@ from meshlab.base._units import format_size
 if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
 
-
 USABLE = 0.8
 """Fraction of the free memory that buffers may use. Communication libraries need some of it themselves."""
 

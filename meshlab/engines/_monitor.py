@@ -43,7 +43,7 @@ class LoadMonitor:
             self._here.close()
             self._here = Sampler(_PERIOD_S)
         if self._engines is not None and self._remote:
-            # A task that holds the ranks asks on its own, between two of its steps.
+            # A task that holds the ranks queries them itself, between two of its steps.
             with suppress(EngineError), Lease(self._engines, "reading the load", is_query=True) as lease:
                 self._ask(lease)
         here = None if self._here is None else self._here.latest()

@@ -32,7 +32,6 @@ from meshlab.engines._worker import Worker
 if TYPE_CHECKING:
     from meshlab.comm._backend import Backend
 
-
 _PAUSE_S = 0.0005
 _ROUND_S = 0.002  # the tasks of one round are submitted within this time
 _CLOSE_S = 3.0  # time that busy ranks get to finish when the engines are closed

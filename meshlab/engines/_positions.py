@@ -114,7 +114,7 @@ class PositionWriter:
         self.words = words
         self.board = board
         self._memory = memory
-        self._histories: dict[int, CallHistory] = {}  # of the current task
+        self.histories: dict[int, CallHistory] = {}  # of the current task, by the key of the communicator
         # The last slot is shared by communicators for which there is no other one.
         self.free = list(range(_SLOTS - 1))[::-1]
         self._name(_SLOTS - 1, "another communicator")
@@ -131,17 +131,13 @@ class PositionWriter:
             self._name(slot, group)
         digest = hashlib.blake2s((origin or group).encode(), digest_size=7).digest()
         key = int.from_bytes(digest, "big") or 1
-        return CommunicatorMonitor(self, slot, group, key, self._histories)
+        return CommunicatorMonitor(self, slot, group, key, self.histories)
 
     def start_task(self) -> None:
         """Remove the calls of earlier tasks."""
-        for history in list(self._histories.values()):
+        for history in list(self.histories.values()):
             history.clear()
-        self._histories = {key: history for key, history in self._histories.items() if history.is_open}
-
-    def histories(self) -> dict[int, CallHistory]:
-        """Return the calls of the current task, by the key of their communicator."""
-        return self._histories
+        self.histories = {key: history for key, history in self.histories.items() if history.is_open}
 
     def _name(self, slot: int, group: str) -> None:
         first = 8 * _NAME + slot * _NAME_BYTES

@@ -132,7 +132,7 @@ class ProcessSet(RankSet):
                 self._client.purge_local_results(result)
 
     def _check_start(self) -> None:
-        """Raise an `EngineError` if the engines that start cannot become ranks any more."""
+        """Raise an `EngineError` if the engines that start can no longer become ranks."""
 
     def _view(self, engine: int) -> Any:
         if engine not in self._views:

@@ -6,8 +6,9 @@ import pickle
 import queue
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -252,62 +253,72 @@ class RoundFailedError(Exception):
         self.cause = cause
 
 
+@dataclass(eq=False)
 class Round:
-    """A method call in progress on several ranks."""
+    """A method call on several ranks, which `run` makes."""
 
-    def __init__(
-        self,
-        rank_set: RankSet,
-        infos: Sequence[RankInfo],
-        ranks: Sequence[int],
-        task: str,
-        groups: Sequence[int] | None = None,
-        communicators: Mapping[str, Sequence[int]] | None = None,
-    ) -> None:
-        self._set = rank_set
-        self._infos = infos
-        self._ranks = ranks
-        self._task = task  # for messages: "running f"
-        # For every rank of the world, the number of the group whose ranks enter the same collectives. Only their call
-        # counts can be compared. None if all ranks are one group.
-        self._groups = groups
-        self._communicators = communicators or {}  # the ranks of those that the task may use
-        self._before = rank_set.positions()
+    rank_set: RankSet
+    infos: Sequence[RankInfo]
+    guard: Callable[[Round], AbstractContextManager[None]]
+    """Handles the errors of the round, and its outcome."""
+    ranks: Sequence[int]
+    method: str
+    arguments: Sequence[tuple[Any, ...]]
+    """Those of each rank."""
+    task: str
+    """The words for it in messages, such as "running f"."""
+    deadline_s: float
+    groups: Sequence[int] | None = None
+    """For every rank of the world, the number of the group whose ranks enter the same collectives. Only their call
+    counts can be compared. None if all ranks are one group."""
+    communicators: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    """The ranks of those that the task may use."""
+
+    def __post_init__(self) -> None:
+        self._before: list[Position] = []
         self._responses: queue.SimpleQueue[tuple[int, Future[Reply]]] = queue.SimpleQueue()
         self._cancel_reason = ""
-        self._method = ""
         self.has_errors = False
         """True if the method raised on a rank."""
+        self.calls: dict[int, Mapping[int, CallSummary]] = {}
+        """The collectives that each rank called, in the order of the ranks, once all have responded."""
 
-    def run(self, method: str, arguments: Sequence[tuple[Any, ...]], deadline_s: float) -> list[Reply]:
-        """Call the method on every rank. Raise a `RoundFailedError` unless all of them respond within `deadline_s`."""
-        self._method = method
-        lost = self._set.check()
+    def run(self) -> list[Reply]:
+        """Call the method on every rank, and return the replies in the order of the ranks."""
+        with self.guard(self):
+            replies = self._replies()
+            self.calls = {rank: replies[rank].calls for rank in self.ranks}
+        return [replies[rank] for rank in self.ranks]
+
+    def _replies(self) -> dict[int, Reply]:
+        """Return the reply of every rank. Raise a `RoundFailedError` unless all respond within the deadline."""
+        self._before = self.rank_set.positions()
+        lost = self.rank_set.check()
         if lost is not None:
             raise self._lost(lost)
-        for rank, values in zip(self._ranks, arguments, strict=True):
-            future = self._set.submit(rank, method, values)
+        for rank, values in zip(self.ranks, self.arguments, strict=True):
+            future = self.rank_set.submit(rank, self.method, values)
             # The callback may run on any thread, so it only queues the future. Decisions are made on this thread.
             future.add_done_callback(lambda done, rank=rank: self._responses.put((rank, done)))  # type: ignore[misc]
         replies: dict[int, Reply] = {}
         first_error: Reply | None = None
-        deadline = time.monotonic() + deadline_s
-        while len(replies) < len(self._ranks):
+        deadline = time.monotonic() + self.deadline_s
+        while len(replies) < len(self.ranks):
             try:
                 rank, future = self._responses.get(timeout=max(0.0, min(_CHECK_S, deadline - time.monotonic())))
                 replies[rank] = future.result()
             except queue.Empty:
-                lost = self._set.check()
+                lost = self.rank_set.check()
                 if lost is not None and not self._cancel_reason:
                     raise self._lost(lost) from None
                 if time.monotonic() < deadline:
                     continue
-                waiting = [rank for rank in self._ranks if rank not in replies]
+                waiting = [rank for rank in self.ranks if rank not in replies]
                 if first_error is not None:
                     # The other ranks may have raised because of a rank that names itself in its error.
                     itself = [reply for reply in replies.values() if getattr(reply.exception, "rank", -1) == reply.rank]
                     raise self._blocked_by_error(itself[0] if itself else first_error, waiting) from None
-                raise self._deadline_exceeded(waiting, deadline_s) from None
+                raise self._deadline_exceeded(waiting) from None
             except RankDiedError:
                 if self._cancel_reason:
                     raise RoundFailedError(self._cancel_reason, rank) from None
@@ -319,50 +330,50 @@ class Round:
                 if replies[rank].error is not None and first_error is None:
                     first_error, self.has_errors = replies[rank], True
                     deadline = min(deadline, time.monotonic() + _GRACE_S)
-        return [replies[rank] for rank in self._ranks]
+        return replies
 
     def cancel(self, reason: str) -> None:
         """Make `run` raise, from another thread."""
         self._cancel_reason = reason
         future: Future[Reply] = Future()
         future.set_exception(RankDiedError(reason))
-        self._responses.put((self._ranks[0], future))
+        self._responses.put((self.ranks[0], future))
 
     def _rank_died(self, rank: int) -> RoundFailedError:
         # The first future that fails need not belong to the rank that died first: MPI kills all ranks together, and
         # their disconnections arrive in any order.
-        exited = self._set.first_exit() or RankExit(rank, "disconnected")
+        exited = self.rank_set.first_exit() or RankExit(rank, "disconnected")
         return self._lost(exited if exited.part or exited.rank is not None else replace(exited, rank=rank))
 
     def _lost(self, exited: RankExit) -> RoundFailedError:
         """Describe the end of a rank or another process."""
         rank = exited.rank
         exited = replace(self._named(exited), also=tuple(map(self._named, exited.also)))
-        return RoundFailedError(f"{exited.text} while {self._task}", rank, without_banner(self._set.log_tail()))
+        return RoundFailedError(f"{exited.text} while {self.task}", rank, without_banner(self.rank_set.log_tail()))
 
     def _named(self, rank_exit: RankExit) -> RankExit:
         if rank_exit.rank is None:
             return rank_exit
-        info = self._infos[rank_exit.rank]
+        info = self.infos[rank_exit.rank]
         return replace(rank_exit, part=f"rank {info.rank} (process {info.pid} on {info.host})")
 
     def _blocked_by_error(self, error: Reply, waiting: Sequence[int]) -> RoundFailedError:
         verb = "was interrupted" if error.is_interrupt else f"raised {error.error}"
-        reason = f"rank {error.rank} {verb} while {self._task}, and {_ranks_text(waiting)} still waited for it"
+        reason = f"rank {error.rank} {verb} while {self.task}, and {_ranks_text(waiting)} still waited for it"
         return RoundFailedError(reason, error.rank, error.trace, cause=error.exception)
 
-    def _deadline_exceeded(self, waiting: Sequence[int], deadline_s: float) -> RoundFailedError:
+    def _deadline_exceeded(self, waiting: Sequence[int]) -> RoundFailedError:
         """Describe where the ranks wait, and name those that are responsible, or else all that did not respond."""
         # The waiting ranks are usually the innocent ones: they are blocked in a collective until the rank that is
         # behind enters it. That rank may even have responded, if its function skipped the collective.
         positions = [
-            position.since(before) for position, before in zip(self._set.positions(), self._before, strict=True)
+            position.since(before) for position, before in zip(self.rank_set.positions(), self._before, strict=True)
         ]
-        stalled = self._set.stalled()
+        stalled = self.rank_set.stalled()
         if stalled is not None:
-            # A stopped process explains the wait by itself, whatever the ranks have called.
+            # A stopped process alone explains the wait, regardless of the calls of the ranks.
             return self._lost(stalled)
-        within = f"within {format_seconds(deadline_s)} while {self._task}"
+        within = f"within {format_seconds(self.deadline_s)} while {self.task}"
         places = self._places(waiting, positions)
         behind, details = self._ranks_behind(waiting, positions)
         if behind:
@@ -375,11 +386,11 @@ class Round:
             places += [cause] if cause else []
         if places:
             reason += f": {'; '.join(places)}"
-        return RoundFailedError(reason, (behind or waiting)[0], self._set.log_tail(), fix=fix)
+        return RoundFailedError(reason, (behind or waiting)[0], self.rank_set.log_tail(), fix=fix)
 
     def _returns(self, behind: Sequence[int], waiting: Sequence[int]) -> list[str]:
         """Describe whether the ranks that are behind have returned from the user's function."""
-        if self._method != "run":
+        if self.method != "run":
             return []
         texts = []
         for verb, is_waiting in (("returned", False), ("not returned", True)):
@@ -407,14 +418,14 @@ class Round:
     def _groups_with(self, waiting: Sequence[int]) -> list[list[int]]:
         """Return the members of each group that has a waiting rank. Finished groups may have any call counts."""
         members: dict[int, list[int]] = {}
-        for rank in self._ranks:
-            members.setdefault(0 if self._groups is None else self._groups[rank], []).append(rank)
+        for rank in self.ranks:
+            members.setdefault(0 if self.groups is None else self.groups[rank], []).append(rank)
         return [group for group in members.values() if not set(waiting).isdisjoint(group)]
 
     def _places(self, waiting: Sequence[int], positions: Sequence[Position]) -> list[str]:
         """Describe the call in which each rank waits, or the last one that it has left."""
         ranks_at: dict[tuple[str, str], list[int]] = {}
-        has_left = "last enqueued" if BACKENDS[self._set.backend].enqueues else "last called"
+        has_left = "last enqueued" if BACKENDS[self.rank_set.backend].enqueues else "last called"
         for rank in waiting:
             if _has_called(positions[rank]):
                 verb = "waits in" if positions[rank].is_inside else has_left
@@ -437,14 +448,14 @@ class Round:
         waits_for = {
             rank: [
                 other
-                for other in self._communicators.get(positions[rank].group, ())
+                for other in self.communicators.get(positions[rank].group, ())
                 if other != rank and not _has_reached(positions[other], positions[rank])
             ]
             for rank in inside
         }
         absent = sorted(
             {other for others in waits_for.values() if set(inside).isdisjoint(others) for other in others}
-            & set(self._ranks)
+            & set(self.ranks)
         )
         # A rank that waits in a message is in a call, although not in a counted one.
         absent = [rank for rank in absent if not (rank in waiting and positions[rank].is_inside)]
@@ -453,7 +464,7 @@ class Round:
             if returned:
                 text = f"{_ranks_text(returned)} {'has' if len(returned) == 1 else 'have'} returned"
                 return returned, text, "issue the same calls on every rank"
-            return absent, f"{_ranks_text(absent)} {'is' if len(absent) == 1 else 'are'} in no call", ""
+            return absent, f"{_ranks_text(absent)} {'is' if len(absent) == 1 else 'are'} not in a call", ""
         calls: dict[tuple[str, int], set[str]] = {}
         for rank in inside:
             calls.setdefault((positions[rank].group, positions[rank].number), set()).add(positions[rank].call)
@@ -463,8 +474,8 @@ class Round:
         # name. Several may have the same name, so such a wait counts only if all of these ranks are blocked.
         for rank in inside:
             group = positions[rank].group
-            if group not in self._communicators:
-                others = [other for other in self._ranks if other != rank and positions[other].has_opened(group)]
+            if group not in self.communicators:
+                others = [other for other in self.ranks if other != rank and positions[other].has_opened(group)]
                 missing = [other for other in others if not _has_reached(positions[other], positions[rank])]
                 waits_for[rank] = missing if set(missing) <= set(inside) else []
         # If all ranks are blocked, one wait of each rank is real, and these form a circle.

@@ -86,7 +86,7 @@ class Worker:
         beside_module(backend).load()
 
     def open_beside(self, backend: str) -> None:
-        """Open the world of another backend beside that of the engines, unless it is open. Every rank must call it."""
+        """Open the world of another backend next to that of the engines, unless it is open. Every rank must call it."""
         if backend not in self._worlds:
             rendezvous = Rendezvous(
                 size=self._backend.size,
@@ -167,14 +167,14 @@ class Worker:
     def _summaries(self) -> dict[int, CallSummary]:
         if self._checks == "off":
             return {}
-        return {key: history.summary() for key, history in self._positions.histories().items()}
+        return {key: history.summary() for key, history in self._positions.histories.items()}
 
     def recent_calls(self, key: int) -> tuple[int, list[str]]:
         """Return the signatures of the last collectives on a communicator, and the number of calls before them."""
-        return self._positions.histories()[key].tail()
+        return self._positions.histories[key].tail()
 
     def read_load(self, is_wanted: bool) -> dict[str, Any] | None:
-        """Return the latest load of this host, and start to sample it. Stop if it is not wanted any more."""
+        """Return the latest load of this host, and start to sample it. Stop if it is no longer requested."""
         if self._sampler is None and is_wanted:
             from meshlab.engines._sampler import Sampler
 

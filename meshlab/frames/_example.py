@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from meshlab.analysis.tuning._tuning import Tuning
 
-
 EXAMPLES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "h200x2": {

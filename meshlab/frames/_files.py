@@ -20,7 +20,6 @@ from meshlab.plans._options import OPTIONS
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _MOST_COLUMNS = 1_000  # of a file
 _MOST_ROWS, _ROW = 100_000, 40  # rows of a file, and bytes of the file for each further row
 _SAMPLE = 4  # bytes of a row of samples in Parquet, which repeats most of its values: usually 6 and more

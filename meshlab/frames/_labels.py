@@ -11,13 +11,12 @@ import numpy.typing as npt
 
 from meshlab.base._backends import BACKENDS, CPU_BACKENDS, GPU_BACKENDS
 from meshlab.base._units import SEPARATOR
-from meshlab.frames._schema import numbered_rows
+from meshlab.frames._schema import LOAD, numbered_rows
 from meshlab.mesh._axes import WORLD
 from meshlab.plans._options import OPTIONS, option_texts, option_value
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 SOURCES: Mapping[str, str] = MappingProxyType(
     {**{name: facts.title for name, facts in BACKENDS.items()}, "nccl-tests": "nccl-tests"}
@@ -48,7 +47,7 @@ def pair_label(collective: str, src_rank: int, dst_rank: int) -> str:
     return f"{src_rank}{'→' if collective == 'send' else '↔'}{dst_rank}"
 
 
-LABELLED = ("axis", "grouping", "concurrent_axis", "concurrent_collective")
+LABELLED = ("axis", *LOAD)
 """The columns that an axis label is made of."""
 
 

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.comm._backend import Timings
+from meshlab.frames._schema import CALL, LOAD
 from meshlab.frames._statistics import FEWEST_FOR_SHAPE, find_modes, relative_trend, summarise
-from meshlab.plans._options import OPTIONS
 from meshlab.plans._steps import MeasuredGroup, Step
 
 Floats = npt.NDArray[np.float64]
@@ -23,22 +23,7 @@ Row = dict[str, Any]
 Columns = dict[str, Any]
 """Some samples, as numpy arrays by column."""
 
-_STEP_COLUMNS = (
-    "collective",
-    "op",
-    "dtype",
-    "root",
-    "in_place",
-    "mode",
-    *OPTIONS,
-    "axis",
-    "grouping",
-    "concurrent_axis",
-    "concurrent_collective",
-    "n_ranks",
-    "count",
-    "size_bytes",
-)
+_STEP_COLUMNS = (*CALL, "axis", *LOAD, "n_ranks", "count", "size_bytes")
 
 _TOLERANCE_US = 1.0
 """The clocks of two cores may differ by a fraction of a microsecond although they are one clock."""

@@ -30,50 +30,25 @@ class Column:
     text: str
 
 
+CALL = ("collective", "op", "dtype", "root", "in_place", "mode", *OPTIONS)
+"""The columns that describe a call, apart from its size."""
+
+LOAD = ("grouping", "concurrent_axis", "concurrent_collective")
+"""The columns that describe what else was active at the same time."""
+
+PAIR = ("src_rank", "dst_rank")
+"""The columns with the ranks of a pair."""
+
+
+def columns_of(columns: Sequence[Column], *names: str) -> tuple[Column, ...]:
+    """Return some columns of a frame, by name."""
+    by_name = {column.name: column for column in columns}
+    return tuple(by_name[name] for name in names)
+
+
 def _columns(*rows: tuple[str, str, str]) -> tuple[Column, ...]:
     return tuple(Column(*row) for row in rows)
 
-
-SAMPLES = _columns(
-    ("run_id", "string", "Unique ID of the run."),
-    ("launch", "Int64", "Repetition with new communicators, counted from 0."),
-    ("step", "Int64", "Index of the step in the plan, from 0."),
-    ("axis", "string", "The measured axis or group set."),
-    (
-        "grouping",
-        "string",
-        "The ranks that were active at the same time: together (all groups of the axis), alone (one group), or pairs.",
-    ),
-    ("concurrent_axis", "string", "The axis that was busy at the same time. Missing if there was none."),
-    ("group", "string", "Name of the group. For pairs, the group that both ranks belong to."),
-    ("src_rank", "Int64", "Global rank of a pair's sender. Missing unless pairs were measured."),
-    ("dst_rank", "Int64", "Global rank of a pair's receiver. Missing unless pairs were measured."),
-    ("rank", "Int64", "Global rank."),
-    ("batch", "Int64", "Index of the batch, from 0, warm-up included."),
-    (
-        "block",
-        "Int64",
-        "Index of the block of batches, from 0. Alternatives take turns, and blocks with the same index were measured "
-        "one after the other. Missing for steps without alternatives.",
-    ),
-    ("calls", "Int64", "Number of calls in the batch."),
-    ("time_us", "float64", "Mean time per call of the batch on this rank, in µs."),
-    ("host_us", "float64", "Mean time per call until it returned to the host, in µs."),
-    (
-        "start_offset_us",
-        "float64",
-        "Start of this rank minus the start of the first rank of the group, in µs. A function starts with its first "
-        "collective. Missing unless starts were aligned.",
-    ),
-    ("is_warmup", "boolean", "True for batches that are excluded from all statistics."),
-    (
-        "status",
-        "string",
-        "ok, wrong if this rank had wrong elements in the check, or uncovered if the concurrent axis finished before "
-        "the end of the batch.",
-    ),
-)
-"""Columns of the samples: one row per step, rank and batch."""
 
 RESULTS = _columns(
     ("run_id", "string", "Unique ID of the run."),
@@ -151,6 +126,37 @@ RESULTS = _columns(
 )
 """Columns of the results: one row per step and group."""
 
+SAMPLES = (
+    *columns_of(RESULTS, "run_id", "launch", "step", "axis", "grouping", "concurrent_axis", "group", *PAIR),
+    *_columns(
+        ("rank", "Int64", "Global rank."),
+        ("batch", "Int64", "Index of the batch, from 0, warm-up included."),
+        (
+            "block",
+            "Int64",
+            "Index of the block of batches, from 0. Alternatives take turns, and blocks with the same index were "
+            "measured one after the other. Missing for steps without alternatives.",
+        ),
+        ("calls", "Int64", "Number of calls in the batch."),
+        ("time_us", "float64", "Mean time per call of the batch on this rank, in µs."),
+        ("host_us", "float64", "Mean time per call until it returned to the host, in µs."),
+        (
+            "start_offset_us",
+            "float64",
+            "Start of this rank minus the start of the first rank of the group, in µs. A function starts with its "
+            "first collective. Missing unless starts were aligned.",
+        ),
+        ("is_warmup", "boolean", "True for batches that are excluded from all statistics."),
+        (
+            "status",
+            "string",
+            "ok, wrong if this rank had wrong elements in the check, or uncovered if the concurrent axis finished "
+            "before the end of the batch.",
+        ),
+    ),
+)
+"""Columns of the samples: one row per step, rank and batch."""
+
 DEVICES = (
     Column("when", "string", "before or after the run."),
     Column("host", "string", "Name of the host."),
@@ -169,7 +175,7 @@ DEVICES = (
 )
 """Columns of the devices frame: one row per GPU, before and after a run. Values that the driver lacks are missing."""
 
-STEP = ("run_id", "launch", "step", "axis", "group", "src_rank", "dst_rank")
+STEP = ("run_id", "launch", "step", "axis", "group", *PAIR)
 """The columns that identify a row of the results and its samples. They may be NA, so group with ``dropna=False``."""
 
 
@@ -353,30 +359,12 @@ def numbered_rows(
 
 
 def differing_options(results: pd.DataFrame) -> list[str]:
-    """Return the columns of `OPTIONS` in which rows differ. A missing value is one, unless it means unknown.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> row = {"collective": "all_reduce", "buffers": "plain"}
-    >>> differing_options(conform(pd.DataFrame([row, row | {"algorithm": "ring"}]), RESULTS))
-    ['algorithm']
-    >>> differing_options(conform(pd.DataFrame([row, row | {"buffers": None}]), RESULTS))
-    []
-    """
+    """Return the columns of `OPTIONS` in which rows differ. A missing value is one, unless it means unknown."""
     return [name for name, default in OPTIONS.items() if results[name].nunique(dropna=default is not None) > 1]
 
 
 def shown_options(results: pd.DataFrame) -> list[str]:
-    """Return the columns of `OPTIONS` that tables show: those in which rows differ, or are not the default.
-
-    Examples
-    --------
-    >>> import pandas as pd
-    >>> row = {"collective": "all_reduce", "buffers": "symmetric", "n_aggregated": 1}
-    >>> shown_options(conform(pd.DataFrame([row]), RESULTS))
-    ['buffers']
-    """
+    """Return the columns of `OPTIONS` that tables show: those in which rows differ, or are not the default."""
     differing = differing_options(results)
     return [
         name
@@ -385,17 +373,7 @@ def shown_options(results: pd.DataFrame) -> list[str]:
     ]
 
 
-_DESCRIPTION = (
-    "grouping",
-    "concurrent_axis",
-    "concurrent_collective",
-    "collective",
-    "op",
-    "dtype",
-    "mode",
-    "n_ranks",
-    "size_bytes",
-)
+_DESCRIPTION = (*LOAD, "collective", "op", "dtype", "mode", "n_ranks", "size_bytes")
 
 
 def with_step_columns(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFrame:

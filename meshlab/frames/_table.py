@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from meshlab.runs._rundata import RunData
 
-
 _MOST_ROWS = 60
 _SPACE = "\N{FIGURE SPACE}"  # as wide as a digit, so that decimal points align in proportional fonts too
 

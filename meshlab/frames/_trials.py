@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.frames._schema import Column, conform, plain_value
+from meshlab.frames._schema import RESULTS, Column, columns_of, conform, plain_value
 from meshlab.plans._options import CALL_OPTIONS, OPTIONS
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 CASE = ("collective", "op", "dtype", "in_place", "mode", "axis", "n_ranks", "count", "size_bytes")
 """The columns that identify a call. Options are only compared within the same call."""
@@ -28,13 +27,10 @@ DEFAULT = tuple(OPTIONS.get(name) for name in OPTION)
 
 _CASE_COLUMNS = (
     Column("collective", "string", "Name of the collective, in snake case."),
-    Column("op", "string", "The reduce operation. Missing if nothing is reduced."),
-    Column("dtype", "string", "NumPy name of the element type."),
-    Column("in_place", "boolean", "True if input and output share memory."),
-    Column("mode", "string", "isolated, pipelined or graph."),
+    *columns_of(RESULTS, "op", "dtype", "in_place", "mode"),
     Column("axis", "string", "The axis of the mesh."),
     Column("n_ranks", "Int64", "Number of ranks in the group."),
-    Column("count", "Int64", "The count argument of the call, in elements: per rank for gather-like collectives."),
+    *columns_of(RESULTS, "count"),
     Column(
         "size_bytes",
         "Int64",
@@ -51,7 +47,7 @@ TRIALS = (
     *_CASE_COLUMNS,
     *_OPTION_COLUMNS,
     Column("launch", "string", "search, or confirmation: measured again on new ranks."),
-    Column("n_rounds", "Int64", "Number of rounds in which the options took turns."),
+    Column("n_rounds", "Int64", "Number of rounds, each of which measured all options."),
     Column("time_us", "float64", "Median over the rounds of the slowest rank's time per call, in µs."),
     Column("time_us_lo", "float64", "Lower bound of the 95 % interval over the rounds, in µs."),
     Column("time_us_hi", "float64", "Upper bound of the 95 % interval over the rounds, in µs."),
@@ -112,16 +108,7 @@ def option_key(row: Any) -> tuple[Any, ...]:
 
 
 def option_label(row: Any) -> str:
-    """Describe the option of a row in a few words.
-
-    Examples
-    --------
-    >>> nothing = dict.fromkeys(OPTION) | {"buffers": "plain"}
-    >>> option_label(nothing), option_label(nothing | {"buffers": "symmetric", "max_ctas": 4})
-    ('default', 'symmetric window, ≤ 4 CTAs')
-    >>> option_label(nothing | {"algorithm": "ring", "protocol": "ll128", "min_ctas": 8, "max_ctas": 8})
-    'ring LL128, 8 CTAs'
-    """
+    """Describe the option of a row in a few words, such as "ring LL128, 8 CTAs" or "symmetric window, ≤ 4 CTAs"."""
     setting, buffers, algorithm, protocol, low, high, policy = option_key(row)
     names = {"ll": "LL", "ll128": "LL128"}
     method = " ".join(filter(None, [algorithm, names.get(protocol, protocol)]))

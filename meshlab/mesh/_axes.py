@@ -44,11 +44,8 @@ WELL_KNOWN_AXES: Mapping[str, str] = MappingProxyType(
 """Meanings of the usual axis names. Any other identifier is a valid axis name too."""
 
 _DATA_AXES = ("dp", "dp_replicate", "dp_shard")
-
 _RESERVED = {WORLD: "the group of all ranks", "rank": "the global rank"}
-
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 # Either name=size with optional spaces around "=", where one of the two may be missing so that the error can show it,
@@ -325,7 +322,7 @@ def nearest_axes(
 ) -> list[tuple[tuple[str, int], ...]]:
     """Return the sizes nearest to those of some axes whose product is `world_size`, the nearest first."""
     # The distance is the product of the factors by which the sizes change. A size of -1 may become any number.
-    divisors = _divisors(world_size)
+    all_divisors = divisors(world_size)
     # The search is exhaustive for small meshes only. Eight divisors per axis, nearest first, give good suggestions for
     # any mesh, and the limit on results bounds the time for many axes: 8 ** 20 combinations would take forever.
     tried = 8
@@ -341,7 +338,7 @@ def nearest_axes(
         if index == len(sizes) - 1:
             costs[(*chosen, rest)] = cost + change(sizes[index], rest)
             return
-        options = sorted((d for d in divisors if rest % d == 0), key=lambda d: (change(sizes[index], d), d))
+        options = sorted((d for d in all_divisors if rest % d == 0), key=lambda d: (change(sizes[index], d), d))
         for option in options[:tried]:
             extend(index + 1, rest // option, (*chosen, option), cost + change(sizes[index], option))
 
@@ -354,7 +351,8 @@ def nearest_axes(
     return [tuple(zip(names, option, strict=True)) for option in ranked[:most]]
 
 
-def _divisors(number: int) -> list[int]:
+def divisors(number: int) -> list[int]:
+    """Return the divisors of a number, ascending."""
     small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
     return sorted({*small, *(number // d for d in small)})
 
@@ -396,8 +394,7 @@ def _zip_axes(sizes: Any, names: Any) -> tuple[tuple[str, int], ...]:
     names, sizes = tuple(names), tuple(sizes)
     if len(names) != len(sizes):
         raise MeshError(
-            f"sizes {short(sizes)} and names {short(names)} have different lengths",
-            hint="pass one name per size",
+            f"sizes {short(sizes)} and names {short(names)} have different lengths", hint="pass one name per size"
         )
     return tuple(zip(names, sizes, strict=True))
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import MeshError
-from meshlab.mesh._axes import MAX_RANKS, WELL_KNOWN_AXES, as_integer, format_axes, format_ranks, short
+from meshlab.mesh._axes import MAX_RANKS, WELL_KNOWN_AXES, Ranks, as_integer, format_axes, format_ranks, short
 from meshlab.mesh._groups import Group, categories, groups_name, ranks_repr, uniform_stride
 
 if TYPE_CHECKING:
@@ -47,22 +47,27 @@ def stats(mesh: DeviceMesh) -> pd.DataFrame:
     """Return the table of `DeviceMesh.stats`."""
     import pandas as pd
 
-    strides = dict(zip(mesh.axis_names, mesh.strides, strict=True))
-    rows = []
-    for name in mesh.creation_order:
-        groups = mesh[name]
-        rows.append(
-            {
-                "axis": name,
-                "size": groups.size,
-                "groups": len(groups),
-                "stride": strides[name] if name in strides else uniform_stride(groups.array[0]),
-                "backend": mesh.backends.get(name),
-                "first_group": ranks_repr(groups.array[0]),
-                "is_custom": name not in strides,
-            }
-        )
+    rows = [
+        {
+            "axis": name,
+            "size": len(first),
+            "groups": count,
+            "stride": stride,
+            "backend": mesh.backends.get(name),
+            "first_group": ranks_repr(first),
+            "is_custom": name not in mesh.axis_names,
+        }
+        for name, count, first, stride in _axes_and_groups(mesh)
+    ]
     return pd.DataFrame(rows).astype({"stride": "Int64", "backend": "string", "first_group": "string"})
+
+
+def _axes_and_groups(mesh: DeviceMesh) -> Iterator[tuple[str, int, Ranks, int | None]]:
+    """Yield the name, the number of groups, the first group and the stride of every axis and custom group."""
+    for name, stride in zip(mesh.axis_names, mesh.strides, strict=True):
+        yield name, len(mesh[name]), mesh[name].array[0], stride
+    for group in mesh.custom_groups:
+        yield group.name, 1, group.array, uniform_stride(group.array)
 
 
 def check_groups(mesh: DeviceMesh, axis_sets: Sequence[str | Sequence[str]]) -> pd.DataFrame:
@@ -254,31 +259,18 @@ def html(mesh: DeviceMesh) -> str:
     with_backend = bool(mesh.backends)
     header = ["axis", "size", "groups", "stride", "first group", *["backend"] * with_backend, "meaning"]
     rows: list[Sequence[object]] = []
-    for axis, stride in zip(mesh.axes, mesh.strides, strict=True):
-        groups = mesh[axis.name]
-        backend = [mesh.backends.get(axis.name, "–")] * with_backend
-        first = ranks_repr(groups.array[0])
-        rows.append([axis.name, axis.size, len(groups), _stride_cell(stride), first, *backend, _meaning(axis.name)])
-    for group in mesh.custom_groups:
-        backend = [mesh.backends.get(group.name, "–")] * with_backend
-        stride = uniform_stride(group.array)
-        rows.append(
-            [group.name, len(group), 1, _stride_cell(stride), ranks_repr(group.array), *backend, "custom group"]
-        )
+    for name, count, first, stride in _axes_and_groups(mesh):
+        facts = [name, len(first), count, "varies" if stride is None else stride, ranks_repr(first)]
+        backend = [mesh.backends.get(name, "–")] * with_backend
+        rows.append([*facts, *backend, _meaning(name) if name in mesh.axis_names else "custom group"])
     subtitle = f"{mesh.size():,} ranks · {mesh.axes[-1].name} is the fastest axis · {mesh.fingerprint}"
     if mesh.idle_ranks.size:
         subtitle += f" · idle: {format_ranks(mesh.idle_ranks.tolist())}"
     return markup.card(f"DeviceMesh · {mesh}", subtitle, markup.table(header, rows))
 
 
-def _stride_cell(stride: int | None) -> int | str:
-    return "varies" if stride is None else stride
-
-
 _MAX_GRID_RANKS, _MAX_GROUPS, _MAX_GROUP_RANKS = 64, 8, 16
-
 _MIN_WIDTH = 20
-
 _GAP = "  "
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from meshlab.base._typed_values import typed_fields
-from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh._mesh import DeviceMesh, rebuilt_mesh
 
 _FIELDS = {
     "axes": list[tuple[str, int]],
@@ -29,14 +29,4 @@ def mesh_to_document(mesh: DeviceMesh) -> dict[str, Any]:
 
 def mesh_from_document(values: object, *, file: str | None = None) -> DeviceMesh:
     """Build a mesh from what `mesh_to_document` returned. `file` is for errors."""
-    values = typed_fields(values, _FIELDS, "mesh", file=file)
-    groups, backends = dict(values["groups"]), values["backends"]
-    mesh = DeviceMesh(
-        values["axes"],
-        world_size=values["world_size"],
-        ranks=values["ranks"],
-        backends={name: backend for name, backend in backends.items() if name not in groups},
-    )
-    for name, ranks in groups.items():
-        mesh = mesh.with_group(name, ranks, backend=backends.get(name))
-    return mesh
+    return rebuilt_mesh(**typed_fields(values, _FIELDS, "mesh", file=file))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 import numpy as np
@@ -94,7 +94,7 @@ class Group:
         raise AttributeError(f"Group is immutable; cannot set {name!r}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_group, (self.name, np.array(self.array), self.axes, self.index))
+        return partial(Group, axes=self.axes, index=self.index), (self.name, np.array(self.array))
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -135,10 +135,6 @@ class Group:
         return f"Group({self.name!r}, {ranks_repr(self.array)})"
 
 
-def _rebuild_group(name: str, array: Ranks, axes: tuple[str, ...], index: int) -> Group:
-    return Group(name, array, axes=axes, index=index)
-
-
 class Groups(Sequence[Group]):
     """All groups along one or more axes: a sequence of `Group` over one array.
 
@@ -170,13 +166,7 @@ class Groups(Sequence[Group]):
     single: bool
 
     def __init__(
-        self,
-        name: str,
-        array: npt.ArrayLike,
-        *,
-        world_size: int,
-        axes: tuple[str, ...] = (),
-        single: bool = False,
+        self, name: str, array: npt.ArrayLike, *, world_size: int, axes: tuple[str, ...] = (), single: bool = False
     ) -> None:
         self.__dict__.update(name=name, array=read_only(array), world_size=world_size, axes=axes, single=single)
 
@@ -184,7 +174,8 @@ class Groups(Sequence[Group]):
         raise AttributeError(f"Groups is immutable; cannot set {name!r}")
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild_groups, (self.name, np.array(self.array), self.world_size, self.axes, self.single))
+        rebuild = partial(Groups, world_size=self.world_size, axes=self.axes, single=self.single)
+        return rebuild, (self.name, np.array(self.array))
 
     @property
     def size(self) -> int:
@@ -269,10 +260,6 @@ class Groups(Sequence[Group]):
 
     def __repr__(self) -> str:
         return f"Groups({self.name!r}: {len(self)} of {self.size}, first {ranks_repr(self.array[0])})"
-
-
-def _rebuild_groups(name: str, array: Ranks, world_size: int, axes: tuple[str, ...], single: bool) -> Groups:
-    return Groups(name, array, world_size=world_size, axes=axes, single=single)
 
 
 class Hierarchy(NamedTuple):

@@ -72,8 +72,8 @@ class DeviceMesh:
         order of a ring. If `world_size` is larger than the number of ranks, the missing ranks are idle.
     backends : mapping of str to str, optional
         Communication backend of some axes, such as ``{"pp": "gloo"}``: one of meshlab or torch. `to` writes it for
-        frameworks that support it. meshlab's own engines open the groups of such an axis with Gloo, beside their own
-        backend for all others. For other backends that are not theirs they raise an error.
+        frameworks that support it. meshlab's own engines can open the groups of such an axis with Gloo, and all
+        others with their own backend. For any other backend, they raise an error.
     **sizes : int
         Axes as keywords: ``DeviceMesh(dp=2, tp=4)``.
 
@@ -255,7 +255,7 @@ class DeviceMesh:
         framework : str, optional
             One of ``meshlab.mesh.READERS``. Required for a mapping. By default text and objects are recognised.
         world_size : int, optional
-            Number of ranks, if `layout` does not contain it. Megatron's flags do so only beside those of torchrun.
+            Number of ranks, if `layout` does not contain it. Megatron's flags do so only with those of torchrun.
         experts : bool, optional
             If `layout` has a dense and an expert layout, True reads the expert layout and False the dense one. By
             default the dense one is read, with a warning.
@@ -607,10 +607,6 @@ class DeviceMesh:
         MeshError
             If an axis or group is unknown.
 
-        See Also
-        --------
-        group : the group with a name.
-
         Examples
         --------
         >>> import meshlab as ml
@@ -630,7 +626,7 @@ class DeviceMesh:
         -------
         dict of str to numpy.ndarray
             Backends in the order of `backends`, each with its ascending ranks: read-only int32. A rank has several
-            backends if its groups do. Groups without a named backend are left out.
+            backends if its groups do. Groups without a named backend are omitted.
 
         Examples
         --------
@@ -1012,17 +1008,12 @@ class DeviceMesh:
         return self._derive(*split_axes(self, axis, parts, sizes))
 
     def select(self, **coordinates: int | slice | Sequence[int]) -> DeviceMesh:
-        """Return the part of the mesh at the given coordinates. The other ranks become idle.
+        """Return the part of the mesh at the given coordinates, with its global ranks. The other ranks become idle.
 
         Parameters
         ----------
         **coordinates : int, slice or sequence of int
             Per axis, a single coordinate, which removes the axis, or several coordinates, which shorten it.
-
-        Returns
-        -------
-        DeviceMesh
-            A mesh with the same global ranks and world size.
 
         Raises
         ------
@@ -1094,14 +1085,7 @@ class DeviceMesh:
     def view(self, axes: AxesLike | None = None, /, **sizes: int) -> DeviceMesh:
         """Return a second factorisation of the same ranks, such as an expert layout next to the dense one.
 
-        A view is a `reshape` in which every axis that both meshes have keeps its groups.
-
-        Parameters
-        ----------
-        axes : str, mapping or sequence of (str, int), optional
-            The axes of the view. One size may be -1.
-        **sizes : int
-            The axes as keywords instead.
+        A view is a `reshape`, with its arguments, in which every axis that both meshes have keeps its groups.
 
         Raises
         ------
@@ -1286,8 +1270,8 @@ class DeviceMesh:
     def __reduce__(self) -> tuple[object, ...]:
         # The default would pickle all cached arrays, and cannot pickle a mapping proxy.
         order = None if self._order is None else np.array(self._order)
-        pairs = list(axis_pairs(self.axes))
-        return (_rebuild_mesh, (pairs, order, self.world_size, dict(self.backends), self.custom_groups))
+        groups = [(group.name, group.array) for group in self.custom_groups]
+        return rebuilt_mesh, (list(axis_pairs(self.axes)), order, self.world_size, dict(self.backends), groups)
 
     def __str__(self) -> str:
         return format_axes(self.axes)
@@ -1304,18 +1288,19 @@ def _read_only(array: Ranks) -> Ranks:
     return array
 
 
-def _rebuild_mesh(
-    pairs: Sequence[tuple[str, int]],
-    order: Ranks | None,
+def rebuilt_mesh(
+    axes: Sequence[tuple[str, int]],
+    ranks: Ranks | Sequence[int] | None,
     world_size: int,
     backends: Mapping[str, str],
-    groups: Sequence[Group],
+    groups: Sequence[tuple[str, Ranks | Sequence[int]]],
 ) -> DeviceMesh:
-    of_groups = {group.name: backends[group.name] for group in groups if group.name in backends}
-    of_axes = {name: backend for name, backend in backends.items() if name not in of_groups}
-    mesh = DeviceMesh(pairs, ranks=order, world_size=world_size, backends=of_axes)
-    for group in groups:
-        mesh = mesh.with_group(group.name, group.array, backend=of_groups.get(group.name))
+    """Return a mesh with custom groups. `backends` has the backends of axes and groups."""
+    names = {name for name, _ in groups}
+    of_axes = {name: backend for name, backend in backends.items() if name not in names}
+    mesh = DeviceMesh(axes, ranks=ranks, world_size=world_size, backends=of_axes)
+    for name, members in groups:
+        mesh = mesh.with_group(name, members, backend=backends.get(name))
     return mesh
 
 

@@ -1,4 +1,4 @@
-"""What will be measured: plans, their steps, and how they are sampled."""
+"""Planned measurements: plans, their steps, and their sampling."""
 
 import lazy_loader
 

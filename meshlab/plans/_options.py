@@ -17,7 +17,7 @@ CONFIGURED = tuple(item.name for item in fields(CallConfig))
 class Option:
     """The facts about one option of a call."""
 
-    dtype: str  # the pandas dtype of its column in the results
+    dtype: str = "string"  # the pandas dtype of its column in the results
     text: str  # the description of the column
     words: str  # as in "default algorithm"
     label: Callable[[Any], str]  # describes a value other than the default
@@ -34,8 +34,8 @@ class Option:
         return int if self.dtype == "Int64" else str
 
 
-def _facts(**facts: Any) -> Mapping[str, Option]:
-    return {"option": Option(**facts)}
+def _option(default: Any, **facts: Any) -> Any:
+    return field(default=default, metadata={"option": Option(**facts)})
 
 
 def _ctas(bound: str) -> Callable[[int], str]:
@@ -48,101 +48,81 @@ class CallOptions:
 
     # This is the table of options. A new one is a field here, in `OptionArguments` and in `PlannedOptions`.
 
-    buffers: Buffers | None = field(
-        default="plain",
-        metadata=_facts(
-            dtype="string",
-            text="plain, registered or symmetric (a window that all ranks of the group have registered). "
-            "Missing if unknown.",
-            words="buffers",
-            label=lambda value: f"{value} buffers",
-            default_label="plain buffers",
-            help="plain, registered or symmetric buffers",
-        ),
+    buffers: Buffers | None = _option(  # noqa: RUF009  # which returns a field
+        "plain",
+        text="plain, registered or symmetric (a window that all ranks of the group have registered). "
+        "Missing if unknown.",
+        words="buffers",
+        label=lambda value: f"{value} buffers",
+        default_label="plain buffers",
+        help="plain, registered or symmetric buffers",
     )
-    algorithm: str | None = field(
-        default=None,
-        metadata=_facts(
-            dtype="string",
-            text="The algorithm that the calls had to use. Missing if the library chose.",
-            words="algorithm",
-            label=str,
-            help="algorithms of NCCL, such as ring",
-            requires=CONFIGURABLE,
-        ),
+    algorithm: str | None = _option(
+        None,
+        text="The algorithm that the calls had to use. Missing if the library chose.",
+        words="algorithm",
+        label=str,
+        help="algorithms of NCCL, such as ring",
+        requires=CONFIGURABLE,
     )
-    protocol: str | None = field(
-        default=None,
-        metadata=_facts(
-            dtype="string",
-            text="The protocol that the calls had to use: ll, ll128 or simple. Missing if NCCL chose.",
-            words="protocol",
-            label=lambda value: str(value).upper(),
-            help="protocols of NCCL: ll, ll128 or simple",
-            requires=CONFIGURABLE,
-        ),
+    protocol: str | None = _option(
+        None,
+        text="The protocol that the calls had to use: ll, ll128 or simple. Missing if NCCL chose.",
+        words="protocol",
+        label=lambda value: str(value).upper(),
+        help="protocols of NCCL: ll, ll128 or simple",
+        requires=CONFIGURABLE,
     )
-    min_ctas: int | None = field(
-        default=None,
-        metadata=_facts(
-            dtype="Int64",
-            text="Minimum number of NCCL's thread blocks. Missing if NCCL chose.",
-            words="minimum of CTAs",
-            label=_ctas("least"),
-            help="minimum numbers of NCCL's thread blocks",
-            requires=CONFIGURABLE,
-        ),
+    min_ctas: int | None = _option(
+        None,
+        dtype="Int64",
+        text="Minimum number of NCCL's thread blocks. Missing if NCCL chose.",
+        words="minimum of CTAs",
+        label=_ctas("least"),
+        help="minimum numbers of NCCL's thread blocks",
+        requires=CONFIGURABLE,
     )
-    max_ctas: int | None = field(
-        default=None,
-        metadata=_facts(
-            dtype="Int64",
-            text="Maximum number of NCCL's thread blocks. Missing if NCCL chose.",
-            words="maximum of CTAs",
-            label=_ctas("most"),
-            help="maximum numbers of NCCL's thread blocks",
-            requires=CONFIGURABLE,
-        ),
+    max_ctas: int | None = _option(
+        None,
+        dtype="Int64",
+        text="Maximum number of NCCL's thread blocks. Missing if NCCL chose.",
+        words="maximum of CTAs",
+        label=_ctas("most"),
+        help="maximum numbers of NCCL's thread blocks",
+        requires=CONFIGURABLE,
     )
-    cta_policy: str | None = field(
-        default=None,
-        metadata=_facts(
-            dtype="string",
-            text="NCCL's policy for thread blocks: default, efficiency or zero. Missing if not set.",
-            words="CTA policy",
-            label=lambda value: f"CTA policy {value}",
-            help="NCCL's policies for thread blocks: default, efficiency or zero",
-            requires=CONFIGURABLE,
-        ),
+    cta_policy: str | None = _option(
+        None,
+        text="NCCL's policy for thread blocks: default, efficiency or zero. Missing if not set.",
+        words="CTA policy",
+        label=lambda value: f"CTA policy {value}",
+        help="NCCL's policies for thread blocks: default, efficiency or zero",
+        requires=CONFIGURABLE,
     )
-    alignment_bytes: int | None = field(
-        default=0,
-        metadata=_facts(
-            dtype="Int64",
-            text="Distance in bytes of both buffers from an aligned address: nccl-tests' -u times the element size. "
-            "Missing if unknown.",
-            words="alignment",
-            label=lambda value: f"{value} B off alignment",
-            default_label="aligned",
-            help="distance of the buffers from an aligned address, in bytes",
-            takes_several=False,
-            is_tuned=False,
-        ),
+    alignment_bytes: int | None = _option(
+        0,
+        dtype="Int64",
+        text="Offset in bytes of both buffers from an aligned address: nccl-tests' -u times the element size. "
+        "Missing if unknown.",
+        words="alignment",
+        label=lambda value: f"{value} B off alignment",
+        default_label="aligned",
+        help="offset of the buffers from an aligned address, in bytes",
+        takes_several=False,
+        is_tuned=False,
     )
-    n_aggregated: int | None = field(
-        default=1,
-        metadata=_facts(
-            dtype="Int64",
-            text="Number of calls that were issued together as one group (-m of nccl-tests). The time is that of one "
-            "of them. Missing if unknown.",
-            words="aggregation",
-            label=lambda value: f"{value} calls together",
-            default_label="separate calls",
-            help="number of calls that are issued together as one group",
-            least=1,
-            takes_several=False,
-            is_tuned=False,
-        ),
+    n_aggregated: int | None = _option(
+        1,
+        dtype="Int64",
+        text="Number of calls that were issued together as one group (-m of nccl-tests). The time is that of one "
+        "of them. Missing if unknown.",
+        words="aggregation",
+        label=lambda value: f"{value} calls together",
+        default_label="separate calls",
+        help="number of calls that are issued together as one group",
+        least=1,
+        takes_several=False,
+        is_tuned=False,
     )
 
 
@@ -194,40 +174,20 @@ def repr_with_options(value: Any) -> str:
 
 
 def option_label(key: str, value: Any) -> str:
-    """Describe the value of one option of a call (see `OPTIONS`), or return an empty string for its default.
-
-    Examples
-    --------
-    >>> option_label("buffers", "symmetric"), option_label("protocol", "ll128"), option_label("max_ctas", 4)
-    ('symmetric buffers', 'LL128', 'at most 4 CTAs')
-    >>> option_label("buffers", "plain"), option_label("algorithm", None)
-    ('', '')
-    """
+    """Describe the value of one option of a call (see `OPTIONS`), or return an empty string for its default."""
     import pandas as pd
 
     return "" if pd.isna(value) or value == OPTIONS[key] else CALL_OPTIONS[key].label(value)
 
 
 def option_texts(values: Mapping[str, Any]) -> list[str]:
-    """Describe the options of a call that are not the default.
-
-    Examples
-    --------
-    >>> option_texts({"buffers": "symmetric", "algorithm": "ring", "protocol": None, "n_aggregated": 1})
-    ['symmetric buffers', 'ring']
-    """
+    """Describe the options of a call that are not the default."""
     labels = (option_label(name, values.get(name)) for name in OPTIONS)
     return [label for label in labels if label]
 
 
 def option_value(key: str, value: Any) -> str:
-    """Describe the value of one option of a call, also if it is the default. None stands for a missing value.
-
-    Examples
-    --------
-    >>> option_value("buffers", "plain"), option_value("algorithm", None), option_value("n_aggregated", None)
-    ('plain buffers', 'default algorithm', 'aggregation unknown')
-    """
+    """Describe the value of one option of a call, also if it is the default. None stands for a missing value."""
     option, default = CALL_OPTIONS[key], OPTIONS[key]
     if value is not None and value == default:
         return option.default_label

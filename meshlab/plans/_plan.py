@@ -61,7 +61,7 @@ class Plan(PlannedOptions):
     grouping : str or sequence of str, default "together"
         The ranks that are active at the same time: ``"together"`` (all groups of an axis), ``"alone"`` (one group at a
         time), ``"pairs"`` (every two ranks of a group, with ``"send"`` or ``"send_recv"``). With both ``"together"``
-        and ``"alone"``, the two take turns in blocks of batches, so that a drift affects both of them.
+        and ``"alone"``, the two alternate in blocks of batches, so that a drift affects both of them.
     concurrent : mapping of str to str, optional
         Collectives that other axes run at the same time, such as ``{"dp": "reduce_scatter"}``, with the same size and
         mode. Both collectives are also measured in isolation, in turns with the concurrent axes. On GPUs, batches
@@ -86,7 +86,7 @@ class Plan(PlannedOptions):
         Minimum and maximum number of NCCL's thread blocks. NCCL 2.31 or newer. By default NCCL chooses.
         Combinations in which the minimum is larger than the maximum are omitted.
     alignment_bytes : int, default 0
-        Distance of both buffers from an aligned address, in bytes: a multiple of the element size. With ``-u N``,
+        Offset of both buffers from an aligned address, in bytes: a multiple of the element size. With ``-u N``,
         nccl-tests moves its buffers by N elements.
     n_aggregated : int, default 1
         Number of calls that are issued together as one group, each with its own buffers, as with ``-m`` of nccl-tests.
@@ -314,7 +314,7 @@ class Plan(PlannedOptions):
         return expand_steps(self, {axis: mesh[axis] for axis in axes_of(self)})
 
     def order(self, n: int, launch: int) -> list[int]:
-        """Return the order in which a launch measures the `n` steps of the plan.
+        """Return the indices of the steps of the plan in the order in which a launch measures them.
 
         Parameters
         ----------
@@ -322,11 +322,6 @@ class Plan(PlannedOptions):
             Number of steps.
         launch : int
             Index of the launch, from 0. With ``shuffle=True`` every launch has a different order.
-
-        Returns
-        -------
-        list of int
-            The indices of the steps.
 
         Examples
         --------

@@ -1,4 +1,4 @@
-"""How long a step is measured: its precision, and the limits of its batches and its time."""
+"""The sampling of a step: its precision, and the limits of its batches and its time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Sampling:
     0.01
     >>> ml.Sampling(min_batches=100, max_batches=50)
     Traceback (most recent call last):
-    meshlab.errors.BenchError: min_batches=100 and max_batches=50 must be at least 1, and in order
+    meshlab.errors.BenchError: min_batches=100 and max_batches=50 must be at least 1, and ascending
     """
 
     precision: float = 0.05
@@ -73,7 +73,7 @@ class Sampling:
                 raise BenchError(f"{item.name}={value!r} must be a number")
         if not 1 <= self.min_batches <= self.max_batches:
             raise BenchError(
-                f"min_batches={self.min_batches} and max_batches={self.max_batches} must be at least 1, and in order"
+                f"min_batches={self.min_batches} and max_batches={self.max_batches} must be at least 1, and ascending"
             )
         for name in ("precision", "batch_us", "max_s", "max_calls"):
             if not getattr(self, name) > 0:  # "not >" rather than "<=", to reject NaN as well
@@ -86,7 +86,7 @@ class Sampling:
         """Return one of three predefined choices.
 
         ============  =====================================  ==========  ==========  ==============================
-        name          half-width of the median's interval    batches     at most     what it is for
+        name          half-width of the median's interval    batches     at most     purpose
         ============  =====================================  ==========  ==========  ==============================
         ``quick``     10 % of the median                     10 to 40    0.1 s       a first look, without p95
         ``default``   5 %                                    30 to 200   0.5 s       curves, with p95
@@ -94,7 +94,7 @@ class Sampling:
         ============  =====================================  ==========  ==========  ==============================
 
         A step stops when the interval is narrow enough, at the earliest after the smaller number of batches. If the
-        time or the batches run out first, the interval is wider, and ``stop_reason`` says so.
+        time or the batches run out first, the interval is wider, and ``stop_reason`` shows it.
 
         Raises
         ------

@@ -44,7 +44,7 @@ class CellTexts(Artist):
         tall = [renderer.get_text_width_height_descent("lp", font, False)[1:] for font in fonts]
         widths: dict[tuple[str, bool], float] = {}
         contexts: dict[str, Any] = {}
-        # An SVG says where the centre of a text is, because the browser may have another font.
+        # An SVG contains the centre of a text, because the browser may have another font.
         anchor = Text(0, 0, "", ha="center", transform=IdentityTransform())
         places = self.axes.transData.transform([(cell.x, cell.y) for cell in self.texts])
         for cell, (x, y) in zip(self.texts, places.tolist(), strict=True):

@@ -32,7 +32,6 @@ from meshlab.topology.placement._view import fastest_axis
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 Mask = npt.NDArray[np.bool_]
 
 _TEXT = 9.0  # font size
@@ -224,13 +223,7 @@ def _edges(right: Mask, below: Mask) -> list[Any]:
 
 
 def _runs(mask: Mask) -> tuple[Any, Any, Any]:
-    """Return the runs of True in each row: the row, the first index, and the index after the last.
-
-    Examples
-    --------
-    >>> [part.tolist() for part in _runs(np.array([[True, True, False, True]]))]
-    [[0, 0], [0, 3], [2, 4]]
-    """
+    """Return the runs of True in each row: the row, the first index, and the index after the last."""
     change = np.diff(np.pad(mask.astype(np.int8), ((0, 0), (1, 1))), axis=1)
     line, start = np.nonzero(change == 1)
     return line, start, np.nonzero(change == -1)[1]
@@ -275,12 +268,9 @@ def _draw_numbers(ax: Axes, groups: Groups, color: npt.NDArray[np.int32], cell: 
 
 
 def _run_centres(color: npt.NDArray[np.int32], *, within_cells: bool) -> tuple[Any, Any, Any]:
-    """Return the centre of every run of cells of one group, y and x, and its width in cells.
-
-    Runs follow rows, or columns if no row has two equal neighbours. With `within_cells`, x is never on an edge between
-    cells.
-    """
-    # The fastest axis is along x, so groups of an outer axis have no adjacent cells in a row, but maybe in a column.
+    """Return y and x of the centre of every run of cells of one group, `within_cells` not on an edge, and its width."""
+    # Runs follow rows, or columns if no row has two equal neighbours: the fastest axis is along x, so groups of an
+    # outer axis have no adjacent cells in a row, but maybe in a column.
     along_rows = bool((color[:, 1:] == color[:, :-1]).any())
     lines = color if along_rows else color.T
     is_new = np.ones(lines.shape, bool)
@@ -327,5 +317,5 @@ def _name_cells(ax: Axes, grid: CellGrid, row_height: float, note: str) -> None:
 
 
 def _tick_step(count: int, spacing: float, span: float) -> int:
-    """Return the number of cells between ticks: the smallest power of two that spans `wanted` points."""
+    """Return the number of cells between ticks: the smallest power of two that spans `span` points."""
     return 1 << max(0, math.ceil(math.log2(span / spacing))) if count > 1 else 1

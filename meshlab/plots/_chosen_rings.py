@@ -1,4 +1,4 @@
-"""The rings that NCCL chose, as a log shows them, beside the ring that the mesh wants."""
+"""The rings that NCCL chose, as a log shows them, next to the ring of the mesh."""
 
 from __future__ import annotations
 
@@ -14,22 +14,12 @@ import numpy.typing as npt
 from meshlab.base._errors import TopologyError
 from meshlab.diagnosis._explanation import Explanation
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.plots._ring_curves import POINTS, arrow_heads, bowed_curves, collection_style, draw_ranks
-from meshlab.plots._style import (
-    PALETTE,
-    Margins,
-    axes_size,
-    open_axes,
-    reserve,
-    set_title,
-    text_width,
-    wrap_words,
-)
+from meshlab.plots._ring_curves import POINTS, bowed_curves, draw_hops, draw_hosts, draw_ranks
+from meshlab.plots._style import PALETTE, Margins, axes_size, open_axes, reserve, set_title, text_width, wrap_words
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
 
 _MOST_ORDERS = 3  # different rings that are drawn; more are counted
 _MOST = 4096
@@ -127,7 +117,7 @@ def _chosen_rings(source: Explanation | pd.DataFrame, comm: str | None, size: in
     if "comm" not in rings.columns:
         rings = rings.assign(comm=None)
     for label, part in rings.groupby("comm", dropna=False, sort=False):
-        orders_by_comm[_text_or_none(label)] = _orders(part)
+        orders_by_comm[label if isinstance(label, str) else None] = _orders(part)
     complete = {name: orders for name, (orders, _) in orders_by_comm.items() if orders}
     sizes = {name: len(next(iter(orders))) for name, orders in complete.items()}
     fitting = [n for n in complete if (comm is None or n == comm) and (size is None or sizes[n] == size)]
@@ -147,10 +137,6 @@ def _chosen_rings(source: Explanation | pd.DataFrame, comm: str | None, size: in
         _hosts(tables.get("communicators"), name),
         _vias(tables.get("channels"), name),
     )
-
-
-def _text_or_none(name: Any) -> str | None:
-    return name if isinstance(name, str) else None
 
 
 def _orders(rings: pd.DataFrame) -> tuple[dict[tuple[int, ...], list[int]], int]:
@@ -254,13 +240,7 @@ def _crossings(order: Sequence[int], host: Mapping[int, str]) -> int:
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Return numbers as ranges.
-
-    Examples
-    --------
-    >>> _ranges([0, 1, 2, 5])
-    '0–2, 5'
-    """
+    """Return numbers as ranges, such as "0–2, 5"."""
     parts: list[list[int]] = []
     for number in sorted(numbers):
         if parts and number == parts[-1][1] + 1:
@@ -348,8 +328,6 @@ def _draw(
     scale: float,
 ) -> None:
     """Draw one ring. The ranks are where the wanted ring has them, so any other ring has hops across the circle."""
-    from matplotlib.collections import LineCollection, PolyCollection
-
     size = len(mesh_order)
     angle = np.pi / 2 - 2 * np.pi * np.arange(size) / size
     where = np.zeros((size, 2))
@@ -365,45 +343,17 @@ def _draw(
         length = np.linalg.norm(end - start, axis=1, keepdims=True)
         curves = bowed_curves(start, end, np.minimum(depth, 0.3 * length)) + center
         look = {"color": color, "linewidth": wide, "linestyle": style}
-        ax.add_collection(LineCollection(list(curves), zorder=1, **collection_style(look)))
-        # Not in the middle: hops across the circle meet in its centre.
         chosen = curves[[k for k, index in enumerate(indices) if index % step == 0]]
-        heads = arrow_heads(chosen[:, :16], _ARROW / scale)
-        ax.add_collection(PolyCollection(list(heads), facecolors=color, linewidths=0, zorder=1.5))
+        # Of the first two thirds, because hops across the circle meet in its centre.
+        draw_hops(ax, curves, look, chosen[:, :16], _ARROW / scale)
     draw_ranks(ax, where, labels, scale, padding=7, lines=1.6)
-    _draw_hosts(ax, mesh_order, host, angle, center, scale)
     x, y = center.tolist()
+    if len(host) >= size:
+        hosts = [host[rank] for rank in mesh_order]
+        names = draw_hosts(ax, hosts, angle, (_HOSTS, _NAMES), center=center, points=(48, 48))
+        for name in names if len(names) <= 2 * np.pi * _NAMES * scale / (2.2 * POINTS) else ():
+            ax.text(name.x + x, name.y + y, hosts[name.start], ha=name.side, va="center", fontsize=POINTS)
     ax.text(x, y + _EDGE + 4 / scale, ring.caption, ha="center", va="bottom", fontsize=POINTS, linespacing=1.3)
-
-
-def _draw_hosts(
-    ax: Axes,
-    mesh_order: Sequence[int],
-    host: Mapping[int, str],
-    angle: npt.NDArray[np.float64],
-    center: npt.NDArray[np.float64],
-    scale: float,
-) -> None:
-    """Draw an arc per host, and its name if there are few hosts."""
-    from matplotlib import rcParams
-    from matplotlib.collections import LineCollection
-
-    size = len(mesh_order)
-    if len(host) < size:
-        return
-    names = [host[rank] for rank in mesh_order]
-    starts = [k for k in range(size) if k == 0 or names[k] != names[k - 1]]
-    half = np.pi / size * 0.8
-    arcs = []
-    for start, stop in zip(starts, [*starts[1:], size], strict=True):
-        turn = np.linspace(angle[start] + half, angle[stop - 1] - half, 48)
-        arcs.append(np.stack([np.cos(turn), np.sin(turn)], axis=1) * _HOSTS + center)
-        if len(starts) <= 2 * np.pi * _NAMES * scale / (2.2 * POINTS):
-            middle = (angle[start] + angle[stop - 1]) / 2
-            x, y = float(np.cos(middle)) * _NAMES, float(np.sin(middle)) * _NAMES
-            side = "left" if x > 0.05 else "right" if x < -0.05 else "center"
-            ax.text(x + center[0], y + center[1], names[start], ha=side, va="center", fontsize=POINTS)
-    ax.add_collection(LineCollection(arcs, colors=rcParams["text.color"], linewidths=2, alpha=0.6))
 
 
 def _legend(ax: Axes, rings: Sequence[_Ring]) -> None:

@@ -43,42 +43,23 @@ if TYPE_CHECKING:
     from meshlab.prediction._predictions import Prediction
     from meshlab.topology.model._presets import ClusterLike
 
-
 _BANDWIDTHS = {"busbw_gbs": "bus bandwidth", "algbw_gbs": "algorithm bandwidth"}
-_MOST_LABELS = 5
-"""Up to this many lines are labelled at their ends; more lines get a legend."""
-
-_MOST_IN_COLUMN = 8
-"""A legend inside the axes has two columns if it has more names than this."""
-
-_MOST_OUTSIDE = 0.42
-"""Largest share of the width that labels or a legend to the right of the axes may take."""
-
+_MOST_LABELS = 5  # up to this many lines are labelled at their ends; more lines get a legend
+_MOST_IN_COLUMN = 8  # a legend inside the axes has two columns if it has more names than this
+_MOST_OUTSIDE = 0.42  # largest share of the width that labels or a legend to the right of the axes may take
+# Thin lines of more groups than this are pale: they show a distribution, and single groups cannot be followed.
 _MOST_DISTINCT = 8
-"""Thin lines of more groups than this are pale: they show a distribution, and single groups cannot be followed."""
-
+# Thin lines with more points than this are an image in an SVG, which would otherwise have megabytes.
 _MOST_VECTORS = 4000
-"""Thin lines with more points than this are an image in an SVG, which would otherwise have megabytes."""
-
-_WIDTH = 8.0
-"""Width of a figure in inches. It is as wide as the output of a notebook."""
-
-_MARGINS = Margins(left=62.0, below=42.0, right=22.0, above=12.0)
-"""Room for the scales with their labels."""
-
-_PAGE = (_WIDTH * 72, 4.2 * 72, _MARGINS)
-"""Width, height and margins of a new figure, in points."""
-
+_WIDTH = 8.0  # Width of a figure in inches. It is as wide as the output of a notebook.
+_MARGINS = Margins(left=62.0, below=42.0, right=22.0, above=12.0)  # room for the scales with their labels
+_PAGE = (_WIDTH * 72, 4.2 * 72, _MARGINS)  # width, height and margins of a new figure, in points
 _MARKERS = "os^DvPXh"
 _DASHES: Sequence[Any] = ("-", (0, (4, 1.5)), (0, (1, 1.2)), (0, (6, 1.5, 1, 1.5)))
-_LEADER = 26.0
-"""Width of a leading line between the axes and a label, in points."""
-
-_HANDLE = 52.0
-"""Width of a legend's handle with the space around it, in points."""
+_LEADER = 26.0  # width of a leading line between the axes and a label, in points
+_HANDLE = 52.0  # width of a legend's handle with the space around it, in points
 _TEXT = 9.0
-_SIZE_STEPS = (1, 2, 3, 4, 5, 10)
-"""Octaves between two ticks. One tick is always at 1 KiB."""
+_SIZE_STEPS = (1, 2, 3, 4, 5, 10)  # Octaves between two ticks. One tick is always at 1 KiB.
 
 
 def bandwidth(
@@ -225,12 +206,8 @@ def latency(run: Any, *, ax: Axes | None = None, previous: Any = None) -> Axes:
 
     Parameters
     ----------
-    run : RunData, DataFrame, path, object with ``.results``, or a list of these
-        A run or its folder, or its results. ``results.attrs["where"]`` is the label of the measured system.
-    ax : matplotlib.axes.Axes, optional
-        The axes to draw on, which shrink to make room for labels on their right. By default a new figure is created.
-    previous : RunData, DataFrame, path, object with ``.results``, or a list of these, optional
-        An earlier run, drawn in grey.
+    run, ax, previous
+        As in `bandwidth`.
 
     Returns
     -------

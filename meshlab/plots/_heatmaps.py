@@ -35,19 +35,12 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
 _POINTS = 9.0
-
 _CELL = 30.0  # points per cell in a new figure, if the side is at most _LARGEST
-
 _LARGEST = 900.0
-
 _WITHOUT_WORDS = 620.0  # points per side if the cells have no room for words
-
 _MOST_WORDS = 1700
-
 _ORDER = ("PIX", "PXB", "PHB", "NODE", "SYS")
-
 _SHADES = {"nvlink": 0.86, "PIX": 0.74, "PXB": 0.64, "PHB": 0.54, "NODE": 0.44, "SYS": 0.32}
 
 
@@ -206,13 +199,9 @@ def _meaning(kind: str) -> str:
 
 
 _MATRIX_CELL = 34.0  # points per cell in a new figure
-
 _LEAST, _MOST = 220.0, 620.0
-
 _MOST_NAMED = 3
-
 _WIDE = 0.5
-
 _CHOICES = ("collective", "size_bytes", "axis", "mode", "dtype", "value")
 
 Floats = npt.NDArray[np.float64]
@@ -253,6 +242,8 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     >>> ml.plot.matrix(pairs, ax=Figure().add_subplot()).get_title(loc="left").splitlines()[0]
     'No slow pairs: 40.0\u2009GB/s to 40.0\u2009GB/s'
     """
+    from matplotlib.patches import Rectangle
+
     cells = _cells(run, choice)
     values = cells.to_numpy(dtype=np.float64)
     attrs: dict[Any, Any] = {"value": "busbw_gbs", **cells.attrs}
@@ -276,8 +267,9 @@ def matrix(run: Any, *, ax: Axes | None = None, **choice: Any) -> Axes:
     goodness = -values if is_time else values  # the lightest colour is the best value
     low, high = color_range(values, is_time)
     image = ax.imshow(goodness, cmap=QUANTITY, interpolation="nearest", aspect="equal", vmin=low, vmax=high)
-    _frame(ax, slow)
-    _write(ax, values, image.cmap(image.norm(goodness)), is_time)
+    for i, j in np.argwhere(slow):
+        ax.add_patch(Rectangle((j - 0.44, i - 0.44), 0.88, 0.88, fill=False, edgecolor=WRONG, linewidth=2))
+    _write(ax, values, image.cmap(image.norm(goodness)))
     _name_ends(ax, cells)
     color_bar(ax, image, lambda value: format_time_us(-value) if is_time else format_bandwidth(value))
     return ax
@@ -343,14 +335,7 @@ def matrix_verdict(cells: pd.DataFrame, values: Floats, slow: npt.NDArray[np.boo
     return f"Slow: {', '.join(named)}{more} (median {write(median)})"
 
 
-def _frame(ax: Axes, slow: npt.NDArray[np.bool_]) -> None:
-    from matplotlib.patches import Rectangle
-
-    for i, j in np.argwhere(slow):
-        ax.add_patch(Rectangle((j - 0.44, i - 0.44), 0.88, 0.88, fill=False, edgecolor=WRONG, linewidth=2))
-
-
-def _write(ax: Axes, values: Floats, colors: Any, is_time: bool) -> None:
+def _write(ax: Axes, values: Floats, colors: Any) -> None:
     """Write the numbers into the cells if there is room."""
     texts = [[_short(value) for value in row] for row in values]
     widest = max(text_width(text, _POINTS) for row in texts for text in row if text)

@@ -30,7 +30,6 @@ from meshlab.topology.model._presets import ClusterLike, as_node
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 _POINTS = 9.0
 _BOX, _GAP = 50.0, 10.0  # width of a box and of a gap, in points of a new figure
 _BRANCH_GAP = 10.0  # between two switches

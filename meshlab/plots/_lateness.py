@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +34,6 @@ from meshlab.runs._store import as_frames
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
 
 _POINTS = 9.0
 _ROW = 15.0  # points per rank in a new figure, up to _HIGHEST
@@ -305,17 +303,14 @@ def _name_ranks(ax: Axes, part: _Part) -> None:
     """Label all stragglers, and as many other ranks as there is room for."""
     distance = max(1, int(np.ceil(1.3 * _POINTS * len(part.ranks) / max(axes_size(ax)[1], 1))))
     late = [index for index, rank in enumerate(part.ranks) if rank in part.late]
-    others = [index for index in range(0, len(part.ranks), distance) if not _is_near(index, late, distance)]
+    spaced = range(0, len(part.ranks), distance)
+    others = [index for index in spaced if all(abs(index - other) >= distance for other in late)]
     ticks = sorted({*late, *others})
     ax.set_yticks(ticks, [f"{'▸ ' * (index in late)}rank {part.ranks[index]}" for index in ticks])
     ax.tick_params(axis="y", labelsize=_POINTS, length=0)
     for index, label in zip(ticks, ax.get_yticklabels(), strict=True):
         if index in late:
             label.set_fontweight("bold")
-
-
-def _is_near(index: int, others: Iterable[int], distance: int) -> bool:
-    return any(abs(index - other) < distance for other in others)
 
 
 def _scale_time(ax: Axes, values: Floats) -> None:

@@ -21,16 +21,13 @@ from meshlab.plans._options import OPTIONS
 if TYPE_CHECKING:
     import pandas as pd
 
-
 Values = npt.NDArray[np.float64]
 
 Quantity = Literal["busbw_gbs", "algbw_gbs", "time_us"]
 
+# The columns in which all rows of a line agree. A step of a plan has fields with the same names.
 KEYS = ("collective", *LABELLED, "n_ranks", "mode", *OPTIONS, "dtype", "op", "in_place", "root", "source", "run_id")
-"""The columns in which all rows of a line agree. A step of a plan has fields with the same names."""
-
-Key = tuple[Any, ...]
-"""The values of `KEYS`, None for a missing one."""
+Key = tuple[Any, ...]  # the values of `KEYS`, None for a missing one
 
 # The columns of an axis label count as one: "tp, one group at a time" is a different axis label than "tp".
 _NAMED = ("collective", "axis", "n_ranks", "mode", *OPTIONS, "dtype", "op", "in_place", "root", "source", "run_id")
@@ -39,16 +36,12 @@ _NUMBERS = ("size_bytes", "launch", "time_us", "time_us_lo", "time_us_hi")
 
 _NEEDED = (*KEYS, *_NUMBERS, *get_args(Quantity), "group", "src_rank", "dst_rank", "n_wrong", "status")
 
+# The columns that identify a group of a line. The pairs of an axis have the same group, but other ranks.
 MEMBER = ("group", "src_rank", "dst_rank")
-"""The columns that identify a group of a line. The pairs of an axis have the same group, but other ranks."""
 
 
 def _nothing() -> Values:
     return np.empty(0)
-
-
-def _no_groups() -> Values:
-    return np.empty((0, 0))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,12 +56,10 @@ class Line:
     keys: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))  # the columns `KEYS`
     wrong_size: Values = field(default_factory=_nothing)  # rows with a wrong result, which are not part of the line
     wrong_value: Values = field(default_factory=_nothing)
-    rows: npt.NDArray[np.intp] = field(
-        default_factory=lambda: np.empty(0, dtype=np.intp)
-    )  # positions of all rows in the results
-    groups: Values = field(
-        default_factory=_no_groups
-    )  # of shape (groups, sizes), NaN if missing; empty for one group, which is the line itself
+    # Positions of all rows in the results.
+    rows: npt.NDArray[np.intp] = field(default_factory=lambda: np.empty(0, dtype=np.intp))
+    # Of shape (groups, sizes), NaN if missing; empty for one group, which is the line itself.
+    groups: Values = field(default_factory=lambda: np.empty((0, 0)))
     n_groups: int = 1  # of which the line is the slowest
     n_launches: int = 1  # of which the line is the median
 
@@ -148,13 +139,11 @@ def _words(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def lines_of(results: pd.DataFrame, quantity: Quantity, *, names: Mapping[Key, str] | None = None) -> list[Line]:
-    """Split results into lines, one for each combination of collective, axis, mode, dtype and the other `KEYS`.
-
-    The time of a group is the median over its launches. Its interval ranges from the lowest to the highest bound of
-    their 95 % intervals. The value and the interval at a size are those of the slowest group at this size, or the
-    bandwidths that follow from them. So the band of a line never contains the interval of a group that is not on it.
-    Only rows with the status ok count.
-    """
+    """Split results into lines, one for each combination of collective, axis, mode, dtype and the other `KEYS`."""
+    # The time of a group is the median over its launches. Its interval ranges from the lowest to the highest bound of
+    # their 95 % intervals. The value and the interval at a size are those of the slowest group at this size, or the
+    # bandwidths that follow from them. So the band of a line never contains the interval of a group that is not on it.
+    # Only rows with the status ok count.
     return lines_by_quantity(results, (quantity,), names=names)[quantity]
 
 
@@ -252,8 +241,7 @@ def line_from_columns(
     )
 
 
-_NO_RUN = dict.fromkeys(("source", "run_id"))
-"""The columns of `KEYS` that a step of a plan lacks, as missing values."""
+_NO_RUN = dict.fromkeys(("source", "run_id"))  # the columns of `KEYS` that a step of a plan lacks, as missing values
 
 
 class GrowingLines:
@@ -303,8 +291,7 @@ def with_groups(lines: Sequence[Line]) -> list[Line]:
     return [line.without_groups() for line in lines] if is_crowded else list(lines)
 
 
-_MOST_WITH_GROUPS = 5
-"""The groups of more lines than this are not drawn."""
+_MOST_WITH_GROUPS = 5  # the groups of more lines than this are not drawn
 
 
 def stroke_note(lines: Iterable[Line]) -> list[str]:
@@ -321,17 +308,13 @@ def stroke_note(lines: Iterable[Line]) -> list[str]:
     return [slowest, *(f"band: its {text}" for text in bands), *thin]
 
 
+# A line with more groups than this has no thin lines, because each update sends the values of all groups.
 _MOST_PACKED_GROUPS = 64
-"""A line with more groups than this has no thin lines, because each update sends the values of all groups."""
-
 _NO_LINES: Mapping[str, Line] = MappingProxyType({})
 
 
 def pack_lines(
-    series: Mapping[str, Line],
-    *,
-    previous: Mapping[str, Line] = _NO_LINES,
-    predicted: Mapping[str, Line] = _NO_LINES,
+    series: Mapping[str, Line], *, previous: Mapping[str, Line] = _NO_LINES, predicted: Mapping[str, Line] = _NO_LINES
 ) -> dict[str, Any]:
     """Return lines by name in the format of js/curve.js: a list of their shapes, the points of all, and a note."""
     drawn = [

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 _WIDTH, _HEIGHT = 912.0, 560.0  # largest size of the machine in a new figure, in pixels
 _NARROW = 600.0  # smallest width
 _SIDE = 12.0  # free pixels of a new figure at both sides of the machine

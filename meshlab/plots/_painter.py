@@ -14,23 +14,17 @@ import numpy.typing as npt
 from meshlab.base._units import format_bandwidth, format_size
 from meshlab.plots._style import text_width
 from meshlab.plots._theme import N_GROUPS, Theme
-from meshlab.topology.model._levels import Ints
+from meshlab.topology.model._levels import Floats, Ints
 from meshlab.topology.placement._layout import Label, Layout
 from meshlab.topology.placement._loads import LinkLoad, Loads
-from meshlab.topology.placement._rank_map import Floats
 from meshlab.topology.placement._route import Route, route
 from meshlab.topology.placement._view import View
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
-PX = 96.0
-"""CSS pixels per inch."""
-
-POINTS = 9.0
-"""Font size in points, 12 pixels."""
-
+PX = 96.0  # CSS pixels per inch
+POINTS = 9.0  # font size in points, 12 pixels
 _MOST_VECTORS = 4096  # devices; more are drawn as one image
 _VEIL = 0.62
 _USED_BAR = 0.25  # share of the background in the colour of an NVLink bar in use

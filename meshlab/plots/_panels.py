@@ -10,23 +10,18 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from meshlab.base._units import format_size
-from meshlab.plots._curves import size_margin
+from meshlab.plots._curves import scale_sizes, size_margin, time_tick
 from meshlab.plots._style import axes_size, text_width, tick_size, wrap_words, write_beside
 from meshlab.plots._theme import current_theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-
 TEXT = 9.0
-LINE = 12.0
-"""Height of a line of text, in points."""
-
+LINE = 12.0  # height of a line of text, in points
+# Room in points: left of a panel, between columns, between times and ratios, and below a panel.
 LEFT, GAP, BETWEEN, TICKS = 46.0, 18.0, 10.0, 30.0
-"""Room in points: left of a panel, between columns, between times and ratios, and below a panel."""
-
-_LOWEST = 40.0
-"""Minimum height of a panel without its heading, in points."""
+_LOWEST = 40.0  # minimum height of a panel without its heading, in points
 
 
 class PanelSize(NamedTuple):
@@ -61,6 +56,12 @@ class SizeLabel:
     def end(self) -> float:
         """The right end in points."""
         return self.start + text_width(self.text, TEXT)
+
+
+def columns_of(width: float, n: int, *, least: float, most: int) -> int:
+    """Return the number of columns of panels: as many as fit, but no more than needed for the same number of rows."""
+    n_columns = max(1, min(int((width + GAP) // (least + LEFT + GAP)), n, most))
+    return -(-n // -(-n // n_columns))
 
 
 def panel_width(width: float, n_columns: int) -> float:
@@ -129,8 +130,9 @@ def size_position(size: float, smallest: float, largest: float) -> float:
     return (math.log2(size / smallest) + margin) / (math.log2(largest / smallest) + 2 * margin)
 
 
-def fit_ticks(ax: Axes, width: float, *, is_labelled: bool) -> None:
-    """Keep only as many ticks of the size as have room. Insets do not know their width while they are created."""
+def scale_panel(ax: Axes, limits: tuple[float, float], width: float, *, is_labelled: bool) -> None:
+    """Scale the sizes, with as many ticks as have room. Insets have no width while they are created."""
+    scale_sizes(ax, *limits)
     low, high = ax.get_xlim()
     label = text_width("512 KiB", tick_size()) + 8
     step = next((step for step in (1, 2, 5, 10) if math.log2(high / low) / step * label <= width), 10)
@@ -139,9 +141,16 @@ def fit_ticks(ax: Axes, width: float, *, is_labelled: bool) -> None:
     ax.set_xticks(ticks, [format_size(size) if is_labelled else "" for size in ticks])
 
 
-def powers_of_ten(low: float, high: float, height: float) -> list[float]:
-    """Return the powers of ten between two times that have room for their labels, or the times without two of them."""
+def scale_times(ax: Axes, low: float, high: float, height: float) -> None:
+    """Scale the times, with ticks at the powers of ten that have room, or near the ends without two of them."""
+    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
+
     powers = np.arange(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
+    ticks = [10.0 ** int(power) for power in powers[:: max(1, math.ceil(powers.size * (LINE + 4) / height))]]
     if powers.size < 2:
-        return [round(low * 1.25, 2), round(high / 1.25, 2)]
-    return [10.0 ** int(power) for power in powers[:: max(1, math.ceil(powers.size * (LINE + 4) / height))]]
+        ticks = [round(low * 1.25, 2), round(high / 1.25, 2)]
+    ax.set_yscale("log")
+    ax.set_ylim(low, high)
+    ax.yaxis.set_major_locator(FixedLocator(ticks))
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(float(f"{time:.3g}"))))
+    ax.yaxis.set_minor_locator(NullLocator())

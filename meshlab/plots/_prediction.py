@@ -11,20 +11,19 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._units import format_bandwidth, format_size
-from meshlab.plots._curves import scale_sizes, time_tick
 from meshlab.plots._panels import (
     BETWEEN,
-    GAP,
     LEFT,
     LINE,
     TEXT,
     TICKS,
     PanelSize,
     SizeLabel,
-    fit_ticks,
+    columns_of,
     label_rows,
     panel_width,
-    powers_of_ten,
+    scale_panel,
+    scale_times,
     size_position,
     split_panels,
     write_heading,
@@ -52,22 +51,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
 
+# Width of a figure in inches; minimum and preferred maximum width of a panel in points.
 _WIDTH, _PANEL, _WIDEST = 8.0, 180.0, 330.0
-"""Width of a figure in inches; minimum and preferred maximum width of a panel in points."""
-
-_TALL, _BELOW_TALL = 150.0, 52.0
-"""Height of the times and of the ratios below them in a new figure, in points."""
-
+_TALL, _BELOW_TALL = 150.0, 52.0  # height of the times and of the ratios below them in a new figure, in points
 _MOST_PANELS = 6
-_MOST_NAMED = 3
-"""Points outside the band that are named in a panel."""
-
-_ROWS = 3
-"""Rows of labels above a panel, if the sizes at which the algorithm changes are close to each other."""
+_MOST_NAMED = 3  # points outside the band that are named in a panel
+_ROWS = 3  # rows of labels above a panel, if the sizes at which the algorithm changes are close to each other
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,24 +71,15 @@ class _Panel:
     time: Floats
     low: Floats
     high: Floats
-    is_drawn: Mask
-    """Where the line is drawn. Elsewhere only the band is."""
-
-    is_fitted: Mask
-    """Where the line is thick. It is thin and dashed beyond the measured sizes and numbers of ranks."""
-
+    is_drawn: Mask  # Where the line is drawn. Elsewhere only the band is.
+    is_fitted: Mask  # Where the line is thick. It is thin and dashed beyond the measured sizes and numbers of ranks.
     choices: list[tuple[int, str]]
     bound_us: Floats
     bound: str
-    points: tuple[Floats, Floats]
-    """Sizes and times of measured points."""
-
-    ratio: Floats
-    """Measured / predicted time of each point. NaN if there is no prediction."""
-
+    points: tuple[Floats, Floats]  # sizes and times of measured points
+    ratio: Floats  # Measured / predicted time of each point. NaN if there is no prediction.
     inside: Mask
-    is_suspect: Mask
-    """Points that are not part of a calibration because they are far off their neighbours."""
+    is_suspect: Mask  # points that are not part of a calibration because they are far off their neighbours
 
 
 def prediction(prediction: Prediction, results: Any = None, *, ax: Axes | None = None) -> Axes:
@@ -146,7 +129,7 @@ def prediction(prediction: Prediction, results: Any = None, *, ax: Axes | None =
     if len(prediction.lines) > len(lines):
         note.append(f"{len(lines)} of {len(prediction.lines)} lines are drawn")
     if any(not panel.is_drawn.all() for panel in panels):
-        note.append("a band without a line: right within a factor of 2")
+        note.append("a band without a line: accurate to a factor of 2")
     return _draw(panels, ["predicted time per call", *parts], note, ax)
 
 
@@ -268,9 +251,7 @@ def _interpolated(sizes: Floats, grid: Floats, values: Floats) -> Floats:
 
 
 def _columns(width: float, n: int) -> int:
-    """Return the number of columns of panels: as many as fit, but no more than needed for the same number of rows."""
-    most = max(1, min(int((width + GAP) // (_PANEL + LEFT + GAP)), n, 3))
-    return -(-n // -(-n // most))
+    return columns_of(width, n, least=_PANEL, most=3)
 
 
 def _height(n: int, n_columns: int, *, has_ratios: bool) -> float:
@@ -334,13 +315,9 @@ def _choice_labels(panel: _Panel, width: float, most_rows: int) -> list[SizeLabe
 
 def _draw_times(ax: Axes, panel: _Panel, size: PanelSize, *, is_labelled: bool) -> None:
     """Draw the band, the line, the bound and the points."""
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
-
     color = current_theme().accent
     low, high = panel.low, panel.high
-    scale_sizes(ax, *_limits(panel))
-    fit_ticks(ax, size[0], is_labelled=is_labelled)
-    ax.set_yscale("log")
+    scale_panel(ax, _limits(panel), size.width, is_labelled=is_labelled)
     ax.fill_between(panel.size, low, high, color=color, alpha=0.25, linewidth=0)
     for mask, look in (
         (panel.is_drawn & panel.is_fitted, {"linewidth": 1.8}),
@@ -350,11 +327,7 @@ def _draw_times(ax: Axes, panel: _Panel, size: PanelSize, *, is_labelled: bool) 
             ax.plot(panel.size[part], panel.time[part], color=color, **look)
     times = np.concatenate([low, high, panel.points[1]])
     bottom, top = times.min() / 1.5, times.max() * 1.5
-    ax.set_ylim(bottom, top)
-    ax.yaxis.set_major_locator(FixedLocator(powers_of_ten(bottom, top, size.tall)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(float(f"{time:.3g}"))))
-    ax.yaxis.set_minor_locator(NullLocator())
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    scale_times(ax, bottom, top, size.tall)
     if panel.bound_us.size:
         _draw_bound(ax, panel, size, (bottom, top))
     _draw_points(ax, panel, panel.points[1])
@@ -408,17 +381,14 @@ def _draw_points(ax: Axes, panel: _Panel, y: Floats) -> None:
     x = panel.points[0]
     usual = ~panel.is_suspect
     ax.plot(x[usual], y[usual], "o", markersize=3.2, color=ink, markeredgewidth=0, zorder=3)
-    ax.plot(
-        x[panel.is_suspect], y[panel.is_suspect], "x", markersize=6, color=PALETTE[5], markeredgewidth=1.6, zorder=3
-    )
+    ax.plot(x[~usual], y[~usual], "x", markersize=6, color=PALETTE[5], markeredgewidth=1.6, zorder=3)
 
 
 def _draw_ratios(ax: Axes, panel: _Panel, size: PanelSize) -> None:
     """Draw measured / predicted, with the band, and name the points that are farthest outside of it."""
     from matplotlib.ticker import NullLocator
 
-    scale_sizes(ax, *_limits(panel))
-    fit_ticks(ax, size[0], is_labelled=True)
+    scale_panel(ax, _limits(panel), size.width, is_labelled=True)
     ax.set_yscale("log")
     finite = np.isfinite(panel.ratio)
     low, high = panel.low / panel.time, panel.high / panel.time
@@ -448,7 +418,8 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: P
     order = np.flatnonzero(outside)
     boxes: list[tuple[float, float, float, float]] = []
     for k in order[np.argsort(-np.abs(np.log(panel.ratio[order])))][:_MOST_NAMED]:
-        label = f"{format_size(panel.points[0][k])} ×{_two_digits(panel.ratio[k])}"
+        digits = ".2g" if panel.ratio[k] < 99.5 else ".0f"
+        label = f"{format_size(panel.points[0][k])} ×{panel.ratio[k]:{digits}}"
         wide, tall = text_width(label, TEXT), LINE
         corners = [(5.0, -tall / 2), (-5 - wide, -tall / 2)]
         corners += [(shift, side) for side in (4.0, -4 - tall) for shift in (-wide / 2, 0.0, -wide)]
@@ -467,7 +438,3 @@ def _name_outside(ax: Axes, panel: _Panel, ratio: Floats, outside: Mask, size: P
             continue
         boxes.append((left, left + wide, bottom, bottom + tall))
         write_beside(ax, label, (panel.points[0][k], ratio[k]), best, xycoords="data", gid="outside")
-
-
-def _two_digits(ratio: float) -> str:
-    return f"{ratio:.2g}" if ratio < 99.5 else f"{ratio:.0f}"

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
 
@@ -52,45 +51,24 @@ _MARKERS: dict[str, dict[str, Any]] = {
     "SAME": {"marker": "o", "color": PREVIOUS, "label": "the same"},
 }
 _ORDER = tuple(_MARKERS)
+# The columns whose values share a panel. Their rows are next to each other at each size.
 _MEMBER = ("group", "src_rank", "dst_rank")
-"""The columns whose values share a panel. Their rows are next to each other at each size."""
-
 _TEXT = 9.0
-_ROW = 15.0
-_NARROW_ROW = 7.0
-"""Height of a size with one row, and of each further row of the same size, in points."""
-
-_PANEL = 165.0
-_GAP = 14.0
-"""Minimum width of a panel in a new figure, and the distance between two panels, in points."""
-
-_SMALL = 95.0, 40.0
-"""Minimum width and height of a panel in existing axes, in points."""
-
-_ABOVE = 70.0
-"""Typical height of the title and the legend, in points."""
-
-_WIDTH, _WIDTH_OF_ONE = 576.0, 461.0
-"""Width of a figure with several panels and with one panel, in points."""
-
-_TALLEST = 900.0
-"""Maximum height of all rows of a figure, in points."""
-
-_LINE_GAP = 26.0
-"""Height between a panel and the heading of the next one, in points. The ratios may have labels there."""
-
-_BELOW = 44.0
-"""Height of the labels below the panels, in points."""
-
-_HEADING = 15.0
-"""Height of a line above a panel, in points."""
-
+_ROW, _NARROW_ROW = 15.0, 7.0  # height of a size with one row, and of each further row of the same size, in points
+_PANEL, _GAP = 165.0, 14.0  # minimum width of a panel in a new figure, and the distance between two panels, in points
+_SMALL = 95.0, 40.0  # minimum width and height of a panel in existing axes, in points
+_ABOVE = 70.0  # typical height of the title and the legend, in points
+_WIDTH, _WIDTH_OF_ONE = 576.0, 461.0  # width of a figure with several panels and with one panel, in points
+_TALLEST = 900.0  # maximum height of all rows of a figure, in points
+_LINE_GAP = 26.0  # Height between a panel and the heading of the next one, in points. The ratios may have labels there.
+_BELOW = 44.0  # height of the labels below the panels, in points
+_HEADING = 15.0  # height of a line above a panel, in points
 _MOST_PANELS = 12
 _MOST_MEMBERS = 6
 _MOST_SIZES = 48
-_WIDEST = 4.0
-"""Intervals beyond this ratio, or beyond its inverse, are clipped, unless many ratios are there."""
+_WIDEST = 4.0  # intervals beyond this ratio, or beyond its inverse, are clipped, unless many ratios are there
 
+# Ticks of the ratio scale, from fine to coarse. The finest ones whose labels do not overlap are used.
 _TICKS = (
     *(np.arange(1, 4 * n + 1) / n for n in (100, 50, 20, 10)),
     np.array([0.25, 0.33, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1, 1.2, 1.4, 1.6, 1.8, 2, 2.5, 3, 4]),
@@ -99,7 +77,6 @@ _TICKS = (
     2.0 ** np.arange(-12, 13),
     *(np.array([d * 10.0**power for power in range(-4, 5) for d in digits]) for digits in ((1, 2, 5), (1, 3), (1,))),
 )
-"""Ticks of the ratio scale, from fine to coarse. The finest ones whose labels do not overlap are used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +86,8 @@ class _Panel:
     name: str
     note: str
     rows: pd.DataFrame
-    place: Floats
-    """The index of the size of each row, plus a shift by group that is less than 0.5."""
-
-    n_members: int
-    """The maximum number of rows per size."""
+    place: Floats  # the index of the size of each row, plus a shift by group that is less than 0.5
+    n_members: int  # the maximum number of rows per size
 
 
 def comparison(comparison: Comparison, *, ax: Axes | None = None) -> Axes:

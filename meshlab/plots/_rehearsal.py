@@ -33,23 +33,14 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
 _TEXT = 9.0
-_ROW, _GAP = 27.0, 12.0
-"""Height of a bar with its prediction, and the gap between two layouts, in points."""
-
+_ROW, _GAP = 27.0, 12.0  # height of a bar with its prediction, and the gap between two layouts, in points
+# Width of a new figure in points, and the place of its axes until their labels are known.
 _SIDE, _MARGINS = 576.0, Margins(57.0, 57.0, 57.0, 57.0)
-"""Width of a new figure in points, and the place of its axes until their labels are known."""
-
-_BELOW = 40.0
-"""Height of the labels below the axes, in points."""
-
+_BELOW = 40.0  # height of the labels below the axes, in points
 _NEEDED = ("layout", "part", "axis", "exposed_us", "hidden_us", "alone_us", "step_us")
-
 _MOST_LAYOUTS = 8
-
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "µs"))
-
 _COLORS = PALETTE[:6]
 
 

@@ -14,7 +14,7 @@ from meshlab.base._units import format_bandwidth
 from meshlab.diagnosis._explanation import Explanation
 from meshlab.mesh._mesh import MeshLike
 from meshlab.plots._chosen_rings import chosen_ring
-from meshlab.plots._ring_curves import POINTS, arrow_heads, bowed_curves, collection_style, draw_ranks
+from meshlab.plots._ring_curves import POINTS, bowed_curves, draw_hops, draw_hosts, draw_ranks
 from meshlab.plots._style import PALETTE, Margins, axes_size, open_axes, reserve, set_title, text_width
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._levels import INNER_LEVELS, Ints
@@ -27,7 +27,6 @@ from meshlab.topology.placement._view import fastest_axis
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
-
 
 _RADIUS, _HOSTS, _NAMES = 1.0, 1.14, 1.22  # of ranks, host arcs, and host names
 _EDGE = 1.34  # half the height of the circle with its names
@@ -90,7 +89,7 @@ def ring(
     devices : sequence of int, optional
         The device of every rank. By default rank r uses device r. Not for a log.
     mesh : DeviceMesh or str, optional
-        For a log: the mesh of the job. The ring that the group wants is drawn beside those that NCCL chose.
+        For a log: the mesh of the job. The ring of the group is drawn next to those that NCCL chose.
     comm : str, optional
         For a log: the communicator, as in the table ``"communicators"``. By default the one with most ranks, or with as
         many ranks as the group.
@@ -192,7 +191,6 @@ def _draw_hops(
     scale: float,
 ) -> None:
     """Draw the hops with arrows, and the legend. `kinds` has the level of a hop × 16 + its `Distance`."""
-    from matplotlib.collections import LineCollection, PolyCollection
     from matplotlib.lines import Line2D
 
     names = placement.cluster.level_names
@@ -206,9 +204,7 @@ def _draw_hops(
         step = min(kind // 16, len(_COLORS) - 1)
         look: Any = {"color": _COLORS[step], "linewidth": _WIDTHS[step], "linestyle": _STYLES[step]}
         curves = bowed_curves(where[is_kind], np.roll(where, -1, axis=0)[is_kind], _DEPTHS[step])
-        ax.add_collection(LineCollection(list(curves), zorder=1, **collection_style(look)))
-        arrows = arrow_heads(curves[with_arrow[is_kind]], _ARROW / scale)
-        ax.add_collection(PolyCollection(list(arrows), facecolors=look["color"], linewidths=0, zorder=1.5))
+        draw_hops(ax, curves, look, curves[with_arrow[is_kind]], _ARROW / scale)
         first = int(np.flatnonzero(is_kind)[0])
         word = names[kind // 16]
         if kind % 16 != Distance.UNKNOWN:
@@ -231,26 +227,11 @@ def _draw_hosts(
     ax: Axes, placement: Placement, order: npt.NDArray[np.int32], angle: npt.NDArray[np.float64], scale: float
 ) -> None:
     """Draw an arc per host outside the ranks, and the names of the hosts for which there is room."""
-    from matplotlib import rcParams
-    from matplotlib.collections import LineCollection
-
     node = placement.rank_map.node[order]
-    starts = np.flatnonzero(np.append(True, node[1:] != node[:-1]))
-    stops = np.append(starts[1:], len(order))
-    half = np.pi / len(order) * 0.8
-    arcs = []
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        points = max(2, min(64, 720 * (stop - start) // len(order)))
-        turn = np.linspace(angle[start] + half, angle[stop - 1] - half, points)
-        arcs.append(np.stack([np.cos(turn), np.sin(turn)], axis=1) * _HOSTS)
-    ax.add_collection(LineCollection(arcs, colors=rcParams["text.color"], linewidths=2, alpha=0.6))
     boxes: list[tuple[float, float, float, float]] = []
-    for start, stop in zip(starts.tolist(), stops.tolist(), strict=True):
-        middle = (angle[start] + angle[stop - 1]) / 2
-        x, y = float(np.cos(middle)) * _NAMES, float(np.sin(middle)) * _NAMES
+    for start, x, y, side in draw_hosts(ax, node.tolist(), angle, (_HOSTS, _NAMES), points=(2, 64)):
         name = placement.cluster.names[node[start]]
         wide, high = (text_width(name, POINTS) + 4) / scale, 1.5 * POINTS / scale
-        side = "left" if x > 0.05 else "right" if x < -0.05 else "center"
         left = x if side == "left" else x - wide if side == "right" else x - wide / 2
         box = (left, y - high / 2, left + wide, y + high / 2)
         # Names follow the circle, so a new one can overlap only the previous ones, or the first ones at the end.

@@ -32,31 +32,16 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
 _TEXT = 9.0
-_ROW = 17.0
-_TWO_LINES = 29.0
-"""Height of a bar with its label, in points."""
-
+_ROW, _TWO_LINES = 17.0, 29.0  # height of a bar with a label of one or two lines, in points
 _BAR = 11.0
 _LINE = 12.0
-_WIDTH = 8.0
-"""Width of a new figure, in inches."""
-
-_LEAST_BAR = 120.0
-"""Minimum width of the bars, in points. If there is less, the numbers at their ends are omitted."""
-
-_SHORTENED = 0.55
-"""If computation takes a larger share of every bar, its beginning is cut off."""
-
-_CUT = 0.12
-"""Width of the shortened computation before the first difference, as a share of the bars' width."""
-
-_OF_ROW: Any = {"xycoords": ("axes fraction", "data"), "va": "center"}
-"""The place of a text beside a bar."""
-
-_COLORS = {"tp": 0, "cp": 2, "ep": 3, "pp": 1, "dp": 5}
-"""Group colours of the axes."""
+_WIDTH = 8.0  # width of a new figure, in inches
+_LEAST_BAR = 120.0  # Minimum width of the bars, in points. If there is less, the numbers at their ends are omitted.
+_SHORTENED = 0.55  # if computation takes a larger share of every bar, its beginning is cut off
+_CUT = 0.12  # width of the shortened computation before the first difference, as a share of the bars' width
+_OF_ROW: Any = {"xycoords": ("axes fraction", "data"), "va": "center"}  # the place of a text beside a bar
+_COLORS = {"tp": 0, "cp": 2, "ep": 3, "pp": 1, "dp": 5}  # group colours of the axes
 
 
 def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> Axes:
@@ -110,7 +95,7 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
     reserve(ax, left=left)
     room = room_right(ax) - _LEAST_BAR
     if right + bracket > room:
-        ends, right = [""] * len(frame), 0.0
+        ends, right = [], 0.0
     dropped = _dropped_lines(layouts, room_right(ax) + left - 12)
     above = _set_title(ax, layouts, frame, theme)
     below = 34 + _LINE * (len(dropped) + bool(dropped))
@@ -121,7 +106,8 @@ def step_times(layouts: Layouts, *, most: int = 12, ax: Axes | None = None) -> A
     reserve(ax, above=above, below=below, right=right + bracket + 4)
     _draw_bars(ax, frame, theme)
     _name_rows(ax, labels, theme)
-    _write_ends(ax, frame, ends)
+    for number, end in enumerate(ends):
+        write_beside(ax, end, (1, number), (4, 0), **_OF_ROW)
     _draw_ties(ax, ties, right, theme)
     for number, (indent, line) in enumerate(dropped):
         shift = 6 + indent - left, -34 - _LINE * (number + 1)
@@ -170,13 +156,12 @@ def _draw_bars(ax: Axes, frame: pd.DataFrame, theme: Theme) -> None:
     longest = float(frame["step_s_hi"].max())
     ax.set_xlim(start, longest + 0.01 * (longest - start))
     ax.set_ylim(len(frame) - 0.5, -0.5)
-    height = _BAR / (axes_size(ax)[1] / len(frame))
-    height = min(height, 0.8)
+    height = min(_BAR / (axes_size(ax)[1] / len(frame)), 0.8)
     y = np.arange(len(frame))
-    solid = [("compute_s", theme.line2, ""), ("bubble_s", theme.cell, "")]
-    solid += [(f"{name}_s_lo", theme.groups[_COLORS[name]], "") for name in COMPONENTS]
+    solid = {"compute_s": theme.line2, "bubble_s": theme.cell}
+    solid |= {f"{name}_s_lo": theme.groups[_COLORS[name]] for name in COMPONENTS}
     at = np.zeros(len(frame))
-    for column, color, _ in solid:
+    for column, color in solid.items():
         width = frame[column].to_numpy(dtype=float)
         # A thin edge separates neighbours that are equally dark in black-and-white print.
         ax.barh(y, width, height, left=at, color=color, edgecolor=ax.get_facecolor(), linewidth=0.6, gid=column)
@@ -213,12 +198,6 @@ def _name_rows(ax: Axes, labels: Sequence[Sequence[str]], theme: Theme) -> None:
             shift = (len(lines) - 1) / 2 - number
             color = theme.ink2 if number else theme.ink
             write_beside(ax, line, (0, row), (-6, shift * _LINE), ha="right", color=color, **_OF_ROW)
-
-
-def _write_ends(ax: Axes, frame: pd.DataFrame, ends: Sequence[str]) -> None:
-    for row, text in enumerate(ends):
-        if text:
-            write_beside(ax, text, (1, row), (4, 0), **_OF_ROW)
 
 
 def _draw_ties(ax: Axes, ties: Sequence[tuple[int, int, str]], right: float, theme: Theme) -> None:

@@ -23,25 +23,16 @@ if TYPE_CHECKING:
     from matplotlib.font_manager import FontProperties
     from matplotlib.text import Annotation
 
-
 _INK, _PAPER = "currentColor", "var(--ml-paper, var(--jp-layout-color0, Canvas))"
-
 _FOREGROUND = ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-
 _BACKGROUND = ("figure.facecolor", "axes.facecolor")
 
+# Held while rcParams are changed and restored: they are global, so two threads would restore each other's values.
 _settings = Lock()
-"""Held while rcParams are changed and restored: they are global, so two threads would restore each other's values."""
 
 
 def text_width(text: str, size: float, *, weight: str = "normal") -> float:
-    """Return the width of a string in points, in the font of the current style.
-
-    Examples
-    --------
-    >>> 50 < text_width("bandwidth", 10) < 70
-    True
-    """
+    """Return the width of a string in points, in the font of the current style."""
     from matplotlib import rcParams
     from matplotlib.font_manager import FontProperties
 
@@ -90,24 +81,19 @@ def label_room(ax: Axes) -> float:
 
 
 def free_right(ax: Axes) -> float:
-    """Return the width in points from the left edge of the axes to the next axes on the right, or to the figure's edge.
-
-    The gap to other axes is not counted, because their tick labels are there.
-    """
+    """Return the width in points from the left of the axes to the next axes on their right, or to the figure's edge."""
     figure = ax.get_figure(root=True)
     if figure is None:
         return axes_size(ax)[0]
     box = ax.get_position()
     others = (other.get_position() for other in figure.axes if other is not ax)
     is_edge = all(other.x0 < box.x1 or other.y1 <= box.y0 or other.y0 >= box.y1 for other in others)
+    # The gap to other axes is not counted, because their tick labels are there.
     return room_right(ax) - _EDGE if is_edge else axes_size(ax)[0]
 
 
-Box = tuple[float, float, float, float]
-"""Left, bottom, width and height of axes, as fractions of their figure."""
-
-_EDGE = 4.0
-"""Free width at the right edge of a figure, in points."""
+Box = tuple[float, float, float, float]  # left, bottom, width and height of axes, as fractions of their figure
+_EDGE = 4.0  # free width at the right edge of a figure, in points
 
 
 def _is_arranged(ax: Axes) -> bool:
@@ -117,12 +103,9 @@ def _is_arranged(ax: Axes) -> bool:
 
 
 def reserve(ax: Axes, *, left: float = 0.0, right: float = 0.0, above: float = 0.0, below: float = 0.0) -> None:
-    """Shrink the axes if there are fewer points than this outside of them, so that text there is not clipped.
-
-    In a figure with a layout engine, nothing changes, because the engine measures the text itself.
-    """
+    """Shrink the axes if there are fewer points than this outside of them, so that text there is not clipped."""
     figure = ax.get_figure(root=True)
-    if figure is None or _is_arranged(ax):
+    if figure is None or _is_arranged(ax):  # a layout engine measures the text itself
         return
     box = ax.get_position()
     width, height = figure.get_size_inches() * 72
@@ -245,13 +228,7 @@ def wrap_title(parts: Sequence[str], width: float) -> str:
 
 
 def wrap_words(text: str, width: float, size: float | None = None) -> str:
-    """Break a sentence between words to stay within `width` points, by default in the font size of titles.
-
-    Examples
-    --------
-    >>> wrap_words("Slow: rank 3", 1000), wrap_words("Slow: rank 3", 40).splitlines()
-    ('Slow: rank 3', ['Slow:', 'rank 3'])
-    """
+    """Break a sentence between words to stay within `width` points, by default in the font size of titles."""
     lines: list[str] = []
     for word in text.split(" "):  # not at a thin space, which is between a number and its unit
         longer = f"{lines[-1]} {word}" if lines else word
@@ -326,8 +303,7 @@ def tick_size() -> float:
     return font_size(mpl.rcParams["ytick.labelsize"])
 
 
-_NOTE = 9.0
-"""Font size of a note under a title, in points."""
+_NOTE = 9.0  # font size of a note under a title, in points
 
 
 def _title_size() -> float:
@@ -438,30 +414,22 @@ def _open_tag(text: str, figure: Figure, label: str) -> str:
     return tag + text[text.index(">") + 1 :]
 
 
-Colors = npt.NDArray[np.float64]
-"""sRGB from 0 to 1, with the channels along the last axis."""
-
+Colors = npt.NDArray[np.float64]  # sRGB from 0 to 1, with the channels along the last axis
 PALETTE = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442", "#999999")
 """Okabe and Ito's colours, with grey instead of black, which is invisible on a dark background.
 
 Neighbours also differ in lightness, so that they are distinguishable in black-and-white print.
 """
 
-QUANTITY = "viridis"
-"""The colormap for quantities."""
-
+QUANTITY = "viridis"  # the colormap for quantities
+# The colour of an earlier run, visible on white and on black.
 PREVIOUS = "#8c8c8c"
-"""The colour of an earlier run, visible on white and on black."""
-
+# The colour of wrong results, and of nothing else; visible on white and on black.
 WRONG = "#e53935"
-"""The colour of wrong results, and of nothing else; visible on white and on black."""
-
+# The colours of text on a light and on a dark cell. They are not pure black and white, which `figure_svg` replaces by
+# the colours of the page, nor colours of a theme, which it replaces by those of both themes.
 ON_LIGHT, ON_DARK = "#111111", "#fcfcfc"
-"""The colours of text on a light and on a dark cell. They are not pure black and white, which `figure_svg` replaces by
-the colours of the page, nor colours of a theme, which it replaces by those of both themes."""
-
 _RGB: Colors = np.array([[int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)] for color in PALETTE])
-
 _RGB.flags.writeable = False
 
 

@@ -12,9 +12,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-N_GROUPS = 6
-"""Number of group colours, after which they repeat."""
-
+N_GROUPS = 6  # number of group colours, after which they repeat
 _LOADS = 8  # steps between an idle and the busiest link
 _RESTING = 0.25  # of the background in the cell of a group that is not picked
 
@@ -50,10 +48,8 @@ class Theme:
         return mix(color, self.background, share)
 
     def text_on(self, color: str) -> str:
-        """Return the colour of text on a colour of this theme: near black or near white, whichever has more contrast.
-
-        Its last digits are the number of the colour, because the other theme may need the opposite.
-        """
+        """Return the colour of text on a colour of this theme: near black or near white, for the higher contrast."""
+        # Its last digits are the number of the colour, because the other theme may need the opposite.
         names = _named(self)
         number = next((k for k, candidate in enumerate(names) if candidate == color), len(names))
         low, high, third = number % 16, 0xFF - number % 8, number // 16
@@ -75,18 +71,11 @@ DARK = Theme(
     groups=("#3d9bdc", "#a9def8", "#578450", "#a27594", "#d6d07c", "#64ffd0"),
 )  # fmt: skip
 
-FAINT = (0.2, 0.25, 0.3, 0.45, 0.6, 0.7)
-"""The shares of background that `Theme.faint` is used with."""
+FAINT = (0.2, 0.25, 0.3, 0.45, 0.6, 0.7)  # the shares of background that `Theme.faint` is used with
 
 
 def mix(first: str, second: str, share: float) -> str:
-    """Mix two colours.
-
-    Examples
-    --------
-    >>> mix("#000000", "#ffffff", 0.5)
-    '#808080'
-    """
+    """Mix two colours, the second one with this share."""
     channels = (
         round(int(first[i : i + 2], 16) * (1 - share) + int(second[i : i + 2], 16) * share + 1e-9) for i in (1, 3, 5)
     )

@@ -32,12 +32,7 @@ def _colors(theme: Theme) -> dict[str, str]:
     names = ("panel", "ink", "ink2", "line", "line2", "cell", "accent", "nvlink", "load", "conflict")
     groups = {f"g{group}": color for group, color in enumerate(theme.groups)}
     controls = {name: pair[theme is DARK] for name, pair in _CONTROLS.items()}
-    return {
-        "bg": theme.background,
-        **{name: getattr(theme, name) for name in names},
-        **groups,
-        **controls,
-    }
+    return {"bg": theme.background, **{name: getattr(theme, name) for name in names}, **groups, **controls}
 
 
 def widget_tokens() -> str:

@@ -12,20 +12,18 @@ from meshlab.analysis.tuning._choice import size_ranges
 from meshlab.analysis.tuning._tuning import Tuning
 from meshlab.base._errors import BenchError
 from meshlab.base._units import THIN
-from meshlab.plots._curves import scale_sizes, time_tick
 from meshlab.plots._panels import (
     BETWEEN,
-    GAP,
-    LEFT,
     LINE,
     TEXT,
     TICKS,
     PanelSize,
     SizeLabel,
-    fit_ticks,
+    columns_of,
     label_rows,
     panel_width,
-    powers_of_ten,
+    scale_panel,
+    scale_times,
     size_position,
     split_panels,
     write_heading,
@@ -50,23 +48,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
-_WIDTH = 8.0
-"""Width of a new figure, in inches."""
-
-_PANEL = 300.0
-"""Minimum width of a panel, in points."""
-
-_TALL, _BELOW = 170.0, 56.0
-"""Height of the times and of the gains below them in a new figure, in points."""
-
+_WIDTH = 8.0  # width of a new figure, in inches
+_PANEL = 300.0  # minimum width of a panel, in points
+_TALL, _BELOW = 170.0, 56.0  # height of the times and of the gains below them in a new figure, in points
 _MOST_PANELS = 6
-_MOST_ROWS = 6
-"""Rows of labels above a panel."""
-
-_TITLE = 62.0
-"""Usual height of the title with its notes, in points."""
-
+_MOST_ROWS = 6  # rows of labels above a panel
+_TITLE = 62.0  # usual height of the title with its notes, in points
 _UNCONFIRMED = ("not confirmed", "not repeated")
 
 
@@ -165,7 +152,7 @@ class _Panel:
 
 
 def _columns(width: float, n: int) -> int:
-    return max(1, min(int((width + GAP) // (_PANEL + LEFT + GAP)), n, 2))
+    return columns_of(width, n, least=_PANEL, most=2)
 
 
 def _height(n: int, width: float) -> float:
@@ -188,14 +175,10 @@ def _draw(ax: Axes, panels: Sequence[_Panel], labels: Sequence[Sequence[SizeLabe
 
 
 def _draw_times(ax: Axes, panel: _Panel, size: PanelSize) -> None:
-    from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
-
     rows, color = panel.rows, current_theme().accent
     x = rows["size_bytes"].to_numpy(float)
     tuned, default = rows["time_us"].to_numpy(float), rows["default_us"].to_numpy(float)
-    scale_sizes(ax, *panel.limits)
-    fit_ticks(ax, size.width, is_labelled=False)
-    ax.set_yscale("log")
+    scale_panel(ax, panel.limits, size.width, is_labelled=False)
     ax.plot(x, default, color=PREVIOUS, linewidth=1.6, linestyle=(0, (4, 2)), zorder=3.5)
     ax.fill_between(
         x, rows["time_us_lo"].to_numpy(float), rows["time_us_hi"].to_numpy(float), color=color, alpha=0.25, linewidth=0
@@ -205,11 +188,7 @@ def _draw_times(ax: Axes, panel: _Panel, size: PanelSize) -> None:
     ax.plot(x[is_faster], tuned[is_faster], "o", markersize=4, color=color, markeredgewidth=0, zorder=4)
     _draw_candidates(ax, panel, rows["candidate_us"].to_numpy(float))
     times = np.concatenate([tuned, default])
-    bottom, top = float(times.min()) / 1.6, float(times.max()) * 1.6
-    ax.set_ylim(bottom, top)
-    ax.yaxis.set_major_locator(FixedLocator(powers_of_ten(bottom, top, size.tall)))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda time, _: time_tick(float(f"{time:.3g}"))))
-    ax.yaxis.set_minor_locator(NullLocator())
+    scale_times(ax, float(times.min()) / 1.6, float(times.max()) * 1.6, size.tall)
     light_grid(ax)
     ax.tick_params(labelsize=TEXT)
 
@@ -218,8 +197,7 @@ def _draw_gains(ax: Axes, panel: _Panel, width: float) -> None:
     """Draw the gain of each size as a line from zero, with the symbol of its confirmation."""
     rows, color = panel.rows, current_theme().accent
     x, gain = rows["size_bytes"].to_numpy(float), 100 * rows["gain"].to_numpy(float)
-    scale_sizes(ax, *panel.limits)
-    fit_ticks(ax, width, is_labelled=True)
+    scale_panel(ax, panel.limits, width, is_labelled=True)
     ax.axhline(0.0, color=PREVIOUS, linewidth=1)
     is_faster = rows["is_confirmed"].to_numpy(bool)
     ax.vlines(x[is_faster], 0, gain[is_faster], color=color, linewidth=1.6)

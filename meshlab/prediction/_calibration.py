@@ -24,7 +24,6 @@ from meshlab.frames._labels import GPU_SOURCES, is_wrong, value_label, where_tex
 from meshlab.frames._schema import differing_options, is_pair, is_plain
 from meshlab.frames._statistics import bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
 from meshlab.prediction._costs import COLLECTIVES, cost
 from meshlab.prediction._fits import (
     FEWEST_ROWS,
@@ -65,7 +64,7 @@ _ALL_RANKS = "ranks"
 """Name of the only axis of a mesh for results that have none."""
 
 _MOST_OUTLIERS = 0.25
-"""With a larger share of outliers, the neighbours do not tell which rows are right."""
+"""With a larger share of outliers, the neighbours do not show which rows are correct."""
 
 _SAME_GBS = 0.01
 """Bandwidths of two signatures that differ by less than this are the same."""
@@ -268,12 +267,7 @@ class Calibration:
         return frame
 
     def explain(self) -> str:
-        """Describe the fits, their errors, and the rows that are not part of them.
-
-        Returns
-        -------
-        str
-        """
+        """Describe the fits, their errors, and the rows that are not part of them."""
         shape = "NCCL's model" if self.settings is not None else "latency + size / bandwidth"
         lines = [
             f"{self.where or self.source}: {shape}, scaled to the measured times"
@@ -285,19 +279,19 @@ class Calibration:
             few = "" if any(line.fit.residual) else ", scales only because there are fewer than 8 sizes"
             lines.append(
                 f"{line.collective} along {line.axis or 'all ranks'}, {line.signature}: {len(sizes)} sizes from "
-                f"{format_size(sizes[0])} to {format_size(sizes[-1])}{few}. A size that is left out is predicted with "
+                f"{format_size(sizes[0])} to {format_size(sizes[-1])}{few}. A held-out size is predicted with "
                 f"an error of {100 * np.median(errors):.1f} % (median), 9 of 10 within "
                 f"{100 * np.expm1(line.fit.half_width):.0f} %"
             )
         lines += [
-            f"outlier: {collective} at {format_size(size)} takes {format_time_us(time)}, more than three times off its "
-            "neighbours; it is not part of the fit"
+            f"outlier: {collective} at {format_size(size)} takes {format_time_us(time)}, more than three times off "
+            "its neighbours; it is not part of the fit"
             for collective, _, size, time in self.outliers
         ]
         return "\n".join([*lines, *(f"left out: {reason}" for reason in self.left_out)])
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
-        """Draw the measured times, the band of the fit, and the error at left-out sizes.
+        """Draw the measured times, the band of the fit, and the error at held-out sizes.
 
         See `meshlab.plots.calibration`.
         """
@@ -359,7 +353,7 @@ def calibrate(
     With a cluster, the model is NCCL's: latency and bandwidth of each algorithm and protocol get a scale, and the rest
     is a residual over the size. Without a cluster, which suits MPI and threads, the model is latency + size /
     bandwidth, and predictions are limited to the measured collectives and group sizes. The band is the error at
-    left-out sizes. If `results` is a run, it keeps the calibration, and `Run.save` writes it.
+    held-out sizes. If `results` is a run, it keeps the calibration, and `Run.save` writes it.
 
     Parameters
     ----------
@@ -382,10 +376,6 @@ def calibrate(
     keep_outliers : bool, default False
         If True, rows that are three times off their neighbours are part of the fit. Use it after a second measurement
         has confirmed them.
-
-    Returns
-    -------
-    Calibration
 
     Raises
     ------
@@ -506,7 +496,7 @@ def _check(parts: Sequence[_Part]) -> None:
             row = wrong.iloc[0]
             raise BenchError(
                 f"cannot calibrate: {len(wrong)} of {len(part.results)} rows have wrong results, such as "
-                f"{row['collective']} at {format_size(row['size_bytes'])}, so their times mean nothing",
+                f"{row['collective']} at {format_size(row['size_bytes'])}, so their times are meaningless",
                 hint="find the cause first, or drop them: results[results['status'] == 'ok']",
             )
     # A fit of mixed rows would be a curve between two, on which no call lies.
@@ -533,7 +523,7 @@ def _check(parts: Sequence[_Part]) -> None:
             raise BenchError(
                 f"cannot calibrate: the results are of several systems or configurations, whose {name} differs: "
                 f"{' and '.join(text or 'unknown' for text in systems)}",
-                hint="calibrate each of them alone",
+                hint="calibrate each of them separately",
             )
 
 
@@ -556,28 +546,24 @@ def _check_gpu(rows: pd.DataFrame, placement: Placement) -> None:
 
 def _placed(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement | None) -> Placement:
     """Place the mesh of a source on the cluster, or raise if the source measured other GPUs."""
-    placement = _placed_mesh(part, cluster, mesh)
+    if isinstance(mesh, Placement):
+        placement = as_placement(mesh, cluster)
+    else:
+        shape = as_mesh(mesh) if mesh is not None else part.mesh or _mesh_of_group(part.results)
+        placement = as_placement(shape, grown(cluster, shape))
     _check_gpu(part.results, placement)
     return placement
 
 
-def _placed_mesh(part: _Part, cluster: ClusterLike | None, mesh: MeshLike | Placement | None) -> Placement:
-    if isinstance(mesh, Placement):
-        return as_placement(mesh, cluster)
-    if mesh is not None or part.mesh is not None:
-        shape = part.mesh if mesh is None else as_mesh(mesh)
-    else:
-        rows = part.results
-        axes, sizes = rows["axis"].dropna().unique(), rows["n_ranks"].dropna().unique()
-        n_groups = rows["group"].nunique()
-        if len(sizes) != 1 or n_groups > 1 or len(axes) > 1:
-            raise BenchError(
-                "cannot calibrate with a cluster: the results do not show which ranks form a group",
-                hint=Hint("pass {}, or the run itself, or one log per number of ranks", Argument("mesh")),
-            )
-        shape = DeviceMesh([(str(axes[0]) if len(axes) else _ALL_RANKS, int(sizes[0]))])
-    assert shape is not None
-    return as_placement(shape, grown(cluster, shape))
+def _mesh_of_group(rows: pd.DataFrame) -> DeviceMesh:
+    """Return the mesh of the only group of some results, or raise if they have several."""
+    axes, sizes = rows["axis"].dropna().unique(), rows["n_ranks"].dropna().unique()
+    if len(sizes) != 1 or rows["group"].nunique() > 1 or len(axes) > 1:
+        raise BenchError(
+            "cannot calibrate with a cluster: the results do not show which ranks form a group",
+            hint=Hint("pass {}, or the run itself, or one log per number of ranks", Argument("mesh")),
+        )
+    return DeviceMesh([(str(axes[0]) if len(axes) else _ALL_RANKS, int(sizes[0]))])
 
 
 def grown(cluster: ClusterLike | None, mesh: DeviceMesh) -> ClusterLike | None:
@@ -610,16 +596,6 @@ def _by_signature(
         yield Signature(int(n), n_groups), None, rows[rows["n_ranks"] == n]
 
 
-def shape_of(links: GroupLinks, collective: str, size_bytes: Floats, dtype: str, settings: NcclSettings) -> ModelTimes:
-    """Return NCCL's model of one signature."""
-    costs = cost(links, collective, size_bytes.astype(np.int64), dtype=dtype, settings=settings)
-    kinds = tuple(
-        f"{ALGORITHMS[algorithm]} {PROTOCOLS[protocol]}"
-        for algorithm, protocol in zip(costs.algorithm[0], costs.protocol[0], strict=True)
-    )
-    return ModelTimes(size_bytes, costs.latency_us[0], costs.transfer_us[0], kinds)
-
-
 class _Fitter:
     """Collects the fits of all groups, the outliers, and the reasons why rows are left out."""
 
@@ -646,7 +622,8 @@ class _Fitter:
             if links is None or self.settings is None:
                 shape = hockney(sizes, latency, gbs)
             else:
-                shape = shape_of(links, str(name), sizes, str(measured["dtype"].iloc[0]), self.settings)
+                dtype = str(measured["dtype"].iloc[0])
+                shape = ModelTimes.of(cost(links, str(name), sizes, dtype=dtype, settings=self.settings), 0)
             is_usual = self._without_outliers(shape, times, what, (str(name), axis))
             if is_usual is None:
                 continue

@@ -66,8 +66,7 @@ def price(
     mesh = as_mesh(mesh)
     meshes = [mesh]
     if experts is not None:
-        layout = as_mesh(experts)
-        meshes.append(mesh.view(dict(zip(layout.axis_names, layout.shape, strict=True))))
+        meshes.append(mesh.view(str(as_mesh(experts))))
     placements = [place(layout, cluster) for layout in meshes]
     groups: dict[tuple[tuple[str, ...], str, str], list[int]] = {}
     for number, call in enumerate(calls):

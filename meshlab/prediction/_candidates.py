@@ -15,12 +15,12 @@ from meshlab.base._arguments import Arguments
 from meshlab.base._errors import MeshError, TopologyError
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import THIN
-from meshlab.mesh._axes import as_integer
+from meshlab.mesh._axes import as_integer, divisors
 from meshlab.prediction._job import Job
 from meshlab.prediction._volumes import Degrees, memory_of, problems
 from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import Floats
 from meshlab.topology.model._products import peak_tflops
-from meshlab.topology.placement._rank_map import Floats
 
 AXES = ("pp", "dp", "cp", "tp")
 """The axes of the dense layout, in the usual order: slowest first."""
@@ -38,7 +38,7 @@ _DEVICE: dict[str, Any] = {"memory_share": 0.9, "memory_gib": None, "peak": None
 
 
 class DeviceArguments(TypedDict, total=False):
-    """What the caller of a search assumes about a device instead of the facts of the cluster."""
+    """Assumptions of the caller about a device, which replace the facts of the cluster."""
 
     memory_share: float
     memory_gib: float | None
@@ -128,19 +128,14 @@ def allowed_degrees(name: str, values: list[int] | None, ranks: int) -> set[int]
     """Return those of the wanted degrees that divide the ranks, None for all. Raise if none does."""
     if values is None:
         return None
-    divisors = {value for value in values if ranks % value == 0}
-    if not divisors:
-        nearest = sorted(sorted(_divisors(ranks), key=lambda d: abs(math.log(d) - math.log(values[0])))[:2])
+    dividing = {value for value in values if ranks % value == 0}
+    if not dividing:
+        nearest = sorted(sorted(divisors(ranks), key=lambda d: abs(math.log(d) - math.log(values[0])))[:2])
         raise MeshError(
             f"{name}={', '.join(map(str, values))} does not divide {ranks:,} ranks",
             hint=Hint("use {}{}", Argument(name, nearest[0]), "".join(f" or {degree}" for degree in nearest[1:])),
         )
-    return divisors
-
-
-def _divisors(number: int) -> list[int]:
-    small = [d for d in range(1, math.isqrt(number) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
+    return dividing
 
 
 def positive_integers(name: str, value: int | Iterable[int]) -> list[int]:
@@ -148,7 +143,7 @@ def positive_integers(name: str, value: int | Iterable[int]) -> list[int]:
     values = [as_integer(degree) for degree in (value if isinstance(value, Iterable) else [value])]
     degrees = [degree for degree in values if degree is not None and degree >= 1]
     if not degrees or len(degrees) < len(values):
-        raise MeshError(f"{name} must be a positive integer or several, not {value!r}")
+        raise MeshError(f"{name} must be a positive integer, or several of them, not {value!r}")
     return degrees
 
 
@@ -157,9 +152,9 @@ def all_factorisations(ranks: int, allowed: dict[str, set[int] | None], chunks: 
 
     def options(name: str, of: int) -> list[int]:
         chosen = allowed[name]
-        return [d for d in divisors if of % d == 0 and (chosen is None or d in chosen)]
+        return [d for d in all_divisors if of % d == 0 and (chosen is None or d in chosen)]
 
-    divisors = _divisors(ranks)
+    all_divisors = divisors(ranks)
     rows = [
         (pp, ranks // (pp * tp * cp), cp, tp, ep, v)
         for pp in options("pp", ranks)
@@ -170,17 +165,14 @@ def all_factorisations(ranks: int, allowed: dict[str, set[int] | None], chunks: 
         for v in (chunks if pp > 1 else [1])
     ]
     if not rows:
-        wish = ", ".join(f"{name}={_listed(values)}" for name, values in allowed.items() if values and name != "ep")
+        listed = {name: " or ".join(map(str, sorted(values))) for name, values in allowed.items() if values}
+        wish = ", ".join(f"{name}={text}" for name, text in listed.items() if name != "ep")
         raise MeshError(
             f"no layout of {ranks:,} ranks has {wish}", hint="omit one of them, so that it takes the remaining factor"
         )
     pp, dp, cp, tp, ep, v = np.array(rows, dtype=np.int64).T
     ones = np.ones_like(pp)
     return Degrees(pp=pp, dp=dp, cp=cp, tp=tp, ep=ep, etp=ones, edp=ranks // (pp * ep), replicas=ones, chunks=v)
-
-
-def _listed(values: Iterable[int]) -> str:
-    return " or ".join(map(str, sorted(values)))
 
 
 def degrees_at(d: Degrees, index: npt.NDArray[np.integer]) -> Degrees:

@@ -14,9 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import MeshlabError, did_you_mean
-
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int32]
+from meshlab.topology.model._levels import Floats, Ints
 
 ALGORITHMS = ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat", "p2p")
 """NCCL's algorithms in its own order, and ``p2p`` for point-to-point messages, for which NCCL has no model."""
@@ -46,7 +44,8 @@ class TunerConstants:
     tree_factor: Floats  # (protocols, 24): of the tree's bandwidth by floor(log2(bytes / 64)); last, NVLSTree's
     nvls_tree_factor: bool  # whether Blackwell on x86 applies it to NVLSTree
     plateau: tuple[float, float]  # latency factor of the Simple ring between nodes, before Ampere and since
-    speeds_inside: Mapping[int, tuple[float, ...]]  # of one channel, by generation, that the graph search tries
+    # The bandwidths of one channel that the graph search tries, fastest first, by generation.
+    speeds_inside: Mapping[int, tuple[float, ...]]
     speeds_between: Mapping[int, tuple[float, ...]]  # the same between nodes
 
 
@@ -63,11 +62,6 @@ def constants_of(version: str) -> TunerConstants:
             hint=f"choose one of {', '.join(VERSIONS)}",
         )
     return VERSIONS[version]
-
-
-def link_speeds(constants: TunerConstants, generation: int, between: bool) -> tuple[float, ...]:
-    """Return the channel bandwidths that the graph search tries, fastest first."""
-    return (constants.speeds_between if between else constants.speeds_inside)[generation]
 
 
 # Latencies in µs of LL, LL128 and Simple: of a call, and of a hop over NVLink, PCIe and the network. NCCL has none for

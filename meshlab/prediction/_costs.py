@@ -1,6 +1,6 @@
-"""Cost of collectives: NCCL's choice by its own belief, priced with the bandwidth that the group really has.
+"""Cost of collectives: NCCL's choice by its own model, priced with the bandwidth that the group really has.
 
-NCCL believes that a communicator is alone on its NICs, and chooses the fastest algorithm and protocol by its tuner's
+NCCL assumes that a communicator is alone on its NICs, and chooses the fastest algorithm and protocol by its tuner's
 figures. The choice is then priced with the share of the NICs and of the network that the group has while all groups of
 the axis run. Two laws replace NCCL's figures where these do not describe the hardware: the bytes of a reduction inside
 NVSwitch, and point-to-point messages, for which NCCL has no model.
@@ -34,14 +34,13 @@ from meshlab.prediction._tuner import (
     search_graphs,
     tune,
 )
-from meshlab.topology.model._levels import Ints
-from meshlab.topology.placement._rank_map import Floats
+from meshlab.topology.model._levels import Floats, Ints
 
 COLLECTIVES = MODELLED
 """The collectives that have a cost model."""
 
 EXACT_FROM = 256 << 20
-"""From this size on, in bytes, predictions without calibration are more exact than a factor of two."""
+"""From this size on, in bytes, predictions without calibration are more accurate than a factor of two."""
 
 # Of the public measurements on known hardware that repeat, 84 % are inside the band below EXACT_FROM, and 90 % above.
 # The others are slower.
@@ -88,7 +87,7 @@ class Cost:
     bound : tuple of str
         The hardware that sets the bound, such as ``"8 NICs, 1 of 8 groups"``.
     above_wire : tuple of str
-        Why busbw may exceed the bandwidth of the wire. Empty if it cannot.
+        The reason why busbw may exceed the bandwidth of the wire. Empty if it cannot.
     version : str
         The NCCL version of the constants.
     """
@@ -129,7 +128,7 @@ class Prices:
     algorithm: npt.NDArray[np.int8]  # (m,) combinations of algorithm and protocol, in the order in which NCCL compares
     protocol: npt.NDArray[np.int8]
     believed_us: Floats  # (m, k): latency by NCCL's belief
-    believed_ns: Floats  # (m, k): ns per byte by NCCL's belief, infinite for what NCCL may not use
+    believed_ns: Floats  # (m, k): ns per byte by NCCL's own model, infinite for algorithms that NCCL may not use
     believed_factor: Floats  # (m, k): factor of the believed time, by which NCCL avoids an algorithm
     latency_us: Floats  # (m, k): latency of the price
     transfer_ns: Floats  # (m, k): ns per byte of the price
@@ -261,10 +260,6 @@ def cost(
         Data type. NCCL avoids long rings for fp8, which would lose precision, and NVSwitch cannot reduce all types.
     settings : NcclSettings, optional
         Settings of NCCL, and the timing mode.
-
-    Returns
-    -------
-    Cost
 
     Raises
     ------

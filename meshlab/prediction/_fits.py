@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import BenchError
+from meshlab.prediction._constants import ALGORITHMS, PROTOCOLS
+
+if TYPE_CHECKING:
+    from meshlab.prediction._costs import Cost
+
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.intp]
@@ -34,6 +40,13 @@ class ModelTimes:
     latency_us: Floats
     transfer_us: Floats
     kind: tuple[str, ...]  # each kind has separate scales
+
+    @classmethod
+    def of(cls, cost: Cost, row: int) -> ModelTimes:
+        """Return the times that NCCL's model has for one signature."""
+        choices = zip(cost.algorithm[row].tolist(), cost.protocol[row].tolist(), strict=True)
+        kinds = tuple(f"{ALGORITHMS[algorithm]} {PROTOCOLS[protocol]}" for algorithm, protocol in choices)
+        return cls(cost.sizes.astype(np.float64), cost.latency_us[row], cost.transfer_us[row], kinds)
 
     @property
     def time_us(self) -> Floats:
@@ -75,24 +88,19 @@ class TimeFit:
         """Return latency and transfer time, in µs, with the scales and the residual."""
         scales = {kind: pair for kind, *pair in self.scales}
         pairs = np.array([scales.get(kind, self.scales[-1][1:]) for kind in shape.kind]).reshape(-1, 2)
-        factor = np.exp(_interpolate(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.residual)))
+        factor = np.exp(np.interp(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.residual)))
         return shape.latency_us * pairs[:, 0] * factor, shape.transfer_us * pairs[:, 1] * factor
 
     def time_parts_elsewhere(self, shape: ModelTimes) -> tuple[Floats, Floats]:
         """Return latency and transfer time, in µs, for the shape of another number of ranks."""
         # Scales per algorithm would move with the sizes at which the algorithm changes, and these depend on the number
         # of ranks. So the ratio to the model over the size is used as a whole.
-        factor = np.exp(_interpolate(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.ratio)))
+        factor = np.exp(np.interp(np.log2(shape.size_bytes), np.log2(self.size_bytes), np.array(self.ratio)))
         return shape.latency_us * factor, shape.transfer_us * factor
 
 
-def _interpolate(at: Floats, points: Floats, values: Floats) -> Floats:
-    """Interpolate linearly. Beyond the first and the last known point the value is constant."""
-    return np.asarray(np.interp(at, points, values))
-
-
 def fit(shape: ModelTimes, time_us: Floats, *, spread: float = 0.0) -> TimeFit:
-    """Fit the scales and the residual, with a band from left-out rows of at least `spread`, in units of log time."""
+    """Fit the scales and the residual, with a band from held-out rows of at least `spread`, in units of log time."""
     # The scales minimise Huber's loss of the logarithms, with a ridge that keeps them at 1 where the rows do not
     # determine them. The choice of algorithm and protocol is the model's: a fit that took its own minimum would move
     # the switches.
@@ -143,12 +151,12 @@ def _named(
 def _left_out(x: Floats, residual: Floats, row: int, has_residual: bool) -> float:
     """Return the error at a row from a fit without it. `residual` is that of this fit."""
     others = np.arange(x.size) != row
-    expected = _interpolate(x[row : row + 1], x[others], residual[others])[0] if has_residual else 0.0
+    expected = np.interp(x[row : row + 1], x[others], residual[others])[0] if has_residual else 0.0
     return float(residual[row] - expected)
 
 
 def _scales(parts: Floats, kind: Ints, n_kinds: int, log_time: Floats, weights: Floats) -> Floats:
-    """Return the logarithms of both scales of each kind, of shape (fits, kinds, 2). Each fit has weights of its own."""
+    """Return the logarithms of both scales of each kind, of shape (fits, kinds, 2). Each fit has its own weights."""
     member = (kind[:, None] == np.arange(n_kinds)).astype(np.float64)
     scales = np.zeros((len(weights), n_kinds, 2))
     for _ in range(100):

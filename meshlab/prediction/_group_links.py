@@ -10,21 +10,18 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import TopologyError
-from meshlab.mesh._axes import as_integer
+from meshlab.mesh._axes import as_integer, divisors
 from meshlab.prediction._constants import CPUS
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
-from meshlab.topology.model._levels import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import DEVICE, HOST, INNER_LEVELS, NVLINK, Bools, Floats, Ints
 from meshlab.topology.model._links import NEAR, Distance
 from meshlab.topology.placement._crossings import Crossings, cross, uplink_gbs
 from meshlab.topology.placement._flows import flows_of
 from meshlab.topology.placement._placement import Placement
-from meshlab.topology.placement._rank_map import Floats, RankMap
+from meshlab.topology.placement._rank_map import RankMap
 
-Bools = npt.NDArray[np.bool_]
 Longs = npt.NDArray[np.int64]
-
-_DEVICE, _NVLINK, _HOST = (INNER_LEVELS.index(level) for level in ("device", "nvlink", "host"))
 
 _HOP_US = 2.7  # the network hop that NCCL's figures contain (NVIDIA/nccl src/graph/tuning.cc, LL ring)
 
@@ -179,7 +176,7 @@ class LinkTable:
     """Links of every axis that a mesh of a cluster can have, by size and stride.
 
     The stride of an axis is the product of the sizes of all faster axes. The groups of an axis are determined by its
-    size and stride, whatever the other axes are. If the groups of an axis differ, the one with the slowest ring counts.
+    size and stride, not by the other axes. If the groups of an axis differ, the one with the slowest ring counts.
 
     Parameters
     ----------
@@ -225,17 +222,12 @@ class LinkTable:
         return rows
 
     def union(self, sizes: npt.ArrayLike, strides: npt.ArrayLike) -> GroupLinks:
-        """Return the links of unions of several axes, such as dp x cp.
+        """Return the links of unions of several axes, such as dp x cp, one row per union.
 
         Parameters
         ----------
         sizes, strides : array_like of int
             Shape (u, axes): the axes of every union, without common ranks but the first of a group. Pad with size 1.
-
-        Returns
-        -------
-        GroupLinks
-            One row per union.
 
         Examples
         --------
@@ -259,7 +251,7 @@ class LinkTable:
                 self.cache[axes] = _exact(rank_map, self.world_size, axes)
             parts.append(self.cache[axes])
         order = np.concatenate([np.flatnonzero(closed), np.flatnonzero(~closed)])
-        return _concatenate(parts).rows(np.argsort(order, kind="stable"))
+        return concatenate(parts).rows(np.argsort(order, kind="stable"))
 
 
 # -- facts of groups ---------------------------------------------------------------------------------------------------
@@ -318,7 +310,7 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
     cluster = rank_map.cluster
     kinds = np.unique(rank_map.kind) if len(cluster.templates) > 1 else np.zeros(1, dtype=np.int32)
     hosts_of_kind = {int(kind): _Host.of(cluster.templates[kind]) for kind in kinds}
-    if not rank_map.one_rank_each and (crossings.domains[_DEVICE] < n).any():
+    if not rank_map.one_rank_each and (crossings.domains[DEVICE] < n).any():
         raise TopologyError(
             f"{name}several ranks of a group share a device, which NCCL does not support",
             hint="place every rank on its own device",
@@ -330,13 +322,13 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
             values[kind] = getattr(host, what)
         return np.full(count, values[kinds[0]]) if len(kinds) == 1 else values[rank_map.kind[groups]].min(axis=1)
 
-    hosts, cliques = crossings.domains[_HOST], crossings.domains[_NVLINK]
+    hosts, cliques = crossings.domains[HOST], crossings.domains[NVLINK]
     joined = cliques < hosts  # NVLink joins hosts, so NCCL's node is the NVLink domain
     domains = np.where(joined, cliques, hosts)
     leaves = domains > 1
     per_domain = np.where(joined, -(-n // domains), crossings.ranks_per_node[1])
     has_inner = per_domain > 1
-    is_nvlink = has_inner & (crossings.hops[_HOST] == 0)
+    is_nvlink = has_inner & (crossings.hops[HOST] == 0)
     switched, capability = lowest("is_switched") > 0, lowest("compute_capability")
     # Without a switch, a device has separate links to each of its peers, and rings use all of them.
     direct = np.minimum(crossings.inner_gbs * np.maximum(per_domain - 1, 1), lowest("device_gbs"))
@@ -415,7 +407,7 @@ def _exchange_gbs(rank_map: RankMap, groups: Ints, domains: Ints, per_domain: In
     is_rack = rank_map.cluster.nvlink_of_node is not None  # whose ranks per domain are an average
     if is_rack or (leaves & (domains * per_domain != n)).any():
         # Domains may differ, and a rank of the smallest one sends the most bytes out of it.
-        domain = (rank_map.domains[_NVLINK] if is_rack else rank_map.node)[groups].astype(np.int64)
+        domain = (rank_map.domains[NVLINK] if is_rack else rank_map.node)[groups].astype(np.int64)
         key = np.arange(count)[:, None] * (int(domain.max()) + 1) + domain
         _, number, together = np.unique(key, return_inverse=True, return_counts=True)
         away = np.where(leaves[:, None], (n - together[number].reshape(groups.shape)) / n, 0.0)
@@ -461,7 +453,8 @@ def _distinct(links: GroupLinks) -> tuple[GroupLinks, Ints]:
     return links.rows(np.sort(first)), order[number.ravel()]
 
 
-def _concatenate(parts: Sequence[GroupLinks]) -> GroupLinks:
+def concatenate(parts: Sequence[GroupLinks]) -> GroupLinks:
+    """Return the signatures of all parts, in this order."""
     return GroupLinks(*(np.concatenate([getattr(part, f.name) for part in parts]) for f in fields(GroupLinks)))
 
 
@@ -475,16 +468,16 @@ def _latencies(cluster: Cluster) -> tuple[float | None, ...]:
 
 @functools.lru_cache(maxsize=8)
 def _table(cluster: Cluster, latencies: tuple[float | None, ...], world_size: int) -> LinkTable:
-    divisors = [n for n in range(1, world_size + 1) if world_size % n == 0]
+    numbers = divisors(world_size)
     # Sorted by size and stride, as `LinkTable.index` expects.
-    pairs = [(1, 1)] + [(n, s) for n in divisors[1:] for s in divisors if world_size % (n * s) == 0]
+    pairs = [(1, 1)] + [(n, s) for n in numbers[1:] for s in numbers if world_size % (n * s) == 0]
     sizes, strides = np.array(pairs, dtype=np.int64).T
     nested = _Nested.of(cluster, world_size)
     if nested is not None and nested.covers(sizes[:, None], strides[:, None]).all():
         links = nested.links(sizes[:, None], strides[:, None])
     else:
         rank_map = _rank_map(cluster, latencies, world_size)
-        links = _concatenate([_exact(rank_map, world_size, (pair,)) for pair in pairs])
+        links = concatenate([_exact(rank_map, world_size, (pair,)) for pair in pairs])
     return LinkTable(cluster, world_size, links, sizes, strides)
 
 

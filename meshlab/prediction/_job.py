@@ -20,7 +20,7 @@ from meshlab.base._units import THIN
 from meshlab.comm._elements import find_dtype
 from meshlab.mesh._axes import as_integer, short
 from meshlab.mesh._mesh import MeshLike, as_mesh
-from meshlab.prediction._job_layout import JobLayout, str_axes
+from meshlab.prediction._job_layout import JobLayout
 from meshlab.prediction._models import MODELS, LatentAttention
 from meshlab.prediction._volumes import (
     Exchange,
@@ -395,10 +395,6 @@ class Job:
         **changes
             Arguments of `Job` that replace those of the model, such as ``recompute="full"``.
 
-        Returns
-        -------
-        Job
-
         Raises
         ------
         MeshError
@@ -540,14 +536,7 @@ class Job:
     # -- one layout ----------------------------------------------------------------------------------------------------
 
     def micro_batches(self, mesh: MeshLike, experts: MeshLike | None = None) -> int:
-        """Return the number of micro-batches per step.
-
-        Parameters
-        ----------
-        mesh : DeviceMesh or str
-            The mesh, see `step`.
-        experts : DeviceMesh or str, optional
-            The expert layout, see `step`.
+        """Return the number of micro-batches per step on the layout of `step`.
 
         Examples
         --------
@@ -571,10 +560,6 @@ class Job:
             ``ep``. An axis ``ep`` of the mesh divides the data-parallel ranks.
         experts : DeviceMesh or str, optional
             The expert layout of the same ranks (`DeviceMesh.view`), with the axes ``pp``, ``edp``, ``ep`` and ``etp``.
-
-        Returns
-        -------
-        tuple of StepCall
 
         Raises
         ------
@@ -633,14 +618,7 @@ class Job:
         return tuple(calls)
 
     def volumes(self, mesh: MeshLike, experts: MeshLike | None = None) -> pd.DataFrame:
-        """Return the communication volume of one rank and step, per axis and kind of data.
-
-        Parameters
-        ----------
-        mesh : DeviceMesh or str
-            The mesh, see `step`.
-        experts : DeviceMesh or str, optional
-            The expert layout, see `step`.
+        """Return the communication volume of one rank and step on the layout of `step`, per axis and kind of data.
 
         Returns
         -------
@@ -668,17 +646,10 @@ class Job:
         return frame[["axis", "collective", "what", "size_bytes", "dtype", "calls", "total_bytes", "overlaps"]]
 
     def memory(self, mesh: MeshLike, experts: MeshLike | None = None) -> Memory:
-        """Return the memory of one rank, at the busiest pipeline stage.
+        """Return the memory of one rank on the layout of `step`, at the busiest pipeline stage.
 
         Weights, gradients and the state of Adam are exact. Activations are an estimate for a fused attention kernel.
         Buffers of libraries are not included.
-
-        Parameters
-        ----------
-        mesh : DeviceMesh or str
-            The mesh, see `step`.
-        experts : DeviceMesh or str, optional
-            The expert layout, see `step`.
 
         Examples
         --------
@@ -718,8 +689,7 @@ class Job:
         layout = JobLayout.of(self, as_mesh(mesh), experts)
         for problem in problems(self, layout.degrees):
             if problem.bad[0]:
-                axes = str_axes(layout.mesh)
-                raise MeshError(f"{self.title} cannot run on {axes}: {problem.reason(0)}", hint=problem.fix(0))
+                raise MeshError(f"{self.title} cannot run on {layout.mesh}: {problem.reason(0)}", hint=problem.fix(0))
         return layout
 
     # -- display -------------------------------------------------------------------------------------------------------

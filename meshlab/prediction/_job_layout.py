@@ -32,7 +32,7 @@ class JobLayout:
     @classmethod
     def of(cls, job: Job, mesh: DeviceMesh, experts: MeshLike | None) -> JobLayout:
         """Return the layout of a job, or raise a `MeshError` if an axis of the mesh has no role."""
-        view = None if experts is None else mesh.view(str_axes(experts))
+        view = None if experts is None else mesh.view(str(as_mesh(experts)))
         _check_axes(mesh, _AXES, "a training job")
         sizes = dict(zip(mesh.axis_names, mesh.shape, strict=True))
         size = {name: sizes.get(name, 1) for name in _AXES}
@@ -62,12 +62,6 @@ class JobLayout:
         numbers = size["pp"], dp, size["cp"], size["tp"], sizes["ep"], sizes[expert_tp], edp, replicas, chunks
         degrees = Degrees(*(np.array([number], dtype=np.int64) for number in numbers))
         return cls(mesh, degrees, axes, sizes)
-
-
-def str_axes(mesh: MeshLike) -> str:
-    """Return the axes of a mesh as text."""
-    mesh = as_mesh(mesh)
-    return ", ".join(f"{name}={size}" for name, size in zip(mesh.axis_names, mesh.shape, strict=True))
 
 
 def _check_axes(mesh: DeviceMesh, names: Sequence[str], what: str) -> None:

@@ -13,7 +13,7 @@ from meshlab.base import _markup as markup
 from meshlab.base._collectives import COLLECTIVES, MODELLED, usual_collective
 from meshlab.base._errors import BenchError
 from meshlab.base._forwarding import implementation
-from meshlab.base._units import THIN, format_bandwidth, format_size, format_time_us
+from meshlab.base._units import THIN, format_bandwidth, format_range, format_size, format_time_us
 from meshlab.comm._catalog import CATALOG
 from meshlab.frames._labels import is_wrong
 from meshlab.frames._schema import is_pair, is_plain
@@ -216,12 +216,7 @@ class Prediction:
         return pd.concat(parts, ignore_index=True).astype(kinds)
 
     def explain(self) -> str:
-        """Describe each line in sentences: the links, NCCL's choices, the largest size and the evidence.
-
-        Returns
-        -------
-        str
-        """
+        """Describe each line in sentences: the links, NCCL's choices, the largest size and the evidence."""
         is_measured = any(basis != "formula only" for line in self.lines for basis in line.basis)
         lines = [_described(line) + (_evidence(line) if is_measured else "") for line in self.lines]
         return "\n".join([*lines, *([] if is_measured else [_UNMEASURED]), *self.notes])
@@ -237,15 +232,11 @@ class Prediction:
             Measured times, drawn as points, with their ratio to the prediction below.
         ax : matplotlib.axes.Axes, optional
             The axes to draw on. By default a new figure is created.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
         """
         return implementation(Prediction.plot)(self, results, ax=ax)
 
     def measured(self, line: PredictedLine, results: Any) -> tuple[Floats, Floats]:
-        """Return sizes and times of the measurements of a line: the slowest group, and the median of all launches.
+        """Return the measured sizes in bytes and times in µs of a line: the slowest group, the median of all launches.
 
         Parameters
         ----------
@@ -253,11 +244,6 @@ class Prediction:
             One of `lines`.
         results : RunData, DataFrame, path, object with ``.results``, or a list of these
             Measured results. Rows without an axis belong to every axis with their number of ranks.
-
-        Returns
-        -------
-        tuple of numpy.ndarray
-            Sizes in bytes and times in µs.
 
         Raises
         ------
@@ -288,7 +274,8 @@ class Prediction:
 
     def summary(self) -> str:
         """Return a table with a few sizes of each line, as text."""
-        return f"{self.mesh} on {self.title}\n\n{_text_table(*self._table())}"
+        header, rows = self._table()
+        return f"{self.mesh} on {self.title}\n\n{markup.text_table([header, *rows])}"
 
     def _table(self) -> tuple[list[str], list[list[str]]]:
         """Return header and rows of a small table: a few sizes of each line."""
@@ -305,7 +292,7 @@ class Prediction:
                         format_size(line.size_bytes[k]),
                         spelled(line.algorithm[k], line.protocol[k]),
                         format_time_us(line.time_us[k]),
-                        _interval(line.time_us_lo[k], line.time_us_hi[k]),
+                        format_range(format_time_us(line.time_us_lo[k]), format_time_us(line.time_us_hi[k])),
                         format_bandwidth(line.busbw_gbs[k]),
                         "" if np.isnan(share) else f"{100 * share:.0f} %",
                         line.basis[k],
@@ -335,22 +322,6 @@ _SIZES_SHOWN, _ROWS_SHOWN = 5, 60
 _NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
-def _interval(low: float, high: float) -> str:
-    """Write the bounds of a time, with the unit once if both have the same."""
-    first, last = format_time_us(low), format_time_us(high)
-    number, _, unit = first.rpartition(THIN)
-    return f"{number if last.endswith(unit) else first} to {last}"
-
-
-def _text_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    columns = [[name, *(row[k] for row in rows)] for k, name in enumerate(header)]
-    widths = [max(map(len, column)) for column in columns]
-    lines = zip(*columns, strict=True)
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
-
-
 def spelled(algorithm: str, protocol: str) -> str:
     """Write an algorithm and a protocol in NCCL's spelling."""
     return " ".join(_SPELLED.get(name, name) for name in (algorithm, protocol) if name)
@@ -366,9 +337,9 @@ def _described(line: PredictedLine) -> str:
         text += f"NCCL takes {line.choices[0][1]}, then {', '.join(steps)}. "
     elif line.choices:
         text += f"NCCL takes {line.choices[0][1]}. "
-    size, low, high = line.size_bytes[-1], line.time_us_lo[-1], line.time_us_hi[-1]
+    band = format_range(format_time_us(line.time_us_lo[-1]), format_time_us(line.time_us_hi[-1]))
     text += (
-        f"{format_size(size)} takes {format_time_us(line.time_us[-1])} ({_interval(low, high)}), "
+        f"{format_size(line.size_bytes[-1])} takes {format_time_us(line.time_us[-1])} ({band}), "
         f"{format_bandwidth(line.busbw_gbs[-1])} busbw"
     )
     if np.isfinite(line.bound_gbs):
@@ -382,8 +353,8 @@ def _described(line: PredictedLine) -> str:
 
 
 _UNMEASURED = (
-    "Nothing of this was measured. The formula is right within 25 % from 1 GiB on for most systems, and below "
-    f"{format_size(EXACT_FROM)} only within a factor of two."
+    "These times are not measured. For most systems, the formula is accurate to 25 % from 1 GiB on, and below "
+    f"{format_size(EXACT_FROM)} only to about a factor of two."
 )
 
 
@@ -446,10 +417,6 @@ def predict(
         Settings of NCCL. By default those of the calibration, or NCCL's defaults.
     engines : Engines, optional
         Running NCCL engines with the mesh's world size, which add NCCL's own estimate.
-
-    Returns
-    -------
-    Prediction
 
     Raises
     ------
@@ -613,11 +580,9 @@ class _Request(NamedTuple):
         for row in range(len(links)):
             algorithm = tuple(ALGORITHMS[k] for k in all_costs.algorithm[row])
             protocol = tuple(PROTOCOLS[k] for k in all_costs.protocol[row])
-            kinds = tuple(f"{a} {p}" for a, p in zip(algorithm, protocol, strict=True))
-            shape = ModelTimes(size_bytes, all_costs.latency_us[row], all_costs.transfer_us[row], kinds)
             signature = Signature.of(links, row, len(groups))
             match = self._find(collective, axis, signature)
-            latency, transfer, basis, half_width = _timed(shape, match)
+            latency, transfer, basis, half_width = _timed(ModelTimes.of(all_costs, row), match)
             yield PredictedLine(
                 axis=axis,
                 collective=collective,

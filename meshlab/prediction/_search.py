@@ -35,11 +35,12 @@ from meshlab.prediction._candidates import (
     positive_integers,
 )
 from meshlab.prediction._costs import prices
-from meshlab.prediction._group_links import GroupLinks, LinkTable
+from meshlab.prediction._group_links import GroupLinks, LinkTable, concatenate
 from meshlab.prediction._job import Job
 from meshlab.prediction._tuner import NcclSettings
-from meshlab.prediction._volumes import Degrees, Exchange, memory_of, program, stage_flops
+from meshlab.prediction._volumes import Degrees, Exchange, Sizes, memory_of, program, stage_flops
 from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._levels import Floats
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 
 if TYPE_CHECKING:
@@ -57,9 +58,6 @@ _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions
 _MOST_TIES = 16
 _SHOWN = 10
 
-Floats = npt.NDArray[np.float64]
-Sizes = npt.NDArray[np.int64]
-
 CAVEAT = "Step times are not validated until a rehearsal on that machine."
 
 
@@ -72,7 +70,7 @@ def search(
     settings: NcclSettings | None = None,
     **arguments: Unpack[SearchArguments],
 ) -> Layouts:
-    """Find the layouts on which a job can run, and rank them by the expected time of a step.
+    """Find the layouts on which a job can run, and rank them by the expected time of a step, best first.
 
     All factorisations of the ranks into pp × dp × cp × tp are considered, in all orders of the axes. With experts, each
     of them is combined with every ep that divides the ranks of a stage, so that an expert is on one rank. Layouts that
@@ -109,11 +107,6 @@ def search(
         so it hardly changes their order. Times are those at its middle.
     settings : NcclSettings, optional
         Settings of NCCL that change the predicted times.
-
-    Returns
-    -------
-    Layouts
-        The layouts, best first.
 
     Raises
     ------
@@ -252,12 +245,8 @@ def _unions(table: LinkTable, size: dict[str, Sizes], stride: dict[str, Sizes]) 
     pairs = np.stack([dp, cp, s_dp, s_cp])[:, apart]
     _, first, number = np.unique(_mixed(pairs), return_index=True, return_inverse=True)
     unique = pairs[:, first].T
-    unions = table.union(unique[:, :2], unique[:, 2:])
     row[apart] = len(table.links) + number.ravel()
-    columns = [
-        np.concatenate([getattr(table.links, field.name), getattr(unions, field.name)]) for field in fields(GroupLinks)
-    ]
-    return GroupLinks(*columns), row
+    return concatenate([table.links, table.union(unique[:, :2], unique[:, 2:])]), row
 
 
 def _mixed(columns: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
@@ -404,18 +393,7 @@ class Layouts:
         return DeviceMesh(self._text(self._check(i)))
 
     def experts(self, i: int = 0) -> DeviceMesh | None:
-        """Return the expert layout of a mesh (see `DeviceMesh.view`), or None for a job without experts.
-
-        Parameters
-        ----------
-        i : int, default 0
-            Position of the layout in the ranking. 0 is the best.
-
-        Raises
-        ------
-        MeshError
-            If the position is out of range.
-        """
+        """Return the expert layout of `mesh(i)` (see `DeviceMesh.view`), or None for a job without experts."""
         text = self._expert_text(self._check(i))
         return self.mesh(i).view(text) if text else None
 
@@ -512,19 +490,11 @@ class Layouts:
         ----------
         most : int, default 10
             Maximum number of layouts.
-
-        Returns
-        -------
-        str
         """
         header, rows = self._rows(most)
-        padded = []
-        for name, column in zip(header, zip(*rows, strict=True), strict=True):
-            width = max(map(len, (name, *column)))
-            padded.append([f"{cell:<{width}}" if name in _NAMES else f"{cell:>{width}}" for cell in (name, *column)])
-        lines = ["  ".join(cells).rstrip() for cells in zip(*padded, strict=True)]
+        table = markup.text_table([header, *rows], right=[k for k, name in enumerate(header) if name not in _NAMES])
         more = len(self) - len(rows)
-        return "\n".join([*lines, *([f"and {more:,} more layouts"] if more else [])])
+        return f"{table}\nand {more:,} more layouts" if more else table
 
     def _rows(self, most: int) -> tuple[list[str], list[list[str]]]:
         """Return the header and the cells of a table."""
@@ -538,12 +508,7 @@ class Layouts:
         return ["place", "mesh", *more, "step", "compute", "bubble", "exposed communication", "memory"], rows
 
     def explain(self) -> str:
-        """Explain which layout is best, and which axes and links make other layouts slower.
-
-        Returns
-        -------
-        str
-        """
+        """Explain which layout is best, and which axes and links make other layouts slower."""
         return "\n".join(self._sentences())
 
     def plot(self, *, most: int = 12, ax: Axes | None = None) -> Axes:
@@ -555,10 +520,6 @@ class Layouts:
             Maximum number of bars.
         ax : matplotlib.axes.Axes, optional
             The axes to draw on. By default a new figure is created.
-
-        Returns
-        -------
-        matplotlib.axes.Axes
         """
         return implementation(Layouts.plot)(self, most=most, ax=ax)
 

@@ -13,26 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 
 from meshlab.base._errors import MeshlabError, did_you_mean
-from meshlab.prediction._constants import (
-    ALGORITHMS,
-    CPUS,
-    PROTOCOLS,
-    TunerConstants,
-    constants_of,
-    generation,
-    link_speeds,
-)
+from meshlab.prediction._constants import ALGORITHMS, CPUS, PROTOCOLS, TunerConstants, constants_of, generation
 from meshlab.prediction._group_links import GroupLinks
-from meshlab.topology.model._levels import Ints
-from meshlab.topology.placement._rank_map import Floats
-
-Bools = npt.NDArray[np.bool_]
+from meshlab.topology.model._levels import Bools, Floats, Ints
 
 TimingMode = Literal["graph", "pipelined", "isolated"]
-"""How calls are timed, as in `meshlab.bench`."""
+"""The timing mode of the calls, as in `meshlab.bench`."""
 
 TREE, RING, COLLNET_DIRECT, COLLNET_CHAIN, NVLS, NVLS_TREE, PAT, P2P = range(len(ALGORITHMS))
 LL, LL128, SIMPLE = range(len(PROTOCOLS))
@@ -136,7 +124,7 @@ class NcclSettings:
         for field in ("algorithms", "protocols"):
             words = getattr(self, field)
             if words is not None and (isinstance(words, str) or not isinstance(words, Iterable)):
-                raise MeshlabError(f"{field} must be several names, not {words!r}", hint='write ("ring",)')
+                raise MeshlabError(f"{field} must be a sequence of names, not {words!r}", hint='write ("ring",)')
             object.__setattr__(self, field, None if words is None else tuple(words))
         for field in ("nvls", "sharp"):
             if not isinstance(getattr(self, field), bool):
@@ -230,7 +218,8 @@ def search_graphs(links: GroupLinks, constants: TunerConstants, *, nvls: bool = 
     for gen in np.unique(gens).tolist():
         for between in np.unique(several[gens == gen]).tolist():
             rows = np.flatnonzero((gens == gen) & (several == between))
-            graph = _search(links.rows(rows), link_speeds(constants, gen, between), between)
+            speeds = constants.speeds_between if between else constants.speeds_inside
+            graph = _search(links.rows(rows), speeds[gen], between)
             for name, values in graph.items():
                 parts[name][rows] = values
     channels = parts["channels"].astype(np.int32)

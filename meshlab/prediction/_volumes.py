@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from meshlab.base._hints import Argument, Hint
 from meshlab.comm._elements import find_dtype
+from meshlab.topology.model._levels import Floats
 
 if TYPE_CHECKING:
     from meshlab.prediction._job import Job
@@ -23,7 +24,6 @@ Overlap = Literal["nothing", "compute", "layer", "pass"]
 Phase = Literal["forward", "backward"]
 """A pass of a micro-batch."""
 
-Floats = npt.NDArray[np.float64]
 Sizes = npt.NDArray[np.int64]
 
 _Cover = tuple[Overlap, Any]
@@ -376,18 +376,15 @@ class _Program:
     def backward(self, kind: str) -> Iterator[Exchange | Floats]:
         """Yield one layer of the backward pass, which computes two products for each one of the forward pass."""
         if kind == "dense":
-            yield from self._linear_backward(2 * self.ffn * (1 - self.first_part), self.ffn * self.first_part)
+            yield from self._gather_input("gradients of activations")
+            yield 2 * self.ffn * (1 - self.first_part)
+            yield from self._input_backward(self.ffn * self.first_part)
         else:
             yield from self._experts("backward")
         yield from self._gather_input("gradients of activations")
         yield 2 * self.out
         yield from self.attention("backward")
         yield from self._input_backward(self.qkv)
-
-    def _linear_backward(self, last: Floats, first: Floats) -> Iterator[Exchange | Floats]:
-        yield from self._gather_input("gradients of activations")
-        yield last
-        yield from self._input_backward(first)
 
     def _input_backward(self, product: Floats) -> Iterator[Exchange | Floats]:
         """Yield the backward pass of a column-parallel product, as in Megatron's tensor_parallel/layers.py."""

@@ -23,7 +23,7 @@ from meshlab.frames._labels import CPU_SOURCES, LABELLED, axis_label, describe_g
 from meshlab.frames._schema import empty_samples, is_pair, is_plain
 from meshlab.plots._lines import Line, lines_of
 from meshlab.prediction._bounds import bound_lines, bound_note, share_of_bound
-from meshlab.report._words import UNFINISHED, count, is_missing, results_have, size_text, was
+from meshlab.report._words import UNFINISHED, count, is_missing, listed, results_have, size_text, was
 from meshlab.runs._store import Frames
 
 if TYPE_CHECKING:
@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 
 State = Literal["good", "bad", "note", "plain", "skipped"]
 
+# The signs of the states of an answer.
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
-"""The signs of the states of an answer."""
-
 _MOST_NAMED = 3
 _LARGE_TREND = 0.05
 
@@ -137,17 +136,17 @@ def _measured(evidence: ReportEvidence) -> Iterator[str]:
     if not len(results):
         yield "Nothing was measured, so this report is empty."
         return
-    names = _listed(results["collective"].dropna().unique().tolist())
+    names = listed(results["collective"].dropna().unique().tolist())
     rows = results[~is_pair(results)]
     along = [text for _, part in rows.groupby("axis", sort=False) if (text := describe_groups(part[is_plain(part)]))]
-    where = f" along {_listed(along)}" if along else ""
+    where = f" along {listed(along)}" if along else ""
     pairs = [axis_label(str(axis), "pairs") for axis in results.loc[is_pair(results), "axis"].dropna().unique()]
-    where += f"{' and' * bool(along)} between {_listed(pairs)}" if pairs else ""
+    where += f"{' and' * bool(along)} between {listed(pairs)}" if pairs else ""
     sizes = results["size_bytes"].dropna()
     span = "" if sizes.empty else f", {format_size(int(sizes.min()))}"
     if len(sizes) and sizes.min() < sizes.max():
         span += f" to {format_size(int(sizes.max()))}"
-    kinds = [_listed(results[name].dropna().unique().tolist()) for name in ("dtype", "mode")]
+    kinds = [listed(results[name].dropna().unique().tolist()) for name in ("dtype", "mode")]
     launches = results[["run_id", "launch"]].drop_duplicates()
     times = f", {len(launches)} launches" if len(launches) > 1 else ""
     dtypes, modes = kinds
@@ -159,11 +158,6 @@ def _measured(evidence: ReportEvidence) -> Iterator[str]:
     ranks, _, system = where_text(results).partition(SEPARATOR)
     on = f", on {ranks}{f' ({system})' if system else ''}" if ranks else ""
     yield f"{names}{where}{span}{how}{times}{on}."
-
-
-def _listed(names: Sequence[Any]) -> str:
-    texts = [str(name) for name in names]
-    return texts[0] if len(texts) == 1 else " and ".join([", ".join(texts[:-1]), texts[-1]]) if texts else ""
 
 
 def _correct_state(results: pd.DataFrame) -> State:
@@ -244,10 +238,10 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
     best, worst = (describe_expectation(ordered.iloc[number], with_mode=has_modes) for number in (-1, 0))
     if len(ordered) == 1:
         return "good", [f"{best}{_beside_prediction(ordered.iloc[0])}."]
-    of = "the hardware allows" if rows["of_bound"].notna().all() else "is expected"
+    of = "bandwidth that the hardware allows" if rows["of_bound"].notna().all() else "expected bandwidth"
     low, high = (f"{100 * limit:.0f}{THIN}%" for limit in (share.min(), share.max()))
     return "good", [
-        f"At the largest size, the collectives reach {format_range(low, high)} of what {of}.",
+        f"At the largest size, the collectives reach {format_range(low, high)} of the {of}.",
         f"Lowest: {worst}{_beside_prediction(ordered.iloc[0])}.",
         f"Highest: {best}.",
     ]
@@ -265,7 +259,7 @@ def _beside_prediction(row: pd.Series) -> str:
 def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
     """Return the reason why it is unknown how fast the results should be."""
     results = evidence.results
-    unknown, sources = "It is not known how fast they should be", set(results["source"].dropna())
+    unknown, sources = "The expected speed is unknown", set(results["source"].dropna())
     if not has_lines:
         return (
             ""
@@ -273,7 +267,7 @@ def _no_expectation(evidence: ReportEvidence, has_lines: bool) -> str:
             else "Functions have no bandwidth, so there is nothing to compare."
         )
     if sources and sources <= set(CPU_SOURCES):
-        names = _listed([BACKENDS[source].elsewhere for source in sorted(sources)])
+        names = listed([BACKENDS[source].elsewhere for source in sorted(sources)])
         return f"{unknown}, because there is no prediction for {names}."
     if evidence.no_bounds:
         return f"{unknown}, because {evidence.no_bounds}."
@@ -305,7 +299,7 @@ def _peaks(lines: Sequence[Line], rows: pd.DataFrame) -> Iterator[str]:
 
 def _difference(lines: Sequence[Line], *, is_one_launch: bool) -> list[str]:
     """Compare the axes at the largest size that they share, with the same collective and otherwise equal keys."""
-    # The intervals of one launch do not contain the variation between launches, so they say nothing about the next one.
+    # The intervals of one launch do not contain the variation between launches, so they do not predict the next one.
     verb, where = ("was", " in this launch") if is_one_launch else ("is", "")
     comparable: dict[tuple[str, ...], list[Line]] = {}
     for line in lines:
@@ -400,18 +394,12 @@ def load_findings(frames: Frames) -> Iterator[tuple[bool, str]]:
 def _answer(rows: pd.DataFrame, baseline: str, claim: str, question: str, denial: str) -> tuple[bool, str]:
     """Return a claim about the ratios of an axis, its denial, or that the question is open, with the evidence."""
     worst, may_be_chance = _worst(rows, baseline)
-    unknown = _unknown(rows)
     if worst:
-        return (
-            not may_be_chance,
-            f"It is unclear whether {question}: {worst}." if may_be_chance else f"{claim}: {worst}.",
-        )
-    return False, f"It is unknown whether {question}: {unknown}." if unknown else f"{denial}."
-
-
-def _unknown(rows: pd.DataFrame) -> str:
-    """Return the reason why no row has an interval, or an empty string if some have."""
-    return str(rows["note"].iloc[0]) if rows["note"].notna().all() else ""
+        unclear = f"It is unclear whether {question}"
+        return not may_be_chance, f"{unclear if may_be_chance else claim}: {worst}."
+    if rows["note"].notna().all():  # no row has an interval
+        return False, f"It is unknown whether {question}: {rows['note'].iloc[0]}."
+    return False, f"{denial}."
 
 
 def pair_parts(results: pd.DataFrame) -> Iterator[pd.DataFrame]:

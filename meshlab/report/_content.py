@@ -8,7 +8,7 @@ from meshlab.base._backends import BACKENDS
 from meshlab.base._units import THIN
 from meshlab.comm._catalog import CATALOG
 from meshlab.frames._labels import CPU_SOURCES, GPU_SOURCES, SOURCES, axis_labels
-from meshlab.report._words import UNFINISHED, count, results_have, size_text, span
+from meshlab.report._words import UNFINISHED, count, listed, results_have, size_text, span
 from meshlab.topology.model._products import models_in
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None 
     few = measured[measured["n_samples"].lt(_FEW_SAMPLES).fillna(value=False) & ~is_settled]
     if len(few):
         sizes = sorted(few["size_bytes"].dropna().unique())
-        where = f", at {' and '.join(map(size_text, sizes))}" if 0 < len(sizes) <= 2 else ""
+        where = f", at {listed(map(size_text, sizes))}" if 0 < len(sizes) <= 2 else ""
         doubts.append(
             f"{results_have(len(few))} fewer than {_FEW_SAMPLES} batches{where}, so the median is less certain."
         )
@@ -100,12 +100,12 @@ _MODES = {
     "graph": "graph: calls captured once in a CUDA graph and replayed, as with nccl-tests -G",
 }
 
+# The reasons why the measurement of a result ended.
 _STOPPED = {
     "precise": "an interval that is narrow enough",
     "time": "the limit of time",
     "batches": "the limit of batches",
 }
-"""The reasons why the measurement of a result ended."""
 
 
 def method(results: pd.DataFrame) -> list[tuple[str, str]]:
@@ -186,7 +186,7 @@ def _loads(results: pd.DataFrame) -> list[str]:
     if "alone" in groupings:
         sentences.append(
             "One group at a time: the other groups are idle. Otherwise all groups of an axis run together. A ratio of "
-            "the two is the median over blocks of batches in which they took turns, with a nonparametric 95 % interval."
+            "the two is the median over alternating blocks of batches, with a nonparametric 95 % interval."
         )
     if "pairs" in groupings:
         sentences.append(
@@ -204,8 +204,7 @@ def _loads(results: pd.DataFrame) -> list[str]:
 def _totals(results: pd.DataFrame) -> str:
     """Return the collectives of the results whose size is a total, or an example."""
     names = results["collective"].dropna().unique()
-    totals = [name for name in names if name in CATALOG and CATALOG[name].has_total_size] or ["all_gather"]
-    return " and ".join(filter(None, [", ".join(totals[:-1]), totals[-1]]))
+    return listed(name for name in names if name in CATALOG and CATALOG[name].has_total_size) or "all_gather"
 
 
 def _factors(results: pd.DataFrame) -> str:

@@ -18,9 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MOST_SAMPLES = 300_000
+# The largest compressed frame of samples. Samples are many, and a report has to fit into an e-mail.
 _MOST_BYTES = 2 << 20
-"""The largest compressed frame of samples. Samples are many, and a report has to fit into an e-mail."""
-
 _DATA = re.compile(r'<script type="application/gzip" id="meshlab-(results|samples)">([A-Za-z0-9+/=\s]*)</script>')
 
 

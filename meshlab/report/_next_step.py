@@ -1,4 +1,4 @@
-"""What the reader of a report should do next, which follows from its answers."""
+"""The recommended next step of a report, which follows from its answers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
     is_cpu = bool(sources) and sources <= set(CPU_SOURCES)
     bad = {question for question, answer in answers.items() if answer.state == "bad"}
     if evidence.state in UNFINISHED:
-        yield "Continue the run in its folder: `meshlab bench --resume FOLDER`. The log at the end says why it stopped."
+        yield "Continue the run in its folder: `meshlab bench --resume FOLDER`. The log at the end shows the reason."
         return
     if evidence.progress:
         yield "Write the report again when the run has ended."
         return
     if not len(evidence.results):
-        yield "Measure something, for example with `meshlab bench all_reduce`."
+        yield "Run a measurement, for example with `meshlab bench all_reduce`."
         return
     if "correct" in bad:
         yield (
@@ -54,7 +54,7 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
     elif answers["correct"].state == "note":
         yield "Measure again with checked results, because these may be wrong."
     elif is_cpu and not bad:
-        yield "To judge GPUs, measure on them. These times only say how MPI, memory and scheduling work here."
+        yield "To judge GPUs, measure on GPUs. These times only reflect MPI, memory and scheduling on this CPU."
     elif not bad and is_unknown and evidence.results["size_bytes"].notna().any():
         yield "For a verdict on the speed, name the machine: `meshlab report RUN --cluster dgx-h200`, or a file."
     elif not bad:
@@ -67,7 +67,7 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
 def next_step_of_acceptance(stages: Stages) -> Answer:
     """Return the next step after an acceptance."""
     if stages.outcome == "failed":
-        text = "Repair what the failed stages name, and repeat the acceptance. Its command is under “Method”."
+        text = "Fix the problems that the failed stages name, and repeat the acceptance. Its command is under “Method”."
     elif stages.outcome == "passed":
         text = f"{_NOTHING} Keep this folder, so that a later acceptance can be compared with it."
     else:

@@ -35,9 +35,8 @@ if TYPE_CHECKING:
 
     from meshlab.topology.model._cluster import Cluster
 
+# Width in inches. 5.75 inches are 552 CSS pixels, which fit into a 600 px window without shrinking the text.
 WIDTH = 5.75
-"""Width in inches. 5.75 inches are 552 CSS pixels, which fit into a 600 px window without shrinking the text."""
-
 _CURVE = (WIDTH, 3.75)
 
 

@@ -58,15 +58,12 @@ if TYPE_CHECKING:
     import markupsafe
     import pandas as pd
 
-    from meshlab.topology.model._cluster import Cluster
-
 _MOST_LOG_LINES = 200
 _MOST_PICTURES = 8
 
 _SUFFIXES = (".html", ".md", ".pdf", ".xml", ".csv", ".parquet", ".json")
 
-Facts = list[tuple[str, str]]
-"""Pairs of term and text."""
+Facts = list[tuple[str, str]]  # pairs of term and text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +83,9 @@ class Content:
     loads_title: str
     details: list[ReportTable]  # every row with its interval
     more_tables: int  # number of omitted details
-    expected: ReportTable | None  # the largest sizes beside what they should be
+    expected: ReportTable | None  # the largest sizes, with the expected performance
     thresholds: ReportTable | None
-    changed: ReportTable | None  # the baseline beside the results
+    changed: ReportTable | None  # the baseline next to the results
     tuning: TuningSection | None
     method: Facts
     repeat: str  # the command that repeats the measurement, empty if unknown
@@ -100,9 +97,9 @@ class Content:
 class Report:
     """A run as one file from which another person can decide: verdict, machine, figures, tables and method.
 
-    The verdict and the next step come first. Answers follow: what was measured, whether it is correct and as fast as it
-    should be, what is unusual, and what changed. The report is a snapshot. It does not change if the run continues, and
-    it says if a run has not ended.
+    The verdict and the next step come first. Answers follow: what was measured, whether it is correct and as fast as
+    expected, what is unusual, and what changed. The report is a snapshot. It does not change if the run continues, and
+    it shows if a run has not ended.
 
     Parameters
     ----------
@@ -192,7 +189,8 @@ class Report:
             # One redactor for all parts, so that a host has the same hash in the title, the picture and the log.
             recorded_run = run if isinstance(run, RunData) else None
             parts = (self.cluster, tuning, title, limits, earlier, stages)
-            hosts = (*_hosts_of(self.cluster), *(baseline.hosts if isinstance(baseline, RunData) else ()))
+            hosts = () if self.cluster is None else self.cluster.names
+            hosts += tuple(baseline.hosts) if isinstance(baseline, RunData) else ()
             redactor = redactor_of(recorded_run, *parts, hosts=hosts, mesh=layout)
             tuning = None if tuning is None else tuning.redacted(redactor)
             run = redact_run(run, redactor) if isinstance(run, RunData) else tuning
@@ -244,8 +242,8 @@ class Report:
         Returns
         -------
         Frames
-            ``results``, ``samples`` and ``name``. Every function that takes a run takes it too. There are no samples if
-            the report was made without them, or they were too large.
+            ``results``, ``samples`` and ``name``. All functions that accept a run accept it too. There are no samples
+            if the report was written without them, or they were too large.
 
         Raises
         ------
@@ -273,7 +271,7 @@ class Report:
 
     @cached_property
     def answers(self) -> tuple[Answer, ...]:
-        """What was measured, whether it is correct and fast enough, what is unusual, and what changed."""
+        """The answers: what was measured, whether it is correct and fast enough, what is unusual, and what changed."""
         replies = answers(self._evidence)
         if self._not_compared:
             replies = (*replies, Answer("changed", "note", (self._not_compared,)))
@@ -299,7 +297,7 @@ class Report:
 
     @property
     def next_step(self) -> str:
-        """What to do next, which follows from the answers."""
+        """The recommended next step, which follows from the answers."""
         return " ".join(self._next_step.sentences)
 
     @property
@@ -309,7 +307,7 @@ class Report:
 
     @property
     def is_passed(self) -> bool:
-        """True if something was measured, and nothing is wrong, below a threshold, or slower than it should be."""
+        """True if something was measured, and nothing is wrong, below a threshold, or slower than expected."""
         if self.stages is not None and self.stages.outcome != "passed":
             return False
         return bool(len(self.results)) and all(answer.state != "bad" for answer in self.answers)
@@ -419,7 +417,7 @@ class Report:
 
     @property
     def _other_answers(self) -> tuple[Answer, ...]:
-        """What the stages of an acceptance do not say already."""
+        """The answers that the stages of an acceptance do not contain already."""
         return without_repeated(self.answers, self._stage_answers)
 
     def _compare(self, earlier: Frames) -> None:
@@ -545,10 +543,6 @@ def frame_bytes(frame: pd.DataFrame, write: Callable[[pd.DataFrame, Path], None]
         path = Path(folder) / "frame"
         write(frame, path)
         return path.read_bytes()
-
-
-def _hosts_of(cluster: Cluster | None) -> tuple[str, ...]:
-    return () if cluster is None else cluster.names
 
 
 def _line(answer: Answer) -> str:

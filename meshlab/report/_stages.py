@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from meshlab.report._answers import Answer, State
+from meshlab.report._words import listed
 
 Outcome = Literal["passed", "failed", "skipped"]
 
@@ -56,7 +56,7 @@ class Stages:
         failed, passed, skipped = (self._named(name) for name in ("failed", "passed", "skipped"))
         if failed:
             first = next(stage for stage in self.items if stage.outcome == "failed")
-            return Answer("", "bad", (f"FAILED: {_listed(failed)}. {first.sentences[0]}",))
+            return Answer("", "bad", (f"FAILED: {listed(failed)}. {first.sentences[0]}",))
         if self.interruption:
             return Answer("", "note", (f"Not accepted: {self.interruption}.",))
         if self.outcome == "not carried out":
@@ -65,14 +65,10 @@ class Stages:
         stages = "1 stage" if len(passed) == 1 else f"{len(passed)} stages"
         if not skipped:
             return Answer("", "good", (f"Accepted: all {stages} passed.",))
-        counts = f"{stages} passed, and {_listed(skipped)} {'was' if len(skipped) == 1 else 'were'} skipped."
+        counts = f"{stages} passed, and {listed(skipped)} {'was' if len(skipped) == 1 else 'were'} skipped."
         if self.judging and set(self.judging) <= set(skipped):
             return Answer("", "note", (f"Nothing failed, but the speed was not judged: {counts}",))
         return Answer("", "good", (f"Nothing failed: {counts}",))
 
     def _named(self, outcome: Outcome) -> list[str]:
         return [stage.name for stage in self.items if stage.outcome == outcome]
-
-
-def _listed(names: Sequence[str]) -> str:
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

@@ -23,17 +23,11 @@ from meshlab.runs._store import Frames
 if TYPE_CHECKING:
     import pandas as pd
 
-
 MOST_ROWS, MOST_TABLES = 200, 60
 
-_MOST_COLUMNS = 12
-"""The number of columns, apart from the size, that fit the width of the page."""
-
-_SLOW_GBS = 0.1
-"""Smaller bandwidths are in MB/s."""
-
-_FEW_ROWS = 20
-"""The number of rows that are shown of a comparison in which nothing changed."""
+_MOST_COLUMNS = 12  # the number of columns, apart from the size, that fit the width of the page
+_SLOW_GBS = 0.1  # smaller bandwidths are in MB/s
+_FEW_ROWS = 20  # the number of rows that are shown of a comparison in which nothing changed
 
 
 class Cell(NamedTuple):  # a tuple, because a large report has tens of thousands of cells
@@ -114,7 +108,7 @@ def _pivot_cells(time_us: float, busbw: float, status: str, share: float) -> lis
 
 
 def expectation_table(expected: pd.DataFrame) -> ReportTable:
-    """Return the measurements at the largest size beside what they should be."""
+    """Return the measurements at the largest size, with the expected performance."""
     varying = [name for name in ("axis", "dtype", "mode") if expected[name].nunique(dropna=False) > 1]
     has_published = bool(expected["published_gbs"].notna().any())
     header = ["collective", *varying, "size", "busbw", "bound", "of bound", "predicted"]
@@ -128,7 +122,7 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
             _rate(row["busbw_gbs"]),
             _rate(row["bound_gbs"]),
             Cell(_percent(row["of_bound"]) or "–", value=_value(row["of_bound"])),
-            Cell(_predicted(row), is_bad=is_below_prediction(row)),
+            Cell(predicted_range(row).replace(" to ", " – ") or "–", is_bad=is_below_prediction(row)),
         ]
         if has_published:
             cells += [
@@ -137,7 +131,7 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
             ]
         verdict = f"{row['verdict']}, within 10{THIN}%" if is_within_tolerance(row) else str(row["verdict"])
         rows.append((*cells, Cell("✕ slow" if is_slow else verdict, is_bad=is_slow)))
-    title = "The largest size beside the expected performance"
+    title = "The largest size, with the expected performance"
     last = len(header)
     return ReportTable(
         title,
@@ -146,11 +140,6 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
         max(0, len(rows) - MOST_ROWS),
         texts=(*range(1 + len(varying)), last),
     )
-
-
-def _predicted(row: Any) -> str:
-    """Return the band of the predicted bandwidth."""
-    return predicted_range(row).replace(" to ", " – ") or "–"
 
 
 def _rate_text(gbs: float) -> str:
@@ -169,7 +158,7 @@ def _value(number: float) -> float | None:
 
 
 def threshold_table(check: ThresholdCheck) -> ReportTable:
-    """Return the results beside their thresholds."""
+    """Return the results next to their thresholds."""
     header, rows = check.table()
     cells = tuple(
         (Cell(row[0], is_bad=row[0].startswith("✕")), *(Cell(text) for text in row[1:])) for row in rows[:MOST_ROWS]
@@ -179,7 +168,7 @@ def threshold_table(check: ThresholdCheck) -> ReportTable:
 
 
 def comparison_table(comparison: Comparison) -> ReportTable:
-    """Return the results beside those of the baseline, the most interesting rows first."""
+    """Return the results next to those of the baseline, the most interesting rows first."""
     header, rows = comparison.table()
     decided = sum(row[1] not in ("SAME", "UNCLEAR") for row in rows)
     first_rows = rows[: min(MOST_ROWS, max(_FEW_ROWS, decided))]

@@ -39,8 +39,8 @@ def _facts(tuning: Tuning) -> list[tuple[str, str]]:
     facts = [
         (
             "Choice",
-            "All options of a size took turns. The fastest one was measured again with the default, on new ranks, and "
-            "is chosen only if its 95 % interval is below that of the default there.",
+            "All options of a size were measured in turns. The fastest one was measured again with the default, on new "
+            "ranks, and is chosen only if its 95 % interval there is below that of the default.",
         )
     ]
     if not tuning.lines:
@@ -51,6 +51,6 @@ def _facts(tuning: Tuning) -> list[tuple[str, str]]:
     facts.append(("Environment for all sizes", f"{variables or 'none is faster than the default'}. {losses}."))
     if tuning.is_on_nccl:
         config = tuning.to_tuner_config()
-        gains = ". ".join(map(str, config.gains)) or "This tuning has no lines for it"
+        gains = ". ".join(map(str, config.gains)) or "This tuning contains no choices that the plugin can make"
         facts.append(("NCCL's tuner plugin", f"{gains}. {' '.join(config.notes)}"))
     return facts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._units import format_size
@@ -9,8 +10,8 @@ from meshlab.base._units import format_size
 if TYPE_CHECKING:
     import pandas as pd
 
+# The states of a run or a measurement that did not finish, with their verbs.
 UNFINISHED = {"failed": "failed", "cancelled": "was cancelled", "interrupted": "was interrupted"}
-"""The states of a run or a measurement that did not finish, with their verbs."""
 
 
 def is_missing(value: Any) -> bool:
@@ -43,6 +44,12 @@ def count(number: int, noun: str) -> str:
 def results_have(number: int) -> str:
     """Begin a sentence about a number of results."""
     return f"{count(number, 'result')} {'has' if number == 1 else 'have'}"
+
+
+def listed(names: Iterable[object]) -> str:
+    """Write names one after the other, with "and" before the last one. Empty without names."""
+    texts = [str(name) for name in names]
+    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
 
 
 def was(number: int) -> str:

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from meshlab.runs._rundata import RunData
 
-
 _MOST_RUNS = 500
 
 

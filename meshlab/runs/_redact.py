@@ -26,35 +26,12 @@ from meshlab.comm._catalog import CATALOG
 from meshlab.mesh._document import mesh_from_document, mesh_to_document
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._options import OPTIONS
-from meshlab.runs._private_shapes import (
-    BRACKETED,
-    CREDENTIALS,
-    HARDWARE_IDS,
-    HOME,
-    HOST_LISTS,
-    HOST_SHAPES,
-    IPV4,
-    IPV6,
-    KEYED_SECRET,
-    OPTION_SECRET,
-    PRIVATE_KEY,
-    PRODUCT,
-    PUBLIC_DOMAINS,
-    SECRET_WORD,
-    SERIAL,
-    TOKENS,
-    USER_AT_HOST,
-    USER_SHAPES,
-    UUID,
-    VERSION_BEFORE,
-    WORD,
-)
+from meshlab.runs import _private_shapes as shapes
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import from_document, to_document
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 # Words that are also names of hosts, accounts, keys or columns somewhere, and that do not identify a person.
 _COMMON_WORDS = """
@@ -86,7 +63,6 @@ run_id source op dtype mode grouping status mesh_fingerprint when launch
 """
 _CLOSED_COLUMNS = frozenset((*_COLUMN_WORDS.split(), *OPTIONS))
 _MESH_COLUMNS = ("collective", "axis", "group", "concurrent_axis", "concurrent_collective")
-
 
 _LISTED = re.compile(r"[^,\[\]]{1,300}(?:\[[^\[\]]{0,2000}\][^,\[\]]{0,100})*")
 
@@ -147,20 +123,20 @@ class Redactor:
     def _learn_text(self, text: str) -> None:
         # A name that a shape shows is a guess. It is not added if it is a common word or a product, or contains a name
         # that an earlier shape has shown.
-        for shape in (HOME, CREDENTIALS):
+        for shape in (shapes.HOME, shapes.CREDENTIALS):
             for match in shape.finditer(text):
                 self._add("user", match["user"], is_guess=True)
-        for match in USER_AT_HOST.finditer(text):
+        for match in shapes.USER_AT_HOST.finditer(text):
             self._add("user", match["user"], is_guess=True)
             self._add_host(match["host"], is_guess=True)
-        for shape in USER_SHAPES:
+        for shape in shapes.USER_SHAPES:
             for match in shape.finditer(text):
                 self._add("user", match["user"], is_guess=True)
-        for shape in HOST_LISTS:
+        for shape in shapes.HOST_LISTS:
             for match in shape.finditer(text):
                 for name in _LISTED.findall(match["hosts"]):
                     self._add_listed(name)
-        for shape in HOST_SHAPES:
+        for shape in shapes.HOST_SHAPES:
             for match in shape.finditer(text):
                 self._add_host(match["host"], is_guess=True)
         for line in text.split("\n"):
@@ -171,7 +147,7 @@ class Redactor:
     def _add_host(self, name: str, *, is_guess: bool = False) -> None:
         name = name.strip().strip(".")
         short, _, domain = name.partition(".")
-        if not re.search(r"[^\W\d]", short) or (is_guess and name.lower().endswith(PUBLIC_DOMAINS)):
+        if not re.search(r"[^\W\d]", short) or (is_guess and name.lower().endswith(shapes.PUBLIC_DOMAINS)):
             return  # an address, which has its own shape, or a public site
         self._add("host", short, is_guess=is_guess)
         if "." in domain or (domain and domain.lower() not in _FILE_SUFFIXES | self._keep):
@@ -186,7 +162,7 @@ class Redactor:
         low = stem.lower()
         if not bracket:
             self._add_host(re.sub(r":\d+\Z", "", name), is_guess=True)
-        elif re.search(r"[^\W\d]", low) and low.strip("-_.") not in self._keep and not PRODUCT.fullmatch(low):
+        elif re.search(r"[^\W\d]", low) and low.strip("-_.") not in self._keep and not shapes.PRODUCT.fullmatch(low):
             self._stems.add(low)
             self._listed.add(low)
             self._listed_names = None
@@ -198,9 +174,11 @@ class Redactor:
         if len(name) < 2 or not re.search(r"[^\W\d]", name) or low in _COMMON:
             return
         # node7-ib0 is an interface of node7, which is replaced within it.
-        if is_guess and (low in self._keep or PRODUCT.fullmatch(name) or WORD.sub(self._word, name) != name):
+        if is_guess and (
+            low in self._keep or shapes.PRODUCT.fullmatch(name) or shapes.WORD.sub(self._word, name) != name
+        ):
             return
-        if not WORD.fullmatch(name):
+        if not shapes.WORD.fullmatch(name):
             self._others.setdefault(name, kind)
             self._other_names = None
         elif low not in self._names:
@@ -212,7 +190,7 @@ class Redactor:
     def text(self, text: str) -> str:
         """Return a string in which hashes replace the names, addresses and serial numbers. Line breaks are kept."""
         if "PRIVATE KEY" in text:
-            text = PRIVATE_KEY.sub(lambda match: "[secret]" + "\n" * match[0].count("\n"), text)
+            text = shapes.PRIVATE_KEY.sub(lambda match: "[secret]" + "\n" * match[0].count("\n"), text)
         if "\n" not in text:
             return self._line(text)
         # A log repeats its lines.
@@ -224,32 +202,32 @@ class Redactor:
         """Return a line in which hashes replace the names. The tests before the patterns only save time."""
         if not text or text.isspace():
             return text
-        text = TOKENS.sub("[secret]", text)
+        text = shapes.TOKENS.sub("[secret]", text)
         if "://" in text:
-            text = CREDENTIALS.sub("[secret]@", text)
-        if SECRET_WORD.search(text):
-            text = KEYED_SECRET.sub(r"\g<key>\g<between>[secret]", text)
-            text = OPTION_SECRET.sub(r"\g<key>\g<between>[secret]", text) if "-" in text else text
+            text = shapes.CREDENTIALS.sub("[secret]@", text)
+        if shapes.SECRET_WORD.search(text):
+            text = shapes.KEYED_SECRET.sub(r"\g<key>\g<between>[secret]", text)
+            text = shapes.OPTION_SECRET.sub(r"\g<key>\g<between>[secret]", text) if "-" in text else text
         if any(sign.isdecimal() for sign in text):
             text = self._without_numbers(text)
-        text = HOME.sub(lambda match: f"{match['folder']}user", text)
+        text = shapes.HOME.sub(lambda match: f"{match['folder']}user", text)
         if self._others:
             text = self._replace_others(text)
         if self._listed:
             text = self._replace_listed(text)
         if self._stems and "[" in text:
-            text = BRACKETED.sub(self._bracketed, text)
-        return WORD.sub(self._word, text) if self._names else text
+            text = shapes.BRACKETED.sub(self._bracketed, text)
+        return shapes.WORD.sub(self._word, text) if self._names else text
 
     def _without_numbers(self, text: str) -> str:
         """Return a line in which hashes replace addresses and the identifiers of hardware."""
         if text.count("-") > 3:
-            text = UUID.sub(lambda match: f"{match['kind'] or 'uuid-'}{self._hash(match['uuid'])}", text)
-        for kind, pattern in HARDWARE_IDS.items():
+            text = shapes.UUID.sub(lambda match: f"{match['kind'] or 'uuid-'}{self._hash(match['uuid'])}", text)
+        for kind, pattern in shapes.HARDWARE_IDS.items():
             text = pattern.sub(lambda match, kind=kind: f"{kind}-{self._hash(match[0])}", text)  # type: ignore[misc]
-        text = SERIAL.sub(lambda match: f"{match['key']}serial-{self._hash(match['serial'])}", text)
-        text = IPV6.sub(self._address, text) if text.count(":") > 1 else text
-        return IPV4.sub(self._address, text) if text.count(".") > 2 else text
+        text = shapes.SERIAL.sub(lambda match: f"{match['key']}serial-{self._hash(match['serial'])}", text)
+        text = shapes.IPV6.sub(self._address, text) if text.count(":") > 1 else text
+        return shapes.IPV4.sub(self._address, text) if text.count(".") > 2 else text
 
     def _replace_others(self, text: str) -> str:
         if self._other_names is None:
@@ -278,7 +256,7 @@ class Redactor:
         if address.is_loopback or address.is_unspecified or str(address).startswith("255."):
             return match[0]
         start = match.start()
-        if address.version == 4 and VERSION_BEFORE.search(match.string, max(0, start - 32), start):
+        if address.version == 4 and shapes.VERSION_BEFORE.search(match.string, max(0, start - 32), start):
             return match[0]
         interface = match["interface"] if address.version == 6 else None
         return f"{interface or ''}address-{self._hash(str(address))}"
@@ -346,7 +324,7 @@ class Redactor:
     def _item(self, key: Any, value: Any) -> Any:
         """Return a value of a mapping. The value of a key such as HF_TOKEN is a secret of any shape."""
         if isinstance(key, str) and isinstance(value, str) and value.strip():
-            return "[secret]" if KEYED_SECRET.fullmatch(f"{key}={value.split()[0]}") else self.text(value)
+            return "[secret]" if shapes.KEYED_SECRET.fullmatch(f"{key}={value.split()[0]}") else self.text(value)
         return self.anything(value)
 
     def _dataclass(self, value: Any) -> Any:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from meshlab.prediction._calibration import Calibration
     from meshlab.topology.model._presets import ClusterLike
 
-
 State = Literal["running", "paused", "done", "cancelled", "failed", "interrupted"]
 
 _MOST_NAMED = 3
@@ -354,7 +353,7 @@ class RunData:
     def check_ended(self) -> None:
         """Raise a `BenchError` if the run is still running, because its results are not final.
 
-        A run that was loaded from a folder does not change any more, so it never raises.
+        A run that was loaded from a folder no longer changes, so it never raises.
         """
 
     def spikes(self) -> pd.DataFrame:
@@ -429,7 +428,7 @@ class RunData:
         ------
         BenchError
             If the folder holds a different run, or one that is being measured.
-            If the folder cannot be written. What it held before is unchanged.
+            If the folder cannot be written. Its earlier content is unchanged.
 
         Examples
         --------
@@ -458,7 +457,7 @@ class RunData:
         RunData
             The run without engines. If its process was killed, the state is ``interrupted``, and the run has all steps
             that were measured completely. If it is still being measured, the state is ``running`` or ``paused``, and
-            the run does not grow any more. If a Parquet file is corrupt or missing, the CSV file next to it is read,
+            the run no longer grows. If a Parquet file is corrupt or missing, the CSV file next to it is read,
             with a warning and a note in the log.
 
         Raises

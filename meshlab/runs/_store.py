@@ -50,7 +50,6 @@ from meshlab.runs._rundata import RunData, State
 if TYPE_CHECKING:
     import pandas as pd
 
-
 SCHEMA = 6
 """Version of the layout of a folder. It increases if older readers cannot read it, for example for a new column."""
 
@@ -358,7 +357,7 @@ def load(folder: str | Path) -> RunData:
         for note in notes:
             run.note(note)
         return run
-    raise ParseError(f"{folder} is being written all the time", hint="try it again", file=str(path))
+    raise ParseError(f"another process keeps writing to {folder}", hint="try again", file=str(path))
 
 
 def _read_run(folder: Path, path: Path, text: bytes, notes: list[str]) -> RunData:
@@ -410,7 +409,7 @@ def _with_journal(
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ParseError("not a journal of meshlab; copy the folder again", file=str(path)) from error
     if journal.n_cut_off and not is_open:
-        notes.append(f"{path.name} ends with a record that was not completed, which is dropped")
+        notes.append(f"{path.name} ends with an incomplete record, which is dropped")
     if journal.n_damaged:
         records = f"{journal.n_damaged} record{'s' * (journal.n_damaged > 1)} of {path.name}"
         notes.append(f"{records} {'are' if journal.n_damaged > 1 else 'is'} damaged; the steps can be measured again")
@@ -490,7 +489,7 @@ def _read_file(
     content = None if digests is None else read_recorded(folder, name, digests[name])
     frame = read(folder / name, columns, content)
     if n_rows not in (None, len(frame)):
-        raise ParseError(f"the file has {len(frame)} rows, but run.json says {n_rows}", file=str(folder / name))
+        raise ParseError(f"the file has {len(frame)} rows, but run.json lists {n_rows}", file=str(folder / name))
     return frame
 
 

@@ -24,9 +24,7 @@ SEVERITIES = ("error", "warning", "note")
 """The severities, most severe first."""
 
 _PAIRS_PER_LOST_PAIR = 4  # up to one pair in four without NVLink is a fault; more are missing by design
-
 _HIDDEN_PCIE_GBS = 1.0  # a slower PCIe link to the CPU is not real: even one lane of generation 4 has 1.5 GB/s
-
 _BUSY_PERCENT = 20.0  # a GPU with this utilisation should run its PCIe link at full speed
 
 
@@ -143,11 +141,9 @@ def health(cluster: ClusterLike) -> Findings:
     hosts: list[list[str]] = [[] for _ in cluster.templates]
     for kind, name in zip(cluster.kinds.tolist(), cluster.names, strict=True):
         hosts[kind].append(name)
-    for template, names in zip(cluster.templates, hosts, strict=True):
-        for rule in _NODE_RULES:
-            for finding in rule(template):
-                hosts_of.setdefault(finding, []).extend(names)
-    for finding, names in _between_hosts(cluster, hosts):
+    kinds = zip(cluster.templates, hosts, strict=True)
+    of_kinds = ((finding, names) for node, names in kinds for rule in _NODE_RULES for finding in rule(node))
+    for finding, names in (*of_kinds, *_between_hosts(cluster, hosts)):
         hosts_of.setdefault(finding, []).extend(names)
     items = [replace(finding, nodes=tuple(names)) for finding, names in hosts_of.items()]
     items.sort(key=lambda item: SEVERITIES.index(item.severity))
@@ -501,15 +497,8 @@ def _and_more(count: int, noun: str) -> str:
 
 
 _NODE_RULES: tuple[Callable[[Node], Iterator[Finding]], ...] = (
-    _incomplete,
-    _asymmetric,
-    _lost_nvlinks,
-    _unknown_nvlinks,
-    _absent_nvlinks,
-    _nics,
-    _affinity,
-    _pcie,
-    _devices,
+    *(_incomplete, _asymmetric, _lost_nvlinks, _unknown_nvlinks, _absent_nvlinks),
+    *(_nics, _affinity, _pcie, _devices),
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -165,12 +165,9 @@ def with_nvlink_domain(cluster: Cluster, size: int) -> Cluster:
     return replace(cluster, templates=templates, nvlink_of_node=None)
 
 
-def with_taper(
-    cluster: Cluster, taper: float | None = None, level: str | None = None, tapers: Mapping[str, float] | None = None
-) -> Cluster:
+def with_taper(cluster: Cluster, /, taper: float | None = None, level: str | None = None, **taper_of: float) -> Cluster:
     """Return the cluster with a different oversubscription, see `Cluster.with_taper`."""
     names = [network.name for network in cluster.levels]
-    taper_of = dict(tapers or {})
     if taper is not None:
         taper_of[level if level is not None else (names[-1] if names else "")] = taper
     elif level is not None or not taper_of:

@@ -28,10 +28,7 @@ _NUMBER = re.compile(r"(?:1\s*:\s*)?([+-]?\d{1,15}(?:\.\d{1,6})?)")
 
 
 def act(design: Design, action: str, content: Content, total: int | None) -> tuple[Design, str]:
-    """Return the design after an action of the front end, and a remark on it, which is usually empty.
-
-    `content` is the message. `total` is the number of ranks that a mesh must have, None for any.
-    """
+    """Return the design after an action of the front end, and a remark on it, which is usually empty."""
     if action not in ACTIONS:
         raise MeshError(f"unknown action {action!r}; choose one of {', '.join(ACTIONS)}")
     result = ACTIONS[action](design, content, total)
@@ -39,7 +36,7 @@ def act(design: Design, action: str, content: Content, total: int | None) -> tup
 
 
 def problem_of(design: Design, error: MeshlabError, content: Content) -> dict[str, Any]:
-    """Return the content of a field whose edit is not possible: the reason, and valid values near to it."""
+    """Return the content of a field with an invalid edit: the reason, and valid values near it."""
     options: list[tuple[str, dict[str, Any]]] = []
     if isinstance(error, MisfitError):
         options = [(pairs_text(option), {"action": "axes", "axes": option}) for option in error.options]
@@ -237,6 +234,7 @@ def _call(design: Design, content: Content, total: int | None) -> Design:
     return replace(design, per_axis=MappingProxyType(calls))
 
 
+# The edits of the front end by name. Arguments: the design, the message, and the number of ranks of a mesh or None.
 ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Design, str]]] = MappingProxyType(
     {
         "step": _step,
@@ -268,7 +266,6 @@ ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Des
         "swap": lambda design, content, total: design.swapped(),
     }
 )
-"""The edits of the front end by name. Arguments: the design, the message, and the number of ranks of a mesh or None."""
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------

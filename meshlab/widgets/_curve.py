@@ -69,15 +69,11 @@ class Curve(anywidget.AnyWidget):
     references = traitlets.Dict(key_trait=traitlets.Unicode(), value_trait=traitlets.Float()).tag(sync=True)
     height = traitlets.Int(320, min=160).tag(sync=True)
 
+    # Name, kind, number of points and of groups of each line, and whether it has a band. See `pack_lines`.
     _lines = traitlets.List(traitlets.Dict()).tag(sync=True)
-    """Name, kind, number of points and of groups of each line, and whether it has a band. See `pack_lines`."""
-
+    # The points of all lines, concatenated, in the format of `Line.tobytes`.
     _points = traitlets.Bytes(b"").tag(sync=True)
-    """The points of all lines, concatenated, in the format of `Line.tobytes`."""
-
-    _note = traitlets.Unicode("").tag(sync=True)
-    """An explanation of thick lines, thin lines and bands."""
-
+    _note = traitlets.Unicode("").tag(sync=True)  # an explanation of thick lines, thin lines and bands
     _palette = traitlets.List(traitlets.Unicode(), list(PALETTE)).tag(sync=True)
 
     def __init__(self, **traits: Any) -> None:
@@ -147,12 +143,8 @@ class Curve(anywidget.AnyWidget):
 
         Parameters
         ----------
-        name : str
-            The name of the line.
-        size : array_like
-            Message sizes in bytes, in any order.
-        value : array_like
-            Values in `y_unit`; NaN for a missing one.
+        name, size, value
+            As in `set_series`.
         low, high : array_like, optional
             The bounds of the interval around each value. By default the points have no interval, and the band has a
             gap there.

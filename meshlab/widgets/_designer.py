@@ -51,10 +51,7 @@ class Designer(Workbench):
     """
 
     def __init__(
-        self,
-        cluster: ClusterLike | None = None,
-        mesh: MeshLike | None = None,
-        world_size: int | None = None,
+        self, cluster: ClusterLike | None = None, mesh: MeshLike | None = None, world_size: int | None = None
     ) -> None:
         self._fixed_size = world_size
         super().__init__(cluster, mesh, panels=("mesh",))

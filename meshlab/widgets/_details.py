@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from meshlab.runs._rundata import RunData
 
-
 _MOST_ROWS = 12
 
 
@@ -53,7 +52,7 @@ def _stragglers(run: RunData) -> dict[str, Any]:
         f"{100 * worst['last_share']:.0f} % of the batches"
         if n
         else f"No stragglers: rank {worst['rank']} is the latest, by {format_time_us(max(worst['late_us'], 0.0))} in "
-        f"{_step(worst)}, which is not consistent or below the floor"
+        f"{_step(worst)}, but not consistently, or by less than the floor"
     )
     text += f"{SEPARATOR}and {n - 1} more" if n > 1 else ""
     rows = [
@@ -82,7 +81,7 @@ def _pairs(run: RunData) -> dict[str, Any] | None:
     slow = slow_cells(values, is_time=False)
     low, high = color_range(values, is_time=False)
     size = format_size(cells.attrs["size_bytes"])
-    direction = "both directions at once" if collective == "send_recv" else "from the row to the column"
+    direction = "both directions simultaneously" if collective == "send_recv" else "from the row to the column"
     return {
         "name": "pairs",
         "label": "Pairs",

@@ -1,4 +1,4 @@
-"""Edits of a mesh by hand, on plain values, the design that they change, and the history that undoes them."""
+"""Interactive edits of a mesh, on plain values, the design that they change, and the history that undoes them."""
 
 from __future__ import annotations
 
@@ -17,19 +17,17 @@ from meshlab.mesh._mesh import DeviceMesh, as_mesh
 from meshlab.mesh.interop._frameworks import READERS
 from meshlab.widgets._machines import Machine
 
-Pairs = tuple[tuple[str, int], ...]
-"""Names and sizes of axes, the slowest first."""
-
+Pairs = tuple[tuple[str, int], ...]  # names and sizes of axes, the slowest first
 MOST_OPTIONS = 3
 MOST_UNDOS = 100
 
 _DATA_AXES = ("dp", "dp_shard", "dp_replicate")
+# The usual order of axes: the axis that sends most is the fastest.
 _OUTER_FIRST = ("pp", "dp_replicate", "dp", "dp_shard", "edp", "cp", "ep", "etp", "tp")
-"""The usual order of axes: the axis that sends most is the fastest."""
 
 
 class MisfitError(MeshError):
-    """An edit that is not possible, with valid axes, the nearest first."""
+    """An invalid edit, with valid axes, the nearest first."""
 
     def __init__(self, message: str, options: Sequence[Pairs] = ()) -> None:
         super().__init__(message)
@@ -64,10 +62,7 @@ def rest_axis(pairs: Pairs, axis: str, rest: str = "") -> str | None:
 
 
 def step_axis(pairs: Pairs, axis: str, by: int, rest: str = "") -> Pairs | None:
-    """Move the smallest prime factor to an axis from the one that takes the rest, or back if `by` is negative.
-
-    The product stays. None if there is no factor to move.
-    """
+    """Move the smallest prime factor from the axis of the rest to `axis`, or back if `by` < 0. None without one."""
     sizes, other = dict(pairs), rest_axis(pairs, axis, rest)
     _index(pairs, axis)
     if other is None:
@@ -198,10 +193,8 @@ def rebuilt(mesh: DeviceMesh, pairs: Pairs, renamed: Mapping[str, str] = Mapping
 
 
 def fit_mesh(mesh: DeviceMesh, before: int | None, after: int, rest: str = "") -> DeviceMesh:
-    """Return the mesh for a machine that had `before` and has `after` devices.
-
-    The axis that takes the rest is filled if it was as large as the machine permitted. Other meshes stay if they fit.
-    """
+    """Return the mesh for a machine that had `before` and has `after` devices. A mesh that fits stays as it is."""
+    # But the axis that takes the rest is filled if it was as large as the machine permitted.
     pairs = pairs_of(mesh)
     other = rest_axis(pairs, "", rest)
     assert other is not None  # a mesh has an axis
@@ -302,9 +295,7 @@ def templates(devices: int, domain: int) -> list[Template]:
 
 # -- designs -----------------------------------------------------------------------------------------------------------
 
-Calls = Mapping[str, tuple[str, int | str]]
-"""Collective and message size of the axes that do not have the usual ones."""
-
+Calls = Mapping[str, tuple[str, int | str]]  # collective and message size of the axes that do not have the usual ones
 Candidate = tuple[Machine | None, DeviceMesh]
 
 
@@ -349,12 +340,10 @@ class Design:
 
     machine: Machine | None
     mesh: DeviceMesh
-    rest: str = ""
-    """The axis that takes the rest. Empty for the usual one."""
+    rest: str = ""  # The axis that takes the rest. Empty for the usual one.
     size: int | str = "256M"
     per_axis: Calls = field(default_factory=lambda: MappingProxyType({}))
-    pinned: Candidate | None = None
-    """The candidate A."""
+    pinned: Candidate | None = None  # the candidate A
 
     @property
     def devices(self) -> int | None:

@@ -16,6 +16,8 @@ from meshlab.widgets._edits import Design
 from meshlab.widgets._source import python
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from meshlab.widgets._workbench import Workbench
 
 
@@ -39,18 +41,13 @@ def _recipe(workbench: Workbench, framework: str) -> dict[str, Any]:
     return {"name": framework, "text": repr(recipe), "problem": ""}
 
 
-def _svg(workbench: Workbench) -> tuple[str, str, str]:
-    return "topology.svg", "image/svg+xml", workbench.figure_svg()
-
-
-def _csv(workbench: Workbench) -> tuple[str, str, str]:
-    return "axes.csv", "text/csv", without_formulas(workbench.table()).to_csv(index=False)
+def _csv(name: str, frame: pd.DataFrame) -> tuple[str, str, str]:
+    return name, "text/csv", without_formulas(frame).to_csv(index=False)
 
 
 def _groups(workbench: Workbench) -> tuple[str, str, str]:
     placement = workbench.placement
-    frame = workbench.mesh.stats() if placement is None else placement.frame()
-    return "groups.csv", "text/csv", without_formulas(frame).to_csv(index=False)
+    return _csv("groups.csv", workbench.mesh.stats() if placement is None else placement.frame())
 
 
 def _page(workbench: Workbench) -> tuple[str, str, str]:
@@ -66,10 +63,6 @@ def _run_report(workbench: Workbench) -> tuple[str, str, str]:
     if run is None:
         raise BenchError("no run is shown", hint="start one, or open one in the tab Runs")
     return "report.html", "text/html", Report(run).html()
-
-
-def _text(workbench: Workbench) -> tuple[str, str, str]:
-    return "workbench.txt", "text/plain", workbench.describe()
 
 
 _STYLE = """
@@ -90,7 +83,7 @@ def _report(workbench: Workbench) -> tuple[str, str, str]:
     verdict = ""
     if worst is not None:
         verdict = f"<p><b>The slowest axis is {escape(worst['axis'])}: it {escape(worst['placement'])}.</b></p>"
-    columns = ["axis", "ranks", "what its groups do", "collective", "busbw (GB/s)", "time", "basis"]
+    columns = ["axis", "ranks", "links of its groups", "collective", "busbw (GB/s)", "time", "basis"]
     body = [
         [
             row["axis"],
@@ -124,18 +117,18 @@ def _report(workbench: Workbench) -> tuple[str, str, str]:
     return "design.html", "text/html", page
 
 
+# The files by the name that the front end uses. Each function returns the name of a file, its media type and text.
 FILES: Mapping[str, Callable[[Workbench], tuple[str, str, str]]] = MappingProxyType(
     {
-        "svg": _svg,
-        "csv": _csv,
+        "svg": lambda workbench: ("topology.svg", "image/svg+xml", workbench.figure_svg()),
+        "csv": lambda workbench: _csv("axes.csv", workbench.table()),
         "groups": _groups,
-        "text": _text,
+        "text": lambda workbench: ("workbench.txt", "text/plain", workbench.describe()),
         "report": _report,
         "run": _run_report,
         "page": _page,
     }
 )
-"""The files by the name that the front end uses. Each function returns the name of a file, its media type and text."""
 
 
 # -- code --------------------------------------------------------------------------------------------------------------

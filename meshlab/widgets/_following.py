@@ -6,7 +6,6 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -25,20 +24,16 @@ from meshlab.widgets._details import details_of
 if TYPE_CHECKING:
     import pandas as pd
 
-    from meshlab.engines._engines import Engines
     from meshlab.frames._rows import Columns
     from meshlab.runs._rundata import RunData
 
-
 _TICK_S = 0.5
-_SHARE = 0.1
-"""Maximum share of the time that is spent on drawing, because the client needs the processor for its ranks."""
-
+_SHARE = 0.1  # maximum share of the time that is spent on drawing, because the client needs the processor for its ranks
 _MOST_REMEMBERED = 8
 _MOST_WITH_PREVIOUS = 4  # lines of a run beyond which those of the previous run would hide them
 _MOST_BARS = 512
 _NO_LINES: Mapping[str, Line] = MappingProxyType({})
-_DOING = ("running", "stopping after this step", "ending the ranks")
+_DOING = ("running", "stopping after this step", "killing the ranks")
 
 # The lines and the results of the last finished run on each mesh and machine, for the grey lines of the next run there.
 # Only a few are kept, because each has a frame.
@@ -46,53 +41,14 @@ _last: dict[tuple[str, str], tuple[Mapping[Key, Line], pd.DataFrame]] = {}
 _last_lock = threading.Lock()
 
 
-class Controls(Protocol):
-    """The side of a run that can still change. `Run` has it, and `SAVED` is that of other runs."""
-
-    @property
-    def cancel_level(self) -> int: ...
-
-    @property
-    def is_pausing(self) -> bool: ...
-
-    @property
-    def is_estimated(self) -> bool: ...
-
-    @property
-    def estimate(self) -> object: ...
-
-    @property
-    def engines(self) -> Engines | None: ...
-
-
-@dataclass(frozen=True)
-class _Saved:
-    """The controls of a run without engines, such as one that was read from a folder."""
-
-    cancel_level: int = 0
-    is_pausing: bool = False
-    is_estimated: bool = False
-    estimate: object = None
-    engines: Engines | None = None
-
-
-SAVED: Controls = _Saved()
-
-
 class RunView(Protocol):
     """A widget with the traits of `run_traits`, which may be set on any thread."""
 
-    _run: dict[str, Any]
-    """State, progress, errors and possible actions. See `run_state`."""
-
+    _run: dict[str, Any]  # State, progress, errors and possible actions. See `run_state`.
+    # The chart, in one trait, because new points with the names of the old lines would be misread.
     _curve: dict[str, Any]
-    """The chart, in one trait, because new points with the names of the old lines would be misread."""
-
-    _late: dict[str, Any]
-    """The lateness of every rank in the latest step with aligned starts. Empty without one."""
-
-    _details: list[dict[str, Any]]
-    """The tabs of a run that has ended, see `details_of`."""
+    _late: dict[str, Any]  # The lateness of every rank in the latest step with aligned starts. Empty without one.
+    _details: list[dict[str, Any]]  # the tabs of a run that has ended, see `details_of`
 
     def hold_sync(self) -> AbstractContextManager[None]: ...
 
@@ -104,10 +60,7 @@ def run_traits() -> tuple[Any, Any, Any, Any]:
 
 
 class RunFollower:
-    """Keeps the traits of a view up to date with a run, which it holds until the run ends.
-
-    `predicted` has predicted lines by the name of their measured line, and `references` bandwidths in GB/s.
-    """
+    """Keeps the traits of a view up to date with a run, which it holds until the run ends."""
 
     # A run reports its steps on its own thread, and steps may take only milliseconds. So the follower draws on a
     # separate thread, at most twice per second and for at most a tenth of the time.
@@ -117,8 +70,8 @@ class RunFollower:
         run: Run,
         view: RunView,
         *,
-        predicted: Mapping[str, Line] = _NO_LINES,
-        references: Mapping[str, float] = MappingProxyType({}),
+        predicted: Mapping[str, Line] = _NO_LINES,  # by the name of the measured line
+        references: Mapping[str, float] = MappingProxyType({}),  # in GB/s
     ) -> None:
         if not isinstance(run, Run):
             raise BenchError(f"run must be a live Run, not {type(run).__name__}", hint="display a saved run as it is")
@@ -289,10 +242,11 @@ def curve_state(
 
 def run_state(run: RunData) -> dict[str, Any]:
     """Return the state of a run as plain data."""
-    controls: Controls = run if isinstance(run, Run) else SAVED
-    progress, level = run.progress, controls.cancel_level
+    live = run if isinstance(run, Run) else None  # a run that was read from a folder has no engines and no controls
+    progress, level = run.progress, 0 if live is None else live.cancel_level
+    is_pausing = live is not None and live.is_pausing
     if run.state == "running":
-        doing = "pausing after this step" if controls.is_pausing and not level else _DOING[level]
+        doing = "pausing after this step" if is_pausing and not level else _DOING[level]
         headline = f"{doing} · step {min(progress.done + 1, progress.total)} of {progress.total}"
     else:
         headline = f"{run.state} · {progress.done} of {progress.total} steps"
@@ -300,11 +254,12 @@ def run_state(run: RunData) -> dict[str, Any]:
     if not run.has_ended:
         if progress.done:
             times.append(f"about {format_seconds(progress.left_s)} left")
-        elif controls.is_estimated:
-            times.append(str(controls.estimate))
+        elif live is not None and live.is_estimated:
+            times.append(str(live.estimate))
         else:
             times.append("estimating")
-    error, engines = run.error, controls.engines
+    error = run.error
+    can_restart = live is not None and isinstance(error, EngineError) and live.engines.state == "broken"
     return {
         "id": run.run_id,
         "state": run.state,
@@ -312,10 +267,10 @@ def run_state(run: RunData) -> dict[str, Any]:
         "step": progress.step,
         "share": progress.done / max(progress.total, 1),
         "level": level,
-        "is_pausing": controls.is_pausing,
+        "is_pausing": is_pausing,
         "has_ended": run.has_ended,
         "error": "" if error is None else str(error).splitlines()[0],
-        "can_restart": isinstance(error, EngineError) and engines is not None and engines.state == "broken",
+        "can_restart": can_restart,
         "alert": run.alert,
         "note": run.environment.get("Run", {}).get("note", ""),
     }

@@ -72,7 +72,7 @@ class LiveView(anywidget.AnyWidget):
         self.follower.when_over(act)
 
     def save(self, path: str | Path) -> Path:
-        """Write the view as one page for someone without Python: interactive, without a kernel or a network.
+        """Write the view as one page for readers without Python: interactive, without a kernel or a network.
 
         Parameters
         ----------

@@ -19,8 +19,8 @@ from meshlab.widgets._source import cluster_code, python
 
 Number = int | float
 
+# Limit for the devices of a machine that is edited interactively, so that a typing error cannot block the notebook.
 MOST_DEVICES = 1 << 17
-"""Limit for the devices of a machine that is designed by hand, so that a typing error cannot block the notebook."""
 
 
 class Dial(NamedTuple):
@@ -30,6 +30,7 @@ class Dial(NamedTuple):
     least: Number
 
 
+# The numbers of a machine, by the name of the argument that sets them.
 DIALS: Mapping[str, Dial] = MappingProxyType(
     {
         "nodes": Dial("Hosts", 1),
@@ -42,7 +43,6 @@ DIALS: Mapping[str, Dial] = MappingProxyType(
         "nvlink_domain": Dial("NVLink domain", 1),
     }
 )
-"""The numbers of a machine, by the name of the argument that sets them."""
 
 _NETWORK = ("nodes_per_leaf", "rails", "nodes_per_pod", "taper")
 _PRESET = ("nodes", *_NETWORK)
@@ -53,13 +53,11 @@ class Machine:
     """A preset or a cluster, its changed numbers, and the parts that are missing, such as ``"node1/NIC3"``."""
 
     base: str | Cluster
-    source: str = ""
-    """Python expression of a `base` that is a cluster. By default the cluster is written out."""
+    source: str = ""  # Python expression of a `base` that is a cluster. By default the cluster is written out.
+    # The changed numbers, see `DIALS`.
     dials: Mapping[str, Number] = field(default_factory=lambda: MappingProxyType({}))
-    """The changed numbers, see `DIALS`."""
     removed: tuple[str, ...] = ()
-    failed: tuple[str, ...] = ()
-    """The missing parts that are listed and can be restored."""
+    failed: tuple[str, ...] = ()  # the missing parts that are listed and can be restored
 
     @classmethod
     def of(cls, cluster: Cluster | str) -> Machine:
@@ -215,18 +213,12 @@ class Machine:
             leaf, nodes = int(self.values["nodes_per_leaf"] or 1), int(self.values["nodes"] or 1)
             half = int(value) // 2 // leaf * leaf if value >= 2 * leaf else int(value) // 2 if value > 1 else 0
             return (half if value else None), (int(value) * 2 if value else leaf) if value < nodes else None
-        less: Number = value // 2 if isinstance(value, int) else max(value / 2, 1.0)
-        least = DIALS[dial].least
+        half_value: Number = value // 2 if isinstance(value, int) else max(value / 2, 1.0)
+        less = None if half_value < DIALS[dial].least or (dial == "taper" and value <= 1) else half_value
         more = value * 2
-        if dial in ("nodes", "devices"):
-            other = self.values["devices" if dial == "nodes" else "nodes"] or 1
-            if more * other > MOST_DEVICES:
-                return (less if less >= least else None), None
-        if dial in ("devices", "nics") and more > 64:
-            return (less if less >= least else None), None
-        if dial == "taper" and value <= 1:
-            return None, more
-        return (less if less >= least else None), more
+        other = {"nodes": "devices", "devices": "nodes"}.get(dial)
+        exceeds = other is not None and more * (self.values[other] or 1) > MOST_DEVICES
+        return less, None if exceeds or (dial in ("devices", "nics") and more > 64) else more
 
     def _domain_steps(self, value: int) -> tuple[int | None, int | None]:
         width, devices = int(self.values["devices"] or 1), self.whole.n_devices
@@ -235,7 +227,7 @@ class Machine:
         return half, double if value < devices else None
 
     def nearest(self, dial: str, value: Number) -> list[Number]:
-        """Return up to three valid values near to a number that is not valid, the nearest first."""
+        """Return up to three valid values near an invalid number, the nearest first."""
         least = DIALS[dial].least
         around: Iterable[Number]
         if dial == "nodes_per_pod":
@@ -277,7 +269,7 @@ class Machine:
         return machine
 
     def restored(self, name: str | None = None) -> Machine:
-        """Return the machine with a failed part in order again, by default with all."""
+        """Return the machine with a failed part restored, by default with all of them."""
         if name is not None and name not in self.failed:
             hint = f"choose one of {', '.join(self.failed)}" if self.failed else "no part has failed"
             raise TopologyError(f"{name!r} has not failed", hint=hint)
@@ -342,12 +334,9 @@ class Machine:
 
 
 class Part(NamedTuple):
-    """A part of a cluster that can fail: a host, a device, a NIC, or the NVLink of a device.
+    """A part of a cluster that can fail: a host, a device, a NIC, or the NVLink of a device."""
 
-    `name` is ``"node1"``, ``"node1/GPU3"``, ``"node1/NIC3"``, ``"node1/GPU3/NVLink"`` or ``"node1/GPU3-GPU5"``.
-    """
-
-    name: str
+    name: str  # "node1", "node1/GPU3", "node1/NIC3", "node1/GPU3/NVLink" or "node1/GPU3-GPU5"
     kind: str
     node: int
     host: str

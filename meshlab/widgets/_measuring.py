@@ -69,17 +69,10 @@ _SAMPLINGS = ("quick", "default", "thorough")
 class MeasuringView(RunView, Protocol):
     """A widget with the traits of `run_traits` and `panel_traits`, which may be set on any thread."""
 
-    _engines: dict[str, Any]
-    """The engines, the state of their ranks, and the engines that can be started."""
-
-    _bench: dict[str, Any]
-    """The form of the next run, its choices, its problems, and the estimate."""
-
-    _runs: dict[str, Any]
-    """The runs of this session and of a folder, and the comparison of two of them."""
-
-    _monitor: dict[str, Any]
-    """The latest readings of every host and GPU. Empty while the monitor is closed."""
+    _engines: dict[str, Any]  # the engines, the state of their ranks, and the engines that can be started
+    _bench: dict[str, Any]  # the form of the next run, its choices, its problems, and the estimate
+    _runs: dict[str, Any]  # the runs of this session and of a folder, and the comparison of two of them
+    _monitor: dict[str, Any]  # The latest readings of every host and GPU. Empty while the monitor is closed.
 
     @property
     def mesh(self) -> DeviceMesh | None: ...
@@ -252,22 +245,10 @@ class Measuring:
             self.show_all()
             return run
 
-    def pause(self) -> None:
-        """Pause the run after the current step."""
-        self._control("run.pause")
-
-    def resume(self) -> None:
-        """Continue a paused run."""
-        self._control("run.resume")
-
-    def cancel(self, *, now: bool = False) -> None:
-        """Stop the run after the current step, or end its ranks."""
-        self._control("run.end" if now else "run.stop")
-
-    def _control(self, action: str) -> None:
-        run = self._run
-        if isinstance(run, Run):
-            control_run(run, action)
+    def control(self, action: str) -> None:
+        """Pause, resume, stop or end the run, see `control_run`. A saved run stays as it is."""
+        if isinstance(self._run, Run):
+            control_run(self._run, action)
 
     def _follow(self, run: Run) -> None:
         predicted, references = {}, {}
@@ -396,18 +377,10 @@ class Measuring:
 
     def _show_engines(self) -> None:
         engines = self._engines
-        choices = _choices(self._view.mesh)
         if engines is None:
-            self._view._engines = {
-                "state": "none",
-                "text": "No engines",
-                "doing": self._doing,
-                "problem": self._problem,
-                "ranks": [],
-                "more": 0,
-                "choices": choices,
-                "is_own": False,
-            }
+            nothing = {"state": "none", "text": "No engines", "doing": self._doing, "problem": self._problem}
+            choices = _choices(self._view.mesh)
+            self._view._engines = {**nothing, "ranks": [], "more": 0, "choices": choices, "is_own": False}
             return
         state = engines.state
         dead = _dead_ranks(engines) if state == "ready" else set()
@@ -436,7 +409,7 @@ class Measuring:
             "problem": problem,
             "ranks": ranks,
             "more": max(0, len(engines.ranks) - _MOST_CHIPS),
-            "choices": choices,
+            "choices": _choices(self._view.mesh),
             "is_own": self._is_started_here,
         }
 
@@ -602,7 +575,7 @@ class Measuring:
         elif kind == "run.restart":
             self.restart_engines()
         else:
-            self._control(kind)
+            self.control(kind)
 
     def _tick_on(self) -> None:
         """Start the thread that looks at the engines and the monitor, unless it is running."""
@@ -653,8 +626,8 @@ class Measuring:
                 self._engines.close(cancel=True)
 
 
+# Collectives that the form does not offer: they need further arguments, or have no size.
 _SPECIAL = frozenset(name for name, row in CATALOG.items() if row.counted or not row.is_measurable)
-"""Collectives that the form does not offer: they need further arguments, or have no size."""
 
 
 def _clean_form(form: Mapping[str, Any]) -> dict[str, Any]:
@@ -690,10 +663,7 @@ def _choices(mesh: DeviceMesh | None) -> list[dict[str, Any]]:
     return choices
 
 
-@functools.cache
-def _n_gpus() -> int:
-    """Return the number of GPUs of this host. Cached, because the driver takes its time."""
-    return count_gpus()
+_n_gpus = functools.cache(count_gpus)  # the driver takes its time
 
 
 def _dead_ranks(engines: Engines) -> set[int]:

@@ -1,4 +1,4 @@
-"""Write a widget as one self-contained page for someone without Python: interactive, without a kernel or a network."""
+"""Write a widget as one self-contained page for readers without Python: interactive, without a kernel or a network."""
 
 from __future__ import annotations
 

@@ -116,7 +116,7 @@ def failed_marks(machine: Machine) -> list[dict[str, Any]]:
 
 
 def mesh_panel(design: Design, states: Mapping[str, Loads]) -> dict[str, Any]:
-    """Return the content of the mesh panel. The outcome of each button is sent, so that it is painted at once."""
+    """Return the content of the mesh panel. The outcome of each button is sent, so that it is painted immediately."""
     mesh, pairs = design.mesh, pairs_of(design.mesh)
     rest = rest_axis(pairs, "", design.rest)
     rows = []
@@ -162,8 +162,7 @@ class AxisRow:
     loads: Loads
     text: str
     price: Price
-    pinned: float
-    """The time of the same axis in candidate A, in seconds. NaN without one."""
+    pinned: float  # The time of the same axis in candidate A, in seconds. NaN without one.
 
     @property
     def gbs(self) -> float:

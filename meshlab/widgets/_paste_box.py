@@ -23,12 +23,12 @@ class PasteBox(anywidget.AnyWidget):
     Parameters
     ----------
     text : str, default ""
-        The first text.
+        The initial text.
 
     Attributes
     ----------
     text : str
-        The text that was explained last. A new one is explained at once.
+        The text that was explained last. A new one is explained immediately.
 
     Examples
     --------
@@ -62,7 +62,7 @@ class PasteBox(anywidget.AnyWidget):
 
     @property
     def problem(self) -> str:
-        """Why the text was not explained, or an empty string."""
+        """The reason why the text was not explained, or an empty string."""
         return str(self._shown["problem"])
 
     def _explain(self, change: Any = None) -> None:

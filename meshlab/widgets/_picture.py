@@ -201,27 +201,17 @@ class Picture(anywidget.AnyWidget):
     height = Number(540, min=160).tag(sync=True)
     """Largest height of the canvas, in CSS pixels."""
 
+    # Number of the last edit in the front end. Answers carry it, so that late ones are dropped.
     _edit = traitlets.Int(0).tag(sync=True)
-    """Number of the last edit in the front end. Answers carry it, so that late ones are dropped."""
-
-    _scene = traitlets.Dict().tag(sync=True)
-    """`Scene.to_dict` with the arrays as little-endian int32."""
-
+    _scene = traitlets.Dict().tag(sync=True)  # `Scene.to_dict` with the arrays as little-endian int32
+    # The mesh on the machine: rank and group of every device, sentences and findings.
     _view = traitlets.Dict().tag(sync=True)
-    """The mesh on the machine: rank and group of every device, sentences and findings."""
-
-    _loads = traitlets.Dict().tag(sync=True)
-    """The load of every link for the shown axis. Empty without a placement."""
-
-    _values = traitlets.Dict().tag(sync=True)
-    """The values that match the mesh, as little-endian float32 by name."""
+    _loads = traitlets.Dict().tag(sync=True)  # The load of every link for the shown axis. Empty without a placement.
+    _values = traitlets.Dict().tag(sync=True)  # the values that match the mesh, as little-endian float32 by name
 
     @ARGUMENTS.shown
     def __init__(
-        self,
-        mesh: MeshLike | None = None,
-        cluster: ClusterLike | None = None,
-        **arguments: Unpack[PictureArguments],
+        self, mesh: MeshLike | None = None, cluster: ClusterLike | None = None, **arguments: Unpack[PictureArguments]
     ) -> None:
         choice = ARGUMENTS.complete("Picture", arguments)
         self._lock = threading.RLock()
@@ -309,7 +299,7 @@ class Picture(anywidget.AnyWidget):
             return "\n".join([*lines, *view.notes, *self._unmatched])
 
     def save(self, path: str | Path) -> Path:
-        """Write the picture as one page for someone without Python: interactive, without a kernel or a network.
+        """Write the picture as one page for readers without Python: interactive, without a kernel or a network.
 
         Zoom, hover, colours and the choice of the axis work. The parts that need Python are missing.
 
@@ -415,7 +405,7 @@ class Picture(anywidget.AnyWidget):
         return tuple(rank for rank in ranks if 0 <= rank < self._world)
 
     def _known_place(self, place: Any) -> str:
-        """Return a place, or "all" if the machine has changed and does not have it any more."""
+        """Return a place, or "all" if the machine has changed and no longer has it."""
         if not isinstance(place, str):
             return "all"
         try:

@@ -13,7 +13,7 @@ from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.plots._lines import Line, line_key, line_names
 from meshlab.prediction._axis_loads import loads
-from meshlab.prediction._predictions import PredictedLine, predict
+from meshlab.prediction._predictions import predict
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.placement._loads import Loads
 from meshlab.topology.placement._placement import Placement, place
@@ -21,16 +21,13 @@ from meshlab.topology.placement._scene import scene_of
 
 
 class Price(NamedTuple):
-    """The time of one call in seconds, the bounds of its interval, its basis, and the algorithm of the prediction.
+    """The time of one call in seconds, and the bounds of its interval."""
 
-    Without a prediction the time is that of the slowest link, and the bounds are NaN.
-    """
-
-    seconds: float
-    low: float
+    seconds: float  # without a prediction that of the slowest link
+    low: float  # NaN without a prediction
     high: float
-    basis: str
-    detail: str
+    basis: str  # of the time
+    detail: str  # the algorithm of the prediction
 
 
 def price_of(placement: Placement, axis_loads: Loads) -> Price:
@@ -44,13 +41,8 @@ def price_of(placement: Placement, axis_loads: Loads) -> Price:
         return Price(axis_loads.seconds, math.nan, math.nan, "slowest link", "")
     line = max(lines, key=lambda line: float(line.time_us[0]))
     seconds, low, high = (float(values[0]) * 1e-6 for values in (line.time_us, line.time_us_lo, line.time_us_hi))
-    return Price(seconds, low, high, line.basis[0], _detail(line))
-
-
-def _detail(line: PredictedLine) -> str:
-    choice = line.choices[0][1]
-    share = f", at {line.of_bound[0]:.0%} of the bound".replace("%", " %") if np.isfinite(line.of_bound[0]) else ""
-    return f"NCCL takes {choice}{share}"
+    share = f", at {100 * line.of_bound[0]:.0f} % of the bound" if np.isfinite(line.of_bound[0]) else ""
+    return Price(seconds, low, high, line.basis[0], f"NCCL takes {line.choices[0][1]}{share}")
 
 
 def axis_times(mesh: DeviceMesh, cluster: Cluster, call_of: Callable[[str], tuple[str, int | str]]) -> dict[str, float]:

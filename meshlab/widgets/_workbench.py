@@ -1,4 +1,4 @@
-"""Workbench: design a machine and a mesh by hand, see where its groups run, measure, compare and export."""
+"""Workbench: design a machine and a mesh interactively, see where its groups run, measure, compare and export."""
 
 from __future__ import annotations
 
@@ -43,14 +43,10 @@ if TYPE_CHECKING:
     from meshlab.plots._lines import Line
     from meshlab.runs._rundata import RunData
 
-
-PANELS = ("machine", "mesh", "table", "export", "measure", "runs")
-"""The panels around the picture."""
-
+PANELS = ("machine", "mesh", "table", "export", "measure", "runs")  # the panels around the picture
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
+# The attributes of the picture that are in `Workbench.code`, if they do not have their defaults.
 _CODED = ("axis", "pick", "size", "collective", "color", "focus")
-"""The attributes of the picture that are in `Workbench.code`, if they do not have their defaults."""
-
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
@@ -71,14 +67,13 @@ _ARGUMENTS = Arguments(WorkbenchArguments, {**ARGUMENTS.defaults, **_OWN})
 
 
 class Workbench(Picture):
-    """Design a machine and a mesh by hand, see where its groups run, and compare two candidates.
+    """Design a machine and a mesh interactively, see where its groups run, and compare two candidates.
 
     The picture has a panel for the machine, one for the mesh, and a table of the axes. All attributes can be set from
     any thread, and follow the user's actions. Each change of the machine, the mesh, or the assumed messages can be
     undone.
 
-    An edit that is not possible keeps the last valid state. The field is marked, and valid values near to it are
-    offered.
+    An invalid edit keeps the last valid state. The field is marked, and valid values near it are offered.
 
     Parameters
     ----------
@@ -96,7 +91,7 @@ class Workbench(Picture):
         Parts that do not work: ``"node1"``, ``"node1/GPU3"``, ``"node1/NIC3"``, ``"node1/GPU3/NVLink"``, or
         ``"node1/GPU3-GPU5"`` for the NVLink between two GPUs.
     rest : str, default ""
-        The axis that takes the rest when the size of another axis changes. By default dp, or the largest axis.
+        The axis that is adjusted when the size of another axis changes. By default dp, or the largest axis.
     per_axis : mapping of str to (str, int or str), default {}
         Collective and message size of some axes, such as ``{"dp": ("all_gather", "1G")}``.
     pinned : tuple of (Cluster, DeviceMesh), optional
@@ -155,17 +150,11 @@ class Workbench(Picture):
     panels = Checked(PANELS, Iterable, "a sequence of names").tag(sync=True, to_json=lambda names, _: list(names))
     """The panels that are shown."""
 
+    # None without a panel for runs, and if the constructor raises, because ipywidgets then calls `close`.
     _measuring: Measuring | None = None
-    """None without a panel for runs, and if the constructor raises, because ipywidgets then calls `close`."""
-
-    _panel = traitlets.Dict().tag(sync=True)
-    """The content of the panels, without the table."""
-
-    _table = traitlets.Dict().tag(sync=True)
-    """The table of the axes."""
-
-    _code = traitlets.Unicode("").tag(sync=True)
-    """The value of `code`."""
+    _panel = traitlets.Dict().tag(sync=True)  # the content of the panels, without the table
+    _table = traitlets.Dict().tag(sync=True)  # the table of the axes
+    _code = traitlets.Unicode("").tag(sync=True)  # the value of `code`
 
     @_ARGUMENTS.shown
     def __init__(
@@ -225,7 +214,7 @@ class Workbench(Picture):
 
     @property
     def code(self) -> str:
-        """A program that creates this workbench again, and assigns it to ``wb``."""
+        """The code that recreates this workbench, and assigns it to ``wb``."""
         with self._lock:
             return self._make_code()
 
@@ -264,7 +253,7 @@ class Workbench(Picture):
             return "\n".join(lines)
 
     def undo(self) -> None:
-        """Discard an edit that is not possible, or undo the last change."""
+        """Discard an invalid edit, or undo the last change."""
         with self._lock:
             if self._problem is not None or not self._history.past:
                 self._problem = None
@@ -285,12 +274,8 @@ class Workbench(Picture):
 
         Parameters
         ----------
-        mesh : DeviceMesh or str, optional
-            The new mesh. By default it is kept, and follows the size of the machine.
-        cluster : Cluster or str, optional
-            The new machine. By default it is kept.
-        axis : str, optional
-            The new axis. By default it is kept if the mesh has it.
+        mesh, cluster, axis
+            As in `Picture.show`. A mesh that is kept follows the size of the machine.
 
         Raises
         ------
@@ -337,7 +322,7 @@ class Workbench(Picture):
         self._commit(Design.with_pin)
 
     def unpin(self) -> None:
-        """Forget candidate A."""
+        """Remove candidate A."""
         self._commit(lambda design: replace(design, pinned=None))
 
     def swap(self) -> None:
@@ -523,15 +508,15 @@ class Workbench(Picture):
 
     def pause(self) -> None:
         """Pause the run after the current step."""
-        self._measures.pause()
+        self._measures.control("run.pause")
 
     def resume(self) -> None:
         """Continue a paused run."""
-        self._measures.resume()
+        self._measures.control("run.resume")
 
     def cancel(self, *, now: bool = False) -> None:
         """Stop the run after the current step or, with `now`, end its ranks. The rows are kept."""
-        self._measures.cancel(now=now)
+        self._measures.control("run.end" if now else "run.stop")
 
     @property
     def _measures(self) -> Measuring:

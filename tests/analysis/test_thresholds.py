@@ -57,7 +57,7 @@ def test_a_file_has_all_keys(tmp_path):
     ("text", "message"),
     [
         ("[[limit]]", "unknown key 'limit' in a file of thresholds (did you mean 'limits'?)"),
-        ("title = 1\n" + FAST + "at_least = 1", "title must be a text, not 1"),
+        ("title = 1\n" + FAST + "at_least = 1", "title must be a string, not 1"),
         ("", "no file '' exists"),
         ("# nothing = here\n", "the file has no limits; write a table [[limits]] for each one"),
         ("limits = 3\n", "the file has no limits"),
@@ -73,7 +73,7 @@ def test_a_file_has_all_keys(tmp_path):
         (FAST + "at_least = 1\nmin_size = '3Q'", "limit 1: '3Q' is not a size"),
         (FAST + "at_least = 1\nmin_size = '2G'\nmax_size = '1G'", "exceeds max_size 1 GiB; exchange them"),
         (FAST + "at_least = 1\nn_ranks = 0", "n_ranks must be a positive integer, not 0"),
-        (FAST + "at_least = 1\naxis = 3", "axis must be a text, not 3"),
+        (FAST + "at_least = 1\naxis = 3", "axis must be a string, not 3"),
         (FAST + "at_least =", "not TOML"),
         ("dgx-h10", "no file 'dgx-h10' exists (did you mean 'dgx-h100'?)"),
     ],
@@ -123,9 +123,9 @@ def test_what_was_not_measured_is_not_passed(results):
     assert not found.is_passed
     assert found.verdict == "The only threshold was not measured: all_to_all."
     unknown = check(results, {"metric": "of_bound", "at_least": 0.5})
-    assert unknown.frame()["note"].tolist() == ["the cluster is not known"]
+    assert unknown.frame()["note"].tolist() == ["the cluster is unknown"]
     without = check(results.assign(p99_us=math.nan), {"metric": "p99_us", "at_most": 1e9})
-    assert without.frame()["note"].tolist() == ["p99 is not known"]
+    assert without.frame()["note"].tolist() == ["p99 is unknown"]
 
 
 def test_wrong_and_unfinished_results_miss_every_threshold_but_that_of_wrong_elements(results):

@@ -21,20 +21,19 @@ NAME = "rotated_gather"
 ADDITIONS = {
     "base/_collectives.py": (
         """\
-            CollectiveFacts(
-                name="barrier",
+    CollectiveFacts(
+        name="barrier",
 """,
         """\
-            CollectiveFacts(
-                name="rotated_gather",
-                sends="count",
-                receives="count x n",
-                synchronises=True,
-                bus_factor=_OTHERS,
-                is_composed=True,
-                nccl_test=NcclTest(program="rotated_gather"),
-                summary="Concatenates the inputs of all ranks on every rank, starting with that of the last rank.",
-            ),
+    CollectiveFacts(
+        name="rotated_gather",
+        receives="count x n",
+        synchronises=True,
+        bus_factor=_OTHERS,
+        is_composed=True,
+        nccl_test=NcclTest(program="rotated_gather"),
+        summary="Concatenates the inputs of all ranks on every rank, starting with that of the last rank.",
+    ),
 """,
     ),
     "comm/_correctness.py": (

@@ -26,8 +26,8 @@ DEEP = 100_000
 QUICK = settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 BROKEN_JSON = {
-    "": "line 1: not valid JSON: it ends too early",
-    "[1, 2": "it ends too early",
+    "": "line 1: not valid JSON: the document is incomplete",
+    "[1, 2": "the document is incomplete",
     '{"rank":\n tru}': "line 2: not valid JSON: expecting value",
     "{} {}": "unexpected text after the document",
     "[" * DEEP: "nested too deeply",

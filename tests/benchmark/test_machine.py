@@ -17,6 +17,7 @@ import pytest
 import meshlab as ml
 from meshlab.base._errors import BenchError
 from meshlab.benchmark._executor import device_lines, device_rows, differing_settings
+from meshlab.benchmark.on_ranks._environment import read_settings
 from meshlab.frames._schema import DEVICES, devices_frame
 from meshlab.plans._sampling import Sampling
 from meshlab.runs._redact import Redactor
@@ -108,6 +109,11 @@ def test_settings_that_differ_between_ranks_are_reported() -> None:
     same = [{"NCCL_ALGO": "Ring"}] * 3
     assert differing_settings(same) == {}
     assert differing_settings([*same, {"NCCL_ALGO": "Tree"}]) == {"NCCL_ALGO": "Ring on ranks 0, 1, 2; Tree on rank 3"}
+    assert differing_settings([*same, {}]) == {"NCCL_ALGO": "Ring on ranks 0, 1, 2; not set on rank 3"}
+
+
+def test_only_listed_variables_are_recorded() -> None:
+    assert read_settings({"NCCL_ALGO": "Ring", "SECRET": "1"}) == {"NCCL_ALGO": "Ring"}
 
 
 @pytest.mark.usefixtures("patient_rounds")

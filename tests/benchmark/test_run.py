@@ -159,7 +159,7 @@ def test_cancelling_now_does_not_wait_for_the_step(thread_engines: ml.Engines) -
     assert set(results["status"]) == {"cancelled"}
     assert [line[9:] for line in run.log if "cancel: " in line] == [
         "cancel: stopping after this step",
-        "cancel: ending the ranks",
+        "cancel: killing the ranks",
     ]
     with pytest.raises(EngineError, match=r"the engines are broken: they were killed; call engines.restart\(\)"):
         thread_engines.verify(MESH)

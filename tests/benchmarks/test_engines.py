@@ -48,7 +48,7 @@ def test_restart_four_mpi_ranks(benchmark: Any, mpi_engines: ml.Engines) -> None
 def test_a_round_through_four_mpi_ranks(benchmark: Any, mpi_engines: ml.Engines) -> None:
     mpi_engines.run(lambda comm: None)
     with Lease(mpi_engines, "a benchmark") as lease:
-        benchmark(lambda: lease.call(_nothing))
+        benchmark(lambda: lease.round(_nothing).run())
 
 
 def test_another_mesh_on_the_same_ranks(benchmark: Any, mpi_engines: ml.Engines) -> None:

@@ -35,7 +35,11 @@ JOINED = {
     "/live": meshlab.widgets.LiveView,
     "/measure": MeasureWidget,
 }
-KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
+KINDS = {
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

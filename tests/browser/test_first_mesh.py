@@ -154,7 +154,7 @@ def test_a_person_goes_through_the_first_notebook(
     wait_until(page, lambda: int(notebook.ask("run.progress.done")) >= 3)
     assert overlapping_texts(page, LIVE) == []
     # The second button asks first, and "Keep running" changes nothing.
-    end = page.locator(f"{LIVE} button", has_text="End the ranks")
+    end = page.locator(f"{LIVE} button", has_text="Kill the ranks")
     assert end.count() == 2
     assert [end.nth(number).is_visible() for number in range(2)] == [True, False]
     end.first.click()
@@ -204,7 +204,7 @@ def test_a_live_run_is_readable(
     notebook.run_all()
     page.locator(f"{LIVE} svg path").first.wait_for(state="attached")
     wait_until(page, lambda: int(notebook.ask("run.progress.done")) >= 4)
-    page.locator(f"{LIVE} button", has_text="End the ranks").first.click()
+    page.locator(f"{LIVE} button", has_text="Kill the ranks").first.click()
     page.locator(f"{LIVE} button", has_text="Keep running").wait_for()
     assert serious_faults(LIVE) == []
     pictures = os.environ.get("MESHLAB_PICTURES")

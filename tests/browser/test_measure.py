@@ -81,13 +81,13 @@ def test_a_run_is_paused_stopped_and_ended_with_buttons(bare, page, sent, engine
     page.keyboard.press("Enter")
     page.get_by_role("button", name="Stop after this step").click()
     assert sent() == [{"type": "run.resume"}, {"type": "run.stop"}]
-    page.get_by_role("button", name="End the ranks").click()
+    page.get_by_role("button", name="Kill the ranks").click()
     assert page.get_by_role("alertdialog").is_visible()
     assert page.evaluate("() => document.activeElement.textContent") == "Keep running"
     page.keyboard.press("Escape")
     assert not page.get_by_role("alertdialog").is_visible()
     assert sent() == []
-    page.get_by_role("button", name="End the ranks").click()
+    page.get_by_role("button", name="Kill the ranks").click()
     page.locator(".ml-run-danger").click()
     assert sent() == [{"type": "run.end"}]
     run.cancel()

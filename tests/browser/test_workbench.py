@@ -133,7 +133,7 @@ def test_the_code_is_copied_without_a_secure_context(shown, wb, page):
 
 @pytest.mark.parametrize(
     ("item", "name", "start"),
-    [("Report HTML", "design.html", b"<!doctype html>"), ("Picture as seen PNG", "topology.png", b"\x89PNG")],
+    [("Report HTML", "design.html", b"<!doctype html>"), ("Picture as shown PNG", "topology.png", b"\x89PNG")],
 )
 def test_files_are_saved(shown, page, item, name, start):
     press(shown, "Export")

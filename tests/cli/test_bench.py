@@ -133,8 +133,8 @@ import itertools, sys, time
 from meshlab.benchmark._executor import Executor
 from meshlab.cli._main import main
 
-numbers, measure = itertools.count(), Executor._measure
-Executor._measure = lambda *arguments: time.sleep(600) if next(numbers) == 3 else measure(*arguments)
+numbers, measure = itertools.count(), Executor._rounds
+Executor._rounds = lambda *arguments: time.sleep(600) if next(numbers) == 3 else measure(*arguments)
 sys.exit(main(sys.argv[1:]))
 """
 
@@ -225,7 +225,7 @@ def test_ctrl_c_keeps_the_rows_and_writes_them(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         err = process.communicate(timeout=120)[1]
     assert process.returncode == 130, err
-    assert err.startswith("meshlab: interrupted; stopping after this step, and keeping the rows; press Ctrl-C again")
+    assert err.startswith("meshlab: interrupted; stopping after this step, keeping the rows; press Ctrl-C again")
     run = ml.Run.load(tmp_path / "run")
     assert run.state == "cancelled"
     assert (run.results["status"] == "ok").all()
@@ -256,7 +256,7 @@ def test_the_second_ctrl_c_ends_the_ranks_and_keeps_the_rows(tmp_path: Path, mon
         client = threading.main_thread().ident
         while not (is_in_second_step.is_set() and waits(sys._current_frames()[client])) and not is_over.wait(0.01):
             pass
-        for text in ("stopping after this step", "ending the ranks"):
+        for text in ("stopping after this step", "killing the ranks"):
             if not is_over.is_set():
                 os.kill(os.getpid(), signal.SIGINT)
             while text not in err.getvalue() and not is_over.wait(0.01):
@@ -272,8 +272,8 @@ def test_the_second_ctrl_c_ends_the_ranks_and_keeps_the_rows(tmp_path: Path, mon
         presses.join()
     assert code == 130
     assert err.getvalue().splitlines() == [
-        "meshlab: interrupted; stopping after this step, and keeping the rows; press Ctrl-C again to end the ranks now",
-        "meshlab: ending the ranks; the rows measured so far are kept",
+        "meshlab: interrupted; stopping after this step, keeping the rows; press Ctrl-C again to kill the ranks now",
+        "meshlab: killing the ranks; the rows measured so far are kept",
     ]
     run = ml.Run.load(out)
     assert run.state == "cancelled"

@@ -18,9 +18,9 @@ import pytest
 import meshlab
 from meshlab.base._errors import BenchError, MeshlabError
 from meshlab.base._hints import NEW_RANKS, READ_A_FILE, Argument, Hint
-from meshlab.cli._jobs import job_hints
+from meshlab.cli._jobs import job_fields, job_hints
 from meshlab.cli._main import COMMANDS
-from meshlab.cli._output import OPTIONS, error_text
+from meshlab.cli._output import OPTIONS, error_text, option_text
 from meshlab.prediction._job import Job
 from tests.syntax_trees import tree_of
 
@@ -157,3 +157,13 @@ def test_fields_of_a_job_are_options_of_set() -> None:
         with pytest.raises(MeshlabError) as error, job_hints(*names):
             raise MeshlabError("no", hint=hint)
         assert error.value.hint == text
+
+
+def test_an_argument_is_an_option_with_its_value() -> None:
+    assert option_text(Argument("grouping", "pairs")) == "--grouping pairs"
+    assert option_text(Argument("resume")) == "--resume"
+
+
+def test_changes_of_a_job_are_words_with_an_equals_sign() -> None:
+    changes = job_fields(["global_batch=64", "sequence_parallel=false", "recompute=full"])
+    assert changes == {"global_batch": 64, "sequence_parallel": False, "recompute": "full"}

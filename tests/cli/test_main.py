@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import meshlab as ml
-from meshlab.cli._main import main
+from meshlab.cli._main import join_axes, main
 
 ROOT = Path(__file__).parents[2]
 
@@ -224,3 +224,8 @@ def test_a_closed_pipe_ends_the_command_without_a_traceback() -> None:
     os.close(writer)
     assert done.stderr == ""
     assert done.returncode == 141
+
+
+def test_the_words_of_a_mesh_without_quotes_are_joined() -> None:
+    words = ["bench", "broadcast", "--mesh", "dp=2", "tp=4", "--ranks", "8"]
+    assert join_axes(words) == ["bench", "broadcast", "--mesh", "dp=2 tp=4", "--ranks", "8"]

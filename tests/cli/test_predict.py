@@ -18,7 +18,7 @@ def test_predict_prints_a_table_and_an_explanation(capsys: pytest.CaptureFixture
     assert "dp=2, tp=8 on DGX H100, 2 nodes" in text
     assert re.search(r"tp +all_gather +1\sGiB +\S+ Simple", text)
     assert "formula only" in text
-    assert "Nothing of this was measured." in text
+    assert "These times are not measured." in text
 
 
 @pytest.mark.parametrize("suffix", ["csv", "png", "svg"])

@@ -16,7 +16,7 @@ def test_a_rehearsal_compares_layouts_and_writes_its_frame(capsys: pytest.Captur
     options = "--set global_batch=4 --set layers=4 --rounds 1 --steps 1 --scale 0.25 --backend threads"
     assert main(shlex.split(f"rehearse llama3-8b --mesh dp=2,tp=2 --mesh tp=4 {options} --out {out}")) == 0
     printed = capsys.readouterr().out
-    assert "No verdict about time: 4 ranks are threads of one process." in printed
+    assert "No verdict on times: 4 ranks are threads of one process." in printed
     assert "tp (4 ranks, " in printed
     frame = pd.read_csv(out)
     assert frame["layout"].unique().tolist() == ["dp=2, tp=2", "tp=4"]

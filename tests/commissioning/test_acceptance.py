@@ -95,7 +95,7 @@ def test_all_stages_of_threads(thread_engines: ml.Engines, faster: None) -> None
         "Nothing failed, but the speed was not judged: 5 stages passed, and health, reference and thresholds were "
         "skipped."
     )
-    assert "is not known" in stage(found, "reference").sentences[0]
+    assert "is unknown" in stage(found, "reference").sentences[0]
     # Every result is measured in one way: no row of one stage has the key of a row of another.
     results = found.run.results
     assert set(results["axis"]) == {"dp", "tp", "world"}
@@ -372,7 +372,7 @@ def test_the_command_on_mpi_ranks(capsys: pytest.CaptureFixture[str], tmp_path: 
     out = capsys.readouterr().out
     assert "✓ sweep" in out
     assert "✕ thresholds" in out
-    assert "– reference     skipped: it is not known how fast they should be" in out
+    assert "– reference     skipped: the expected speed is unknown" in out
     assert "FAILED: thresholds" in out
     names = {path.name for path in folder.iterdir()}
     assert {"acceptance.json", "pairs", "sweep", "contention", "report.html", "report.md", "junit.xml"} <= names

@@ -101,12 +101,12 @@ def rules_page() -> str:
     """The page of all rules: a table, and a section for each of them."""
     blocks = [
         "# The rules of `ml.explain`",
-        "`ml.explain(text)` applies these rules to a pasted text. Each of them has a name, a source and a test, and "
-        "`ml.diagnosis.RULES` is their table. This page is written by `python -m tests.diagnosis.pages`.",
+        "`ml.explain(text)` applies these rules to a pasted text. Each rule has a name, a source and a test, and "
+        "`ml.diagnosis.RULES` is their table. `python -m tests.diagnosis.pages` generates this page.",
         "\n".join(
             ["| severity | meaning |", "|---|---|", *(f"| {level} | {meaning} |" for level, meaning in LEVELS.items())]
         ),
-        f"It recognises {len(FORMATS)} kinds of texts: {', '.join(form.kind for form in FORMATS)}.",
+        f"`explain` recognises {len(FORMATS)} kinds of text: {', '.join(form.kind for form in FORMATS)}.",
     ]
     rows = ["| code | looks for | severity |", "|---|---|---|"]
     sections = []
@@ -150,8 +150,8 @@ def questions_page() -> str:
     """The page of the questions that are asked most often, each with a text and the answer."""
     blocks = [
         "# Ten questions, and what `ml.explain` answers",
-        "Each text is what a person would paste. The answer is what `print(ml.explain(text))` or `meshlab explain "
-        "FILE` prints. This page is written by `python -m tests.diagnosis.pages`.",
+        "Each question has a text to paste, and the answer that `print(ml.explain(text))` or `meshlab explain "
+        "FILE` prints. `python -m tests.diagnosis.pages` generates this page.",
     ]
     for number, question in enumerate(QUESTIONS, 1):
         blocks.append(f"## {number}. {question.question}")

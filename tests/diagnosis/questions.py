@@ -38,7 +38,7 @@ an error or timeout) detected by watchdog at work: 8112, last enqueued NCCL work
         "nccl-timeout",
     ),
     Question(
-        "I have the lines of all ranks. Which one did not come?",
+        "I have the lines of all ranks. Which one is missing?",
         """\
 [rank0]:[E1103 09:14:31.204518301 ProcessGroupNCCL.cpp:616] [Rank 0] Watchdog caught collective operation timeout: \
 WorkNCCL(SeqNum=8112, OpType=ALLREDUCE, NumelIn=26214400, NumelOut=26214400, Timeout(ms)=600000) ran for 600022 \

@@ -187,19 +187,19 @@ def test_repeated_calls_are_compared_when_the_function_has_returned(tmp_path: Pa
     ranks = run_ranks(tmp_path, repeat(["aab", "aba"]))
     assert [rank.error for rank in ranks] == ["", ""]
     calls = {
-        3 + number: {key: history.summary() for key, history in rank.writer.histories().items()}
+        3 + number: {key: history.summary() for key, history in rank.writer.histories.items()}
         for number, rank in enumerate(ranks)
     }
     key, involved = find_disagreement(calls) or (0, {})
     assert list(involved) == [3, 4]
-    tails = {3 + number: rank.writer.histories()[key].tail() for number, rank in enumerate(ranks)}
+    tails = {3 + number: rank.writer.histories[key].tail() for number, rank in enumerate(ranks)}
     assert describe_disagreement("tp_0", tails) == (
         "ranks disagree: as call 4 of tp_0, rank 3 called all_reduce count=2 dtype=float64 op=sum, but rank 4 called "
         "all_gather count=2 dtype=float64"
     )
     for rank in ranks:
         rank.writer.start_task()
-        assert [history.summary().n for history in rank.writer.histories().values()] == [0]
+        assert [history.summary().n for history in rank.writer.histories.values()] == [0]
 
 
 def test_repeated_calls_are_compared_at_once_if_all_are(tmp_path: Path) -> None:
@@ -292,7 +292,7 @@ def test_any_sequence_passes_and_any_difference_is_found(
     equal = run_ranks(tmp_path, lambda comm: run(comm, False), checks=checks)
     assert [rank.error for rank in equal] == ["", ""]
     assert equal[0].backend.launched == equal[1].backend.launched
-    histories = [next(iter(rank.writer.histories().values())).summary() for rank in equal]
+    histories = [next(iter(rank.writer.histories.values())).summary() for rank in equal]
     assert histories[0] == histories[1]
     if sequence[where % len(sequence)][0] != "barrier":
         # A size that no other call has is new on that rank, so the rank cannot launch it.

@@ -177,7 +177,7 @@ A_RANK_RETURNS = (
 A_RANK_COMPUTES = (
     lambda rank: "tp sleep dp" if rank == 3 else "tp dp",
     r"rank 1 waits in all_reduce \(call 1\) of dp_1; rank 3 last called all_reduce \(call 2\) of tp_1; "
-    "rank 3 is in no call",
+    "rank 3 is not in a call",
     3,
     (3, 3, 3, 2),
     2,
@@ -218,7 +218,7 @@ def test_the_error_at_the_deadline_names_the_calls_and_the_cause(
         pytest.raises(EngineError, match=message) as caught,
         Lease(engines, "running two_calls") as lease,
     ):
-        lease.call(two_calls, MESH, "tp", (orders,), also=("dp",), deadline_s=1.0)
+        lease.round(two_calls, MESH, "tp", (orders,), also=("dp",), deadline_s=1.0).run()
     assert caught.value.rank == culprit
     engines.restart()
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 
 from meshlab.frames._labels import LABELLED, axis_label, axis_labels, pair_label
-from meshlab.frames._schema import is_plain, numbered_rows
+from meshlab.frames._schema import RESULTS, conform, differing_options, is_plain, numbered_rows, shown_options
+from meshlab.frames._trials import OPTION, option_label
 
 
 def test_an_axis_is_labelled_with_its_load() -> None:
@@ -38,3 +39,20 @@ def test_rows_are_numbered_by_their_values_and_a_missing_value_is_one() -> None:
     numbers, keys = numbered_rows(frame, ["axis", "root"])
     assert numbers.tolist() == [0, 1, 0]
     assert keys == [("tp", 0), (None, 0)]
+
+
+def test_an_option_is_described_in_a_few_words() -> None:
+    default = dict.fromkeys(OPTION) | {"buffers": "plain"}
+    assert option_label(default) == "default"
+    assert option_label(default | {"buffers": "symmetric", "max_ctas": 4}) == "symmetric window, ≤ 4 CTAs"
+    ring = {"algorithm": "ring", "protocol": "ll128", "min_ctas": 8, "max_ctas": 8}
+    assert option_label(default | ring) == "ring LL128, 8 CTAs"
+
+
+def test_options_that_differ_or_are_not_the_default_are_shown() -> None:
+    row = {"collective": "all_reduce", "buffers": "plain"}
+    assert differing_options(conform(pd.DataFrame([row, row | {"algorithm": "ring"}]), RESULTS)) == ["algorithm"]
+    assert differing_options(conform(pd.DataFrame([row, row | {"buffers": None}]), RESULTS)) == []
+    assert shown_options(conform(pd.DataFrame([row | {"buffers": "symmetric", "n_aggregated": 1}]), RESULTS)) == [
+        "buffers"
+    ]

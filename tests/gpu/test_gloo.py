@@ -96,7 +96,7 @@ def test_calls_of_both_take_turns(engines: ml.Engines) -> None:
     from meshlab.engines._lease import Lease
 
     with Lease(engines, "a test") as lease:
-        replies = lease.call(alternate, MESH, "tp", (50,), concurrent=[(MESH, "control")])
+        replies = lease.round(alternate, MESH, "tp", (50,), concurrent=[(MESH, "control")]).run()
     assert [reply.value for reply in replies] == [[2.0, 1.0]] * 2
 
 

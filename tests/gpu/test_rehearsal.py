@@ -145,7 +145,7 @@ def test_eight_ranks_share_the_gpus_for_correctness_only(gpu_engines: ml.Engines
         check_sums(found)
         assert found.sharing == f"8 ranks share {n_gpus} GPUs"
         assert found.steps()["verdict"].tolist() == ["", ""]
-        assert found.headline.startswith("No verdict about time")
+        assert found.headline.startswith("No verdict on times")
         assert found.frame()["axis"].dropna().unique().tolist() == ["tp", "cp", "dp-cp"]
         # The engines still run other tasks on the same communicators.
         assert engines.verify(cube)["is_right"].all()

@@ -34,7 +34,7 @@ def trials_of(
     how = TrialRounds(rounds=4, max_s=20.0, check=True, halves=True)
     with Lease(engines, "trying options") as lease:
         arguments = ([option.apply_to(step) for option in options], how, groups)
-        replies = lease.call(try_options, mesh, "tp", arguments, also=("world",))
+        replies = lease.round(try_options, mesh, "tp", arguments, also=("world",)).run()
     raise_first_error(replies, "trying options", engines.ranks)
     assert [one.status for one in replies[0].value] == [one.status for one in replies[-1].value]
     return list(replies[0].value)

@@ -19,18 +19,16 @@ NAME = "touched_bytes"
 ADDITIONS = {
     "plans/_options.py": {
         "\n\nclass OptionArguments": """\
-    touched_bytes: int | None = field(
-        default=0,
-        metadata=_facts(
-            dtype="Int64",
-            text="Number of bytes that each rank wrote before the batches. Missing if unknown.",
-            words="writes before the batches",
-            label=lambda value: f"{value} B written before",
-            default_label="nothing written before",
-            help="bytes that each rank writes before the batches",
-            least=0,
-            is_tuned=False,
-        ),
+    touched_bytes: int | None = _option(
+        0,
+        dtype="Int64",
+        text="Number of bytes that each rank wrote before the batches. Missing if unknown.",
+        words="writes before the batches",
+        label=lambda value: f"{value} B written before",
+        default_label="nothing written before",
+        help="bytes that each rank writes before the batches",
+        least=0,
+        is_tuned=False,
     )
 """,
         "\n\n@dataclass(frozen=True, init=False, repr=False)\nclass PlannedOptions": """\

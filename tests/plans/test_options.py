@@ -15,7 +15,7 @@ import pytest
 import meshlab as ml
 from meshlab.cli._main import main
 from meshlab.plans._arguments import DEFAULTS, PlanArguments
-from meshlab.plans._options import OPTIONS, OptionArguments, PlannedOptions
+from meshlab.plans._options import OPTIONS, OptionArguments, PlannedOptions, option_label, option_texts, option_value
 from tests.plans import new_option
 
 PACKAGE = Path(ml.__file__).parent
@@ -52,6 +52,18 @@ def test_reprs_can_be_evaluated() -> None:
     assert eval(repr(plan), names) == plan
     assert repr(plan).startswith("Plan(collective=('all_reduce',), axis=('tp',)")
     assert [eval(repr(step), names) for step in plan.steps("tp=2")] == list(plan.steps("tp=2"))
+
+
+def test_options_of_calls_are_described_in_words() -> None:
+    assert option_label("buffers", "symmetric") == "symmetric buffers"
+    assert option_label("protocol", "ll128") == "LL128"
+    assert option_label("max_ctas", 4) == "at most 4 CTAs"
+    assert option_label("buffers", "plain") == option_label("algorithm", None) == ""
+    values = {"buffers": "symmetric", "algorithm": "ring", "protocol": None, "n_aggregated": 1}
+    assert option_texts(values) == ["symmetric buffers", "ring"]
+    assert option_value("buffers", "plain") == "plain buffers"
+    assert option_value("algorithm", None) == "default algorithm"
+    assert option_value("n_aggregated", None) == "aggregation unknown"
 
 
 def test_the_command_line_reads_options_of_calls(capsys: pytest.CaptureFixture[str]) -> None:

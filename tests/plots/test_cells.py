@@ -13,7 +13,7 @@ import meshlab as ml
 from meshlab.base._errors import MeshError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plots._cell_texts import CellTexts
-from meshlab.plots._cells import CellGrid
+from meshlab.plots._cells import CellGrid, _runs
 from meshlab.plots._style import ON_DARK, ON_LIGHT, figure_png, figure_svg, group_colors
 from tests.examples import examples
 
@@ -186,3 +186,7 @@ def test_no_text_is_clipped_in_axes_of_the_caller(mesh, size):
         x0, y0, x1, y1 = text.get_window_extent().extents
         assert -1 <= x0 <= x1 <= figure.bbox.width + 1, text
         assert -1 <= y0 <= y1 <= figure.bbox.height + 1, text
+
+
+def test_edges_that_touch_are_one_run():
+    assert [part.tolist() for part in _runs(np.array([[True, True, False, True]]))] == [[0, 0], [0, 3], [2, 4]]

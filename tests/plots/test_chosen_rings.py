@@ -16,7 +16,7 @@ from meshlab.base._errors import MeshError, TopologyError
 from meshlab.diagnosis._explanation import Explanation
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import Seen
-from meshlab.plots._chosen_rings import _orders
+from meshlab.plots._chosen_rings import _orders, _ranges
 from tests.examples import examples
 
 
@@ -140,3 +140,7 @@ def test_errors_say_what_fits() -> None:
         ml.plot.ring("tp=8", "dgx-h100", mesh="tp=8")  # type: ignore[call-overload]
     with pytest.raises(MeshError):
         ml.plot.ring(rings([0, 1, 2, 3]), mesh="tp=4", axis="pp")
+
+
+def test_channels_are_named_as_ranges() -> None:
+    assert _ranges([0, 1, 2, 5]) == "0–2, 5"

@@ -12,7 +12,16 @@ from matplotlib.patches import Patch
 import meshlab as ml
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plots._cells import CellGrid
-from meshlab.plots._style import Margins, figure_png, figure_svg, legend_above, open_axes, wrap_parts
+from meshlab.plots._style import (
+    Margins,
+    figure_png,
+    figure_svg,
+    legend_above,
+    open_axes,
+    text_width,
+    wrap_parts,
+    wrap_words,
+)
 
 
 def membership(mesh="dp=2, tp=2", axis="tp"):
@@ -107,3 +116,13 @@ def test_a_legend_above_has_as_many_columns_as_fit():
         heights.append(legend_above(ax, [Patch(label=f"entry number {index}") for index in range(4)]))
         assert len(ax.get_legend().get_texts()) == 4
     assert heights[1] > heights[0]
+
+
+def test_the_width_of_a_text_is_in_points():
+    assert 50 < text_width("bandwidth", 10) < 70
+    assert text_width("bandwidth", 20) == pytest.approx(2 * text_width("bandwidth", 10), rel=0.05)
+
+
+def test_a_sentence_is_broken_between_words_to_stay_within_a_width():
+    assert wrap_words("Slow: rank 3", 1000) == "Slow: rank 3"
+    assert wrap_words("Slow: rank 3", 40).splitlines() == ["Slow:", "rank 3"]

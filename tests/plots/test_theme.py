@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from meshlab.plots._theme import DARK, LIGHT, N_GROUPS, Theme, luminance, theme_pairs
+from meshlab.plots._theme import DARK, LIGHT, N_GROUPS, Theme, luminance, mix, theme_pairs
 
 # Machado, Oliveira and Fernandes (2009), severity 1, on linear RGB.
 _SIGHT = {
@@ -83,3 +83,8 @@ def test_every_colour_has_one_partner_in_the_other_theme() -> None:
         assert pairs[texts[0]] == texts
     assert LIGHT.background not in pairs
     assert all(pairs[light] == (light, dark) and pairs[dark] == (light, dark) for light, dark in pairs.values())
+
+
+def test_two_colours_are_mixed_by_a_share_of_the_second_one() -> None:
+    assert mix("#000000", "#ffffff", 0.5) == "#808080"
+    assert mix("#000000", "#ffffff", 0.0) == "#000000"

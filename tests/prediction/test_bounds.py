@@ -1,4 +1,4 @@
-"""Measured bandwidth as a share of what the hardware allows, in frames, tables, curves and reports."""
+"""Measured bandwidth as a share of the bandwidth that the hardware allows, in frames, tables, curves and reports."""
 
 from __future__ import annotations
 

@@ -205,8 +205,8 @@ def test_the_table_in_the_readme(
     parts = {
         "formula only, 1 GiB and more": formula[formula["size_class"] == SIZE_CLASSES[3]],
         "formula only, 256 and 512 MiB": formula[formula["size_class"] == SIZE_CLASSES[2]],
-        "calibrated, sizes that were left out, repetitions": left_out[left_out["agrees"] & left_out["known"]],
-        "calibrated, sizes that were left out, all": left_out,
+        "calibrated, held-out sizes, repetitions": left_out[left_out["agrees"] & left_out["known"]],
+        "calibrated, held-out sizes, all": left_out,
         "calibrated, a second run": second_run,
         "calibrated with a quarter of the ranks": ends,
     }

@@ -130,12 +130,12 @@ def test_the_explanation_has_the_choices_the_bound_and_the_evidence() -> None:
         "all_reduce · tp (2 groups of 8): inside one NVLink domain. NCCL takes ring LL, then NVLS Simple from" in text
     )
     assert "The bound is 479 GB/s: NVSwitch reduction. busbw may exceed the bandwidth of a wire: " in text
-    assert "Nothing of this was measured" in text
+    assert "These times are not measured" in text
     rows = ml.example().query("mode == 'graph'")
     calibrated = ml.predict("tp=2", "dgx-h200", sizes="8:2G", calibration=ml.calibrate(rows, "dgx-h200")).explain()
     calibrated = calibrated.replace("\u2009", " ")
     assert "Basis: calibrated (measured on these groups) from 8 B to 512 MiB; extrapolated" in calibrated
-    assert "Nothing of this" not in calibrated
+    assert "These times are not measured" not in calibrated
 
 
 def test_the_display_needs_no_javascript() -> None:

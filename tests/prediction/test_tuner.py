@@ -188,8 +188,8 @@ def test_settings_of_the_environment() -> None:
     ("wrong", "message"),
     [
         ({"algorithms": ("rings",)}, "unknown algorithm 'rings'"),
-        ({"algorithms": "ring"}, "algorithms must be several names, not 'ring'"),
-        ({"protocols": 3}, "protocols must be several names, not 3"),
+        ({"algorithms": "ring"}, "algorithms must be a sequence of names, not 'ring'"),
+        ({"protocols": 3}, "protocols must be a sequence of names, not 3"),
         ({"sharp": 1}, "sharp must be True or False, not 1"),
         ({"plugin_latency_us": -1}, "plugin_latency_us must be a number of microseconds, not -1"),
         ({"protocols": ("LL",)}, "unknown protocol 'LL'"),

@@ -300,8 +300,8 @@ def test_markdown_has_the_same_order_and_complete_tables(run):
     headings = [line for line in markdown.splitlines() if line.startswith(("# ", "## "))]
     sections = ["Caveats", "Groups", "Results", "Method", "Environment"]
     assert headings == ["# Collectives on dp=2, tp=2", *(f"## {section}" for section in sections)]
-    assert "**✓ All 64 results are correct. It is not known how fast they should be, because " in markdown
-    assert "\n- **next step** To judge GPUs, measure on them. " in markdown
+    assert "**✓ All 64 results are correct. The expected speed is unknown, because " in markdown
+    assert "\n- **next step** To judge GPUs, measure on GPUs. " in markdown
     blocks = re.findall(r"(?:^\|.*\n)+", markdown, re.MULTILINE)
     assert len(blocks) == 1 + 2 + 2  # the groups, a table per axis, and two sections of the environment
     for block in blocks:
@@ -338,7 +338,7 @@ def test_a_machine_too_small_for_the_mesh_is_why_nothing_is_known(make_results):
     report = Report(make_results(source="nccl"), mesh="dp=8, tp=2", cluster="dgx-h200")
     (speed,) = [answer for answer in report.answers if answer.question == "fast enough"]
     assert speed.sentences[0] == (
-        "It is not known how fast they should be, because the mesh has 16 ranks, but the cluster has only 8 devices."
+        "The expected speed is unknown, because the mesh has 16 ranks, but the cluster has only 8 devices."
     )
 
 

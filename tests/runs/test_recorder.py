@@ -300,7 +300,7 @@ def test_a_damaged_journal_is_reported_and_its_steps_are_measured_again(
     with pytest.warns(UserWarning, match=r"1 record of steps-\w+\.jsonl is damaged; the steps can be measured again"):
         run = ml.Run.load(interrupted)
     assert run.results["step"].tolist() == [1, 1]
-    assert "ends with a record that was not completed, which is dropped" in "\n".join(run.log)
+    assert "ends with an incomplete record, which is dropped" in "\n".join(run.log)
     assert ml.bench(thread_engines, None, [gate], resume=run).wait(60)["status"].tolist() == ["ok"] * 10
     path.unlink()
     with pytest.raises(ParseError, match="the rows of the run cannot be read: No such file or directory; copy the"):

@@ -157,7 +157,7 @@ def test_a_run_of_the_form_is_followed_and_its_buttons_work(
     assert [row["name"] for row in with_engines._runs["rows"]] == [run.run_id]
     may_go.clear()
     with_engines.press("measure.start")
-    with_engines.measuring.cancel()
+    with_engines.measuring.control("run.stop")
     may_go.set()
     again: Any = with_engines.measuring.run
     again.wait(120)

@@ -15,7 +15,6 @@ from meshlab.frames._trials import CASE, DEFAULT, OPTION, TUNED, as_trials, opti
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _TIED = 0.02
 """Options that differ by less than this share are tied. One option differs by 1 to 4 % between launches (two H200)."""
 
@@ -43,7 +42,7 @@ def best_options(trials: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        One row of `trials` per call. Calls whose default was not measured are left out.
+        One row of `trials` per call. Calls whose default was not measured are omitted.
 
     Examples
     --------

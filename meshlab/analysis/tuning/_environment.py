@@ -22,7 +22,6 @@ from meshlab.frames._trials import CASE, DEFAULT, option_key, option_label
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _FUNCTIONS = {name: function.name for name, function in NCCL_FUNCTIONS.items() if function.is_tuned}
 """NCCL's names of the collectives for which NCCL_ALGO and NCCL_PROTO can be set (ncclFuncStr in NCCL's init.cc)."""
 

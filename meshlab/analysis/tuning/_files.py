@@ -19,7 +19,6 @@ from meshlab.mesh._document import mesh_from_document, mesh_to_document
 if TYPE_CHECKING:
     import pandas as pd
 
-
 TUNING_SCHEMA = 1
 """Version of the layout of the file. It increases if older readers cannot read it."""
 

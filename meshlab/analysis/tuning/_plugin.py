@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,20 +17,11 @@ from meshlab.frames._trials import CASE, as_trials, is_default
 if TYPE_CHECKING:
     import pandas as pd
 
-
 _COLLECTIVES = {name: function.in_plugins for name, function in NCCL_FUNCTIONS.items() if function.is_tuned}
 """The plugin's names of collectives. It takes any other name for allreduce, so no others may be written."""
 
-_ALGORITHMS = {
-    "tree": "tree",
-    "ring": "ring",
-    "collnet_direct": "collnet_direct",
-    "collnet_chain": "collnet_chain",
-    "nvls": "nvls",
-    "nvls_tree": "nvls_tree",
-    "nvlstree": "nvls_tree",
-    "pat": "pat",
-}
+_ALGORITHMS = {name: name for name in ("tree", "ring", "collnet_direct", "collnet_chain", "nvls", "nvls_tree", "pat")}
+_ALGORITHMS |= {"nvlstree": "nvls_tree"}
 """The plugin's names of algorithms. It takes any other name for ring."""
 
 _ALL_PROTOCOLS = ("tree", "ring")
@@ -44,7 +35,7 @@ _WIDTH = 100
 """Width of a comment. The plugin reads lines of up to 255 bytes, and would parse the rest of a longer one as a line."""
 
 _SYMMETRIC = (
-    "NCCL takes calls on symmetric windows out before it asks the tuner, so a tuner cannot choose them. It cannot set "
+    "NCCL handles calls on symmetric windows before it calls the tuner, so a tuner cannot choose them. It cannot set "
     "registered buffers, minimum CTAs or a CTA policy either."
 )
 
@@ -70,19 +61,8 @@ class TunerLine:
     n_ranks: int
 
     def __str__(self) -> str:
-        values = (
-            _COLLECTIVES[self.collective],
-            self.min_bytes,
-            self.max_bytes,
-            self.algorithm,
-            self.protocol,
-            self.channels,
-            self.n_nodes,
-            self.n_ranks,
-            -1,  # any number of operations in a group
-            -1,  # registered buffers or not: a captured call counts as registered
-        )
-        return ",".join(map(str, values))
+        # Any number of operations in a group, and registered buffers or not: a captured call counts as registered.
+        return ",".join(map(str, (_COLLECTIVES[self.collective], *astuple(self)[1:], -1, -1)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +116,7 @@ def tuner_config(
     for label, tuned in lines:
         name = str(tuned["collective"].iloc[0])
         if name not in _COLLECTIVES:
-            notes.append(f"{label} has no line, because NCCL asks tuners about {', '.join(_COLLECTIVES)} only.")
+            notes.append(f"{label} has no line, because NCCL calls tuners only for {', '.join(_COLLECTIVES)}.")
             continue
         chosen = _fastest(tuned, settable, defaults)
         if not len(chosen):
@@ -164,7 +144,7 @@ def tuner_config(
         notes.append(_NO_LINE)
         absent = [name for name in _COLLECTIVES if name not in {line.collective for line in written}]
         if absent:
-            notes.append(f"Without lines, and so on one channel with that plugin: {', '.join(absent)}.")
+            notes.append(f"Without lines, and therefore on one channel with that plugin: {', '.join(absent)}.")
     return TunerConfig(tuple(written), tuple(gains), tuple(notes), title)
 
 

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from meshlab.comm._communicator import Communicator
 
-
 _KEYS = ("collective", "op", "dtype", "in_place", "mode")
 """The columns that distinguish the lines of a tuning. The label of a line names those that differ."""
 
@@ -120,7 +119,7 @@ class Tuning:
         pandas.DataFrame
             The columns of `meshlab.frames.TUNED`, such as ``size_bytes``, ``option``, ``time_us`` with its interval,
             ``default_us`` with its interval, ``gain`` (1 - tuned / default) and ``is_confirmed``. Rows that keep the
-            default have a gain of 0. Calls whose default was not measured are left out.
+            default have a gain of 0. Calls whose default was not measured are omitted.
 
         Examples
         --------
@@ -485,8 +484,8 @@ class Tuning:
     def to_tuner_config(self) -> TunerConfig:
         """Return the part of the tuning that NCCL's example tuner plugin can apply, as its CSV file.
 
-        A tuner sets the algorithm, the protocol and the number of channels of calls on ordinary buffers. NCCL takes
-        calls on symmetric windows out before it asks the tuner, so that part of the gain is lost; `TunerConfig.gains`
+        A tuner sets the algorithm, the protocol and the number of channels of calls on ordinary buffers. NCCL handles
+        calls on symmetric windows before it calls the tuner, so that part of the gain is lost; `TunerConfig.gains`
         has both. The plugin is the folder plugins/tuner/example of NCCL's repository. It gives calls without a line
         one channel, so all sizes of a tuned collective have a line, and sizes outside the tuned range use the nearest.
 
@@ -515,7 +514,7 @@ class Tuning:
     def to_python(self) -> str:
         """Return a Python module for nccl4py that applies the tuning: windows, and a configuration for each call.
 
-        The module needs nothing of meshlab. Save it as a file, and change it as you like.
+        The module does not need meshlab. Save it as a file, and change it as you like.
 
         Returns
         -------

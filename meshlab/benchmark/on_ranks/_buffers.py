@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
     from meshlab.plans._steps import Step
 
-
 _PAGE = 4096
 
 _ALIGNMENT = 1 << 21  # bytes; the size of a page of GPU memory, at which separately allocated buffers would start

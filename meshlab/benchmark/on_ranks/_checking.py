@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
     from meshlab.plans._steps import Step
 
-
 _CHUNK_ON_HOST, _CHUNK_ON_GPU = 1 << 18, 1 << 24
 """Elements that are compared at a time: few enough for the caches of a core, and enough to use a whole GPU."""
 

@@ -14,56 +14,22 @@ from meshlab.benchmark.on_ranks._buffers import release_buffers
 from meshlab.engines import _memory as memory
 from meshlab.topology.readers import _nvml as nvml
 
-SETTINGS = (
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_VISIBLE_DEVICES",
-    "MPIR_CVAR_CH4_NETMOD",
-    "MPIR_CVAR_DEVICE_COLLECTIVES",
-    "MPIR_CVAR_ENABLE_GPU",
-    "NCCL_ALGO",
-    "NCCL_BUFFSIZE",
-    "NCCL_COLLNET_ENABLE",
-    "NCCL_CROSS_NIC",
-    "NCCL_CUMEM_ENABLE",
-    "NCCL_DEBUG",
-    "NCCL_GRAPH_MIXING_SUPPORT",
-    "NCCL_IB_DISABLE",
-    "NCCL_IB_GID_INDEX",
-    "NCCL_IB_HCA",
-    "NCCL_IB_QPS_PER_CONNECTION",
-    "NCCL_IB_TC",
-    "NCCL_LAUNCH_ORDER_IMPLICIT",
-    "NCCL_MAX_CTAS",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_CTAS",
-    "NCCL_MIN_NCHANNELS",
-    "NCCL_MULTI_RANK_GPU_ENABLE",
-    "NCCL_NET",
-    "NCCL_NET_GDR_LEVEL",
-    "NCCL_NTHREADS",
-    "NCCL_NVLS_ENABLE",
-    "NCCL_P2P_DISABLE",
-    "NCCL_P2P_LEVEL",
-    "NCCL_PROTO",
-    "NCCL_PXN_DISABLE",
-    "NCCL_SHM_DISABLE",
-    "NCCL_SOCKET_IFNAME",
-    "NCCL_TOPO_FILE",
-    "OMP_NUM_THREADS",
-)
+_VARIABLES = """
+CUDA_DEVICE_MAX_CONNECTIONS CUDA_VISIBLE_DEVICES MPIR_CVAR_CH4_NETMOD MPIR_CVAR_DEVICE_COLLECTIVES
+MPIR_CVAR_ENABLE_GPU NCCL_ALGO NCCL_BUFFSIZE NCCL_COLLNET_ENABLE NCCL_CROSS_NIC NCCL_CUMEM_ENABLE NCCL_DEBUG
+NCCL_GRAPH_MIXING_SUPPORT NCCL_IB_DISABLE NCCL_IB_GID_INDEX NCCL_IB_HCA NCCL_IB_QPS_PER_CONNECTION NCCL_IB_TC
+NCCL_LAUNCH_ORDER_IMPLICIT NCCL_MAX_CTAS NCCL_MAX_NCHANNELS NCCL_MIN_CTAS NCCL_MIN_NCHANNELS
+NCCL_MULTI_RANK_GPU_ENABLE NCCL_NET NCCL_NET_GDR_LEVEL NCCL_NTHREADS NCCL_NVLS_ENABLE NCCL_P2P_DISABLE NCCL_P2P_LEVEL
+NCCL_PROTO NCCL_PXN_DISABLE NCCL_SHM_DISABLE NCCL_SOCKET_IFNAME NCCL_TOPO_FILE OMP_NUM_THREADS
+"""
+SETTINGS = tuple(_VARIABLES.split())
 """The environment variables that a run records. No others are read, because they may contain secrets."""
 
 _SOFTWARE = ("numpy", "pandas", "ipyparallel", "mpi4py", "mpich", "cupy-cuda12x", "cupy-cuda13x", "nccl4py")
 
 
 def read_settings(environ: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the variables of `SETTINGS` that are set, by name.
-
-    Examples
-    --------
-    >>> read_settings({"NCCL_ALGO": "Ring", "SECRET": "1"})
-    {'NCCL_ALGO': 'Ring'}
-    """
+    """Return the variables of `SETTINGS` that are set, by name."""
     variables = os.environ if environ is None else environ
     return {name: variables[name] for name in SETTINGS if name in variables}
 

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
     from meshlab.plans._steps import Step
 
-
 Status = Literal["ok", "wrong", "failed", "unsupported", "dropped"]
 
 Ints = npt.NDArray[np.int32]
@@ -55,7 +54,7 @@ SetUp = Callable[["Communicator", "Step", bool], tuple[TimedTrial, int | None]]
 
 
 class TrialRounds(NamedTuple):
-    """How thoroughly to try the options of a call."""
+    """The extent of the trials of a call's options."""
 
     rounds: int
     max_s: float

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from meshlab.plans._sampling import Sampling
     from meshlab.plans._steps import Step
 
-
 _BATCHES, _FEWEST = 20, 3
 _FEWEST_FOR_SPREAD = 8
 _MOST_S = 0.1  # time for the batches of one step, if that suffices for the fewest

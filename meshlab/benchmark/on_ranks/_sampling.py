@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from meshlab.plans._sampling import Sampling
     from meshlab.plans._steps import Step
 
-
 Measure = Callable[[Mode, int, int], Timings]
 """``measure(mode, calls, batches)``, as `meshlab.comm.PreparedCall.measure`."""
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from meshlab.plans._sampling import Sampling
     from meshlab.plans._steps import Step
 
-
 Ints = npt.NDArray[np.int32]
 
 

@@ -11,9 +11,10 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
     from meshlab.comm._prepared_call import PreparedCall
     from meshlab.plans._steps import Step
-
 
 Floats = npt.NDArray[np.float64]
 
@@ -189,13 +189,22 @@ class _Program:
         calls.clear()
 
 
-class _Lanes(Protocol):
+@dataclass(eq=False)
+class _Lanes:
     """One lane for computation and one for each communicator."""
+
+    everyone: Communicator
+    comms: Sequence[Communicator]
+    calls: Mapping[tuple[int, Step], PreparedCall]
+    options: StepOptions
+    flops: Sequence[float]
+    """The operations of each computation."""
 
     def run(self, operations: Sequence[Operation]) -> Floats:
         """Run a step after a barrier of all ranks, and return its times in µs."""
         # These are the duration, the time on the host until everything was issued (NaN if that is the same), the time
         # for which computation waited for each axis, and the time for which each axis was busy.
+        raise NotImplementedError
 
     def close(self) -> None:
         """Stop the lanes."""
@@ -277,35 +286,26 @@ def _calls_of(operations: Sequence[Operation], calls: Mapping[tuple[int, Step], 
     return [None if step is None else calls[axis, step] for _, _, axis, step, _ in operations]
 
 
-class _ThreadLanes:
+@dataclass(eq=False)
+class _ThreadLanes(_Lanes):
     """Waits instead of computation in this thread, and a thread for each communicator with calls that overlap."""
 
-    def __init__(
-        self,
-        everyone: Communicator,
-        comms: Sequence[Communicator],
-        calls: Mapping[tuple[int, Step], PreparedCall],
-        options: StepOptions,
-        flops: Sequence[float],
-    ) -> None:
-        self._barrier = everyone.prepare("barrier")
-        self._calls = calls
-        self._n_axes = len(comms)
-        self._flops_per_us = options.flops_per_us
+    def __post_init__(self) -> None:
+        self._barrier = self.everyone.prepare("barrier")
         self._workers: dict[int, _Worker] = {}
 
     def run(self, operations: Sequence[Operation]) -> Floats:
         """Run a step, see `_Lanes`."""
         clock = time.perf_counter
-        exposed, busy = np.zeros(self._n_axes), np.zeros(self._n_axes)
+        exposed, busy = np.zeros(len(self.comms)), np.zeros(len(self.comms))
         flights: dict[int, _Flight] = {}
-        calls = _calls_of(operations, self._calls)
+        calls = _calls_of(operations, self.calls)
         self._barrier()
         start = clock()
         for (kind, number, axis, _, flops), call in zip(operations, calls, strict=True):
             begin = clock()
             if kind == "compute":
-                _pause(begin + flops / self._flops_per_us / 1e6)
+                _pause(begin + flops / self.options.flops_per_us / 1e6)
             elif kind == "run":
                 call()
                 duration = clock() - begin
@@ -385,30 +385,23 @@ def _pause(until: float) -> None:
         time.sleep(0)
 
 
-class _StreamLanes:
+@dataclass(eq=False)
+class _StreamLanes(_Lanes):
     """A stream for computation, and the stream of each communicator. Events order and time them."""
 
-    def __init__(
-        self,
-        everyone: Communicator,
-        comms: Sequence[Communicator],
-        calls: Mapping[tuple[int, Step], PreparedCall],
-        options: StepOptions,
-        flops: Sequence[float],
-    ) -> None:
+    def __post_init__(self) -> None:
+        everyone, options = self.everyone, self.options
         self._cuda: Any = everyone.xp.cuda
-        self._everyone: Any = everyone
-        self._streams: list[Any] = [getattr(comm.backend, "stream", None) for comm in comms]
-        self._calls = calls
+        self._streams: list[Any] = [getattr(comm.backend, "stream", None) for comm in self.comms]
         self._compute = self._cuda.Stream(non_blocking=True)
         self._work: Callable[[float], None]
-        if options.compute == "products" and flops:
-            self._work = _Products(everyone.xp, self._compute, flops)
+        if options.compute == "products" and self.flops:
+            self._work = _Products(everyone.xp, self._compute, self.flops)
         else:
             self._work = _Waits(everyone.xp, self._compute, options.flops_per_us)
         self._timed: list[Any] = []
         self._untimed: list[Any] = []
-        for comm in (everyone, *comms):  # the first calls ran on other streams
+        for comm in (everyone, *self.comms):  # the first calls ran on other streams
             comm.backend.wait_idle()  # type: ignore[attr-defined]
 
     def run(self, operations: Sequence[Operation]) -> Floats:
@@ -420,8 +413,8 @@ class _StreamLanes:
         flights: dict[int, tuple[int, Any, Any]] = {}
         stalls: list[tuple[int, Any, Any]] = []
         start, done = next(timed), next(timed)
-        calls = _calls_of(operations, self._calls)
-        self._everyone.barrier()
+        calls = _calls_of(operations, self.calls)
+        self.everyone.barrier()
         start.record(compute)
         for stream in streams:
             stream.wait_event(start)
@@ -452,7 +445,7 @@ class _StreamLanes:
                 compute.wait_event(end)
         done.record(compute)
         host = time.perf_counter() - began
-        self._everyone.backend.wait(done)
+        self.everyone.backend.wait(done)  # type: ignore[attr-defined]
         return np.array(
             [
                 self._cuda.get_elapsed_time(start, done) * 1e3,
@@ -468,9 +461,6 @@ class _StreamLanes:
         for axis, begin, end in spans:
             sums[axis] += self._cuda.get_elapsed_time(begin, end) * 1e3
         return sums
-
-    def close(self) -> None:
-        """Do nothing: the streams end with the object."""
 
 
 def _reused(pool: list[Any], make: Callable[[], Any]) -> Iterator[Any]:

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
 Floats = npt.NDArray[np.float64]
+
+_PREDICTED = ("predicted_us", "predicted_us_lo", "predicted_us_hi")
+_CALL = ("collective", "what", "phase", "dtype", "overlaps", "calls", "size_bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +292,6 @@ class Rehearsal:
             for axis, name in enumerate(layout.axes):
                 calls = [call for call in layout.calls if call.axis == axis]
                 n_calls, total_bytes, n_wrong = _traffic(layout, axis)
-                predicted = layout.predicted(axis)
                 rows.append(
                     {
                         "layout": layout.name,
@@ -300,9 +301,7 @@ class Rehearsal:
                         "exposed_us": parts["exposed"][axis],
                         "hidden_us": parts["hidden"][axis],
                         "alone_us": parts["alone"][axis],
-                        "predicted_us": predicted[0],
-                        "predicted_us_lo": predicted[1],
-                        "predicted_us_hi": predicted[2],
+                        **dict(zip(_PREDICTED, layout.predicted(axis), strict=True)),
                         "calls": n_calls,
                         "total_bytes": total_bytes,
                         "rehearsed_calls": sum(call.calls for call in calls),
@@ -370,19 +369,11 @@ class Rehearsal:
             {
                 "layout": layout.name,
                 "axis": layout.axes[call.axis],
-                "collective": call.call.collective,
-                "what": call.call.what,
-                "phase": call.call.phase,
-                "dtype": call.call.dtype,
-                "overlaps": call.call.overlaps,
-                "calls": call.call.calls,
-                "size_bytes": call.call.size_bytes,
+                **{name: getattr(call.call, name) for name in _CALL},
                 "rehearsed_calls": call.calls,
                 "rehearsed_size_bytes": call.size_bytes,
                 "time_us": call.time_us,
-                "predicted_us": call.predicted_us[0],
-                "predicted_us_lo": call.predicted_us[1],
-                "predicted_us_hi": call.predicted_us[2],
+                **dict(zip(_PREDICTED, call.predicted_us, strict=True)),
                 "n_wrong": call.n_wrong,
             }
             for layout in self.layouts
@@ -435,12 +426,12 @@ class Rehearsal:
                 f"{format_time_us(row['exposed_us'])} ({100 * row['exposed_share']:.0f} %)"
             )
         if self.sharing:
-            return f"No verdict about time: {self.sharing}"
+            return f"No verdict on times: {self.sharing}"
         first = frame.iloc[0]
         close = frame[frame["verdict"].isin(["unclear", "same"])]
         if len(close):
             names = " and ".join([str(first["layout"]), *close["layout"]])
-            return f"{names} cannot be told apart in {self._totals().shape[1]} rounds"
+            return f"{names} cannot be distinguished in {self._totals().shape[1]} rounds"
         second = frame.iloc[1]
         return (
             f"{first['layout']} is the fastest: {format_time_us(first['total_us'])} a step. "
@@ -471,10 +462,10 @@ class Rehearsal:
         if not self.overlaps:
             notes.append("this MPI library cannot communicate in a second thread, so nothing overlaps")
         elif self.backend not in GPU_BACKENDS:
-            notes.append("calls that may overlap run in a thread of their own")
+            notes.append("calls that may overlap run in a separate thread")
         if any(call.call.collective == "send_recv" for layout in self.layouts for call in layout.calls):
             notes.append(
-                "messages between stages go around a ring, and the pipeline's bubble is computed, not rehearsed"
+                "messages between stages go around a ring, and the pipeline's bubble is calculated, not rehearsed"
             )
         if self.why_unpredicted:
             notes.append(f"no prediction: {self.why_unpredicted}")
@@ -482,7 +473,7 @@ class Rehearsal:
             notes.append("predictions from NCCL's formulas, not calibrated on this machine")
         bound = [layout.name for layout in self.layouts if layout.parts["host"] > 0.95 * layout.parts["step"]]
         if bound:
-            notes.append(f"the host needs the whole step to enqueue it ({', '.join(bound)}), so the GPUs wait for it")
+            notes.append(f"the host needs a whole step to enqueue its calls ({', '.join(bound)}), so the GPUs wait")
         return tuple(notes)
 
     def _short_notes(self) -> tuple[str, ...]:
@@ -512,13 +503,13 @@ class Rehearsal:
             )
             lines.append(
                 f"{layout.name} on {self.where}: {format_time_us(parts['step'])} a step{interval}. Computation takes "
-                f"{format_time_us(parts['compute'])} of it alone, and {format_time_us(parts['slowdown'])} more next to "
-                "communication."
+                f"{format_time_us(parts['compute'])} of it in isolation, and {format_time_us(parts['slowdown'])} "
+                "more during communication."
             )
             if layout.bubble > 0:
                 lines.append(
                     f"The bubble of the pipeline adds {100 * layout.bubble:.0f} %: "
-                    f"{format_time_us(parts['step'] * (1 + layout.bubble))} in all (computed, not rehearsed)."
+                    f"{format_time_us(parts['step'] * (1 + layout.bubble))} in all (calculated, not rehearsed)."
                 )
             lines += [self._explain_axis(layout, axis) for axis in range(len(layout.axes))]
         wrong = sum(call.n_wrong or 0 for layout in self.layouts for call in layout.calls)
@@ -584,26 +575,11 @@ class Rehearsal:
 
 
 _COLUMNS = {
-    "layout": "string",
-    "part": "string",
-    "axis": "string",
+    **dict.fromkeys(("layout", "part", "axis"), "string"),
     "n_ranks": "Int64",
-    "exposed_us": "float64",
-    "hidden_us": "float64",
-    "alone_us": "float64",
-    "predicted_us": "float64",
-    "predicted_us_lo": "float64",
-    "predicted_us_hi": "float64",
-    "calls": "Int64",
-    "total_bytes": "Int64",
-    "rehearsed_calls": "Int64",
-    "rehearsed_bytes": "Int64",
-    "scale": "float64",
-    "size_scale": "float64",
-    "step_us": "float64",
-    "step_us_lo": "float64",
-    "step_us_hi": "float64",
-    "bubble": "float64",
+    **dict.fromkeys(("exposed_us", "hidden_us", "alone_us", *_PREDICTED), "float64"),
+    **dict.fromkeys(("calls", "total_bytes", "rehearsed_calls", "rehearsed_bytes"), "Int64"),
+    **dict.fromkeys(("scale", "size_scale", "step_us", "step_us_lo", "step_us_hi", "bubble"), "float64"),
     "n_wrong": "Int64",
 }
 """The columns of `Rehearsal.frame`, with their dtypes."""

@@ -313,14 +313,14 @@ def _check_call(engines: Engines, call: StepCall, backend: str) -> None:
     can = engines.capabilities(backend)
     if engines.backend in GPU_BACKENDS and backend not in GPU_BACKENDS:
         raise BenchError(
-            f"a training step is rehearsed on GPUs alone, but {'-'.join(call.axis)} uses {backend}",
+            f"a rehearsal on GPUs needs all axes on GPUs, but {'-'.join(call.axis)} uses {backend}",
             hint="create the mesh without backends=",
         )
     row = find_collective(call.collective)
     if call.collective not in can.collectives:
         raise BenchError(
             f"{can.backend} does not support {call.collective}, which the job uses along {'-'.join(call.axis)}",
-            hint=f"replace it by one of {', '.join(can.collectives)}",
+            hint=f"replace it with one of {', '.join(can.collectives)}",
         )
     if not _can_be_rehearsed(row):
         rehearsed = [name for name in can.collectives if _can_be_rehearsed(find_collective(name))]
@@ -335,7 +335,7 @@ def _check_call(engines: Engines, call: StepCall, backend: str) -> None:
         raise BenchError(
             f"{can.backend} cannot {'reduce' if row.reduces else 'send'} {call.dtype}, the type of {call.collective} "
             f"along {'-'.join(call.axis)}",
-            hint=f"a type of the same size takes as long: {', '.join(alike) or 'there is none'}",
+            hint=f"types of the same size, which take as long: {', '.join(alike) or 'there is none'}",
         )
 
 
@@ -491,7 +491,7 @@ class _Session:
                     self._measure(lease)
                 finally:
                     if self._engines.state == "busy":  # neither closed nor broken
-                        lease.call(release_memory)
+                        lease.round(release_memory).run()
         except EngineError as error:
             is_complete = self._measurements and all(measurement.rounds for measurement in self._measurements)
             error.measured = self.result() if is_complete else None
@@ -499,21 +499,21 @@ class _Session:
 
     def _call(self, lease: Lease, function: Any, layout: _Layout, *arguments: Any, deadline_s: float | None) -> Any:
         """Run a function with the communicators of all axes of a layout, and return the values of the ranks."""
-        replies = lease.call(
+        replies = lease.round(
             function,
             layout.mesh,
             WORLD,
             arguments,
             concurrent=layout.sets,
             deadline_s=deadline_s or self._choices.deadline_s,
-        )
+        ).run()
         raise_first_error(replies, f"rehearsing {layout.name}", self._engines.ranks)
         return [reply.value for reply in replies]
 
     def _prepare(self, lease: Lease) -> None:
         """Choose the scale from short measurements, and check the results at that scale."""
         self._task = "choosing the scale"
-        replies = lease.call(probe_rank)
+        replies = lease.round(probe_rank).run()
         raise_first_error(replies, "preparing a rehearsal", self._engines.ranks)
         ranks = [reply.value for reply in replies]
         self._why_wait = next((rank.no_products for rank in ranks if rank.no_products), "")
@@ -601,7 +601,7 @@ class _Session:
         """Return the machine of the engines."""
         hosts = [info.host for info in self._engines.ranks]
         firsts = [hosts.index(host) for host in dict.fromkeys(hosts)]
-        replies = lease.call(describe_rank, None, WORLD, (firsts,))
+        replies = lease.round(describe_rank, None, WORLD, (firsts,)).run()
         raise_first_error(replies, "describing the hosts", self._engines.ranks)
         return cluster_from_hosts([replies[rank].value["host"] for rank in firsts])
 
@@ -627,7 +627,7 @@ class _Session:
     def _probe(
         self, lease: Lease, layout: _Layout, scaled: _Scaled, check: bool
     ) -> tuple[dict[tuple[int, Step], CallProbe], float]:
-        """Measure each different call shortly. Return the times by call, and the expected duration of a step."""
+        """Measure each different call briefly. Return the times by call, and the expected duration of a step."""
         distinct = scaled.distinct
         flops = max((call.flops for block in scaled.schedule.blocks for call in block.calls), default=0.0)
         values = self._call(lease, probe_calls, layout, distinct, self._options, flops, check, deadline_s=None)

@@ -17,7 +17,6 @@ from meshlab.frames._trials import OPTION, option_label
 if TYPE_CHECKING:
     from meshlab.plans._steps import Step
 
-
 OPTION_NAMES = tuple(name for name in OPTION if name != "setting")
 """The choices of an option for one call."""
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
     from meshlab.comm._backend import Buffers
 
-
 _SEARCHED = 0.65
 """The share of the time budget for the search. The rest is for the confirmation."""
 
@@ -57,7 +56,6 @@ _MOST_SETS = 3
 
 _FEWEST_SETTINGS = 2
 """The number of environments that are measured again in any case."""
-
 
 _Calls = list[tuple[Step, list[TuningOption]]]
 
@@ -82,32 +80,28 @@ class SearchEffort(NamedTuple):
     """The maximum duration of the trials of one call."""
 
 
+@dataclass(eq=False)
 class TuningSearch:
     """A search under way. It measures in a thread, so that an interrupt of the caller ends it between two calls."""
 
-    def __init__(
-        self,
-        engines: Engines,
-        mesh: DeviceMesh,
-        steps: Sequence[Step],
-        effort: SearchEffort,
-        *,
-        options: Callable[[Step], list[TuningOption]],
-        settings: Mapping[str, Mapping[str, Setting]],
-        set_up: SetUp | None = None,
-    ) -> None:
-        self._engines = engines
-        self._mesh = mesh
-        self._steps = list(steps)
-        self._rounds, self._budget_s, self._confirms, self._deadline_s = effort
-        self._options = options  # of a call within one set of ranks, the default first
-        self._settings = settings  # the environments to try for each collective, by name
-        self._set_up = set_up  # prepares and checks an option on a rank, instead of `set_up_step`
+    engines: Engines
+    mesh: DeviceMesh
+    steps: Sequence[Step]
+    effort: SearchEffort
+    options: Callable[[Step], list[TuningOption]]
+    """Those of a call within one set of ranks, the default first."""
+    settings: Mapping[str, Mapping[str, Setting]]
+    """The environments to try for each collective, by name."""
+    set_up: SetUp | None = None
+    """Prepares and checks an option on a rank, instead of `set_up_step`."""
+
+    def __post_init__(self) -> None:
+        self._rounds, self._budget_s, self._confirms, self._deadline_s = self.effort
         self._records: dict[tuple[str, Step, TuningOption], _Record] = {}
         self._slower: dict[tuple[str, TuningOption], str] = {}  # options that are slow at all larger sizes, and why
         self._broken: set[Environment] = set()  # with which ranks failed
         self._started: list[Engines] = []  # ranks besides those of the caller
-        self._n_done, self._n_total, self._task = 0, len(self._steps), "starting"
+        self._n_done, self._n_total, self._task = 0, len(self.steps), "starting"
         self._began = time.monotonic()
         self._limit_s = math.inf
         self._memory = 0  # that the buffers of a rank may use, in bytes
@@ -132,17 +126,17 @@ class TuningSearch:
         bar.update(self._n_done - bar.n)
 
     def _kill(self) -> None:
-        for engines in (self._engines, *self._started):
+        for engines in (self.engines, *self._started):
             if engines.state != "closed":
                 engines.kill()
 
     # -- phases --------------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
-        n = len({step.collective for step in self._steps})
+        n = len({step.collective for step in self.steps})
         task = f"tuning {n} collective{'s' * (n != 1)}"
         try:
-            with Lease(self._engines, task, cancel=self._thread.stop) as lease:
+            with Lease(self.engines, task, cancel=self._thread.stop) as lease:
                 try:
                     self._leave_out_large(lease)
                     self._begin_phase(_SEARCHED if self._confirms else 1.0)
@@ -151,8 +145,8 @@ class TuningSearch:
                         self._begin_phase(1.0)
                         self._confirm(lease)
                 finally:
-                    if self._engines.state == "busy":  # neither closed nor broken
-                        lease.call(release_buffers)
+                    if self.engines.state == "busy":  # neither closed nor broken
+                        lease.round(release_buffers).run()
         except EngineError as error:
             raise EngineError(
                 f"tuning failed at {self._task}: {error.summary}",
@@ -168,13 +162,13 @@ class TuningSearch:
 
     def _leave_out_large(self, lease: Lease) -> None:
         """Keep only calls whose buffers fit into the memory. Each kind of buffers has its own."""
-        replies = lease.call(free_bytes)
-        raise_first_error(replies, "preparing a tuning", self._engines.ranks)
-        hosts = [info.host for info in self._engines.ranks]
+        replies = lease.round(free_bytes).run()
+        raise_first_error(replies, "preparing a tuning", self.engines.ranks)
+        hosts = [info.host for info in self.engines.ranks]
         most = self._memory = int(usable_bytes([reply.value for reply in replies], hosts).min())
         steps = []
-        for step in self._steps:
-            kinds = {option.buffers for option in self._options(step)}
+        for step in self.steps:
+            kinds = {option.buffers for option in self.options(step)}
             needed = len(kinds) * (step.buffer_bytes if kinds == {"plain"} else block_bytes(step))
             if needed <= most:
                 steps.append(step)
@@ -183,17 +177,17 @@ class TuningSearch:
             self._records["search", step, TuningOption()] = _Record(status="failed", message=reason)
         if not steps:
             raise BenchError(f"no size fits into the memory of the ranks: {reason}", hint="choose smaller sizes")
-        self._steps = steps
+        self.steps = steps
 
     def _search(self, lease: Lease) -> None:
-        others = distribute(self._settings)
+        others = distribute(self.settings)
         n_launches = 2 if others and self._rounds >= 6 else 1
         how = partial(self._how, rounds=self._rounds, halves=True)
         for number in range(n_launches):
             environments = [Environment(), *others][:: -1 if number % 2 else 1]
-            self._plan(len(environments) * len(self._steps))
+            self._plan(len(environments) * len(self.steps))
             for environment in environments:
-                calls = [(step, self._candidates(environment, step)) for step in self._steps]
+                calls = [(step, self._candidates(environment, step)) for step in self.steps]
                 calls = [(step, options) for step, options in calls if options]
                 self._measure_on(lease, environment, calls, "search", how, is_new=not environment.is_default)
             if number == 0 and others:
@@ -202,12 +196,12 @@ class TuningSearch:
     def _candidates(self, environment: Environment, step: Step) -> list[TuningOption]:
         """Return the options of a call that are not dropped yet, within one environment."""
         if environment.is_default:
-            options = self._options(step)
+            options = self.options(step)
         else:
             name = environment.names.get(step.collective)
             if name is None:
                 return []
-            kinds = dict.fromkeys(option.buffers for option in self._options(step) if option.buffers != "registered")
+            kinds = dict.fromkeys(option.buffers for option in self.options(step) if option.buffers != "registered")
             options = [TuningOption(setting=name, buffers=kind) for kind in kinds]
         return [option for option in options if self._status("search", step, option) in ("", "ok")]
 
@@ -218,7 +212,7 @@ class TuningSearch:
     def _drop_settings(self) -> None:
         """Drop the environments that are slow at a size, which then need fewer ranks in the next round."""
         # Ranked by their fastest rounds: other processes only ever add to a time, and this must not drop anything fast.
-        for step in self._steps:
+        for step in self.steps:
             times = {
                 option: min(record.times_us)
                 for (phase, call, option), record in self._records.items()
@@ -283,7 +277,7 @@ class TuningSearch:
             if option.setting is None:
                 calls[-1][1].append(option)
             else:
-                setting = self._settings[step.collective][option.setting]
+                setting = self.settings[step.collective][option.setting]
                 settings.setdefault(step.collective, {})[option.setting] = setting
         others = [
             (environment, [(step, [option]) for step, option in chosen.items() if environment.has(step, option)])
@@ -297,7 +291,7 @@ class TuningSearch:
         best = {(row["collective"], row["size_bytes"]): row for _, row in best_options(frame).iterrows()}
         usable = usable_trials(frame, "search")
         options: dict[Step, TuningOption] = {}
-        for step in self._steps:
+        for step in self.steps:
             row = best.get((step.collective, step.size_bytes))
             if row is None:
                 continue
@@ -345,7 +339,7 @@ class TuningSearch:
         try:
             yield
         except EngineError as error:
-            if environment.is_default or self._thread.is_stopped or self._engines.state != "busy":
+            if environment.is_default or self._thread.is_stopped or self.engines.state != "busy":
                 raise
             self._broken.add(environment)
             for step, options in calls:
@@ -357,16 +351,14 @@ class TuningSearch:
     @contextmanager
     def _new_ranks(self, lease: Lease, environment: Environment) -> Iterator[Lease]:
         """Start ranks with an environment, or at least open new communicators."""
-        arguments = self._engines.launch_arguments
+        arguments = self.engines.launch_arguments
         if arguments is None:
             lease.relaunch()
             yield lease
             return
-        lease.call(release_buffers)  # the new ranks need the memory
+        lease.round(release_buffers).run()  # the new ranks need the memory
         variables = {**(arguments["env"] or {}), **environment.variables}
-        started = launch(
-            self._engines.world_size, **{**arguments, "env": variables}, deadline_s=self._engines.deadline_s
-        )
+        started = launch(self.engines.world_size, **{**arguments, "env": variables}, deadline_s=self.engines.deadline_s)
         self._started.append(started)
         with started, Lease(started, lease.task) as new:
             yield new
@@ -389,7 +381,7 @@ class TuningSearch:
                 if option.buffers != "plain":
                     largest[option.buffers] = max(largest.get(option.buffers, 0), block_bytes(option.apply_to(step)))
         if largest:
-            replies = lease.call(plan_buffers, arguments=(largest, self._memory))
+            replies = lease.round(plan_buffers, arguments=(largest, self._memory)).run()
             raise_first_error(replies, "preparing a tuning", lease.engines.ranks)
 
     def _try(self, lease: Lease, step: Step, options: Sequence[TuningOption], phase: str, how: TrialRounds) -> None:
@@ -401,20 +393,20 @@ class TuningSearch:
                 tried.append(option)
             else:
                 self._records[phase, step, option] = _Record(status="dropped", message=slow)
-        groups = self._mesh[step.axis]
+        groups = self.mesh[step.axis]
         is_one = len(groups) == 1
         members = np.arange(groups.size, dtype=np.int32)[None] if is_one else groups.array
         arguments: tuple[Any, ...] = ([option.apply_to(step) for option in tried], how, members)
-        if self._set_up is not None:
-            arguments += (self._set_up,)
-        replies = lease.call(
+        if self.set_up is not None:
+            arguments += (self.set_up,)
+        replies = lease.round(
             try_options,
-            self._mesh,
+            self.mesh,
             step.axis,
             arguments,
             also=(groups.name if is_one else WORLD,),
-            deadline_s=self._deadline_s or max(self._engines.deadline_s, 5 * how.max_s + 30),
-        )
+            deadline_s=self._deadline_s or max(self.engines.deadline_s, 5 * how.max_s + 30),
+        ).run()
         raise_first_error(replies, f"trying the options of {step}", lease.engines.ranks)
         by_option: list[tuple[Trial, ...]] = list(zip(*(reply.value for reply in replies), strict=True))
         for option, trials in zip(tried, by_option, strict=True):
@@ -444,7 +436,7 @@ class TuningSearch:
 
     def _how(self, *, rounds: int, halves: bool) -> TrialRounds:
         """Return how thoroughly to measure the next call, so that all others can be measured in time too."""
-        max_s = _MAX_S_ON_GPUS if self._engines.backend in GPU_BACKENDS else _MAX_S_ON_HOST
+        max_s = _MAX_S_ON_GPUS if self.engines.backend in GPU_BACKENDS else _MAX_S_ON_HOST
         if self._limit_s < math.inf:
             n_left = max(self._n_total - self._n_done, 1)
             max_s = min(max_s, max(self._limit_s - time.monotonic(), 0.0) / n_left)
@@ -493,27 +485,27 @@ class TuningSearch:
 
     def result(self) -> Tuning:
         """Return the tuning."""
-        can = self._engines.ranks[0].capabilities
-        hosts = dict.fromkeys(info.host for info in self._engines.ranks)
+        can = self.engines.ranks[0].capabilities
+        hosts = dict.fromkeys(info.host for info in self.engines.ranks)
         system = {
-            "where": self._engines.where,
+            "where": self.engines.where,
             "backend": can.backend,
             "library": can.library,
             "device": can.facts.get("device", ""),
             "hosts": ", ".join(hosts),
             "user": current_user(),
         }
-        shared = describe_sharing(self._engines.ranks)
+        shared = describe_sharing(self.engines.ranks)
         if shared:
             system["note"] = shared
         names = {option.setting for _, _, option in self._records}
         return Tuning(
             trials=self.frame(),
-            mesh=self._mesh,
-            axis=self._steps[0].axis,
+            mesh=self.mesh,
+            axis=self.steps[0].axis,
             settings={
                 name: setting.variables
-                for settings in self._settings.values()
+                for settings in self.settings.values()
                 for name, setting in settings.items()
                 if name in names
             },

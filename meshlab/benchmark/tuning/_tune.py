@@ -51,7 +51,7 @@ def tune(
     number or policy of thread blocks. From NCCL 2.31 on, all of this can be chosen per call. For older versions, and
     for the algorithms of MPICH, environment variables choose it, and every choice gets its own ranks.
 
-    All options of a call are prepared and checked, and then take turns in rounds, with the default in each of them.
+    All options of a call are prepared and checked, and then measured in rounds, each of which includes the default.
     After each of the first rounds, the slower half is dropped. An option that is not supported becomes a row with the
     reason. At the end, new ranks measure the fastest option and the default again. Waits until everything is measured.
 
@@ -68,7 +68,7 @@ def tune(
         The axis of the mesh whose groups are measured, all at the same time.
     sizes : str, int or sequence of these, optional
         Message sizes in bytes, as in `bench`. By default ``"8:1G"`` on GPUs and ``"8:16M"`` elsewhere. Sizes whose
-        buffers exceed the free memory are left out, with a row that has the reason.
+        buffers exceed the free memory are skipped, with a row that has the reason.
     dtype, op : str, default "float32" and "sum"
         The element type and the reduce operation, as in `Plan`.
     in_place : bool, default True
@@ -76,12 +76,12 @@ def tune(
     mode : {"graph", "pipelined"}, optional
         The way to time the calls. By default ``"graph"`` on GPUs and ``"pipelined"`` elsewhere.
     options : str or sequence of str, optional
-        What may vary: ``"buffers"``, ``"algorithm"``, ``"protocol"``, ``"min_ctas"``, ``"max_ctas"`` and
+        Options to vary: ``"buffers"``, ``"algorithm"``, ``"protocol"``, ``"min_ctas"``, ``"max_ctas"`` and
         ``"cta_policy"`` of NCCL, or algorithms by name. By default everything.
     rounds : int, default 12
         Number of rounds. The confirmation has twice as many. An interval needs 6.
     budget_s : float, optional
-        Time limit in seconds. Rounds, and at last sizes, are left out to meet it. A call that has begun is completed.
+        Time limit in seconds. Rounds, and finally sizes, are omitted to meet it. A call that has begun is completed.
     confirm : bool, default True
         Whether to measure the fastest options again, on new ranks. Without it nothing is confirmed.
     progress : bool, optional
@@ -151,7 +151,7 @@ def tune(
 def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
     """Raise if the backend of the axis has nothing to tune."""
     if len(axes := Plan("all_reduce", axis).axis) > 1:
-        raise BenchError(f"a tuning has one axis, not {', '.join(axes)}", hint="tune one after the other")
+        raise BenchError(f"a tuning has one axis, not {', '.join(axes)}", hint="tune one axis at a time")
     can = engines.capabilities(engines.backend_of(mesh, axis))
     if why := BACKENDS[can.backend].why_not_tuned:
         tunable = [name for name, facts in BACKENDS.items() if not facts.why_not_tuned]
@@ -159,7 +159,7 @@ def _check_backend(engines: Engines, mesh: DeviceMesh, axis: str) -> None:
     if can.backend == "mpi":
         if not can.library.startswith("MPICH"):
             raise BenchError(
-                f"meshlab knows the algorithms of MPICH, but these engines run {can.library}",
+                f"only MPICH's algorithms can be tuned, but these engines run {can.library}",
                 hint="install mpich, or compare environment variables with ml.compare_env()",
             )
         if engines.launch_arguments is None:
@@ -176,7 +176,7 @@ def _mode(engines: Engines, mode: str | None) -> str:
         return "graph" if is_gpu else "pipelined"
     if mode == "isolated":
         raise BenchError(
-            "options are compared by calls back to back, and mode 'isolated' has single calls",
+            "options are compared with back-to-back calls, but mode 'isolated' times single calls",
             hint=f"choose {'graph or pipelined' if is_gpu else 'pipelined'}",
         )
     if mode == "graph" and not is_gpu:

@@ -1,7 +1,7 @@
 """The `gloo` backend: binds checked calls to Gloo's process groups in torch.
 
 It uses the process groups themselves, without torch's default group and without `torch.distributed.init_process_group`.
-So it works beside another backend in the same process, beside torch code of the user, and with several ranks in one
+So it works next to another backend in the same process, next to torch code of the user, and with several ranks in one
 process.
 """
 
@@ -257,18 +257,14 @@ class _GlooCalls(BlockingCalls):
     @cached_property
     def timed(self) -> Callable[[], object]:
         """The function that `measure` times."""
-        return self.work if not any(map(_has_extras, self._calls)) else self._backend.work(self._calls, is_timed=True)
+        has_extras = any(call.collective.peers or _ignores_nan(call) for call in self._calls)  # beyond Gloo's operation
+        return self._backend.work(self._calls, is_timed=True) if has_extras else self.work
 
     def timed_work(self) -> Callable[[], object]:
         return self.timed
 
     def barrier(self) -> Callable[[], object]:
         return self._backend.work((BARRIER,))
-
-
-def _has_extras(call: Call) -> bool:
-    """Return whether a call does more than Gloo's own operation unless it is timed."""
-    return bool(call.collective.peers) or _ignores_nan(call)
 
 
 def _ignores_nan(call: Call) -> bool:
@@ -486,7 +482,7 @@ def _tensor(array: Any, dtype: Any) -> Any:
         memory = (ctypes.c_byte * flat.nbytes).from_address(flat.ctypes.data)
         memory.source = flat  # keeps the array alive
         flat = np.frombuffer(memory, f"u{flat.itemsize}") if flat.size else np.empty(0, flat.dtype)
-    # torch does not know the types of ml_dtypes, and reduces no unsigned integers of more than 8 bits.
+    # torch does not support the types of ml_dtypes, and reduces no unsigned integers of more than 8 bits.
     return torch.from_numpy(flat.view(f"i{flat.itemsize}")).view(getattr(torch, _TORCH_NAMES[dtype.name]))
 
 

@@ -1,4 +1,4 @@
-"""How the ranks of Gloo find each other and connect. Only this module imports torch."""
+"""The rendezvous and the connections of the ranks of Gloo. Only this module imports torch."""
 
 from __future__ import annotations
 

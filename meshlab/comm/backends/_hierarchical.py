@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeVar
 
@@ -26,7 +27,6 @@ from meshlab.mesh._groups import Hierarchy
 
 if TYPE_CHECKING:
     import pandas as pd
-
 
 _T = TypeVar("_T")
 
@@ -68,25 +68,20 @@ def plan_stages(layout: TwoLevels, name: str, count: int, rank: int, root: int) 
     raise CommunicatorError(f"{name} is not supported by hierarchical communicators{why}", collective=name)
 
 
+@dataclass(eq=False)
 class HierarchicalBackend:
     """Runs each call as several of two communicators, and messages on `whole` or on the one that both ranks share."""
 
-    def __init__(
-        self,
-        inner: Communicator,
-        outer: Communicator | None,
-        layout: TwoLevels,
-        rank: int,
-        whole: Communicator | None,
-        owned: Sequence[Communicator | None],
-    ) -> None:
-        self._inner = inner
-        self._outer = outer
-        self._whole = whole
-        self._layout = layout
-        self._owned = owned
-        self.rank = rank
-        self.size = len(layout.node)
+    inner: Communicator
+    outer: Communicator | None
+    layout: TwoLevels
+    rank: int
+    whole: Communicator | None
+    owned: Sequence[Communicator | None]
+
+    def __post_init__(self) -> None:
+        inner = self.inner
+        self.size = len(self.layout.node)
         self.xp = inner.xp
         self.empty = inner.empty
         self.device = inner.backend.device
@@ -131,9 +126,9 @@ class HierarchicalBackend:
 
     def capabilities(self) -> Capabilities:
         """Return the capabilities that the communicators have together."""
-        inner = self._inner.capabilities()
-        outer = inner if self._outer is None else self._outer.capabilities()
-        of_messages = (inner, outer) if self._whole is None else (self._whole.capabilities(),)
+        inner = self.inner.capabilities()
+        outer = inner if self.outer is None else self.outer.capabilities()
+        of_messages = (inner, outer) if self.whole is None else (self.whole.capabilities(),)
         missing = self._missing(inner, outer, of_messages)
         ops = [op for op in inner.ops if op in outer.ops and op not in ("avg", "pre_mul_sum")]
         first, second = self._in_order(inner, outer)
@@ -152,11 +147,11 @@ class HierarchicalBackend:
             modes=tuple(mode for mode in inner.modes if mode in outer.modes),
             abort=inner.abort and outer.abort,
             facts={
-                "nodes": ", ".join(map(str, self._layout.sizes)) + " ranks",
+                "nodes": ", ".join(map(str, self.layout.sizes)) + " ranks",
                 "avg": "scaled by 1/n, then summed",
                 "messages": "between ranks of one node, or with the same local rank"
-                if self._whole is None
-                else f"on the communicator {self._whole.name}",
+                if self.whole is None
+                else f"on the communicator {self.whole.name}",
                 **{name: f"no: {why}" for name, why in missing.items() if why},
             },
             reduce_dtypes=tuple(name for name in dtypes if name in reduced[0] & reduced[1]),
@@ -168,11 +163,11 @@ class HierarchicalBackend:
         missing = {}
         parts = {"inner": inner, "outer": outer}
         for name in _STAGED:
-            if name in _EVEN_ONLY and not self._layout.is_even:
-                sizes = ", ".join(map(str, self._layout.sizes))
+            if name in _EVEN_ONLY and not self.layout.is_even:
+                sizes = ", ".join(map(str, self.layout.sizes))
                 missing[name] = f"the nodes have different sizes ({sizes} ranks)"
                 continue
-            stages = plan_stages(self._layout, name, 1, self.rank, root=self.rank)
+            stages = plan_stages(self.layout, name, 1, self.rank, root=self.rank)
             lacking = [(scope, stage) for scope, stage, _ in stages if stage not in parts[scope].collectives]
             missing[name] = "".join(
                 f"the {scope} communicator ({parts[scope].backend}) has no {stage}" for scope, stage in lacking[:1]
@@ -184,16 +179,16 @@ class HierarchicalBackend:
 
     def own(self, comm: Communicator) -> None:
         """Close a communicator after the others, when this one is closed."""
-        self._owned = [*self._owned, comm]
+        self.owned = [*self.owned, comm]
 
     def close(self) -> None:
-        for comm in self._owned:
+        for comm in self.owned:
             if comm is not None:
                 comm.close()
 
     @property
     def current_stream(self) -> Any:
-        return self._inner.current_stream
+        return self.inner.current_stream
 
     # -- stages --------------------------------------------------------------------------------------------------------
 
@@ -202,22 +197,22 @@ class HierarchicalBackend:
         inner_op, outer_op, finish = self._ops(call)
         return [
             *before,
-            self._inner.prepare("reduce_scatter", source, chunk, op=inner_op, dtype=call.dtype),
+            self.inner.prepare("reduce_scatter", source, chunk, op=inner_op, dtype=call.dtype),
             *self._across("all_reduce", chunk, chunk, op=outer_op, dtype=call.dtype),
-            self._inner.prepare("all_gather", chunk, result, dtype=call.dtype),
+            self.inner.prepare("all_gather", chunk, result, dtype=call.dtype),
             *after,
             *finish,
         ]
 
     def _broadcast(self, call: Call) -> list[Callable[[], object]]:
-        layout, root = self._layout, call.root or 0
+        layout, root = self.layout, call.root or 0
         source, result, chunk, before, after = self._buffers(call)
         stages: list[Callable[[], object]] = []
         if layout.node[self.rank] == layout.node[root]:
             is_root = self.rank == root
             stages = [
                 *(before if is_root else ()),
-                self._inner.prepare(
+                self.inner.prepare(
                     "scatter",
                     source if is_root else None,
                     chunk,
@@ -228,32 +223,32 @@ class HierarchicalBackend:
         return [
             *stages,
             *self._across("broadcast", chunk, chunk, root=int(layout.node[root]), dtype=call.dtype),
-            self._inner.prepare("all_gather", chunk, result, dtype=call.dtype),
+            self.inner.prepare("all_gather", chunk, result, dtype=call.dtype),
             *after,
         ]
 
     def _reduce(self, call: Call) -> list[Callable[[], object]]:
-        layout, root = self._layout, call.root or 0
+        layout, root = self.layout, call.root or 0
         source, result, chunk, before, after = self._buffers(call)
         inner_op, outer_op, finish = self._ops(call)
         is_with_root = layout.node[self.rank] == layout.node[root]
         reduced = chunk if is_with_root else None
         stages: list[Callable[[], object]] = [
             *before,
-            self._inner.prepare("reduce_scatter", source, chunk, op=inner_op, dtype=call.dtype),
+            self.inner.prepare("reduce_scatter", source, chunk, op=inner_op, dtype=call.dtype),
             *self._across("reduce", chunk, reduced, op=outer_op, root=int(layout.node[root]), dtype=call.dtype),
         ]
         if not is_with_root:
             return stages
         gathered = result if self.rank == root else None
-        gather = self._inner.prepare("gather", chunk, gathered, root=int(layout.local_rank[root]), dtype=call.dtype)
+        gather = self.inner.prepare("gather", chunk, gathered, root=int(layout.local_rank[root]), dtype=call.dtype)
         return [*stages, gather, *after, *finish]
 
     def _buffers(self, call: Call) -> tuple[Any, Any, Any, list[Callable[[], object]], list[Callable[[], object]]]:
         """Return input, output and this rank's chunk of the output, with the copies before and after the stages."""
         send, recv = call.send.reshape(-1), None if call.recv is None else call.recv.reshape(-1)
-        count, n_inner = -(-call.count // self._layout.n_owners), self._inner.size
-        start = self._inner.rank * count
+        count, n_inner = -(-call.count // self.layout.n_owners), self.inner.size
+        start = self.inner.rank * count
         if count * n_inner == call.count:
             chunk = self.xp.empty(count, send.dtype) if recv is None else recv[start : start + count]
             return send, recv, chunk, [], []
@@ -267,9 +262,9 @@ class HierarchicalBackend:
     def _reduce_scatter(self, call: Call) -> list[Callable[[], object]]:
         # A reduce_scatter within the node, then one across, distributes the chunks in order of local rank, then node.
         # If that is not rank order, permute the chunks first.
-        order = self._layout.by_local_rank
+        order = self.layout.by_local_rank
         chunks, recv = call.send.reshape(self.size, call.count), call.recv.reshape(-1)
-        rail = self.xp.empty(len(self._layout.sizes) * call.count, recv.dtype)
+        rail = self.xp.empty(len(self.layout.sizes) * call.count, recv.dtype)
         inner_op, outer_op, finish = self._ops(call)
         source, stages = chunks, []
         if (order != np.arange(self.size)).any():
@@ -277,34 +272,34 @@ class HierarchicalBackend:
             stages = [partial(_gather_rows, source, chunks, self.xp.asarray(order))]
         return [
             *stages,
-            self._inner.prepare("reduce_scatter", source, rail, op=inner_op, dtype=call.dtype),
+            self.inner.prepare("reduce_scatter", source, rail, op=inner_op, dtype=call.dtype),
             *self._across("reduce_scatter", rail, recv, op=outer_op, dtype=call.dtype),
             *finish,
         ]
 
     def _all_gather(self, call: Call) -> list[Callable[[], object]]:
-        order = self._layout.by_local_rank
+        order = self.layout.by_local_rank
         chunks = call.recv.reshape(self.size, call.count)
-        rail = self.xp.empty(len(self._layout.sizes) * call.count, chunks.dtype)
+        rail = self.xp.empty(len(self.layout.sizes) * call.count, chunks.dtype)
         target, stages = chunks, []
         if (order != np.arange(self.size)).any():
             target = self.xp.empty_like(chunks)
             stages = [partial(_scatter_rows, chunks, target, self.xp.asarray(order))]
         return [
             *self._across("all_gather", call.send, rail, dtype=call.dtype),
-            self._inner.prepare("all_gather", rail, target, dtype=call.dtype),
+            self.inner.prepare("all_gather", rail, target, dtype=call.dtype),
             *stages,
         ]
 
     def _barrier(self, call: Call) -> list[Callable[[], object]]:
-        return [self._inner.prepare("barrier"), *self._across("barrier"), self._inner.prepare("barrier")]
+        return [self.inner.prepare("barrier"), *self._across("barrier"), self.inner.prepare("barrier")]
 
     def _messages(self, calls: Sequence[Call]) -> list[Callable[[], object]]:
-        if self._whole is not None:
-            return [_prepare_messages(self._whole, calls)]
+        if self.whole is not None:
+            return [_prepare_messages(self.whole, calls)]
         # Both ranks of a message must choose the same communicator, so a send_recv may need both. All ranks exchange
         # the messages within nodes first, so that none waits within its node for a rank that waits across nodes.
-        halves: dict[Communicator, list[Call]] = {self._inner: []}
+        halves: dict[Communicator, list[Call]] = {self.inner: []}
         for call in calls:
             if call.dest is not None:
                 comm, dest = self._route(call, call.dest)
@@ -319,12 +314,12 @@ class HierarchicalBackend:
     def _route(self, call: Call, peer: int) -> tuple[Communicator, int]:
         """Return the communicator that this rank shares with another rank, and the number of the other rank in it."""
         (node, other_node), (local_rank, other) = (
-            numbers[[self.rank, peer]].tolist() for numbers in (self._layout.node, self._layout.local_rank)
+            numbers[[self.rank, peer]].tolist() for numbers in (self.layout.node, self.layout.local_rank)
         )
         if node == other_node:
-            return self._inner, other
-        if local_rank == other and self._outer is not None:
-            return self._outer, other_node
+            return self.inner, other
+        if local_rank == other and self.outer is not None:
+            return self.outer, other_node
         raise CommunicatorError(
             f"{call.collective.name}: rank {self.rank} (node {node}, local rank {local_rank}) and rank {peer} (node "
             f"{other_node}, local rank {other}) share neither the inner nor the outer communicator, and joined "
@@ -335,7 +330,7 @@ class HierarchicalBackend:
         )
 
     def _across(self, name: str, *arrays: Any, **arguments: Any) -> list[PreparedCall]:
-        return [] if self._outer is None else [self._outer.prepare(name, *arrays, **arguments)]
+        return [] if self.outer is None else [self.outer.prepare(name, *arrays, **arguments)]
 
     def _ops(self, call: Call) -> tuple[ReduceOp, ReduceOp, list[Callable[[], object]]]:
         """Return the operation within nodes, the one across nodes, and the steps after the last stage."""
@@ -360,7 +355,7 @@ class HierarchicalBackend:
         """Return the operation within nodes and the one across nodes, given the first and the second to apply."""
         # With one rank per node, the inner stage would be a pre_mul_sum on one rank, which is wrong in old versions of
         # NCCL (see NcclBinder). The outer stage then applies the scalar.
-        return (second, first) if self._layout.sizes.max() == 1 else (first, second)
+        return (second, first) if self.layout.sizes.max() == 1 else (first, second)
 
 
 class _Staged:

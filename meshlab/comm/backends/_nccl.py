@@ -173,6 +173,7 @@ class NcclBackend:
         self.comm = comm
         self._is_view = owner is not None
         self.gpu = gpu
+        self.device, self.stream = gpu.device, gpu.stream
         # An abort of one of them has to delete the graphs of all, and to end all registrations.
         self._timer: StreamTimer = StreamTimer(gpu.stream, self.wait) if owner is None else owner._timer
         self._registered: RegisteredBuffers = (
@@ -188,14 +189,6 @@ class NcclBackend:
     @property
     def xp(self) -> Any:
         return load_libraries().cupy
-
-    @property
-    def device(self) -> int:
-        return self.gpu.device
-
-    @property
-    def stream(self) -> Any:
-        return self.gpu.stream
 
     @property
     def current_stream(self) -> Any:

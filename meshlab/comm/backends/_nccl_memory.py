@@ -43,7 +43,7 @@ class BufferRegistration:
 
     @property
     def is_open(self) -> bool:
-        """False if the registration was given back, or the communicator has ended."""
+        """False if the registration was released, or the communicator was closed."""
         return self._deregister is not None and self._buffers.is_alive()
 
     def end(self) -> None:

@@ -66,7 +66,7 @@ class StreamTimer:
         """Time batches of calls, each while the calls of another stream run. Collective over both groups."""
         # A batch starts after its load, and is covered if the load ended after it on this rank. In isolated mode the
         # calls would not wait for the host, as they do when no load runs, so the two could not be compared.
-        # The load is always a graph, also beside calls that are enqueued one by one: a single thread could not enqueue
+        # The load is always a graph, also next to calls that are enqueued one by one: a single thread could not enqueue
         # both fast enough. And it never has to stop: each batch has its own load, of a fixed number of calls.
         with load.timer._captured(load.work, load.calls) as start_load, contextlib.ExitStack() as captured:
             batch = _repeated(work, calls)

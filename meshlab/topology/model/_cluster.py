@@ -123,14 +123,8 @@ class Cluster:
             The hosts. Identical hosts become one template.
         names : sequence of str, optional
             The host names. By default those of `nodes`.
-        levels : tuple of Level, default ()
-            The levels of the network, from the inside out.
-        title : str, default ""
-            Name of the machine.
-        source : str, default ""
-            Source of the description.
-        notes : tuple of str, default ()
-            Remarks on missing or doubtful data.
+        levels, title, source, notes
+            As in `Cluster`.
 
         Examples
         --------
@@ -344,7 +338,7 @@ class Cluster:
         return row
 
     def link_words(self, node: int | str | None = None) -> npt.NDArray[np.str_]:
-        """Return the matrix of links between devices.
+        """Return the matrix of links between devices: str of shape (devices, devices).
 
         Links inside a host have nvidia-smi's words, such as ``NV18`` or ``SYS``. Links between hosts have the name of
         the innermost level that joins them, such as ``leaf``.
@@ -353,11 +347,6 @@ class Cluster:
         ----------
         node : int or str, optional
             A host, by index or name. By default all hosts.
-
-        Returns
-        -------
-        numpy.ndarray
-            str of shape (devices, devices).
 
         Raises
         ------
@@ -397,12 +386,10 @@ class Cluster:
         >>> ml.preset("dgx-h100", nodes=2).without_device(3).node(0).ends[:4]
         ('GPU0', 'GPU1', 'GPU2', 'GPU4')
         """
-        from meshlab.topology._whatif import without_device
-
-        return without_device(self, device)
+        return implementation(Cluster.without_device)(self, device)
 
     def without_link(self, device: int, other: int | None = None) -> Cluster:
-        """Return the cluster without NVLink between two devices.
+        """Return the cluster without NVLink between two devices, which are connected by PCIe instead.
 
         Parameters
         ----------
@@ -410,11 +397,6 @@ class Cluster:
             Cluster-wide index of a device.
         other : int, optional
             Cluster-wide index of another device of the same host. By default all other devices of the host.
-
-        Returns
-        -------
-        Cluster
-            The devices are connected by PCIe instead.
 
         Raises
         ------
@@ -428,9 +410,7 @@ class Cluster:
         >>> ml.preset("dgx-h100").without_link(2).domain("nvlink").tolist()
         [0, 0, 1, 0, 0, 0, 0, 0]
         """
-        from meshlab.topology._whatif import without_link
-
-        return without_link(self, device, other)
+        return implementation(Cluster.without_link)(self, device, other)
 
     def without_nic(self, node: int | str, nic: int | str) -> Cluster:
         """Return the cluster without one NIC.
@@ -453,9 +433,7 @@ class Cluster:
         >>> len(ml.preset("dgx-h100").without_nic(0, "NIC3").node(0).nics)
         7
         """
-        from meshlab.topology._whatif import without_nic
-
-        return without_nic(self, node, nic)
+        return implementation(Cluster.without_nic)(self, node, nic)
 
     def without_node(self, *nodes: int | str, keep_place: bool = False) -> Cluster:
         """Return the cluster without some hosts.
@@ -481,9 +459,7 @@ class Cluster:
         >>> ml.preset("dgx-h100", nodes=4).without_node("node1", keep_place=True).summary
         '4 nodes, 24 × H100 80GB, NVLink domains of 8'
         """
-        from meshlab.topology._whatif import without_node
-
-        return without_node(self, *nodes, keep_place=keep_place)
+        return implementation(Cluster.without_node)(self, *nodes, keep_place=keep_place)
 
     def with_devices(self, devices: int | None = None, nics: int | None = None) -> Cluster:
         """Return the cluster with other numbers of devices and NICs in every host.
@@ -513,9 +489,7 @@ class Cluster:
         >>> ml.preset("dgx-h100").with_devices(4).summary
         '1 node, 4 × H100 80GB, NVLink domains of 4'
         """
-        from meshlab.topology._whatif import with_devices
-
-        return with_devices(self, devices, nics)
+        return implementation(Cluster.with_devices)(self, devices, nics)
 
     def with_network(
         self, nodes_per_leaf: int, *, rails: int = 1, nodes_per_pod: int = 0, taper: float = 1.0
@@ -545,9 +519,9 @@ class Cluster:
         >>> cluster.level_names[3:], int(cluster.domain("leaf").max())
         (('leaf', 'pod', 'cluster'), 63)
         """
-        from meshlab.topology._whatif import with_network
-
-        return with_network(self, nodes_per_leaf, rails=rails, nodes_per_pod=nodes_per_pod, taper=taper)
+        return implementation(Cluster.with_network)(
+            self, nodes_per_leaf, rails=rails, nodes_per_pod=nodes_per_pod, taper=taper
+        )
 
     def with_nodes(self, count: int, like: int | str = 0) -> Cluster:
         """Return the cluster with more hosts after the existing ones.
@@ -573,9 +547,7 @@ class Cluster:
         >>> ml.preset("dgx-h100", nodes=63).with_nodes(2).levels[1].of_node[-3:].tolist()
         [1, 1, 2]
         """
-        from meshlab.topology._whatif import with_nodes
-
-        return with_nodes(self, count, like)
+        return implementation(Cluster.with_nodes)(self, count, like)
 
     def with_nvlink_domain(self, size: int) -> Cluster:
         """Return the cluster with NVLink domains of a different size. Small domains split hosts, large ones join them.
@@ -599,9 +571,7 @@ class Cluster:
         >>> ml.preset("dgx-h100", nodes=4).with_nvlink_domain(4).summary
         '4 nodes, 32 × H100 80GB, NVLink domains of 4'
         """
-        from meshlab.topology._whatif import with_nvlink_domain
-
-        return with_nvlink_domain(self, size)
+        return implementation(Cluster.with_nvlink_domain)(self, size)
 
     def with_taper(self, taper: float | None = None, level: str | None = None, **tapers: float) -> Cluster:
         """Return the cluster with a different oversubscription of its network.
@@ -630,19 +600,12 @@ class Cluster:
         >>> [(level.name, level.taper) for level in cluster.with_taper(pod=2, cluster=7).levels]
         [('leaf', 1.0), ('pod', 2), ('cluster', 7)]
         """
-        from meshlab.topology._whatif import with_taper
-
-        return with_taper(self, taper, level, tapers)
+        return implementation(Cluster.with_taper)(self, taper, level, **tapers)
 
     # -- health, tables and figures ------------------------------------------------------------------------------------
 
     def health(self) -> Findings:
-        """Look for faults and misconfiguration in the hosts, as in `meshlab doctor`.
-
-        Returns
-        -------
-        Findings
-            A sequence of `Finding`, most severe first.
+        """Look for faults and misconfiguration in the hosts, most severe first, as in `meshlab doctor`.
 
         Examples
         --------
@@ -652,9 +615,7 @@ class Cluster:
         >>> ml.preset("dgx-h100").without_link(2).health().codes
         ('off-fabric',)
         """
-        from meshlab.topology._health import health
-
-        return health(self)
+        return implementation(Cluster.health)(self)
 
     def plot(self, axis: str | None = None, *, ax: Axes | None = None) -> Axes:
         """Draw the machine, see `meshlab.plots.topology`.

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -35,13 +36,9 @@ Words = tuple[tuple[str, ...], ...]
 """A square matrix of link words."""
 
 _PCIE_GENERATION = {6: 3, 7: 3, 8: 4, 9: 5, 10: 5, 12: 5}  # by major compute capability
-
 _BACKENDS = ("cuda", "rocm", "cpu")
-
 _SWITCHED_LINKS = 18  # NVLinks between two GPUs that only an NVSwitch provides; bridges have at most 12
-
 _MOST_CPUS = 1 << 16  # a corrupt list such as 0-4000000000 must not fill the memory
-
 _CPU_RANGE = re.compile(r"(\d{1,5})(?:-(\d{1,5}))?")
 
 
@@ -147,7 +144,7 @@ class Device:
     def __reduce__(self) -> tuple[object, ...]:
         # The default pickling of a slotted dataclass sets `unknown` to a MappingProxyType, which cannot be pickled.
         values = {name: getattr(self, name) for name in Device.__slots__}
-        return (_rebuild_device, (values | {"unknown": dict(self.unknown)},))
+        return partial(Device, **values | {"unknown": dict(self.unknown)}), ()
 
     def __repr__(self) -> str:
         parts = [str(self.id), repr(self.name)]
@@ -173,10 +170,6 @@ class Device:
         if name == "compute_capability":
             return f"{value[0]}.{value[1]}"
         return str(value) if value != "" else "off"
-
-
-def _rebuild_device(values: dict[str, object]) -> Device:
-    return Device(**values)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -410,9 +403,7 @@ class Node:
         >>> Node("a", (Device(id=0, name="H100"),)).summary
         '1 × H100'
         """
-        counts: dict[str, int] = {}
-        for device in self.devices:
-            counts[device.name] = counts.get(device.name, 0) + 1
+        counts = Counter(device.name for device in self.devices)
         parts = [f"{count} × {name}" for name, count in counts.items()] or ["no GPU"]
         if self.nics:
             parts.append(f"{len(self.nics)} NIC{'s' * (len(self.nics) > 1)}")
@@ -450,10 +441,8 @@ class Node:
 
 
 def _word_counts(node: Node, device: int) -> str:
-    counts: dict[str, int] = {}
-    for other, word in enumerate(node.words[device][: len(node.devices)]):
-        if other != device:
-            counts[word] = counts.get(word, 0) + 1
+    words = node.words[device][: len(node.devices)]
+    counts = Counter(word for other, word in enumerate(words) if other != device)
     return ", ".join(f"{word} × {count}" for word, count in counts.items())
 
 

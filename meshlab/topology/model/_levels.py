@@ -11,9 +11,13 @@ from meshlab.base._errors import TopologyError
 from meshlab.mesh._axes import short
 
 Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
 
 INNER_LEVELS = ("device", "nvlink", "host")
 """The levels of every cluster, from the inside out. The levels of the network follow."""
+
+DEVICE, NVLINK, HOST = range(len(INNER_LEVELS))
 
 HOP_US = 2.7
 """Latency of one network hop in a ring in µs (NVIDIA/nccl src/graph/tuning.cc, LL protocol)."""

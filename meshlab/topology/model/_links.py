@@ -62,7 +62,6 @@ _DISTANCE = {"X": Distance.SELF, "SOC": Distance.SYS, UNKNOWN: Distance.UNKNOWN}
 }
 
 _PCIE3_X16_GBS = 12.0
-
 _SOCKET_GBS = (
     # GB/s between two CPU sockets, by CPU model (NVIDIA/nccl src/graph/topo.h). The first match is used, so the newer
     # Xeons are listed before the catch-all Intel.
@@ -74,20 +73,11 @@ _SOCKET_GBS = (
     (r"Grace|ARM|Neoverse", 6.0),
 )
 
-
 _WORD = re.compile(r"\b(?:NV\d+|PIX|PXB|PHB|NODE|SYS)\b")
 
 
 def explain_words(text: str) -> list[str]:
-    """Explain the link words in a text, in one sentence each.
-
-    Examples
-    --------
-    >>> explain_words("dp leaves NVLink: its worst link is SYS, and tp stays inside it: NV18")
-    ['SYS stands for the link between CPU sockets', 'NV18 stands for 18 NVLinks']
-    >>> explain_words("pp leaves the host")
-    []
-    """
+    """Explain the link words in a text, in one sentence each."""
     sentences = []
     for word in dict.fromkeys(_WORD.findall(text)):
         is_nvlink = word.startswith("NV")

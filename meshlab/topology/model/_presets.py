@@ -54,11 +54,11 @@ class Preset:
     near: str  # link word between two endpoints of one switch
     gbits: float  # line rate of one NIC in Gb/s
     cpus: Mapping[int, str]  # CPU list of every NUMA node
-    sockets: int  # number of CPU sockets
     cpu_model: str  # model of the CPUs
     memory_gib: int  # main memory in GiB
-    fabric: Fabric  # the network
     source: str  # source of these facts
+    sockets: int = 2  # number of CPU sockets
+    fabric: Fabric = Fabric()  # the network
     nodes: int = 1  # hosts of the smallest machine that is sold
 
     def node(self, name: str = "node0") -> Node:
@@ -93,19 +93,12 @@ class Preset:
 
 
 _TWO_SOCKETS_112 = MappingProxyType({0: "0-55,112-167", 1: "56-111,168-223"})
-
 _TWO_SOCKETS_96 = MappingProxyType({0: "0-47,96-143", 1: "48-95,144-191"})
-
 _TWO_SOCKETS_48 = MappingProxyType({0: "0-23,48-71", 1: "24-47,72-95"})
-
 _EPYC_8_NUMA = MappingProxyType({n: f"{16 * n}-{16 * n + 15},{128 + 16 * n}-{128 + 16 * n + 15}" for n in range(8)})
-
 _TWO_GRACES = MappingProxyType({0: "0-71", 1: "72-143"})
-
 _EACH_ITS_NIC = ((0, 1, 1),) * 4 + ((1, 1, 1),) * 4
-
 _SUPERPOD = Fabric(leaf=32, rails=8, pod=32)
-
 _SUPERPOD_SOURCE = (
     "NVIDIA DGX SuperPOD reference architecture (scalable units of 32 systems, 8 rails, no oversubscription) "
     "and DGX user guides"
@@ -119,12 +112,13 @@ _DGX_H100 = Preset(
     near="PXB",
     gbits=400,
     cpus=_TWO_SOCKETS_112,
-    sockets=2,
     cpu_model="Intel Xeon Platinum 8480C",
     memory_gib=2048,
     fabric=_SUPERPOD,
     source=_SUPERPOD_SOURCE,
 )
+
+_DGX_B200 = replace(_DGX_H100, title="DGX B200", gpu="B200", cpu_model="Intel Xeon Platinum 8570")
 
 _A3_HIGH = Preset(
     title="Google A3 High",
@@ -134,10 +128,8 @@ _A3_HIGH = Preset(
     near="PIX",
     gbits=200,
     cpus=MappingProxyType({0: "0-51,104-155", 1: "52-103,156-207"}),
-    sockets=2,
     cpu_model="Intel Xeon Platinum 8481C",
     memory_gib=1872,
-    fabric=Fabric(),
     source="Google's page on A3 machine types (4 data NICs of 200 Gb/s); the network is not public",
 )
 
@@ -151,7 +143,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             near="PXB",
             gbits=200,
             cpus=_EPYC_8_NUMA,
-            sockets=2,
             cpu_model="AMD EPYC 7742",
             memory_gib=2048,
             fabric=Fabric(leaf=20, rails=8, pod=20),
@@ -159,7 +150,7 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
         ),
         "dgx-h100": _DGX_H100,
         "dgx-h200": replace(_DGX_H100, title="DGX H200", gpu="H200"),
-        "dgx-b200": replace(_DGX_H100, title="DGX B200", gpu="B200", cpu_model="Intel Xeon Platinum 8570"),
+        "dgx-b200": _DGX_B200,
         "gb200-nvl72": Preset(
             title="GB200 NVL72",
             gpu="GB200",
@@ -168,7 +159,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             near="PHB",
             gbits=400,
             cpus=_TWO_GRACES,
-            sockets=2,
             cpu_model="NVIDIA Grace",
             memory_gib=960,
             # Counted in compute trays of 4 GPUs: 18 trays are a rack, 8 racks are a pod.
@@ -184,7 +174,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             near="PXB",
             gbits=200,
             cpus=_TWO_SOCKETS_112,
-            sockets=2,
             cpu_model="Intel Xeon Platinum 8480",
             memory_gib=1024,
             fabric=Fabric(leaf=16),
@@ -198,7 +187,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             near="PXB",
             gbits=100,
             cpus=_TWO_SOCKETS_48,
-            sockets=2,
             cpu_model="Intel Xeon Platinum 8275CL",
             memory_gib=1152,
             fabric=Fabric(hop_us=_EFA_P4_US),
@@ -212,7 +200,6 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             near="PXB",
             gbits=100,
             cpus=_TWO_SOCKETS_96,
-            sockets=2,
             cpu_model="AMD EPYC 7R13",
             memory_gib=2048,
             fabric=Fabric(hop_us=_EFA_P5_US),
@@ -245,14 +232,11 @@ PRESETS: Mapping[str, Preset] = MappingProxyType(
             sockets=4,
             cpu_model="NVIDIA Grace",
             memory_gib=512,
-            fabric=Fabric(),
             source="CSCS documentation of Alps (4 × GH200 and 4 Slingshot NICs of 200 Gb/s per node); "
             "its dragonfly network is drawn as one level",
         ),
         "superpod-h100": replace(_DGX_H100, title="DGX SuperPOD H100"),
-        "superpod-b200": replace(
-            _DGX_H100, title="DGX SuperPOD B200", gpu="B200", cpu_model="Intel Xeon Platinum 8570"
-        ),
+        "superpod-b200": replace(_DGX_B200, title="DGX SuperPOD B200"),
         "tapered-h100": replace(
             _DGX_H100,
             title="H100 pods, 1:7 oversubscribed",
@@ -274,7 +258,7 @@ def preset(
     taper: float | None = None,
     nodes_per_rack: int | None = None,
 ) -> Cluster:
-    """Create a cluster of a well-known machine.
+    """Create a cluster of a well-known machine. Its `source` names the data sheets.
 
     Parameters
     ----------
@@ -292,11 +276,6 @@ def preset(
         Oversubscription between pods: 7 means 1:7. By default as in the preset.
     nodes_per_rack : int, optional
         Hosts per NVLink domain. By default as in the preset.
-
-    Returns
-    -------
-    Cluster
-        Its `source` names the data sheets.
 
     Raises
     ------
@@ -347,9 +326,8 @@ def preset(
 def find_preset(name: str) -> Preset:
     """Return a preset by name, or raise a `TopologyError` that lists the presets."""
     if not isinstance(name, str) or name not in PRESETS:
-        text = repr(name)
         raise TopologyError(
-            f"unknown preset {text if len(text) <= 60 else f'{text[:60]}…'}{did_you_mean(name, PRESETS)}",
+            f"unknown preset {short(name)}{did_you_mean(name, PRESETS)}",
             hint=Hint("choose one of {}, or {}", ", ".join(PRESETS), READ_A_FILE),
         )
     return PRESETS[name]

@@ -75,13 +75,7 @@ _MODEL = re.compile(r"\b(?!HBM|SXM)(?:[A-Z]{1,3}\d{1,4}[A-Z]*|\d{4})\b")
 
 
 def models_in(name: str) -> set[str]:
-    """Return the models in the name of a GPU. Memory and form factor are not models.
-
-    Examples
-    --------
-    >>> models_in("NVIDIA H100 80GB HBM3"), models_in("A100-SXM4-40GB"), models_in("some GPU")
-    ({'H100'}, {'A100'}, set())
-    """
+    """Return the models in the name of a GPU, such as H100. Memory and form factor are not models."""
     return set(_MODEL.findall(name))
 
 

@@ -19,11 +19,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.topology.model._levels import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import HOST, INNER_LEVELS, NVLINK, Floats, Ints
 from meshlab.topology.model._links import Distance, clique_numbers
-from meshlab.topology.placement._rank_map import Floats, RankMap
-
-_NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
+from meshlab.topology.placement._rank_map import RankMap
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +54,7 @@ def cross(rank_map: RankMap, groups: Ints, copies: Sequence[int] | None = None) 
     following = np.roll(members, -1, axis=0)
     domains, level = _levels(rank_map, members)
     # With one rank per host there is no choice of rails: the two ranks of a hop use their own.
-    one_rank_per_host = bool(np.all(domains[_HOST] == size))
+    one_rank_per_host = bool(np.all(domains[HOST] == size))
     if not one_rank_per_host:
         _align_rails(rank_map, members, level)
     if rank_map.patchy.any():
@@ -70,34 +68,30 @@ def cross(rank_map: RankMap, groups: Ints, copies: Sequence[int] | None = None) 
             hops[index] = np.count_nonzero(level == index, axis=0)
     # One argmax finds the worst hop: the key sorts by level, then by distance within a host. Distance has 8 values, so
     # a factor of 16 keeps them apart; int16 because int8 overflows at level 8. Ties go to the first hop.
-    key = level.astype(np.int16) * 16 + np.where(level <= _HOST, distance, Distance.UNKNOWN)
+    key = level.astype(np.int16) * 16 + np.where(level <= HOST, distance, Distance.UNKNOWN)
     position = key.argmax(axis=0)
     columns = np.arange(count)
-    leaves = level[position, columns] > _HOST
+    leaves = level[position, columns] > HOST
     use = (_nics_of_single_ranks if one_rank_per_host else _nics)(rank_map, members, leaves)
     taper, taper_gbs = _taper(rank_map, members, level, copies)
     # The minimum propagates NaN (an unknown speed) and ignores inf (no hop of this kind).
     slowest = gbs.min(axis=0) if size > 1 else np.full(count, np.inf)
     # If NVLink joins hosts, the ring leaves their domain through the NICs of all of them.
-    joined = np.where(domains[_NVLINK] < domains[_HOST], domains[_HOST] // domains[_NVLINK], 1)
+    joined = np.where(domains[NVLINK] < domains[HOST], domains[HOST] // domains[NVLINK], 1)
     ring = np.where(leaves, np.minimum(np.minimum(slowest, use.node_gbs * joined), taper_gbs), slowest)
     ring[np.isinf(ring)] = np.nan
     return Crossings(
         domains=domains,
         hops=hops,
-        ranks_per_node=use.ranks_per_node,
         span=(domains == 1).argmax(axis=0).astype(np.int32),
         worst=np.stack([members[position, columns], following[position, columns]]),
         worst_level=level[position, columns].astype(np.int32),
         worst_distance=np.where(leaves, Distance.UNKNOWN, distance[position, columns]).astype(np.int32),
-        nics=use.nics,
-        groups_per_nic=use.groups_per_nic,
-        node_gbs=use.node_gbs,
         taper=taper,
         inner_gbs=slowest,
         uplink_gbs=taper_gbs,
         ring_gbs=ring,
-        groups_per_node=use.groups_per_node,
+        **use._asdict(),
     )
 
 
@@ -106,7 +100,7 @@ def ring_hops(rank_map: RankMap, ranks: Ints) -> tuple[Ints, npt.NDArray[np.int8
     members, level, distance, gbs = all_hops(rank_map, ranks[None])
     order = members[:, 0]
     nic_gbs = rank_map.set_gbs[rank_map.nic_set[order]]
-    outside = level[:, 0] > _HOST
+    outside = level[:, 0] > HOST
     distance_of_hop = np.where(outside, Distance.UNKNOWN, distance[:, 0])
     return order, level[:, 0], distance_of_hop, np.where(outside, nic_gbs, gbs[:, 0])
 
@@ -192,18 +186,13 @@ def _inside(
     # Also reduces the level of hops that have NVLink although the two devices are in different NVLink domains.
     distance = np.full(members.shape, Distance.UNKNOWN, dtype=np.int8)
     gbs = np.full(members.shape, np.inf)
-    near = level <= _HOST
+    near = level <= HOST
     source, target = members[near], following[near]
     if not len(source):
         return distance, gbs
-    together = rank_map.node[source] == rank_map.node[target]
-    kind, i, j = rank_map.kind[source], rank_map.local[source], np.where(together, rank_map.local[target], 0)
-    # A hop between two hosts of one NVLink domain is not in any host's matrix. The slower device limits it.
-    fabric = np.minimum(rank_map.nvlink_gbs[source], rank_map.nvlink_gbs[target])
-    distance[near] = np.where(together, rank_map.distance[kind, i, j], Distance.NVLINK)
-    gbs[near] = np.where(together, rank_map.gbs[kind, i, j], fabric)
+    distance[near], gbs[near] = rank_map.links(source, target)
     if rank_map.patchy.any():
-        level[(level == _HOST) & (distance == Distance.NVLINK)] = _NVLINK
+        level[(level == HOST) & (distance == Distance.NVLINK)] = NVLINK
     return distance, gbs
 
 
@@ -211,7 +200,7 @@ def _count_nvlink_sets(rank_map: RankMap, members: Ints, domains: Ints) -> None:
     """Count the NVLink cliques among the ranks of groups inside a patchy host."""
     # Domains are too coarse: after one failed link, two devices are in different ones, with NVLink to all others.
     kind = rank_map.kind[members[0]]
-    doubtful = np.flatnonzero((domains[_HOST] == 1) & (domains[_NVLINK] > 1) & rank_map.patchy[kind])
+    doubtful = np.flatnonzero((domains[HOST] == 1) & (domains[NVLINK] > 1) & rank_map.patchy[kind])
     if not doubtful.size:
         return
     # Most groups occupy the same devices of identical hosts, so compute each combination once.
@@ -221,7 +210,7 @@ def _count_nvlink_sets(rank_map: RankMap, members: Ints, domains: Ints) -> None:
     for key in unique:
         devices = np.unique(key[1:])
         counts.append(1 + clique_numbers(rank_map.distance[key[0]][np.ix_(devices, devices)] == Distance.NVLINK).max())
-    domains[_NVLINK, doubtful] = np.array(counts)[number.ravel()]
+    domains[NVLINK, doubtful] = np.array(counts)[number.ravel()]
 
 
 class _NicUse(NamedTuple):

@@ -18,13 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._collectives import COLLECTIVES
-from meshlab.topology.model._levels import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import HOST, INNER_LEVELS, NVLINK, Bools, Floats, Ints
+from meshlab.topology.model._links import Distance
 from meshlab.topology.placement._crossings import all_hops, shares
-from meshlab.topology.placement._rank_map import Floats, RankMap
-
-Bools = npt.NDArray[np.bool_]
-
-_NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
+from meshlab.topology.placement._rank_map import RankMap
 
 Inside = tuple[Ints, Ints, Ints, Floats, Floats]
 """Rank, group, level, bytes and GB/s."""
@@ -37,7 +34,7 @@ Entries = TypeVar("Entries", Inside, Outside)
 
 @dataclass(frozen=True, eq=False)
 class Flows:
-    """What ranks send and receive. Every entry is one rank of one group."""
+    """The bytes that ranks send and receive. Every entry is one rank of one group."""
 
     # Over the network, the level is the outermost that the bytes reach: they pass the uplinks of all levels below it.
     # Sent and received inside domains: rank, group, level, bytes, and GB/s of the link.
@@ -153,7 +150,7 @@ class _Visits:
         size, count = members.shape
         ranks, group = members.T.ravel(), np.repeat(np.arange(count, dtype=np.int32), size)
         is_rack = rank_map.cluster.nvlink_of_node is not None
-        domain = (rank_map.domains[_NVLINK] if is_rack else rank_map.node)[ranks]
+        domain = (rank_map.domains[NVLINK] if is_rack else rank_map.node)[ranks]
         starts = np.ones(size * count, dtype=bool)
         starts[1:] = domain[1:] != domain[:-1]
         starts[::size] = True
@@ -178,7 +175,7 @@ class _Visits:
         """Share of each rank in the bytes that leave its domain, in proportion to the GB/s left for its group."""
         rank_map, run = self.rank_map, self.run
         # A set counts once for a group, however many of its ranks are near to it, and they divide its part evenly.
-        is_leaving = (self.out_level > _HOST) | (self.out_level[self.previous] > _HOST)
+        is_leaving = (self.out_level > HOST) | (self.out_level[self.previous] > HOST)
         nic_set = rank_map.nic_set[self.ranks]
         key = run.astype(np.int64) * (int(nic_set.max()) + 1) + nic_set
         _, first, number, same = np.unique(key, return_index=True, return_inverse=True, return_counts=True)
@@ -212,7 +209,7 @@ class _Visits:
     @functools.cached_property
     def is_linked(self) -> Bools:
         """Whether all hops inside each run of several ranks are NVLink."""
-        others = (self.level.T.ravel() != _NVLINK) & ~self.is_last
+        others = (self.level.T.ravel() != NVLINK) & ~self.is_last
         is_linked: Bools = (self.length > 1) & (np.bincount(self.run[others], minlength=len(self.first)) == 0)
         return is_linked
 
@@ -243,14 +240,14 @@ def _ring(visits: _Visits, volume: float) -> Flows:
     group = np.broadcast_to(np.arange(members.shape[1], dtype=np.int32), members.shape)
     out_level = visits.out_level
     in_level = out_level[visits.previous]
-    near = (level <= _HOST) & (level > 0)
-    is_averaged = visits.is_linked & (out_level > _HOST)
+    near = (level <= HOST) & (level > 0)
+    is_averaged = visits.is_linked & (out_level > HOST)
     inside: list[Inside] = []
     inside_in: list[Inside] = []
     if is_averaged.any():
         chosen = np.flatnonzero(is_averaged[run])
         ranks, of_group = visits.ranks[chosen], visits.group[chosen]
-        levels = np.full(len(chosen), _NVLINK, dtype=np.int32)
+        levels = np.full(len(chosen), NVLINK, dtype=np.int32)
         stays = volume * (1 - visits.weight[chosen])
         averaged = (ranks, of_group, levels, stays, visits.nvlink_gbs(chosen))
         inside.append(averaged)
@@ -258,7 +255,7 @@ def _ring(visits: _Visits, volume: float) -> Flows:
         near &= ~is_averaged[run].reshape(members.shape[::-1]).T
     if near.any() or not inside:
         rates, levels = visits.gbs[near], level[near].astype(np.int32)
-        linked = levels == _NVLINK
+        linked = levels == NVLINK
         if linked.any():
             peers = visits.length[run].reshape(members.shape[::-1]).T[near] - 1
             rates = np.where(linked, _of_all_links(visits.rank_map, members[near], rates, peers), rates)
@@ -267,7 +264,7 @@ def _ring(visits: _Visits, volume: float) -> Flows:
         inside_in.append((following[near], group[near], levels, each, rates))
 
     def flow(levels: Ints) -> Outside:
-        leaves = levels[run] > _HOST
+        leaves = levels[run] > HOST
         if not leaves.any():
             return Flows.empty().sent
         return visits.ranks[leaves], visits.group[leaves], levels[run][leaves], volume * visits.weight[leaves]
@@ -280,7 +277,7 @@ def _chains(visits: _Visits, size: float) -> Inside:
     """Inside a domain a tree is a chain of its ranks, up which and down which all bytes go."""
     chosen = np.flatnonzero(visits.is_linked[visits.run])
     length = visits.length[visits.run[chosen]]
-    levels = np.full(len(chosen), _NVLINK, dtype=np.int32)
+    levels = np.full(len(chosen), NVLINK, dtype=np.int32)
     bytes_ = 2 * size * (length - 1) / length
     linked = visits.ranks[chosen], visits.group[chosen], levels, bytes_, visits.nvlink_gbs(chosen)
     hops = np.flatnonzero(~visits.is_linked[visits.run] & ~visits.is_last)
@@ -296,7 +293,7 @@ def _switch(visits: _Visits, collective: str, size: float) -> tuple[Inside, Insi
     """NVSwitch reduces and multicasts. Every rank of a domain reduces a part of equal size."""
     chosen = np.flatnonzero(visits.length[visits.run] > 1)
     ranks, group = visits.ranks[chosen], visits.group[chosen]
-    levels, gbs = np.full(len(chosen), _NVLINK, dtype=np.int32), visits.nvlink_gbs(chosen)
+    levels, gbs = np.full(len(chosen), NVLINK, dtype=np.int32), visits.nvlink_gbs(chosen)
     part = size / visits.length[visits.run[chosen]]
     whole = np.full(len(chosen), float(size))
     sent = {"all_reduce": whole + part, "all_gather": part}.get(collective, whole)
@@ -337,7 +334,7 @@ def _run_levels(visits: _Visits, child: npt.NDArray[np.intp], parent: npt.NDArra
     rank_map = visits.rank_map
     lead = visits.ranks[visits.first]
     level = np.full(len(child), len(rank_map.domains) - 1, dtype=np.int32)
-    for index in range(len(rank_map.domains) - 2, _HOST, -1):
+    for index in range(len(rank_map.domains) - 2, HOST, -1):
         network, domain = rank_map.cluster.levels[index - len(INNER_LEVELS)], rank_map.domains[index]
         if network.rails == 1:
             level[domain[lead[child]] == domain[lead[parent]]] = index
@@ -382,10 +379,10 @@ def _chain(rank_map: RankMap, groups: Ints, volume: float) -> Flows:
     source, target = members[:-1], members[1:]
     group = np.broadcast_to(np.arange(len(groups), dtype=np.int32), source.shape)
     level = _pair_levels(rank_map, source, target)
-    near = (level <= _HOST) & (level > 0)
-    rates = _pair_gbs(rank_map, source[near], target[near])
+    near = (level <= HOST) & (level > 0)
+    _, rates = rank_map.links(source[near], target[near])
     each = np.full(len(rates), volume)
-    far = level > _HOST
+    far = level > HOST
     bytes_ = np.full(int(far.sum()), volume)
     return Flows(
         (source[near], group[near], level[near], each, rates),
@@ -424,18 +421,9 @@ def _pair_levels(rank_map: RankMap, source: Ints, target: Ints) -> Ints:
         domain = rank_map.domains[index]
         level[domain[source] == domain[target]] = index
     if rank_map.patchy.any():
-        same = rank_map.node[source] == rank_map.node[target]
-        kind, i, j = rank_map.kind[source], rank_map.local[source], np.where(same, rank_map.local[target], 0)
-        level[(level == _HOST) & (rank_map.distance[kind, i, j] == 1)] = _NVLINK
+        distance, _ = rank_map.links(source, target)
+        level[(level == HOST) & (distance == Distance.NVLINK)] = NVLINK
     return level
-
-
-def _pair_gbs(rank_map: RankMap, source: Ints, target: Ints) -> Floats:
-    """Return the GB/s between each pair of ranks inside a domain."""
-    same = rank_map.node[source] == rank_map.node[target]
-    kind, i, j = rank_map.kind[source], rank_map.local[source], np.where(same, rank_map.local[target], 0)
-    fabric = np.minimum(rank_map.nvlink_gbs[source], rank_map.nvlink_gbs[target])
-    return np.where(same, rank_map.gbs[kind, i, j], fabric)
 
 
 def _all_to_all(rank_map: RankMap, groups: Ints, each: float) -> Flows:
@@ -445,19 +433,18 @@ def _all_to_all(rank_map: RankMap, groups: Ints, each: float) -> Flows:
     group = np.repeat(np.arange(count, dtype=np.int32), size)
     levels = len(rank_map.domains)
     same = [_peers(group, domain[ranks]) for domain in rank_map.domains]  # ranks of the group in the same domain
-    nvlink, host = same[_NVLINK], np.maximum(same[_NVLINK], same[_HOST])
+    nvlink, host = same[NVLINK], np.maximum(same[NVLINK], same[HOST])
     # Either an NVLink domain is inside a host, or hosts are inside an NVLink domain.
-    is_wider = nvlink > same[_HOST]
-    island = np.where(is_wider, rank_map.domains[_NVLINK][ranks] + len(rank_map.cluster.names), rank_map.node[ranks])
+    is_wider = nvlink > same[HOST]
+    island = np.where(is_wider, rank_map.domains[NVLINK][ranks] + len(rank_map.cluster.names), rank_map.node[ranks])
     # A domain of a rail contains only some devices of a host, so count the ranks that are in either of them.
     reached = [
-        host if k <= _HOST else host + same[k] - _peers(group, island, rank_map.domains[k][ranks])
-        for k in range(levels)
+        host if k <= HOST else host + same[k] - _peers(group, island, rank_map.domains[k][ranks]) for k in range(levels)
     ]
     slowest = np.array([template.inner_gbs(nvlink=False) for template in rank_map.cluster.templates])
     parts = [
-        (nvlink - same[0], _NVLINK, _of_all_links(rank_map, ranks, rank_map.nvlink_gbs[ranks], nvlink - same[0])),
-        (host - nvlink, _HOST, slowest[rank_map.kind[ranks]]),
+        (nvlink - same[0], NVLINK, _of_all_links(rank_map, ranks, rank_map.nvlink_gbs[ranks], nvlink - same[0])),
+        (host - nvlink, HOST, slowest[rank_map.kind[ranks]]),
     ]
 
     def messages(peers: npt.NDArray[np.int64], level: int) -> tuple[Bools, Outside]:
@@ -470,12 +457,12 @@ def _all_to_all(rank_map: RankMap, groups: Ints, each: float) -> Flows:
         sends, flow = messages(peers, level)
         ins.append((*flow, gbs[sends]))
     inside = _joined(ins)
-    outs = [messages(reached[level] - reached[level - 1], level)[1] for level in range(_HOST + 1, levels)]
+    outs = [messages(reached[level] - reached[level - 1], level)[1] for level in range(HOST + 1, levels)]
     out = _joined(outs) if outs else Flows.empty().sent
     climbing = np.zeros(0, dtype=np.int32)
     network = rank_map.cluster.levels
     if network and network[0].rails > 1:
-        climbing = np.unique(group[_peers(group, network[0].of_node[rank_map.node[ranks]]) > reached[_HOST + 1]])
+        climbing = np.unique(group[_peers(group, network[0].of_node[rank_map.node[ranks]]) > reached[HOST + 1]])
     return Flows(inside, inside, out, out, climbing)
 
 

@@ -12,7 +12,7 @@ Only additions, products, square roots and rounding are used, because other func
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import TopologyError
-from meshlab.topology.model._levels import Ints
-from meshlab.topology.placement._rank_map import Floats
+from meshlab.topology.model._levels import Floats, Ints
 from meshlab.topology.placement._scene import Scene
 
 _Numbers = npt.NDArray[np.floating[Any]]
@@ -252,17 +251,15 @@ def look_at(scene: Scene, chosen: Fit, place: str, width: float, height: float) 
 
     share = 0.3 if name == "box" and not scene.is_rack else 0.97
     tallest = max(height * 0.97, extent(1.0)[1])
-    low, high = 1.0, max(1.0, _largest(shape)[0] / chosen.cell_width)
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        wide, tall = extent(middle)
-        if wide <= width * share and tall <= tallest:
-            low = middle
-        else:
-            high = middle
-    box = getattr(layout(scene, chosen, low), name)[index]
+
+    def fits(zoom: float) -> bool:
+        wide, tall = extent(zoom)
+        return wide <= width * share and tall <= tallest
+
+    zoom = _bisected(1.0, max(1.0, _largest(shape)[0] / chosen.cell_width), fits)
+    box = getattr(layout(scene, chosen, zoom), name)[index]
     y = box[1] + box[3] / 2 - height / 2 if box[3] < height else box[1] - 10
-    return low, float(box[0] + box[2] / 2 - width / 2), float(y)
+    return zoom, float(box[0] + box[2] / 2 - width / 2), float(y)
 
 
 # -- sizes -------------------------------------------------------------------------------------------------------------
@@ -291,11 +288,6 @@ def _clamp(value: float, low: float, high: float) -> float:
     return min(max(value, low), high)
 
 
-def _ceil_sqrt(number: int) -> int:
-    root = math.isqrt(number)
-    return root + (root * root < number)
-
-
 def _length(name: str, size: float) -> float:
     share, low, high = _LENGTHS[name]
     return _clamp(size * share, low, high)
@@ -307,7 +299,8 @@ def _largest(shape: _Shape) -> tuple[float, float]:
 
 def _arrangements(shape: _Shape) -> Iterator[tuple[int, int, int, float]]:
     """Return how many pods, units and boxes may be in a row, and the weight of their score."""
-    for pods in sorted({shape.pods, -(-shape.pods // 2), _ceil_sqrt(shape.pods)}):
+    square = math.isqrt(shape.pods - 1) + 1  # the root of the number of pods, rounded up
+    for pods in sorted({shape.pods, -(-shape.pods // 2), square}):
         for units in (*range(1, 17), 20, 24, 32, 40, 48, 64):
             for wraps in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32):
                 boxes = -(-shape.boxes // wraps)
@@ -387,30 +380,30 @@ def _widest(shape: _Shape, width: float, pods: int, units: int, boxes: int, dpr:
     low, high = 1 / dpr, _largest(shape)[0]
     if _measure(shape, low, 4, pods, units, boxes).width > width - _MARGIN:
         return low
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if _measure(shape, middle, 4, pods, units, boxes).width <= width - _MARGIN:
-            low = middle
-        else:
-            high = middle
-    return _snap(low, dpr)
+    fitting = _bisected(low, high, lambda cw: _measure(shape, cw, 4, pods, units, boxes).width <= width - _MARGIN)
+    return _snap(fitting, dpr)
 
 
 def _tallest(
     shape: _Shape, height: float, cw: float, pods: int, units: int, boxes: int, dpr: float
 ) -> tuple[float, float]:
     """Return the largest height of a cell, after a width that is in proportion to it."""
-    low, high = 1 / dpr, min(_largest(shape)[1], cw * 3.4 + 2)
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if _measure(shape, cw, middle, pods, units, boxes).height <= height - _MARGIN:
-            low = middle
-        else:
-            high = middle
-    ch = _snap(low, dpr)
+    most = min(_largest(shape)[1], cw * 3.4 + 2)
+    fitting = _bisected(
+        1 / dpr, most, lambda ch: _measure(shape, cw, ch, pods, units, boxes).height <= height - _MARGIN
+    )
+    ch = _snap(fitting, dpr)
     if shape.is_rack:
         return _snap(min(cw, ch * 4.2), dpr), ch
     return _snap(min(cw, ch * 2.4 if ch < 10 else ch * 4.4), dpr), ch
+
+
+def _bisected(low: float, high: float, fits: Callable[[float], bool]) -> float:
+    """Return the largest length that fits, or `low` if none does."""
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def _cell(shape: _Shape, chosen: Fit, zoom: float) -> tuple[float, float]:
@@ -539,38 +532,26 @@ def _hosts(
         where = np.flatnonzero(scene.kind_of == index)
         if not scene.is_rack:
             host[where, 3] = size.head + kind.rows * ch
-        local = np.arange(kind.devices)
-        cells = device[scene.first_device[where][:, None] + local] if kind.devices else np.zeros((len(where), 0, 4))
+        left, top = host[where, :2].T[..., None]
         if scene.is_rack:
-            cells[..., 0] = host[where, 0][:, None] + kind.slot_of * cw
-            cells[..., 1] = host[where, 1][:, None]
-            cells[..., 2] = cw
+            cells = _boxes(left + kind.slot_of * cw, top, cw, ch)
         elif size.detail >= 2:
-            cells[..., 0] = host[where, 0][:, None] + aside
-            cells[..., 1] = host[where, 1][:, None] + size.head + kind.slot_of * ch
-            cells[..., 2] = slim
+            cells = _boxes(left + aside, top + size.head + kind.slot_of * ch, slim, ch)
         else:
-            cells[..., 0] = host[where, 0][:, None] + kind.slot_of // kind.rows * cw
-            cells[..., 1] = host[where, 1][:, None] + size.head + kind.slot_of % kind.rows * ch
-            cells[..., 2] = cw
-        cells[..., 3] = ch
-        if kind.devices:
-            device[scene.first_device[where][:, None] + local] = cells
+            column, row = np.divmod(kind.slot_of, kind.rows)
+            cells = _boxes(left + column * cw, top + size.head + row * ch, cw, ch)
+        device[scene.first_device[where][:, None] + np.arange(kind.devices)] = cells
         if size.detail < 2 or not kind.nics:
             continue
-        port = np.zeros((len(where), kind.nics, 4))
+        numbers = np.arange(kind.nics)
         if scene.is_rack:
             each = (size.nic_width - 4) / shape.nics
             side = min(_length("rack_port", ch), each - 2)
-            port[..., 0] = host[where, 0][:, None] + shape.across * cw + 4 + np.arange(kind.nics) * each
-            port[..., 1] = host[where, 1][:, None] + (ch - side) / 2
-            port[..., 2] = port[..., 3] = side
+            ports = _boxes(left + shape.across * cw + 4 + numbers * each, top + (ch - side) / 2, side, side)
         else:
             tall = _clamp(ch * 0.42, 3, min(26, kind.nic_space * ch * (0.8 if kind.nic_space < 1 else 1)))
-            port[..., 0] = host[where, 0][:, None] + cw - wide - margin
-            port[..., 1] = host[where, 1][:, None] + size.head + kind.nic_row * ch - tall / 2
-            port[..., 2], port[..., 3] = wide, tall
-        nic[scene.first_nic[where][:, None] + np.arange(kind.nics)] = port
+            ports = _boxes(left + cw - wide - margin, top + size.head + kind.nic_row * ch - tall / 2, wide, tall)
+        nic[scene.first_nic[where][:, None] + numbers] = ports
     return host, device, nic
 
 

@@ -18,18 +18,16 @@ import numpy.typing as npt
 from meshlab.base._collectives import ALGORITHM_WORDS, COLLECTIVES, MODELLED, usual_collective
 from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.base._units import parse_size
-from meshlab.topology.model._levels import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import HOST, INNER_LEVELS, NVLINK, Floats, Ints
 from meshlab.topology.placement._crossings import uplink_gbs
 from meshlab.topology.placement._flows import Flows, flows_of
 from meshlab.topology.placement._placement import Placement
-from meshlab.topology.placement._rank_map import Floats, RankMap
+from meshlab.topology.placement._rank_map import RankMap
 from meshlab.topology.placement._scene import Scene, scene_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-
-_NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
 
 MARKS = {
     "none": ("–", "one rank per group"),
@@ -109,11 +107,8 @@ class Loads:
     @property
     def is_conflict(self) -> bool:
         """True if the limiting link is shared by groups or oversubscribed."""
-        return (self.state == "taper") or (self.state == "shared" and self.limit in ("nic", self._leaf))
-
-    @property
-    def _leaf(self) -> str:
-        return next((link.name for link in self.links if link.drawn_as == "leaf"), "nic")
+        leaf = next((link.name for link in self.links if link.drawn_as == "leaf"), "nic")
+        return self.state == "taper" or (self.state == "shared" and self.limit in ("nic", leaf))
 
     @property
     def seconds(self) -> float:
@@ -228,7 +223,7 @@ def _volume(placement: Placement, groups: Ints, algorithm: str, collective: str,
     if n == 1:
         return 0.0
     if algorithm.startswith("nvls"):
-        n = int(np.unique(placement.rank_map.domains[_NVLINK, groups[0]], return_counts=True)[1].max())
+        n = int(np.unique(placement.rank_map.domains[NVLINK, groups[0]], return_counts=True)[1].max())
     return COLLECTIVES[collective].traffic[algorithm].busiest(n) * size
 
 
@@ -244,7 +239,9 @@ def find_places(axes: Sequence[Loads]) -> tuple[LinkFinding, ...]:
     ]
     findings.sort(key=lambda finding: "■▲".find(finding.mark) % 3)
     if not findings:
-        findings = [LinkFinding("●", "no group shares a NIC, changes rails or pays an oversubscription", (), "all")]
+        findings = [
+            LinkFinding("●", "no group shares a NIC, changes rails or crosses an oversubscribed link", (), "all")
+        ]
     return tuple(findings)
 
 
@@ -264,7 +261,7 @@ def _causes(loads: Loads) -> list[tuple[str, str, str]]:
     if loads.climbs.any():
         leaf = next(link for link in loads.links if link.drawn_as == "leaf")
         k = int(leaf.busiest or 0)
-        causes.append(("▲", "changes rails, so it climbs above the leaf switches", leaf.place(k)))
+        causes.append(("▲", "changes rails, so its traffic goes above the leaf switches", leaf.place(k)))
     return causes
 
 
@@ -298,14 +295,14 @@ def _links(placement: Placement, scene: Scene, flows: Flows, count: int) -> tupl
     """Sum the flows on every link."""
     rank_map, cluster = placement.rank_map, placement.cluster
     links = []
-    for name, label, level in (("nvlink", "NVLink, per device", _NVLINK), ("host", "PCIe, per device", _HOST)):
+    for name, label, level in (("nvlink", "NVLink, per device", NVLINK), ("host", "PCIe, per device", HOST)):
         link = _inside_load(placement, flows, name, label, level, count)
         if link is not None:
             links.append(link)
     if cluster.n_nodes > 1 and scene.n_nics:
         links.append(_nic_load(rank_map, scene, flows, count))
     names = cluster.level_names
-    uplinks = range(_HOST + 1, len(names) - 1)
+    uplinks = range(HOST + 1, len(names) - 1)
     links += [_uplink_load(rank_map, scene, flows, k, f"{names[k]} to {names[k + 1]}", count) for k in uplinks]
     return tuple(links)
 
@@ -324,7 +321,7 @@ def _inside_load(placement: Placement, flows: Flows, name: str, label: str, leve
         np.fmin.at(gbs, device, rates[inner])
     templates = placement.cluster.templates
     # Hosts with NVLink show a row even if it is idle. PCIe has no row where it is not used.
-    is_shown = level == _NVLINK and any(template.nvlinks.any() for template in templates)
+    is_shown = level == NVLINK and any(template.nvlinks.any() for template in templates)
     if not is_shown and not np.concatenate(keys).size:
         return None
     gbs[np.isinf(gbs)] = np.nan

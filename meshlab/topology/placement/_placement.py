@@ -14,7 +14,7 @@ from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model._cluster import Cluster
-from meshlab.topology.model._levels import INNER_LEVELS, Ints
+from meshlab.topology.model._levels import HOST, NVLINK, Ints
 from meshlab.topology.model._links import UNKNOWN, Distance
 from meshlab.topology.model._presets import ClusterLike, as_cluster
 from meshlab.topology.placement._crossings import Crossings, cross
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from meshlab.topology.placement._loads import Loads
-
-
-_NVLINK, _HOST = INNER_LEVELS.index("nvlink"), INNER_LEVELS.index("host")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -204,7 +201,7 @@ class Placement:
         mesh: dp=2, tp=8
         ◆ dp leaves the host: 8 groups share 8 NICs, one each, ...
         ● tp stays inside NVLink: NV18, ...
-        ● no group shares a NIC, changes rails or pays an oversubscription
+        ● no group shares a NIC, changes rails or crosses an oversubscribed link
         busiest links for dp, all_reduce of 256...MiB (ring):
         ▸ NIC  1 group, 256...MiB, 5.59...ms
         busiest links for tp, all_reduce of 256...MiB (NVLS: NVSwitch reduces):
@@ -348,7 +345,7 @@ class Placement:
         """Return the worst link of every group: the link word inside a host, or the level over the network."""
         answer, ranks = self.of(axis), self.rank_map
         source, target = answer.worst
-        together = (answer.worst_level <= _HOST) & (ranks.node[source] == ranks.node[target])
+        together = (answer.worst_level <= HOST) & (ranks.node[source] == ranks.node[target])
         # Look up each combination of host kind and devices once. Negative keys are levels.
         keys = np.stack([ranks.kind[source], ranks.local[source], ranks.local[target]], axis=1)
         keys = np.where(together[:, None], keys, np.stack([-1 - answer.worst_level] * 3, axis=1))
@@ -383,7 +380,7 @@ class Placement:
             "axis": groups.name,
             "group": groups.names,
             "n_ranks": groups.size,
-            "nodes": answer.domains[_HOST],
+            "nodes": answer.domains[HOST],
             "ranks_per_node_min": answer.ranks_per_node[0],
             "ranks_per_node_max": answer.ranks_per_node[1],
         }
@@ -417,7 +414,7 @@ class Placement:
                 [
                     axis,
                     f"{len(groups):,} of {groups.size:,}",
-                    int(answer.domains[_HOST].max()),
+                    int(answer.domains[HOST].max()),
                     self.cluster.level_names[int(answer.span.max())],
                     "–" if gbs is None else format_bandwidth(gbs),
                     _explain_axis(self, axis),
@@ -464,9 +461,7 @@ def place(mesh: MeshLike, cluster: ClusterLike, devices: Sequence[int] | Ints | 
 
 
 def as_placement(
-    mesh: MeshLike | Placement,
-    cluster: ClusterLike | None = None,
-    devices: Sequence[int] | Ints | None = None,
+    mesh: MeshLike | Placement, cluster: ClusterLike | None = None, devices: Sequence[int] | Ints | None = None
 ) -> Placement:
     """Return a placement unchanged, or place a mesh on a cluster."""
     if isinstance(mesh, Placement):
@@ -499,15 +494,15 @@ def _explain_axis(placement: Placement, axis: str) -> str:
     word = placement.worst_words(axis)[worst]
     if level == 0:
         return f"{name} stays on one device: {int(answer.ranks_per_node[1].max())} ranks share it"
-    if level == _NVLINK:
-        hosts = int(answer.domains[_HOST].max())
+    if level == NVLINK:
+        hosts = int(answer.domains[HOST].max())
         across = "" if hosts == 1 else f" across {hosts} hosts"
         # The ring avoids a pair without NVLink, but an all_to_all does not.
-        unlinked = ((answer.domains[_HOST] == 1) & (answer.domains[_NVLINK] > 1)).any()
+        unlinked = ((answer.domains[HOST] == 1) & (answer.domains[NVLINK] > 1)).any()
         but = ", but not all pairs of its devices have NVLink" if unlinked else ""
         way = " per direction" if rate else ""  # a call may have more bus bandwidth, because NVSwitch reduces
         return f"{name} stays inside NVLink{across}: {'NVLink' if word == 'nvlink' else word}{rate}{way}{but}"
-    if level == _HOST:
+    if level == HOST:
         return f"{name} stays inside the host{_why_no_nvlink(placement, answer, worst)}: its worst link is {word}{rate}"
     return f"{name} leaves the host: {_explain_nics(placement, answer)}; {_explain_network(placement, answer)}"
 
@@ -527,7 +522,7 @@ def _explain_nics(placement: Placement, answer: Crossings) -> str:
     groups = answer.groups_per_node
     share = f"{groups} group{'s' * (groups > 1)} share{'s' * (groups == 1)}"
     # The host with the fewest NICs, among the hosts that a group leaves.
-    leaving = answer.worst_level > _HOST
+    leaving = answer.worst_level > HOST
     kinds = np.unique(placement.rank_map.kind[answer.worst[0][leaving]])
     nics = min(int(placement.cluster.templates[k].near_nics.any(axis=0).sum()) for k in kinds)
     if not nics:
@@ -552,13 +547,13 @@ def _explain_network(placement: Placement, answer: Crossings) -> str:
     outermost = int(answer.worst_level.max())
     span = int(answer.span.max())
     below = outermost - 1
-    if below > _HOST:
+    if below > HOST:
         text = f"it crosses {int(answer.domains[below].max())} {_plural(names[below])}"
     elif answer.domains[outermost].max() == 1:
         text = f"it stays inside {_with_article(names[outermost])}"
     else:
         text = "every hop stays on its rail"
-    if below > _HOST and names[outermost] != names[-1] and span == outermost:
+    if below > HOST and names[outermost] != names[-1] and span == outermost:
         text += f" and stays inside {_with_article(names[outermost])}"
     taper = float(answer.taper.max())
     gbs = _slowest_gbs(answer)

@@ -12,10 +12,8 @@ from meshlab.base._errors import TopologyError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
-from meshlab.topology.model._levels import Ints
+from meshlab.topology.model._levels import Floats, Ints
 from meshlab.topology.model._links import Distance
-
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,10 +61,6 @@ class RankMap:
         speeds: list[Floats] = []
         for index, template in enumerate(templates):
             count = len(template.devices)
-            if not count:
-                nics.append(np.zeros(0, dtype=np.int32))
-                speeds.append(np.zeros(0))
-                continue
             distance[index, :count, :count] = template.distance[:count, :count]
             gbs[index, :count, :count] = template.gbs[:count, :count]
             is_linked = template.distance[:count, :count] == Distance.NVLINK
@@ -103,6 +97,15 @@ class RankMap:
             patchy=np.array([_is_patchy(template) for template in templates]),
             one_rank_each=in_order or int(np.bincount(devices).max()) == 1,
         )
+
+    def links(self, source: Ints, target: Ints) -> tuple[npt.NDArray[np.int8], Floats]:
+        """Return the `Distance` and the GB/s of links between two ranks of a host, or of an NVLink domain."""
+        together = self.node[source] == self.node[target]
+        kind, i, j = self.kind[source], self.local[source], np.where(together, self.local[target], 0)
+        # A hop between two hosts of one NVLink domain is not in any host's matrix. The slower device limits it.
+        fabric = np.minimum(self.nvlink_gbs[source], self.nvlink_gbs[target])
+        distance = np.where(together, self.distance[kind, i, j], Distance.NVLINK)
+        return distance, np.where(together, self.gbs[kind, i, j], fabric)
 
 
 def _is_patchy(template: Node) -> bool:

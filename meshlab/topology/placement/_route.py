@@ -6,9 +6,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from meshlab.topology.model._levels import Ints
+from meshlab.topology.model._levels import Floats, Ints
 from meshlab.topology.placement._layout import Layout
-from meshlab.topology.placement._rank_map import Floats
 from meshlab.topology.placement._scene import Scene
 
 
@@ -84,13 +83,8 @@ def _inside(scene: Scene, drawn: Layout, devices: Ints, host: Ints, local: Ints,
             linked = members[sets == part]
             bars = np.flatnonzero((drawn.bar_host == first) & (drawn.bar_set == part))
             if len(linked) > 1 and bars.size:
-                _comb(
-                    drawn,
-                    "nvlink",
-                    float(drawn.bar[bars[0], 0] + drawn.bar[bars[0], 2] / 2),
-                    devices[linked],
-                    stretches,
-                )
+                x = float(drawn.bar[bars[0], 0] + drawn.bar[bars[0], 2] / 2)
+                _comb(drawn, "nvlink", x, devices[linked], stretches)
         if len(np.unique(sets)) > 1 or sets[0] < 0:
             _comb(drawn, "host", float(drawn.device[devices[members[0]], 0]) - 5, devices[members], stretches)
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
-from meshlab.topology.model._levels import Ints
+from meshlab.topology.model._levels import Floats, Ints
 from meshlab.topology.model._links import Distance
-from meshlab.topology.placement._rank_map import Floats
 
 _MOST_ROWS = 16  # devices in one column of a host
 _MOST_LINKS = 18  # NVLinks of the largest GPU so far

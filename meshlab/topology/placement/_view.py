@@ -58,9 +58,7 @@ def make_view(
 
 
 def _sort_arguments(
-    mesh: MeshLike | Placement | ClusterLike | None,
-    cluster: ClusterLike | None,
-    devices: Sequence[int] | Ints | None,
+    mesh: MeshLike | Placement | ClusterLike | None, cluster: ClusterLike | None, devices: Sequence[int] | Ints | None
 ) -> tuple[DeviceMesh | None, Cluster | None, Sequence[int] | Ints | None]:
     """Return the mesh, the cluster and the devices from any combination of arguments that `make_view` accepts."""
     if isinstance(mesh, Placement):

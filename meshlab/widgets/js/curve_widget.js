@@ -1,4 +1,4 @@
-// The widget Curve: a chart whose values are traits of its own.
+// The widget Curve: a chart whose values are its own traits.
 
 import { curveChart } from "./curve.js";
 import { element } from "./dom.js";

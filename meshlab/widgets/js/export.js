@@ -32,7 +32,7 @@ export function exportPanel({ model, root, listen, shell }) {
       ["run", "Report of the run", "HTML"],
       ["page", "Interactive page", "HTML"],
       ["svg", "Picture", "SVG"],
-      ["png", "Picture as seen", "PNG"],
+      ["png", "Picture as shown", "PNG"],
       ["csv", "Table of axes", "CSV"],
       ["groups", "Table of groups", "CSV"],
       ["text", "Description", "text"],
@@ -57,7 +57,7 @@ export function exportPanel({ model, root, listen, shell }) {
     shell.announce(
       (await copyText(text, shell.root))
         ? `Copied ${name}`
-        : `The front end does not permit copying: use Show code, and copy ${name} from there`,
+        : `The front end does not allow copying: use Show code, and copy ${name} from there`,
     );
   }
 

@@ -5,7 +5,7 @@
 // devices, climbs) returns the lines of one group, and lookAt(scene, fit, place, width, height) the zoom for a place.
 // Boxes are Float64Arrays with x, y, width, height of one box after the other; lines have two or three points.
 //
-// Zooms and widths change while nobody may ask Python: in a frame of 16 ms, during a cell, in a saved page. All that depends
+// Zooms and widths change while Python cannot be called: in a frame of 16 ms, during a cell, in a saved page. All that depends
 // on neither comes from Python as scene.layout: counts, arrangements, lengths, and the rows of rails.
 
 const MARGIN = 20; // free pixels of the figure, both sides together

@@ -4,7 +4,7 @@ import { attribute, element, fill, focusIn, setText, show } from "./dom.js";
 import { monitorPanel } from "./monitor.js";
 import { runPanel } from "./run.js";
 
-const GROUPINGS = { together: "all at once", "together, alone": "at once and alone", pairs: "pairs of ranks" };
+const GROUPINGS = { together: "all together", "together, alone": "together and alone", pairs: "pairs of ranks" };
 const ENGINE_SIGNS = { none: "○", ready: "●", busy: "●", broken: "✕", closed: "○" };
 const ENGINE_WORDS = { ready: "idle", broken: "stopped", closed: "closed" };
 const FEW_CHIPS = 64; // with their numbers
@@ -24,13 +24,13 @@ function enginesPanel({ model, shell }) {
     type: "button",
     class: "ml-run-main",
     text: "Restart",
-    title: "Start new ranks in place of these.",
+    title: "Replace these ranks with new ones.",
     onclick: () => send("restart"),
   });
   const close = element("button", {
     type: "button",
     text: "Stop the ranks",
-    title: "End the processes. A run is cancelled, and its rows are kept.",
+    title: "Stop the processes. A run is cancelled, and its rows are kept.",
     onclick: () => send("close"),
   });
   const chips = element("div", { class: "ml-run-chips", role: "img" });
@@ -101,7 +101,7 @@ function formPanel({ model, listen, shell }) {
     element("input", { name, autocomplete: "off", spellcheck: "false", ...attributes });
   const mesh = input("mesh", {
     type: "text",
-    title: "The mesh to measure, with one rank per engine. By default that of the picture.",
+    title: "The mesh to measure, with one rank per engine. By default the mesh of the picture.",
   });
   const axis = element("select", { name: "axis" });
   const mode = element("select", { name: "mode" });
@@ -111,7 +111,7 @@ function formPanel({ model, listen, shell }) {
     type: "number",
     min: 1,
     max: 99,
-    title: "Repetitions on new ranks. Only they show how much launches differ.",
+    title: "Repetitions on new ranks, which show how much launches differ.",
   });
   const sizes = input("sizes", { type: "text", title: "Message sizes, such as 1K:64M or 1K, 1M" });
   const collectives = element("div", { class: "ml-run-toggles", role: "group", "aria-label": "Collectives" });

@@ -19,10 +19,10 @@ export function meshPanel({ root, listen, shell }) {
   // For the axis in the picture. It has its own line, so that no row moves under the pointer of a double click.
   const renaming = button("Rename", { class: "ml-quiet", title: "F2, or a double click on the name." });
   const remove = button("Remove", { class: "ml-quiet" });
-  const takes = button("Takes rest", {
+  const takes = button("Auto size", {
     class: "ml-quiet",
     "aria-pressed": "false",
-    title: "The axis takes the rest when another size changes.",
+    title: "Adjust this axis when another size changes.",
   });
   const toolbar = element("div", { class: "ml-axis-tools", role: "group" }, renaming, remove, takes);
   const sum = element("span", { role: "status" });
@@ -126,8 +126,8 @@ export function meshPanel({ root, listen, shell }) {
     const mark = element("span", { class: "ml-axis-mark" });
     const rest = element("span", {
       class: "ml-rest ml-soft",
-      text: "rest",
-      title: "Takes the rest when another size changes.",
+      text: "auto",
+      title: "Adjusts when another size changes.",
     });
     const field = stepper({
       label: `Size of ${name}`,
@@ -270,7 +270,7 @@ export function meshPanel({ root, listen, shell }) {
         toolbar.setAttribute("aria-label", `Axis ${own.name}`);
         renaming.setAttribute("aria-label", `Rename ${own.name}`);
         remove.setAttribute("aria-label", `Remove ${own.name}`);
-        takes.setAttribute("aria-label", `Takes rest: ${own.name}`);
+        takes.setAttribute("aria-label", `Auto size: ${own.name}`);
         takes.setAttribute("aria-pressed", String(own.is_rest));
         takes.hidden = rows.length < 2;
         remove.setAttribute("aria-disabled", String(rows.length < 2));

@@ -1,5 +1,5 @@
 // The model of a saved page: the state of the widget, without Python. `answers` has the state for the other values of
-// some traits, such as the loads of the other axes, because nobody is left to compute them.
+// some traits, such as the loads of the other axes, because no kernel computes them.
 
 function pageModel(saved, answers) {
   const handlers = [];

@@ -43,7 +43,7 @@ export function partBar({ root, listen, shell }) {
   const text = element("b", {});
   const fail = button("Fail", { title: "Mark the part as failed. It is listed, and can be restored." });
   const remove = button("Remove", { title: "Remove the part from the machine." });
-  const restore = button("Restore", { title: "The part works again." });
+  const restore = button("Restore", { title: "Mark the part as working again." });
   const close = button("✕", { class: "ml-quiet", "aria-label": "Close" });
   const bar = element(
     "div",

@@ -20,7 +20,7 @@ export function pasteBoxPanel({ model, root, listen }) {
   const hint = element("span", {
     class: "ml-soft",
     id: `${id}-hint`,
-    text: "Of NCCL, PyTorch, nccl-tests, nvidia-smi, ibstat, dmesg and others, also several in one text. Nothing is executed.",
+    text: "From NCCL, PyTorch, nccl-tests, nvidia-smi, ibstat, dmesg and others, or several in one text. Nothing is executed.",
   });
   const explain = element("button", {
     type: "button",
@@ -73,7 +73,7 @@ export function pasteBoxPanel({ model, root, listen }) {
 
   async function copied() {
     const isCopied = await copyText(model.get("_shown").markdown, root);
-    say(isCopied ? "Copied" : "The browser does not permit copying");
+    say(isCopied ? "Copied" : "The browser does not allow copying");
   }
 
   // JupyterLab would run the cell, or take the letters for commands.

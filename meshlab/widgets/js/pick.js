@@ -134,7 +134,7 @@ function loadText(p, name, k) {
   return parts.join(" · ") + limits;
 }
 
-// The heading and the text of a hit, null if there is nothing to tell.
+// The heading and the text of a hit, null if there is nothing to show.
 export function describeHit(p, hit) {
   const { scene, view } = p;
   const lines = (title, ...rest) => [title, rest.filter(Boolean).join("\n")];

@@ -62,21 +62,21 @@ export function runPanel({ model, root: parent, listen, shell }) {
   const stop = button("Stop after this step", "Finish the current step, then stop. The results are kept.", "run.stop");
   const end = element("button", {
     type: "button",
-    text: "End the ranks",
+    text: "Kill the ranks",
     title: "Kill the ranks now. The results of finished steps are kept. Asks first.",
     onclick: () => ask(true),
   });
   const really = element("button", {
     type: "button",
     class: "ml-run-danger",
-    text: "End the ranks",
+    text: "Kill the ranks",
     onclick: () => (ask(false), shell.send({ type: "run.end" })),
   });
   const keep = element("button", { type: "button", text: "Keep running", onclick: () => (ask(false), end.focus()) });
   const question = element(
     "div",
-    { class: "ml-run-question", role: "alertdialog", hidden: true, "aria-label": "End the ranks?" },
-    element("b", { text: "End the ranks? The current step is lost, and the engines must be restarted." }),
+    { class: "ml-run-question", role: "alertdialog", hidden: true, "aria-label": "Kill the ranks?" },
+    element("b", { text: "Kill the ranks? The current step is lost, and the engines must be restarted." }),
     really,
     keep,
   );
@@ -93,7 +93,7 @@ export function runPanel({ model, root: parent, listen, shell }) {
     type: "button",
     class: "ml-run-main",
     text: "Restart",
-    title: "Start new ranks in place of these.",
+    title: "Replace these ranks with new ones.",
     onclick: () => shell.send({ type: "run.restart" }),
   });
   const tabs = element("div", { class: "ml-run-tabs", role: "tablist", "aria-label": "Views of the run" });

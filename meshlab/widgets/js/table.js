@@ -132,7 +132,7 @@ export function tablePanel({ model, root, listen, shell }) {
       });
       const heads = [
         ["Axis", ""],
-        ["What its groups do", ""],
+        ["Links of its groups", ""],
         ["busbw", "ml-n"],
         [head, "ml-time-head"],
         ["", ""],
@@ -164,7 +164,7 @@ export function tablePanel({ model, root, listen, shell }) {
           "div",
           { class: "ml-row" },
           button("Swap with A", { "data-action": "swap", title: "Continue with A, and keep this one as A." }),
-          element("span", { class: "ml-soft", text: "Hold A on the picture to see it." }),
+          element("span", { class: "ml-soft", text: "Hold the key A in the picture to see it." }),
         ),
       );
     },

@@ -44,11 +44,11 @@ export function workbenchPanel({ model, root: parent }) {
   const redo = button("Redo", { title: "Redo (Ctrl+Shift+Z)." });
   const pin = button("Pin as A", {
     "aria-pressed": "false",
-    title: "Keep this design as A, and compare what follows with it.",
+    title: "Keep this design as A, and compare later changes with it.",
   });
   const showCode = button("Show code", {
     "aria-expanded": "false",
-    title: "Show the program that creates this workbench.",
+    title: "Show the code that recreates this workbench.",
   });
   const head = element("div", { class: "ml-head" }, title, summary, tools);
   const code = element("pre", { class: "ml-code", tabindex: "0", "aria-label": "Code" });
@@ -82,7 +82,10 @@ export function workbenchPanel({ model, root: parent }) {
     clearTimeout(slow);
     clearTimeout(silent);
     slow = setTimeout(() => root.classList.add("ml-busy"), SLOW_MS);
-    silent = setTimeout(() => announce("The kernel does not answer yet: it runs a cell, or it has stopped"), SILENT_MS);
+    silent = setTimeout(
+      () => announce("The kernel is not responding: it is running a cell, or it has stopped"),
+      SILENT_MS,
+    );
     model.send({ type: "edit", edit: at, ...content });
   }
 
@@ -259,7 +262,7 @@ export function workbenchPanel({ model, root: parent }) {
     getSelection()?.removeAllRanges();
     getSelection()?.addRange(all);
     code.focus();
-    announce("The front end does not permit copying: the code is selected, so press Ctrl+C");
+    announce("The front end does not allow copying: the code is selected, so press Ctrl+C");
   });
   listen(root, "keydown", (event) => {
     if (!(event.ctrlKey || event.metaKey) || event.altKey || event.target.closest("input, textarea")) return;

@@ -50,7 +50,7 @@ def test_the_part_that_a_tuner_cannot_set_is_in_the_file() -> None:
     assert gain.gain < gain.choice_gain
     assert str(gain) in str(config)
     words = " ".join(line.removeprefix("# ") for line in str(config).splitlines())
-    assert "NCCL takes calls on symmetric windows out before it asks the tuner" in words
+    assert "NCCL handles calls on symmetric windows before it calls the tuner" in words
     assert "on one channel with that plugin: all_gather, reduce_scatter, broadcast, reduce." in words
 
 

@@ -42,7 +42,7 @@ def try_on(
     from meshlab.engines._lease import Lease, raise_first_error
 
     with Lease(engines, "trying") as lease:
-        replies = lease.call(try_options, layout, "tp", arguments, also=("world",))
+        replies = lease.round(try_options, layout, "tp", arguments, also=("world",)).run()
     raise_first_error(replies, "trying", engines.ranks)
     return [reply.value for reply in replies]
 

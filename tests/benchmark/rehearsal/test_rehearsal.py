@@ -263,7 +263,7 @@ def test_a_layout_is_the_fastest_only_if_it_wins_every_round() -> None:
     mixed = layout_of("mixed", [150, 151, 140, 152, 150, 170])
     unclear = rehearsal_of(mixed, fast)
     assert set(unclear.steps()["verdict"]) == {"among the fastest", "unclear"}
-    assert "cannot be told apart in 6 rounds" in unclear.headline
+    assert "cannot be distinguished in 6 rounds" in unclear.headline
     near = layout_of("near", [153, 154, 152, 155, 153, 153])
     assert rehearsal_of(near, fast).steps()["verdict"].tolist() == ["among the fastest", "same"]
     few = rehearsal_of(layout_of("slow", [220, 220]), layout_of("fast", [150, 150]))
@@ -282,7 +282,7 @@ def test_ranks_that_share_cores_get_no_verdict() -> None:
     slow, fast = layout_of("slow", [220] * 6), layout_of("fast", [150] * 6)
     found = rehearsal_of(slow, fast, sharing="4 ranks share 2 cores")
     assert found.steps()["verdict"].tolist() == ["", ""]
-    assert found.headline == "No verdict about time: 4 ranks share 2 cores"
+    assert found.headline == "No verdict on times: 4 ranks share 2 cores"
 
 
 def test_a_rehearsal_is_shown_as_text_and_html() -> None:
@@ -365,9 +365,9 @@ def test_unsupported_calls_name_the_nearest_ones(monkeypatch: pytest.MonkeyPatch
     can = thread_engines.ranks[0].capabilities
     poor = replace(can, collectives=("all_reduce",), dtypes=("float32", "int8", "uint8"))
     thread_engines.ranks = tuple(replace(info, capabilities=poor) for info in thread_engines.ranks)
-    with pytest.raises(BenchError, match=r"does not support all_gather, .*along tp; replace it by one of all_reduce"):
+    with pytest.raises(BenchError, match=r"does not support all_gather, .*along tp; replace it with one of all_reduce"):
         rehearse(thread_engines)
-    with pytest.raises(BenchError, match=r"cannot reduce float8_e5m2, .*; a type of the same size .*: int8, uint8"):
+    with pytest.raises(BenchError, match=r"cannot reduce float8_e5m2, .*; types of the same size.*: int8, uint8"):
         rehearse(thread_engines, job=[call("tp", dtype="float8_e5m2")])
 
 

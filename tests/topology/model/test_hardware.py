@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from meshlab.base._errors import TopologyError
 from meshlab.topology.model._hardware import Device, Nic, Node, count_cpus, cpus_of_mask, format_cpus, parse_cpus
-from meshlab.topology.model._links import Distance, clique_numbers, distances, nvlink_gbs, pcie_gbs
+from meshlab.topology.model._links import Distance, clique_numbers, distances, explain_words, nvlink_gbs, pcie_gbs
+from meshlab.topology.model._products import models_in
 from tests.examples import examples
 
 
@@ -141,3 +142,15 @@ def test_devices_of_all_backends_can_be_copied(backend: str) -> None:
     device = Device(id=0, backend=backend)
     assert pickle.loads(pickle.dumps(device)) == device
     assert replace(device, id=1).backend == backend
+
+
+def test_link_words_of_a_text_are_explained() -> None:
+    text = "dp leaves NVLink: its worst link is SYS, and tp stays inside it: NV18"
+    assert explain_words(text) == ["SYS stands for the link between CPU sockets", "NV18 stands for 18 NVLinks"]
+    assert explain_words("pp leaves the host") == []
+
+
+def test_memory_and_form_factor_of_a_gpu_are_not_its_model() -> None:
+    assert models_in("NVIDIA H100 80GB HBM3") == {"H100"}
+    assert models_in("A100-SXM4-40GB") == {"A100"}
+    assert models_in("some GPU") == set()

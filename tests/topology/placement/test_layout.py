@@ -18,9 +18,8 @@ import pytest
 import meshlab as ml
 from meshlab.base._errors import TopologyError
 from meshlab.topology.model._cluster import Cluster
-from meshlab.topology.model._levels import Level
+from meshlab.topology.model._levels import Floats, Level
 from meshlab.topology.placement._layout import fit, layout, layout_facts, locate, look_at
-from meshlab.topology.placement._rank_map import Floats
 from meshlab.topology.placement._route import route
 from meshlab.topology.placement._scene import Scene, scene_of, scene_of_ranks
 

@@ -385,7 +385,7 @@ def test_findings_name_the_cause_once_and_lead_to_the_place() -> None:
     a3 = ml.preset("gcp-a3-high", nodes=4, nodes_per_leaf=4, rails=4)
     assert findings_of("dp=4, tp=8", a3) == [("▲", "dp: 2 groups on one NIC", "nic:0")]
     assert findings_of("pp=2, dp=2, tp=8", a3) == [("▲", "pp and dp: 2 groups on one NIC", "nic:0")]
-    fine = ("●", "no group shares a NIC, changes rails or pays an oversubscription", "all")
+    fine = ("●", "no group shares a NIC, changes rails or crosses an oversubscribed link", "all")
     assert findings_of("dp=4, tp=8", ml.preset("dgx-h100", nodes=4)) == [fine]
     broken = ml.preset("dgx-h100", nodes=4).without_nic(2, 5)
     marks = findings_of("dp=4, tp=8", broken)
@@ -402,7 +402,7 @@ def test_a_group_that_changes_rails_climbs_above_the_leaf_switches() -> None:
     leaf = found.of("leaf")
     assert leaf is not None
     assert leaf.bytes.any()
-    assert ("▲", "changes rails, so it climbs above the leaf switches") in [
+    assert ("▲", "changes rails, so its traffic goes above the leaf switches") in [
         (finding.mark, finding.text.removeprefix("tp: ")) for finding in find_places([found])
     ]
     assert not loads(placement, "dp").climbs.any()
