@@ -413,7 +413,71 @@ def test_torch_slices_and_further_meshes_are_named() -> None:
     with pytest.warns(UserWarning, match="the text creates 2 meshes, and the first one was read"):
         DeviceMesh.read(f"a = {created}\nb = {created.replace('(2, 2)', '(1, 4)')}")
     with pytest.warns(UserWarning, match="_unflatten of the text was not read"):
-        DeviceMesh.read(f'm = {created}\nn = m._unflatten(0, (2, 1), ("a", "b"))')
+        DeviceMesh.read(f'm = {created}\nn = m._unflatten(0, sizes, ("a", "b"))')
+
+
+def test_torch_meshes_that_are_split_are_read() -> None:
+    world = 'world = init_device_mesh(device_type, (16,), mesh_dim_names=("world",))\n'
+    dense = 'dense = world._unflatten(0, (2, 2, 2, 2), ("pp", "dp", "cp", "tp"))\n'
+    assert DeviceMesh.read(world + dense) == DeviceMesh("pp=2, dp=2, cp=2, tp=2")
+    experts = 'sparse = world._unflatten(0, (2, 2, 4), ("pp", "efsdp", "ep"))\n'
+    with pytest.warns(UserWarning, match="torch also places experts"):
+        assert DeviceMesh.read(world + experts + dense) == DeviceMesh("pp=2, dp=2, cp=2, tp=2")
+    assert DeviceMesh.read(world + experts + dense, experts=True) == DeviceMesh("pp=2, efsdp=2, ep=4")
+    with pytest.warns(UserWarning, match="splits the mesh in several ways, and the first one was read"):
+        DeviceMesh.read(world + dense + dense.replace("dense", "loss").replace("(2, 2, 2, 2)", "(1, 4, 2, 2)"))
+    part = 'm = init_device_mesh("cuda", (8, 2), mesh_dim_names=("dp", "tp"))\n'
+    part += 'hsdp = m["dp"]._unflatten(0, (2, 4), ("dp_replicate", "dp_shard"))'
+    assert DeviceMesh.read(part) == DeviceMesh("dp_replicate=2, dp_shard=4, tp=2")
+    merged = 'm = init_device_mesh("cuda", (2, 2, 2, 2), mesh_dim_names=("pp", "dp", "cp", "tp"))\n'
+    merged += 'moe = m["dp", "cp", "tp"]._flatten("rest")._unflatten(0, (2, 4), ("ep_shard", "ep"))'
+    with pytest.warns(UserWarning, match="torch also places experts"):
+        assert DeviceMesh.read(merged)["rest"].array.tolist() == [list(range(8)), list(range(8, 16))]
+    assert DeviceMesh.read(merged, experts=True) == DeviceMesh("pp=2, ep_shard=2, ep=4")
+
+
+def test_torch_meshes_inside_functions_are_read() -> None:
+    code = """
+def create(device: torch.device, dp: int = 2, *, tp: int = 4):
+    world_size = dist.get_world_size()
+    assert world_size % tp == 0
+    self.sizes = (world_size // (dp * tp), dp)
+    return init_device_mesh(device.type, self.sizes + (tp,), mesh_dim_names=("pp", "dp", "tp"))
+"""
+    assert DeviceMesh.read(code, world_size=16) == DeviceMesh("pp=2, dp=2, tp=4")
+    with pytest.raises(MeshError, match="pp=-1 is filled from the number of ranks, which is unknown; pass world_size="):
+        DeviceMesh.read(code)
+    assert DeviceMesh.read(code + "create(device, tp=2)\n", world_size=16) == DeviceMesh("pp=4, dp=2, tp=2")
+    with pytest.raises(ParseError, match="tp is not a literal"):
+        DeviceMesh.read(code + "create(device, tp=2)\ncreate(device, tp=8)\n", world_size=16)
+    with pytest.raises(ParseError, match="tp is not a literal"):
+        DeviceMesh.read("tp = 2\ndef create(tp):\n    return init_device_mesh('cuda', (tp,), mesh_dim_names=('tp',))")
+    ranks = 'DeviceMesh("cuda", torch.arange(8).view(2, -1), mesh_dim_names=("dp", "tp"))'
+    assert DeviceMesh.read(ranks) == DeviceMesh("dp=2, tp=4")
+    sizes = 'sizes = {"dp": 2, "tp": max(1, 8 // 2)}\n'
+    sizes += "m = init_device_mesh('cuda', tuple(sizes.values()), mesh_dim_names=tuple(sizes.keys()))"
+    assert DeviceMesh.read(sizes) == DeviceMesh("dp=2, tp=4")
+    with pytest.raises(ParseError, match=r"torch\.cuda\.device_count\(\) is not a literal"):
+        DeviceMesh.read("init_device_mesh('cuda', (2, torch.cuda.device_count()), mesh_dim_names=('a', 'b'))")
+    environ = "init_device_mesh('cuda', (int(os.environ['WORLD_SIZE']),), mesh_dim_names=('dp',))"
+    assert DeviceMesh.read(environ, world_size=8) == DeviceMesh("dp=8")
+    with pytest.raises(ParseError, match=r"os\.environ is not a literal"):
+        DeviceMesh.read(environ.replace("WORLD", "LOCAL_WORLD"), world_size=8)
+
+
+def test_torch_code_between_other_text_is_read() -> None:
+    call = 'init_device_mesh(\n    device, (2, 4),\n    mesh_dim_names=("dp", "tp"),\n)'
+    expected = DeviceMesh("dp=2, tp=4")
+    assert DeviceMesh.read(f"We create the mesh so:\n\n```python\ntp = 4\nm = {call}\n```\nand it hangs.") == expected
+    assert DeviceMesh.read(f"It hangs (on 8 GPUs) in {call} - why?") == expected
+    assert (
+        DeviceMesh.read(">>> dp = 2\n>>> m = init_device_mesh('cuda', (dp, 4), mesh_dim_names=('dp', 'tp'))")
+        == expected
+    )
+    with pytest.warns(UserWarning, match="the text creates 2 meshes, and the first one was read"):
+        assert (
+            DeviceMesh.read(f"a = init_device_mesh(device, (n, 2), mesh_dim_names=('x', 'y'))\nb = {call}") == expected
+        )
 
 
 def test_names_in_code_stand_for_what_is_assigned_to_them() -> None:

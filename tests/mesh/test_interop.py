@@ -49,9 +49,10 @@ import torch
 mesh = torch.distributed.init_device_mesh(
     device, mesh_shape=(2, 4), mesh_dim_names=['dp', 'tp'])
 """
-    with pytest.raises(ParseError, match="device is not a literal; replace it with the number or list itself"):
-        DeviceMesh.read(script)
+    assert DeviceMesh.read(script) == DeviceMesh("dp=2, tp=4")
     assert DeviceMesh.read(script.replace("device,", "'cuda',")) == DeviceMesh("dp=2, tp=4")
+    with pytest.raises(ParseError, match="sizes is not a literal; replace it with the number or list itself"):
+        DeviceMesh.read(script.replace("(2, 4)", "sizes"))
 
 
 def test_indented_code_is_read() -> None:
