@@ -279,7 +279,9 @@ def test_sglang_copies_are_slow_and_attention_splits_the_tensor_groups() -> None
     launch = "python -m sglang.launch_server --model-path m"
     assert DeviceMesh.read(f"{launch} --tp 4 --dp 2") == DeviceMesh("dp=2, tp=4")
     assert DeviceMesh.read(f"{launch} --tensor-parallel-size 4 --pp-size 2") == DeviceMesh("pp=2, tp=4")
-    mesh = DeviceMesh.read(f"{launch} --tp-size 8 --dp-size 2 --enable-dp-attention --attn-cp-size 2 --moe-dp-size 2")
+    flags = "--tp-size 8 --dp-size 2 --enable-dp-attention --attn-cp-size 2 --moe-dp-size 2"
+    with pytest.warns(UserWarning, match=r"inside the 8 ranks of tp: mesh\['attn_dp'\] has groups of 2 ranks"):
+        mesh = DeviceMesh.read(f"{launch} {flags}")
     assert lists(mesh, "tp") == [list(range(8))]
     assert lists(mesh, "attn_tp") == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert lists(mesh, "attn_cp") == [[0, 2], [1, 3], [4, 6], [5, 7]]
@@ -301,10 +303,12 @@ def test_sglang_docstring_of_eight_ranks() -> None:
 def test_sglang_all_to_all_backends_use_every_rank_for_experts() -> None:
     flags = "sglang serve m --tp 8 --dp 8 --enable-dp-attention --moe-a2a-backend deepep"
     assert DeviceMesh.read(flags, experts=True) == DeviceMesh("ep=8, etp=1")
-    with pytest.warns(UserWarning, match="sglang also places experts"):
+    with pytest.warns(UserWarning, match="sglang also places"), pytest.warns(UserWarning, match="data parallel inside"):
         DeviceMesh.read(flags)
     config = "model-path: m\ntp-size: 8\ndp-size: 2\nenable-dp-attention: true\nmem-fraction-static: 0.8\n"
-    assert lists(DeviceMesh.read(config), "attn_tp") == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.warns(UserWarning, match="attention is data parallel"):
+        mesh = DeviceMesh.read(config)
+    assert lists(mesh, "attn_tp") == [[0, 1, 2, 3], [4, 5, 6, 7]]
     experts = DeviceMesh("pp=2, edp=1, ep=4, etp=2")
     recipe = DeviceMesh("pp=2, tp=8").to("sglang", experts=experts)
     assert recipe.text == "--pp-size 2 --tp-size 8 --ep-size 4"
@@ -598,9 +602,10 @@ def test_readers_and_writers_are_listed() -> None:
     ("text", "why"),
     [
         ("vllm serve m --context-parallel-size 2", "no vLLM flag found; use one of --data-parallel-size"),
-        ("trtllm-serve m --tp_size 8 --ep_size 4", "this looks like TensorRT-LLM, which meshlab does not read"),
-        ("ici_fsdp_parallelism: 4\nici_tensor_parallelism: 2\n", "ici_fsdp_parallelism is one of MaxText"),
-        ("distributed_type: FSDP\nnum_processes: 8\n", "the key distributed_type is one of Accelerate"),
+        ("lmdeploy serve api_server m --tp 8 --dp 2", "this looks like LMDeploy, which meshlab does not read"),
+        ("policy:\n  dtensor_cfg:\n    tensor_parallel_size: 2\n", "is one of NeMo RL, which meshlab does not read"),
+        ("distributed_type: FSDP\nnum_processes: 8\n", "this config of Accelerate has no sizes of parallelism"),
+        ("finetuning_type: full\ndo_train: true\n", "this config of LLaMA-Factory has no sizes of parallelism"),
         ("[model]\nname = 'x'\n[training]\nsteps = 3\n", "this config has no sizes of parallelism; meshlab looked"),
         ("model:\n  hidden_size: 1\ntraining:\n  lr: 0.1\n", "torchtitan: parallelism.tensor_parallel_degree"),
         ("[parallelism]\ntensor_parallel_degree = \n", "line 2: not TOML: Invalid value"),
@@ -628,9 +633,9 @@ def test_configs_never_execute_code_and_never_expand_endlessly() -> None:
 
 
 def test_groups_of_read_meshes_contain_every_rank_once() -> None:
-    mesh = DeviceMesh.read(
-        "--tp-size 16 --dp-size 4 --enable-dp-attention --attn-cp-size 2 --moe-dp-size 2 --dcp-size 2"
-    )
+    flags = "--tp-size 16 --dp-size 4 --enable-dp-attention --attn-cp-size 2 --moe-dp-size 2 --dcp-size 2"
+    with pytest.warns(UserWarning, match="attention is data parallel"):
+        mesh = DeviceMesh.read(flags)
     for name in ("attn_dp", "attn_cp", "attn_tp", "dcp"):
         assert np.array_equal(np.sort(mesh[name].array.reshape(-1)), np.arange(16))
 

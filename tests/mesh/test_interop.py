@@ -70,7 +70,8 @@ def test_meshlabs_text_and_a_mesh_are_accepted() -> None:
 
 def test_unknown_formats_are_rejected_with_a_list() -> None:
     with pytest.raises(
-        ParseError, match=r"unknown format 'alpa.DeviceMesher.*; use one of deepspeed, deepspeed-config, hypercomm"
+        ParseError,
+        match=r"unknown format 'alpa.DeviceMesher.*; use one of accelerate, automodel, deepspeed, deepspeed-config",
     ):
         DeviceMesh.read("alpa.DeviceMesher((2, 4))")
     with pytest.raises(ParseError, match="unknown format '--num-layers 8'"):
@@ -79,7 +80,7 @@ def test_unknown_formats_are_rejected_with_a_list() -> None:
         MESH.to("alpa")
     with pytest.raises(MeshError, match="unknown framework None"):
         MESH.to(None)  # type: ignore[arg-type]
-    with pytest.raises(MeshError, match="a mapping does not identify its framework; pass framework= one of deepspeed"):
+    with pytest.raises(MeshError, match="a mapping does not identify its framework; pass framework= one of accelerate"):
         DeviceMesh.read({"tp": 2})
     with pytest.raises(MeshError, match="cannot read a mesh from a dict_keys; pass text or an object of deepspeed"):
         DeviceMesh.read({}.keys())

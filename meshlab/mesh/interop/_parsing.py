@@ -223,7 +223,9 @@ def _parameters(
     defaults = dict(zip(positional[::-1], arguments.defaults[::-1], strict=False))
     keywords = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     defaults |= {argument.arg: default for argument, default in keywords if default is not None}
-    values: dict[str, list[ast.expr | None]] = {name: [] for name in (*positional, *(a.arg for a in arguments.kwonlyargs))}
+    values: dict[str, list[ast.expr | None]] = {
+        name: [] for name in (*positional, *(a.arg for a in arguments.kwonlyargs))
+    }
     for call in calls:
         passed = defaults | dict(zip(positional[first:], call.args, strict=False))
         passed |= {item.arg: item.value for item in call.keywords if item.arg in values}

@@ -24,6 +24,7 @@ from meshlab.mesh.interop._settings import SettingTable
 _ORDER = ("dp", "pp", "tp")
 _ATTENTION = "enable-dp-attention"
 _ALL_TO_ALL = "moe-a2a-backend"
+_UNNAMED = "unnamed"  # a command of another program with flags such as --tp and --dp
 _EVERY_EXPERT = (_ALL_TO_ALL, "enable-ep-moe", "enable-deepep-moe")
 
 _TABLE = SettingTable(
@@ -37,7 +38,7 @@ _TABLE = SettingTable(
         "moe-dp-size": "edp",
         "ep-size": "ep",
     },
-    switches=(_ATTENTION, *_EVERY_EXPERT),
+    switches=(_ATTENTION, _UNNAMED, *_EVERY_EXPERT),
     aliases={
         "data-parallel-size": "dp-size",
         "pipeline-parallel-size": "pp-size",
@@ -77,9 +78,13 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
     return Recipe("sglang", text, arguments, unsupported(mesh, "sglang"))
 
 
+_PROGRAM = re.compile(r"[\w/-]{1,200}\.py\b")
+
+
 def _parse(text: str) -> Mapping[str, Any]:
     if not _CALL.search(text):
-        return read_settings(text, _TABLE)
+        selected = read_settings(text, _TABLE)
+        return {**selected, _UNNAMED: True} if "sglang" not in text.lower() and _PROGRAM.search(text) else selected
     selected = _TABLE.select(find_call(text, {"Engine": ["**"], "ServerArgs": ["**"]}).arguments)
     _TABLE.require_some(selected, text)
     return selected
@@ -151,7 +156,22 @@ def _omissions(arguments: Mapping[str, Any]) -> tuple[str, ...]:
         notes += ("SGLang: the context groups of attention are also the data groups of the experts",)
     if selected.get(_ATTENTION) and selected.get("dp-size", 1) <= 1:
         notes += (f"SGLang: --{_ATTENTION} has no effect without --dp-size",)
+    if selected.get(_UNNAMED):
+        notes += (
+            "SGLang: the text does not name its program, and these flags were read as those of SGLang, whose order is "
+            "dp, pp, tp; pass framework='sglang' if that is right",
+        )
     return notes
+
+
+def attention_remarks(mesh: DeviceMesh) -> tuple[str, ...]:
+    """Return a sentence about the groups of DP attention, if a mesh has them."""
+    if all(group.name != "attn_dp_0" for group in mesh.custom_groups):
+        return ()
+    return (
+        f"attention is data parallel inside the {mesh.size('tp')} ranks of tp: mesh['attn_dp'] has groups of "
+        f"{mesh['attn_dp'].size} ranks with different requests",
+    )
 
 
 _CALL = CallWith(re.compile(r"\b(?:Engine|ServerArgs)\s*\("), re.compile(r"\b(?:tp|pp|dp|ep)_size\s*="))
@@ -175,5 +195,6 @@ FORMAT = Format(
     has_experts=lambda arguments: _expert_size(_TABLE.select(arguments)) > 1,
     from_config=_from_config,
     omissions=_omissions,
+    remarks=attention_remarks,
     looks_for="tp-size, pp-size, dp-size, ep-size",
 )
