@@ -424,6 +424,8 @@ def test_torch_meshes_that_are_split_are_read() -> None:
     world = 'world = init_device_mesh(device_type, (16,), mesh_dim_names=("world",))\n'
     dense = 'dense = world._unflatten(0, (2, 2, 2, 2), ("pp", "dp", "cp", "tp"))\n'
     assert DeviceMesh.read(world + dense) == DeviceMesh("pp=2, dp=2, cp=2, tp=2")
+    loss = 'dense["dp", "cp"]._flatten("loss")\n'
+    assert lists(DeviceMesh.read(world + dense + loss), "loss")[:2] == [[0, 2, 4, 6], [1, 3, 5, 7]]
     experts = 'sparse = world._unflatten(0, (2, 2, 4), ("pp", "efsdp", "ep"))\n'
     with pytest.warns(UserWarning, match="torch also places experts"):
         assert DeviceMesh.read(world + experts + dense) == DeviceMesh("pp=2, dp=2, cp=2, tp=2")

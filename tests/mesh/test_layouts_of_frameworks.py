@@ -71,6 +71,11 @@ def test_accelerate_counts_its_processes() -> None:
     assert DeviceMesh.read(ulysses, world_size=8) == DeviceMesh("dp_replicate=2, sp=4")
 
 
+def test_a_parallelism_config_of_another_program_is_refused() -> None:
+    with pytest.raises(MeshError, match="pp_size is not a setting of Accelerate"):
+        DeviceMesh.read("ParallelismConfig(dp_size=4, tp_size=4, pp_size=2)")
+
+
 def test_axolotl_fills_data_parallelism_and_puts_experts_in_front() -> None:
     # axolotl/utils/distributed.py, _get_parallel_config_kwargs, and monkeypatch/accelerate/parallelism_config.py
     yaml = "base_model: m\nfsdp_version: 2\ntensor_parallel_size: 2\ncontext_parallel_size: 2\n"
@@ -203,6 +208,11 @@ def test_maxtext_merges_its_two_levels_as_jax_does() -> None:
                 assert mesh[axis].array.tolist() == rows.tolist()
 
 
+def test_maxtext_flags_are_read() -> None:
+    flags = "python3 shardings.py --dcn_data_parallelism 2 --ici_fsdp_parallelism 4 --batch_size 131072"
+    assert DeviceMesh.read(flags) == DeviceMesh.read(flags.replace("m 2", "m=2")) == DeviceMesh("data=2, fsdp=4")
+
+
 def test_maxtext_fills_its_defaults_and_says_so() -> None:
     with pytest.warns(UserWarning, match="MaxText: a single slice was assumed"):
         mesh = DeviceMesh.read("ici_tensor_parallelism: 2\nici_fsdp_parallelism: -1\n", world_size=16)
@@ -305,6 +315,14 @@ def trainer(tensor: int = 4, pipeline: int = 2, num_nodes: int = 2):
         DeviceMesh.read("s = MegatronStrategy(tensor_model_parallel_size=args.tp)", world_size=8)
 
 
+def test_a_config_in_a_dict_of_python_is_read() -> None:
+    code = "config = {\n    'parallelism': {'dp': 4, 'pp': 2, 'tp': 2, 'tp_mode': 'ALL_REDUCE'},\n    'tokens': {'n': n},\n}"
+    assert DeviceMesh.read(code) == DeviceMesh("pp=2, dp=4, tp=2")
+    partial = "def recipe():\n    cfg = base()\n    cfg.model.context_parallel_size = 2\n    return cfg\n"
+    with pytest.warns(UserWarning, match=r"-parallel-size were read as 1, but base\(\) may set it"):
+        assert DeviceMesh.read(partial, world_size=8) == DeviceMesh("dp=4, cp=2")
+
+
 def test_llama_factory_with_megatron_has_its_order() -> None:
     yaml = "model_name_or_path: m\nstage: sft\nfinetuning_type: full\ntemplate: qwen3\n"
     yaml += "tensor_model_parallel_size: 2\npipeline_model_parallel_size: 2\nuse_distributed_optimizer: true\n"
@@ -351,6 +369,12 @@ def test_variables_have_the_order_of_their_framework() -> None:
     exported += "export DGXNNODES=2\nexport DGXNGPU=8\nexport NCCL_DEBUG=WARN\n"
     assert DeviceMesh.read(exported) == DeviceMesh("pp=4, dp=2, tp=2")
     assert mesh_text_kind(exported) == "variables"
+    computed = (
+        'export SEGMENT=$(( (TENSOR_MODEL_PARALLEL * DGXNGPU) / 2 ))\nexport NAME=$(basename $(pwd) | sed "s/a b//")\n'
+    )
+    assert DeviceMesh.read(
+        computed + exported + 'ROOT="$(cd "$(dirname "$0")/.." && pwd)"\necho "started"\n'
+    ) == DeviceMesh("pp=4, dp=2, tp=2")
     experts = exported + "source $(dirname ${BASH_SOURCE[0]})/common.sh\nexport EXPERT_MODEL_PARALLEL=2\n"
     with pytest.warns(UserWarning, match="variables also places experts"):
         assert DeviceMesh.read(experts) == DeviceMesh("pp=4, dp=2, tp=2")
@@ -371,6 +395,8 @@ def test_an_order_that_was_assumed_is_named() -> None:
         DeviceMesh.read("TP=2\nRING_PARALLEL=4\n", world_size=8)
     with pytest.raises(MeshError, match="these settings do not contain the number of ranks; pass world_size="):
         quiet_read("tp_size=2 pp_size=2")
+    with pytest.raises(ParseError, match=r"TP_SIZE is '2' in TP_SIZE and '4' in again\.TP_SIZE"):
+        quiet_read("TP_SIZE=2\nTP_SIZE=4\n", world_size=8)
     with pytest.raises(ParseError, match="tp has the sizes 2 and 4"):
         quiet_read("TP_SIZE=2\nTENSOR_PARALLEL_SIZE=4\n", world_size=8)
 

@@ -40,6 +40,9 @@ _TABLE = SettingTable(
         "sequence-parallel-degree": "cp-size",
         "expert-parallel-size": "ep-size",
     },
+    refused=dict.fromkeys(
+        ("pp-size", "dp-size"), "is not a setting of Accelerate, so the config is one of another program"
+    ),
     harmless=r"parallelism-config-(?!.*size$)|sequence-parallelism|^use-parallelism|(?:cp|sp)-(?:backend|handler|comm)",
     style="{}",
     underscores=True,
@@ -79,6 +82,7 @@ def _parse(text: str) -> Mapping[str, Any]:
 def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
     reject_experts("accelerate", experts)
     selected = _TABLE.select(arguments)
+    _TABLE.check(selected)
     sizes = _TABLE.axis_sizes(selected)
     world_size = selected.get(WORLD_SETTING) if world_size is None else world_size
     degrees = {axis.removeprefix("megatron_"): sizes.pop(axis) for axis in _MEGATRON.values() if axis in sizes}

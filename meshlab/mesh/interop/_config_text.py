@@ -34,7 +34,8 @@ _ASSIGNED = re.compile(r"^[ \t]*[\w.\"-]+[ \t]*=[ \t]*\S", re.MULTILINE)
 _KEY = re.compile(r"^[ \t]*(?:- )?[\"']?[\w./-]+[\"']?[ \t]*:(?:[ \t]|$)", re.MULTILINE)
 
 _LIKE_PYTHON = re.compile(
-    r"^[ \t]*(?:def|class|import|from|return|with)\b|\w\(|=[ \t]*(?:None|True|False)\b|^[ \t]*\w+(?:\.\w+)+[ \t]*=",
+    r"^[ \t]*(?:def|class|import|from|return|with)\b|\w\(|=[ \t]*(?:(?:None|True|False)\b|[\[{(])|"
+    r"^[ \t]*\w+(?:\.\w+)+[ \t]*=",
     re.MULTILINE,
 )
 
@@ -74,6 +75,7 @@ def _python_settings(text: str) -> Config | None:
         return None
     reader = Evaluator(assignments_in(tree), {})
     settings: dict[str, Any] = {}
+    paths: dict[ast.expr, str] = {}  # of dicts inside dicts
 
     def add(name: str, expression: ast.expr) -> None:
         value = reader.source_or_value(expression) if name and len(settings) < _MAX_SETTINGS else None
@@ -92,17 +94,19 @@ def _python_settings(text: str) -> Config | None:
         elif isinstance(node, ast.Dict):
             for key, value in zip(node.keys, node.values, strict=True):
                 if isinstance(key, ast.Constant) and isinstance(key.value, str):
-                    add(key.value, value)
+                    path = f"{paths.get(node, '')}{key.value}"
+                    add(path, value)
+                    paths[value] = f"{path}."
     return settings
 
 
 _DECLARED = re.compile(r"(?:export|declare|local|readonly|typeset)[ \t]+(?:-\w+[ \t]+)?")
 
-_IGNORED_LINE = re.compile(r"(?:#|(?:source|\.|set|shopt|module|ulimit|unset)[ \t])|\Z")
-
-_PAIR = re.compile(
-    r"(?P<name>[A-Za-z_]\w*)=(?P<value>\"[^\"]*\"|'[^']*'|\$\([^)]*\)+|[^\s;,\"'()]*)[;,\\]?(?:[ \t]+|\Z|(?<=,))"
+_IGNORED_LINE = re.compile(
+    r"\Z|(?:source|\.|set|shopt|module|ulimit|unset|echo|printf|exec|cd|mkdir)(?:[ \t]|\Z)|export[ \t]+\w+\Z"
 )
+
+_NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)=")
 
 
 def shell_variables(text: str) -> Config | None:
@@ -110,18 +114,40 @@ def shell_variables(text: str) -> Config | None:
     if len(text) > _MAX_VARIABLES or "=" not in text:
         return None
     variables: dict[str, Any] = {}
-    for line in map(str.strip, with_variables(text).splitlines()):
+    for line in map(str.strip, with_variables(without_comments(text)).splitlines()):
         if _IGNORED_LINE.match(line):
             continue
         declared = _DECLARED.match(line)
         position = 0 if declared is None else declared.end()
         while position < len(line) and line[position] != "#":
-            pair = _PAIR.match(line, position)
-            if pair is None:
+            name = _NAME.match(line, position)
+            end = None if name is None else _end_of_value(line, name.end())
+            if name is None or end is None:
                 return None
-            variables[pair["name"]] = _plain(pair["value"])
-            position = pair.end()
+            value = _plain(line[name.end() : end])
+            if variables.setdefault(name["name"], value) != value:
+                variables[f"again.{name['name']}"] = value  # so that both values are found
+            position = end + len(line[end:]) - len(line[end:].lstrip(" \t;,"))
     return variables or None
+
+
+def _end_of_value(line: str, start: int) -> int | None:
+    """Return the end of a value in a line of a shell script, or None if it continues on the next line."""
+    position, inside = start, ""  # the quotes and parentheses that are open
+    while position < len(line):
+        character = line[position]
+        if character == "'" and not inside.endswith('"'):
+            position = line.find("'", position + 1)
+            if position < 0:
+                return None
+        elif character in '")' and inside.endswith("(" if character == ")" else '"'):
+            inside = inside[:-1]
+        elif character in '"(' and (character == '"' or inside.endswith("(") or line[position - 1] in "$="):
+            inside += character
+        elif not inside and character in " \t;,":
+            break
+        position += 1
+    return None if inside else position
 
 
 def _plain(value: str) -> str:

@@ -18,7 +18,7 @@ from meshlab.mesh.interop._settings import as_size
 
 _NAMES = {3: ("dp", "fsdp", "mp"), 4: ("dp", "fsdp", "tp", "sp")}
 
-_LWM = re.compile(r"\blwm\b", re.IGNORECASE)
+_LWM = re.compile("lwm", re.IGNORECASE)
 
 
 def _parse(text: str) -> Mapping[str, Any]:

@@ -36,7 +36,8 @@ _ORDER = (
 )
 
 _SETTING = re.compile(
-    r"(?<![\w$])(?P<level>ici|dcn)_(?P<name>\w{1,40})_parallelism[\"']?\s*[=:]\s*[\"']?(?P<size>[^\s\"',;}\\)]+)"
+    r"(?<![\w$])(?P<level>ici|dcn)_(?P<name>\w{1,40})_parallelism[\"']?[ \t]*[=: \t][ \t]*"
+    r"[\"']?(?P<size>[-$\d][^\s\"',;}\\)]{0,60})"
 )
 
 _AXES = re.compile(r"^[ \t]*mesh_axes[ \t]*[:=][ \t]*\[(?P<names>[^\]]{0,2000})\]", re.MULTILINE)
@@ -115,7 +116,7 @@ def _omissions(arguments: Mapping[str, Any]) -> Sequence[str]:
 
 FORMAT = Format(
     "maxtext",
-    re.compile(r"(?<![\w$])(?:ici|dcn)_\w{1,40}_parallelism[\"']?\s*[=:]\s*[\"']?[-\d$]"),
+    re.compile(r"(?<![\w$])(?:ici|dcn)_\w{1,40}_parallelism[\"']?[ \t]*[=: \t][ \t]*[\"']?[-\d$]"),
     None,
     _parse,
     _build,

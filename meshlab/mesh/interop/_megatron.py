@@ -13,7 +13,7 @@ from typing import Any
 from meshlab.base._errors import MeshError
 from meshlab.mesh._axes import short
 from meshlab.mesh._mesh import DeviceMesh
-from meshlab.mesh.interop._config_text import Config, last_part, product_of, select_keys
+from meshlab.mesh.interop._config_text import Config, product_of, select_keys
 from meshlab.mesh.interop._parsing import find_call, read_settings, require_world_size
 from meshlab.mesh.interop._recipe import (
     Format,
@@ -206,7 +206,7 @@ _KEYS = re.compile(rf"parallel|num_weight_shards|optimizer_instances|^{_DATA_FIR
 
 def _flags_from_config(config: Config) -> Mapping[str, Any] | None:
     # Only the names with "model" are Megatron's own; vLLM and others use the short ones too.
-    keys = [key for key in config if _OWN_KEY.fullmatch(last_part(key).replace("-", "_"))]
+    keys = [key for key in config if _OWN_KEY.search(key.replace("-", "_"))]
     if not keys:
         return None
     selected = _TABLE.select(select_keys(config, _KEYS, "Megatron"))
@@ -219,7 +219,9 @@ def _flags_from_config(config: Config) -> Mapping[str, Any] | None:
     return selected if base is None else {**selected, _BASE: base}
 
 
-_OWN_KEY = re.compile(r"(?:tensor|pipeline|expert)_model_parallel_size")
+_OWN_KEY = re.compile(
+    r"(?:^|[./@]|__)(?:(?:tensor|pipeline|expert)_model_parallel_size$|\w+\.model\.(?:context|expert_tensor)_parallel_size$)"
+)
 
 _BASE = "base"
 
@@ -233,7 +235,8 @@ def _flag_omissions(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     notes = _TABLE.omissions(selected)
     unset = [_TABLE.written(name).lstrip("-") for name in list(_TABLE.sizes)[:3] if name not in selected]
     if arguments.get(_BASE) and unset:
-        notes += (f"Megatron: {', '.join(unset)} was read as 1, but {arguments[_BASE]} may set it",)
+        verb = "was" if len(unset) == 1 else "were"
+        notes += (f"Megatron: {', '.join(unset)} {verb} read as 1, but {arguments[_BASE]} may set it",)
     return notes
 
 

@@ -133,7 +133,7 @@ _Step = tuple[Any, ...]
 def _derived(tree: ast.Module, reader: Evaluator) -> dict[str, Any]:
     """Return the meshes that a text derives from its mesh, and the slice that is its result."""
     names = assignments_in(tree)
-    parts: dict[str, Any] = {"flattened": {}, "views": []}
+    parts: dict[str, Any] = {"flattened": {}, "views": [], "inside": []}
     unread = {called(node) for node in calls_in(tree, ("_concatenate", "from_group"))}
     for node in calls_in(tree, ("_flatten", "_unflatten")):
         try:
@@ -145,7 +145,9 @@ def _derived(tree: ast.Module, reader: Evaluator) -> dict[str, Any]:
             continue
         if called(node) == "_unflatten":
             parts["views"].append(steps)
-        elif all(step[0] == "slice" for step in steps[:-1]):
+        elif any(step[0] == "split" for step in steps):
+            parts["inside"].append(steps)
+        else:
             dims = steps[0][1] if len(steps) > 1 else None
             parts["flattened"][str(steps[-1][1] or "_".join(dims or ()))] = dims
     parts["unread"] = sorted(unread)
@@ -196,7 +198,14 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
     chosen = of_experts if experts else [steps for steps in views if steps not in of_experts]
     if not chosen and len(mesh.axes) == 1:
         chosen = views
-    return _followed(mesh, chosen[0]) if chosen else _with_flattened(mesh, arguments.get("flattened") or {})
+    if not chosen:
+        return _with_flattened(mesh, arguments.get("flattened") or {})
+    way = chosen[0]
+    rest = [steps[len(way) :] for steps in arguments.get("inside") or () if steps[: len(way)] == way]
+    dims = {
+        steps[-1][1]: steps[0][1] if len(steps) > 1 else None for steps in rest if steps[0][0] in ("slice", "flatten")
+    }
+    return _with_flattened(_followed(mesh, way), {name or "_".join(axes or ()): axes for name, axes in dims.items()})
 
 
 def _complete(arguments: Mapping[str, Any], world_size: int | None) -> DeviceMesh:
