@@ -316,7 +316,7 @@ def trainer(tensor: int = 4, pipeline: int = 2, num_nodes: int = 2):
 
 
 def test_a_config_in_a_dict_of_python_is_read() -> None:
-    code = "config = {\n    'parallelism': {'dp': 4, 'pp': 2, 'tp': 2, 'tp_mode': 'ALL_REDUCE'},\n    'tokens': {'n': n},\n}"
+    code = "config = {\n    'parallelism': {'dp': 4, 'pp': 2, 'tp': 2, 'tp_mode': 'ALL_REDUCE'},\n    'n': n,\n}"
     assert DeviceMesh.read(code) == DeviceMesh("pp=2, dp=4, tp=2")
     partial = "def recipe():\n    cfg = base()\n    cfg.model.context_parallel_size = 2\n    return cfg\n"
     with pytest.warns(UserWarning, match=r"-parallel-size were read as 1, but base\(\) may set it"):

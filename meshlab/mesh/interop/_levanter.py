@@ -45,15 +45,15 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
     reject_experts("levanter", experts)
     if "axes" not in arguments and "dcn_axes" not in arguments:
         return _older(arguments, world_size)
-    given = dict(arguments.get("axes") or {})
+    axes = dict(arguments.get("axes") or {})
     # "data" takes the rest of a slice, unless another axis does.
-    filled = any(size == -1 for size in given.values())
-    inner = {"data": 1 if filled else -1, "replica": 1, "model": 1} | given
+    filled = any(size == -1 for size in axes.values())
+    inner = {"data": 1 if filled else -1, "replica": 1, "model": 1} | axes
     outer = dict(arguments.get("dcn_axes") or {})
     shared = set(inner) & set(outer)
     if shared:
         raise MeshError(f"Levanter: {', '.join(sorted(shared))} is in axes and in dcn_axes", hint="rename one of them")
-    pairs = [*outer.items(), *((axis, size) for axis, size in inner.items() if size != 1 or axis in given)]
+    pairs = [*outer.items(), *((axis, size) for axis, size in inner.items() if size != 1 or axis in axes)]
     return DeviceMesh(pairs, world_size=world_size)
 
 

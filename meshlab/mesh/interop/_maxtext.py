@@ -94,7 +94,7 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
         for axis, size in level.items():
             if size == -1:
                 world = require_world_size(world_size, "MaxText")
-                fixed = other * math.prod(given for given in level.values() if given != -1)
+                fixed = other * math.prod(number for number in level.values() if number != -1)
                 if world % fixed:
                     raise MeshError(f"MaxText: {world} ranks cannot be divided by {fixed}, so {axis} has no size")
                 level[axis] = world // fixed

@@ -56,7 +56,7 @@ class WorldSize:
 
     divisor: int = 1
 
-    def given(self, world_size: int | None) -> int:
+    def of(self, world_size: int | None) -> int:
         """Return the size for a number of ranks, or -1, which stands for all remaining ranks."""
         return -1 if world_size is None else world_size // self.divisor
 

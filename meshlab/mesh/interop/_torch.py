@@ -233,7 +233,7 @@ def _filled(shape: Any, world_size: int | None) -> Any:
     """Return a shape with the number of ranks in place of what code computes from it."""
     if not isinstance(shape, (tuple, list)):
         return shape
-    return [size.given(world_size) if isinstance(size, WorldSize) else size for size in shape]
+    return [size.of(world_size) if isinstance(size, WorldSize) else size for size in shape]
 
 
 _WORLD = "all_ranks"
@@ -266,7 +266,7 @@ def _followed(mesh: DeviceMesh, steps: Sequence[_Step]) -> DeviceMesh:
         else:
             dim, pairs = details
             axis = dims[dim] if isinstance(dim, int) and -len(dims) <= dim < len(dims) else dim
-            sizes = [(name, size.given(mesh.size()) if isinstance(size, WorldSize) else size) for name, size in pairs]
+            sizes = [(name, size.of(mesh.size()) if isinstance(size, WorldSize) else size) for name, size in pairs]
             mesh = mesh.split_axis(axis, sizes)
             dims = tuple(new for old in dims for new in ([name for name, _ in pairs] if old == axis else [old]))
     return mesh
