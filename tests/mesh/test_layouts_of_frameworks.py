@@ -219,6 +219,9 @@ def test_maxtext_fills_its_defaults_and_says_so() -> None:
     assert mesh == DeviceMesh("fsdp=8, tensor=2")
     command = "MaxText/train.py c.yml dcn_data_parallelism=$NODES ici_tensor_parallelism=4"
     assert DeviceMesh.read(f"NODES=2\npython3 {command}", world_size=16) == DeviceMesh("data=2, fsdp=2, tensor=4")
+    assert DeviceMesh.read("num_slices=2\ntrain.py ici_tensor_parallelism=4", world_size=16) == DeviceMesh(
+        "data=2, fsdp=2, tensor=4"
+    )
     slices = "dcn_data_parallelism=-1 ici_fsdp_parallelism=8"
     assert DeviceMesh.read(f"train.py {slices}", world_size=32) == DeviceMesh("data=4, fsdp=8")
     with pytest.raises(MeshError, match="MaxText's flags do not contain the number of ranks"):
@@ -277,6 +280,10 @@ def test_the_ranks_of_an_actor_are_counted_from_its_nodes() -> None:
     slime += "train.py --actor-num-nodes 2 --actor-num-gpus-per-node 8 --rollout-num-gpus-per-engine 4 ${ARGS[@]}"
     with pytest.warns(UserWarning, match="--rollout-num-gpus-per-engine 4 gives generation engines of their own"):
         assert DeviceMesh.read(slime) == DeviceMesh("pp=2, dp=2, tp=4")
+    bridge = "torchrun --nproc_per_node=8 pretrain.py model.tensor_model_parallel_size=2 model.context_parallel_size=2"
+    assert DeviceMesh.read(bridge) == DeviceMesh("dp=2, cp=2, tp=2")
+    swift = "NNODES=2 NPROC_PER_NODE=8 megatron sft --tensor_model_parallel_size 4 --pipeline_model_parallel_size 2"
+    assert DeviceMesh.read(swift) == DeviceMesh("pp=2, dp=2, tp=4")
     torchrun = "torchrun --nproc-per-node 8 pretrain.py --tensor-model-parallel-size 4"
     assert DeviceMesh.read(torchrun) == DeviceMesh("dp=2, tp=4")  # one node is the default of torchrun
     with pytest.raises(MeshError, match="do not contain the number of ranks"):
@@ -379,22 +386,24 @@ def test_variables_have_the_order_of_their_framework() -> None:
     with pytest.warns(UserWarning, match="variables also places experts"):
         assert DeviceMesh.read(experts) == DeviceMesh("pp=4, dp=2, tp=2")
     assert DeviceMesh.read(experts, experts=True) == DeviceMesh("pp=4, edp=1, ep=2, etp=2")
-    line = "TENSOR_MODEL_PARALLEL=2 PIPELINE_MODEL_PARALLEL=8"
-    assert DeviceMesh.read(line, world_size=32) == DeviceMesh("pp=8, dp=2, tp=2")
+    line = "TENSOR_MODEL_PARALLEL=2 PIPELINE_MODEL_PARALLEL=8 WORLD_SIZE=32; export CONTEXT_PARALLEL=1"
+    assert DeviceMesh.read(line) == DeviceMesh("pp=8, dp=2, cp=1, tp=2")
+    defaults = ': "${TENSOR_MODEL_PARALLEL:=4}"\n: ${DGXNNODES:=2}\n: "${DGXNGPU:=8}"\n'
+    assert DeviceMesh.read(defaults) == DeviceMesh("dp=4, tp=4")
 
 
 def test_an_order_that_was_assumed_is_named() -> None:
-    for text in ("TP=2 PP=4", "TP_SIZE=2\nPP_SIZE=4\n", "tp_degree=2, pp_degree=4"):
+    for text in ("TP=2 PP=4 DP=2", "TP_SIZE=2\nPP_SIZE=4\nWORLD_SIZE=16\n", "tp_degree=2, pp_degree=4, dp_degree=2"):
         with pytest.warns(UserWarning, match="the order of Megatron was assumed: pp, dp, tp, slowest first"):
-            assert DeviceMesh.read(text, world_size=16) == DeviceMesh("pp=4, dp=2, tp=2")
+            assert DeviceMesh.read(text) == DeviceMesh("pp=4, dp=2, tp=2")
     with pytest.warns(UserWarning, match="the order of Megatron was assumed"):
         assert DeviceMesh.read('{"parallel": {"tp_size": 2, "cp_size": 2, "dp_size": 2}}') == DeviceMesh(
             "dp=2, cp=2, tp=2"
         )
     with pytest.warns(UserWarning, match="may be about parallelism"), pytest.warns(UserWarning, match="assumed"):
-        DeviceMesh.read("TP=2\nRING_PARALLEL=4\n", world_size=8)
-    with pytest.raises(MeshError, match="these settings do not contain the number of ranks; pass world_size="):
-        quiet_read("tp_size=2 pp_size=2")
+        DeviceMesh.read("TP=2\nRING_PARALLEL=4\nWORLD_SIZE=8\n")
+    with pytest.warns(UserWarning, match="without world_size=, dp is 1"), pytest.warns(UserWarning, match="assumed"):
+        assert DeviceMesh.read("tp_size=2 pp_size=4") == DeviceMesh("pp=4, tp=2")
     with pytest.raises(ParseError, match=r"TP_SIZE is '2' in TP_SIZE and '4' in again\.TP_SIZE"):
         quiet_read("TP_SIZE=2\nTP_SIZE=4\n", world_size=8)
     with pytest.raises(ParseError, match="tp has the sizes 2 and 4"):

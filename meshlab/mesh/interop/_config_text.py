@@ -23,6 +23,9 @@ from meshlab.mesh.interop._parsing import (
 Config = Mapping[str, Any]
 """Values of a config by dotted key, such as ``parallelism.tensor_parallel_degree``."""
 
+STARTED = "torchrun.ranks"
+"""Key for the number of ranks that torchrun starts, in the config of a command with overrides."""
+
 _MAX_TEXT = 2_000_000
 
 _MAX_KEYS = 100_000  # YAML's aliases let a short text describe an endless tree
@@ -106,6 +109,10 @@ _IGNORED_LINE = re.compile(
     r"\Z|(?:source|\.|set|shopt|module|ulimit|unset|echo|printf|exec|cd|mkdir)(?:[ \t]|\Z)|export[ \t]+\w+\Z"
 )
 
+_DEFAULT = re.compile(r":[ \t]+\"?\$\{(?P<name>\w+):?=(?P<value>[^}\"$]*)\}\"?")
+
+_SEPARATORS = re.compile(r"[ \t;,]*")
+
 _NAME = re.compile(r"(?P<name>[A-Za-z_]\w*)=")
 
 
@@ -115,11 +122,15 @@ def shell_variables(text: str) -> Config | None:
         return None
     variables: dict[str, Any] = {}
     for line in map(str.strip, with_variables(without_comments(text)).splitlines()):
-        if _IGNORED_LINE.match(line):
+        default = _DEFAULT.fullmatch(line)
+        if default is not None:
+            variables.setdefault(default["name"], default["value"])
+        if default is not None or _IGNORED_LINE.match(line):
             continue
-        declared = _DECLARED.match(line)
-        position = 0 if declared is None else declared.end()
+        position = 0
         while position < len(line) and line[position] != "#":
+            declared = _DECLARED.match(line, position)
+            position = position if declared is None else declared.end()
             name = _NAME.match(line, position)
             end = None if name is None else _end_of_value(line, name.end())
             if name is None or end is None:
@@ -127,7 +138,8 @@ def shell_variables(text: str) -> Config | None:
             value = _plain(line[name.end() : end])
             if variables.setdefault(name["name"], value) != value:
                 variables[f"again.{name['name']}"] = value  # so that both values are found
-            position = end + len(line[end:]) - len(line[end:].lstrip(" \t;,"))
+            separators = _SEPARATORS.match(line, end)
+            position = end if separators is None else separators.end()
     return variables or None
 
 

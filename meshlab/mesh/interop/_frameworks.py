@@ -31,7 +31,8 @@ from meshlab.mesh.interop import _torchtitan as torchtitan
 from meshlab.mesh.interop import _variables as variables
 from meshlab.mesh.interop import _verl as verl
 from meshlab.mesh.interop import _vllm as vllm
-from meshlab.mesh.interop._config_text import Config, parse_config
+from meshlab.mesh.interop._config_text import STARTED, Config, parse_config
+from meshlab.mesh.interop._parsing import all_flags, started_ranks
 from meshlab.mesh.interop._recipe import Format, Recipe
 
 _FORMATS: dict[str, Format] = {
@@ -238,7 +239,9 @@ def _config_in(text: str) -> Config | None:
     """Return the values of a config that may be about training or serving; other configs are not parsed."""
     if _LIKE_CONFIG.search(text) is None or _ABOUT_MESHES.search(text) is None:
         return None
-    return parse_config(text)
+    config = parse_config(text)
+    started = None if config is None or "torchrun" not in text else started_ranks(text, all_flags(text))
+    return config if config is None or started is None else {**config, STARTED: started}
 
 
 def _format(framework: str, names: tuple[str, ...]) -> Format:

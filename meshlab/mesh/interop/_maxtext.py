@@ -36,8 +36,12 @@ _ORDER = (
 )
 
 _SETTING = re.compile(
-    r"(?<![\w$])(?P<level>ici|dcn)_(?P<name>\w{1,40})_parallelism[\"']?[ \t]*[=: \t][ \t]*"
+    r"(?<![\w$])(?P<level>ici|dcn)_(?P<name>\w{1,40})_parallelism[\"']?(?:[ \t]{0,9}[=:])?[ \t]{0,9}"
     r"[\"']?(?P<size>[-$\d][^\s\"',;}\\)]{0,60})"
+)
+
+_SLICES = re.compile(
+    r"(?<!\w)(?:compile_topology_)?num[_-]slices(?:[ \t]{0,9}[=:])?[ \t]{0,9}[\"']?(?P<count>\d{1,6})\b"
 )
 
 _AXES = re.compile(r"^[ \t]*mesh_axes[ \t]*[:=][ \t]*\[(?P<names>[^\]]{0,2000})\]", re.MULTILINE)
@@ -60,6 +64,9 @@ def _parse(text: str) -> Mapping[str, Any]:
     axes = _AXES.search(plain)
     if axes is not None:
         arguments["mesh_axes"] = re.findall(r"\w+", axes["names"])
+    slices = _SLICES.search(plain)
+    if slices is not None:
+        arguments["num_slices"] = int(slices["count"])
     other = _OTHER_LAYOUTS.search(plain)
     return {**arguments, "custom_mesh": other["name"]} if other is not None else arguments
 
@@ -86,7 +93,11 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
     order, inner, outer = _levels(arguments)
     # The defaults of MaxText: fsdp takes the rest of a slice, and data takes the slices, of which one is assumed here.
     inner = {"fsdp": -1} | inner if "fsdp" in order else inner
-    if -1 in outer.values() and -1 in inner.values():
+    if "num_slices" in arguments:
+        rest = arguments["num_slices"] // max(1, math.prod(size for size in outer.values() if size != -1))
+        outer = {"data": -1} | outer if -1 not in outer.values() and rest > 1 else outer
+        outer = {axis: rest if size == -1 else size for axis, size in outer.items()}
+    elif -1 in outer.values() and -1 in inner.values():
         outer = {axis: 1 if size == -1 else size for axis, size in outer.items()}
     slices = math.prod(size for size in outer.values() if size != -1)
     per_slice = math.prod(size for size in inner.values() if size != -1)
@@ -106,7 +117,7 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
 
 def _omissions(arguments: Mapping[str, Any]) -> Sequence[str]:
     _, inner, outer = _levels(arguments)
-    if outer and not (-1 in outer.values() and inner.get("fsdp", -1) == -1):
+    if "num_slices" in arguments or (outer and not (-1 in outer.values() and inner.get("fsdp", -1) == -1)):
         return ()
     return (
         "MaxText: a single slice was assumed, because the text does not contain the number of slices or hosts; write "
@@ -116,7 +127,7 @@ def _omissions(arguments: Mapping[str, Any]) -> Sequence[str]:
 
 FORMAT = Format(
     "maxtext",
-    re.compile(r"(?<![\w$])(?:ici|dcn)_\w{1,40}_parallelism[\"']?[ \t]*[=: \t][ \t]*[\"']?[-\d$]"),
+    re.compile(r"(?<![\w$])(?:ici|dcn)_\w{1,40}_parallelism[\"']?(?:[ \t]{0,9}[=:])?[ \t]{0,9}[\"']?[-\d$]"),
     None,
     _parse,
     _build,

@@ -13,7 +13,7 @@ from typing import Any
 from meshlab.base._errors import MeshError
 from meshlab.mesh._axes import short
 from meshlab.mesh._mesh import DeviceMesh
-from meshlab.mesh.interop._config_text import Config, product_of, select_keys
+from meshlab.mesh.interop._config_text import STARTED, Config, product_of, select_keys
 from meshlab.mesh.interop._parsing import find_call, read_settings, require_world_size
 from meshlab.mesh.interop._recipe import (
     Format,
@@ -211,7 +211,7 @@ def _flags_from_config(config: Config) -> Mapping[str, Any] | None:
         return None
     selected = _TABLE.select(select_keys(config, _KEYS, "Megatron"))
     per_node = ("devices", "n_gpus_per_node", "gpus_per_node", "num_gpus_per_node")
-    world = product_of(config, ("nnodes", "num_nodes"), per_node)
+    world = config.get(STARTED, product_of(config, ("nnodes", "num_nodes"), per_node))
     if world is not None:
         selected[WORLD_SETTING] = world
     # cfg = other_recipe(), followed by cfg.model.tensor_model_parallel_size = 2

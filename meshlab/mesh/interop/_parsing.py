@@ -515,7 +515,17 @@ def started_ranks(text: str, flags: Mapping[str, Sequence[str]]) -> int | None:
             counts[0] = {"1"}  # the default of torchrun
         if all(len(values) == 1 and _NUMBER.fullmatch(next(iter(values))) for values in counts):
             return int(counts[0].pop()) * int(counts[1].pop())
-    return None
+    # LLaMA-Factory and ms-swift start torchrun with these variables, on a single node by default.
+    processes = _PROCESSES.search(text) if _BY_VARIABLES.search(text) else None
+    nodes = _NODES.search(text)
+    return None if processes is None else int(processes["count"]) * (1 if nodes is None else int(nodes["count"]))
+
+
+_BY_VARIABLES = re.compile(r"\bllamafactory-cli\b|\b(?:swift|megatron)[ \t]+(?:sft|pt|rlhf|train)\b")
+
+_PROCESSES = re.compile(r"\bNPROC_PER_NODE=(?P<count>[0-9]{1,6})\b")
+
+_NODES = re.compile(r"\bNNODES=(?P<count>[0-9]{1,6})\b")
 
 
 def require_world_size(world_size: int | None, framework: str) -> int:

@@ -138,7 +138,9 @@ FORMAT = Format(
     AnyOf(
         (
             Followed(
-                re.compile(r"\btrtllm-(?:serve|build|bench|llmapi-launch|eval)\b|\bdynamo\.trtllm\b"),
+                re.compile(
+                    r"\btrtllm-(?:serve|build|bench|llmapi-launch|eval)\b|\bdynamo\.trtllm\b|\bconvert_checkpoint\.py\b"
+                ),
                 re.compile(r"--(?:(?:moe_)?(?:tp|pp|cp|ep)(?:_size)?|\w{1,40}[-_]parallel[-_]size)\b"),
             ),
             _CALL,

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from meshlab.base._errors import MeshError, ParseError
-from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._config_text import Config, last_part, parse_config, select_keys, shell_variables
 from meshlab.mesh.interop._names import axis_of, is_setting
@@ -21,6 +20,8 @@ from meshlab.mesh.interop._settings import as_size, is_off
 _ORDER = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "sp", "tp")
 
 _CERTAIN = ("tp", "pp", "cp", "dp_shard")
+
+_DATA_AXES = {"dp", "dp_replicate", "dp_shard"}
 
 _NODES = ("dgxnnodes", "nnodes", "num_nodes", "n_nodes", "slurm_nnodes", "slurm_job_num_nodes", "worker_num")
 
@@ -111,13 +112,8 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
     sizes = _sizes(arguments)
     world_size = _world_size(arguments) if world_size is None else world_size
     dense = {axis: size for axis, size in sizes.items() if axis in _ORDER}
-    if not {"dp", "dp_replicate", "dp_shard"} & set(dense):
-        if world_size is None and not all(map(str.isupper, arguments)):
-            raise MeshError(
-                "these settings do not contain the number of ranks", hint=Hint("pass {}", Argument("world_size"))
-            )
-        if world_size is not None:
-            dense["dp"] = -1
+    if world_size is not None and not _DATA_AXES & set(dense):
+        dense["dp"] = -1
     mesh = DeviceMesh([(axis, dense[axis]) for axis in _ORDER if axis in dense], world_size=world_size)
     if not experts:
         return mesh
@@ -135,6 +131,8 @@ def _omissions(arguments: Mapping[str, Any]) -> Sequence[str]:
             f"the text does not name its framework, so the order of Megatron was assumed: {axes}, slowest first; pass "
             f"framework=, or write the axes in the right order, such as 'pp=2, dp=4, tp=8'"
         )
+    if _world_size(arguments) is None and not _DATA_AXES & set(_sizes(arguments)):
+        notes.append("the settings contain neither the number of ranks nor a size of dp; without world_size=, dp is 1")
     for name, value in arguments.items():
         if axis_of(str(name)) is None and not _counts_ranks(str(name)):
             notes.append(f"the setting {name}={value} may be about parallelism, is unknown to meshlab and was ignored")
