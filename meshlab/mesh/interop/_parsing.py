@@ -517,8 +517,8 @@ def started_ranks(text: str, flags: Mapping[str, Sequence[str]]) -> int | None:
             return int(counts[0].pop()) * int(counts[1].pop())
     # LLaMA-Factory and ms-swift start torchrun with these variables, on a single node by default.
     processes = _PROCESSES.search(text) if _BY_VARIABLES.search(text) else None
-    nodes = _NODES.search(text)
-    return None if processes is None else int(processes["count"]) * (1 if nodes is None else int(nodes["count"]))
+    hosts = _NODES.search(text)
+    return None if processes is None else int(processes["count"]) * (1 if hosts is None else int(hosts["count"]))
 
 
 _BY_VARIABLES = re.compile(r"\bllamafactory-cli\b|\b(?:swift|megatron)[ \t]+(?:sft|pt|rlhf|train)\b")
