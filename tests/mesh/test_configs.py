@@ -460,6 +460,9 @@ def create(device: torch.device, dp: int = 2, *, tp: int = 4):
         DeviceMesh.read("tp = 2\ndef create(tp):\n    return init_device_mesh('cuda', (tp,), mesh_dim_names=('tp',))")
     ranks = 'DeviceMesh("cuda", torch.arange(8).view(2, -1), mesh_dim_names=("dp", "tp"))'
     assert DeviceMesh.read(ranks) == DeviceMesh("dp=2, tp=4")
+    for moved in (".view(4, 2).T", ".view(4, 2).t()", ".view(4, 2).transpose(0, 1)", ".view(4, 2).permute(1, 0)"):
+        transposed = DeviceMesh.read(ranks.replace(".view(2, -1)", moved))
+        assert transposed.ranks.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
     sizes = 'sizes = {"dp": 2, "tp": max(1, 8 // 2)}\n'
     sizes += "m = init_device_mesh('cuda', tuple(sizes.values()), mesh_dim_names=tuple(sizes.keys()))"
     assert DeviceMesh.read(sizes) == DeviceMesh("dp=2, tp=4")

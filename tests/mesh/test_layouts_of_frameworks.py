@@ -117,6 +117,8 @@ def test_automodel_experts_span_the_ranks_of_a_stage() -> None:
     experts = DeviceMesh.read(yaml, world_size=16, experts=True)
     assert experts["ep"].array.tolist() == stages.reshape(-1, 4).tolist()
     assert experts["ep_shard"].array.tolist() == np.moveaxis(stages, 1, -1).reshape(-1, 2).tolist()
+    sizes = "create_device_mesh(FSDP2Config(), ParallelismSizes(tp_size=2, pp_size=2), world_size=8)"
+    assert DeviceMesh.read(sizes) == DeviceMesh("pp=2, dp_shard=2, tp=2")
     code = "m = create_device_mesh(MegatronFSDPConfig(), tp_size=2, cp_size=2, dp_size=2, world_size=world_size)"
     assert DeviceMesh.read(code) == DeviceMesh("dp=2, cp=2, tp=2")
     with pytest.raises(MeshError, match="NeMo AutoModel's flags do not contain the number of ranks"):
@@ -400,9 +402,15 @@ def test_an_order_that_was_assumed_is_named() -> None:
         assert DeviceMesh.read('{"parallel": {"tp_size": 2, "cp_size": 2, "dp_size": 2}}') == DeviceMesh(
             "dp=2, cp=2, tp=2"
         )
+    neox = '{"pipe-parallel-size": 2, "model-parallel-size": 4, "zero_optimization": {"stage": 1}}'
+    with pytest.warns(UserWarning, match="the order of Megatron was assumed"):
+        assert DeviceMesh.read(neox, world_size=16) == DeviceMesh("pp=2, dp=2, tp=4")
     with pytest.warns(UserWarning, match="may be about parallelism"), pytest.warns(UserWarning, match="assumed"):
         DeviceMesh.read("TP=2\nRING_PARALLEL=4\nWORLD_SIZE=8\n")
-    with pytest.warns(UserWarning, match="without world_size=, dp is 1"), pytest.warns(UserWarning, match="assumed"):
+    with (
+        pytest.warns(UserWarning, match="so dp is 1; pass world_size= for more"),
+        pytest.warns(UserWarning, match="assumed"),
+    ):
         assert DeviceMesh.read("tp_size=2 pp_size=4") == DeviceMesh("pp=4, tp=2")
     with pytest.raises(ParseError, match=r"TP_SIZE is '2' in TP_SIZE and '4' in again\.TP_SIZE"):
         quiet_read("TP_SIZE=2\nTP_SIZE=4\n", world_size=8)

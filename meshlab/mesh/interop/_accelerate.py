@@ -43,7 +43,7 @@ _TABLE = SettingTable(
     refused=dict.fromkeys(
         ("pp-size", "dp-size"), "is not a setting of Accelerate, so the config is one of another program"
     ),
-    harmless=r"parallelism-config-(?!.*size$)|sequence-parallelism|^use-parallelism|(?:cp|sp)-(?:backend|handler|comm)",
+    harmless=r"use-fsdp|parallelism-config-(?!.*size$)|sequence-parallelism|^use-parallelism|(?:cp|sp)-(?:backend|handler|comm)",
     style="{}",
     underscores=True,
 )

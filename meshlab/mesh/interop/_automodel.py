@@ -14,7 +14,7 @@ from meshlab.base._errors import MeshError, ParseError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._clues import CallWith
 from meshlab.mesh.interop._config_text import Config, parse_config
-from meshlab.mesh.interop._parsing import find_call, require_world_size
+from meshlab.mesh.interop._parsing import find_calls, require_world_size
 from meshlab.mesh.interop._recipe import Format
 from meshlab.mesh.interop._settings import WORLD_SETTING, SettingTable
 
@@ -64,9 +64,10 @@ def _parse(text: str) -> Mapping[str, Any]:
         if arguments is None:
             raise ParseError("no setting of NeMo AutoModel found", hint=f"use one of {_TABLE.names}", text=text)
         return arguments
-    call = find_call(text, {name: ["**"] for name in _CALLS})
+    calls = find_calls(text, {name: ["**"] for name in _CALLS})
+    arguments = {name: value for call in calls for name, value in call.arguments.items()}
     strategy = _CONFIG.search(text)
-    return {**_select(call.arguments), _STRATEGY: call.name if strategy is None else strategy[0]}
+    return {**_select(arguments), _STRATEGY: calls[0].name if strategy is None else strategy[0]}
 
 
 def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:

@@ -39,6 +39,8 @@ _WORLD = re.compile(r"(?:os\.)?(?:environ\[|environ\.get\(|getenv\()'WORLD_SIZE'
 
 _SHAPERS = {"reshape", "view"}
 
+_MOVERS = {"permute", "transpose", "t"}
+
 _MAX_STEPS = 10_000
 
 _LONGEST_NAME = 8
@@ -317,6 +319,8 @@ class Evaluator:
                 return computed
         if isinstance(node, ast.Call):
             return self._called(node)
+        if isinstance(node, ast.Attribute) and node.attr == "T":
+            return _moved(self.value(node.value), "T", [])
         if isinstance(node, ast.Subscript) and _WORLD.fullmatch(_source(node)):
             return WorldSize()
         if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
@@ -371,6 +375,8 @@ class Evaluator:
             return self.value(node.args[0])
         if name in _COUNTERS:
             return list(range(*(_limited(self.value(argument)) for argument in node.args)))
+        if name in _MOVERS and isinstance(node.func, ast.Attribute):
+            return _moved(self.value(node.func.value), name, [self.value(argument) for argument in node.args])
         if name in _SHAPERS and isinstance(node.func, ast.Attribute):
             shape = [self.value(argument) for argument in node.args]
             # np.reshape(array, shape) has the array as its first argument, and array.reshape(shape) before the dot.
@@ -417,6 +423,17 @@ def _reshaped(value: Any, shape: Sequence[Any]) -> Any:
         return np.asarray(value).reshape(sizes).tolist()
     except (ValueError, TypeError):
         raise ParseError(f"cannot reshape {short(value)} to {tuple(sizes)}", hint="correct the shape") from None
+
+
+def _moved(value: Any, name: str, axes: Sequence[Any]) -> Any:
+    """Return nested lists with their axes in another order."""
+    order = axes[0] if len(axes) == 1 and isinstance(axes[0], (tuple, list)) else axes
+    try:
+        array = np.asarray(value)
+        swaps = name == "transpose" and len(order) == 2  # two axes of torch, or all axes of numpy
+        return (np.swapaxes(array, *order) if swaps else array.transpose(*order)).tolist()
+    except (ValueError, TypeError):
+        raise ParseError(f"cannot order the axes of {short(value)} as {tuple(axes)}", hint="write the ranks") from None
 
 
 _NUMBER = re.compile(r"-?[0-9]{1,12}")

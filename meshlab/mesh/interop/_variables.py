@@ -47,6 +47,12 @@ _ABOUT_PARALLELISM = re.compile(
 _HARMLESS = re.compile(r"virtual|interleaved|^vpp|sequence_parallel$|^seq_parallel$")
 
 
+def _remarks(mesh: DeviceMesh) -> Sequence[str]:
+    if {*_DATA_AXES, "edp"} & set(mesh.axis_names):
+        return ()
+    return ("the settings contain neither the number of ranks nor a size of dp, so dp is 1; pass world_size= for more",)
+
+
 class _Clue:
     """Recognises a text that consists of variables, at least one of which has the size of an axis."""
 
@@ -131,8 +137,6 @@ def _omissions(arguments: Mapping[str, Any]) -> Sequence[str]:
             f"the text does not name its framework, so the order of Megatron was assumed: {axes}, slowest first; pass "
             f"framework=, or write the axes in the right order, such as 'pp=2, dp=4, tp=8'"
         )
-    if _world_size(arguments) is None and not _DATA_AXES & set(_sizes(arguments)):
-        notes.append("the settings contain neither the number of ranks nor a size of dp; without world_size=, dp is 1")
     for name, value in arguments.items():
         if axis_of(str(name)) is None and not _counts_ranks(str(name)):
             notes.append(f"the setting {name}={value} may be about parallelism, is unknown to meshlab and was ignored")
@@ -148,4 +152,5 @@ FORMAT = Format(
     has_experts=lambda arguments: _sizes(arguments).get("ep", 1) > 1,
     from_config=_from_config,
     omissions=_omissions,
+    remarks=_remarks,
 )
