@@ -64,6 +64,8 @@ def test_accelerate_counts_its_processes() -> None:
     yaml = "num_processes: 16\nparallelism_config:\n  parallelism_config_dp_shard_size: 4\n"
     with pytest.raises(MeshError, match="dp_shard=4 × tp=2 is 8 ranks, but 16 were given"):
         DeviceMesh.read(yaml + "  parallelism_config_tp_size: 2\n")
+    script = "accelerate launch --num-processes 4 nd_parallel.py --dp-shard-size 2 --tp-size 2"
+    assert DeviceMesh.read(script) == DeviceMesh("dp_shard=2, tp=2")
     megatron = "distributed_type: MEGATRON_LM\nmegatron_lm_config:\n  megatron_lm_tp_degree: 2\n"
     megatron += "  megatron_lm_pp_degree: 2\nnum_processes: 8\n"
     assert DeviceMesh.read(megatron) == DeviceMesh("pp=2, dp=2, tp=2")
@@ -307,10 +309,14 @@ def pretrain_config() -> ConfigContainer:
     cfg.model.sequence_parallel = True
     return cfg
 '''
-    with pytest.warns(UserWarning, match=r"pipeline-model-parallel-size was read as 1, but base_config\(\) may set it"):
+    with (
+        pytest.warns(UserWarning, match=r"pipeline-model-parallel-size was read as 1, but base_config\(\) may set it"),
+        pytest.warns(UserWarning, match="so it is 2 as in Megatron-LM; recent versions of Megatron-Bridge set it to 1"),
+    ):
         mesh = DeviceMesh.read(recipe, world_size=16, experts=False)
     assert mesh == DeviceMesh("dp=4, cp=2, tp=2")
-    whole = recipe.replace("    return", "    cfg.model.pipeline_model_parallel_size = 1\n    return")
+    rest = "cfg.model.pipeline_model_parallel_size = 1\n    cfg.model.expert_tensor_parallel_size = 1\n"
+    whole = recipe.replace("    return", f"    {rest}    return")
     assert DeviceMesh.read(whole, world_size=16, experts=True).axis_names == ("pp", "edp", "ep", "etp")
     nemo = """
 def trainer(tensor: int = 4, pipeline: int = 2, num_nodes: int = 2):

@@ -12,7 +12,7 @@ from typing import Any
 
 from meshlab.base._errors import ParseError
 from meshlab.mesh._mesh import DeviceMesh
-from meshlab.mesh.interop._clues import AnyOf, CallWith
+from meshlab.mesh.interop._clues import AnyOf, CallWith, Followed
 from meshlab.mesh.interop._config_text import Config, last_part
 from meshlab.mesh.interop._megatron import DEFAULT_ORDER, build_from_sizes
 from meshlab.mesh.interop._parsing import find_call, read_settings, require_world_size
@@ -100,7 +100,16 @@ _CALL = CallWith(re.compile(r"\bParallelismConfig\s*\("), re.compile(r"\b(?:dp_r
 
 FORMAT = Format(
     "accelerate",
-    AnyOf((re.compile(r"--parallelism_config_\w{1,20}_size\b"), _CALL)),
+    AnyOf(
+        (
+            re.compile(r"--parallelism_config_\w{1,20}_size\b"),
+            Followed(
+                re.compile(r"\baccelerate\s+launch\b"),
+                re.compile(r"--(?:dp[-_]replicate|dp[-_]shard|tp|cp|sp)[-_]size\b"),
+            ),
+            _CALL,
+        )
+    ),
     None,
     _parse,
     _build,

@@ -237,6 +237,12 @@ def _flag_omissions(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     if arguments.get(_BASE) and unset:
         verb = "was" if len(unset) == 1 else "were"
         notes += (f"Megatron: {', '.join(unset)} {verb} read as 1, but {arguments[_BASE]} may set it",)
+    sizes = _TABLE.axis_sizes(selected)
+    if arguments.get(_BASE) and "etp" not in sizes and min(sizes.get("ep", 1), sizes.get("tp", 1)) > 1:
+        notes += (
+            f"Megatron: expert-tensor-parallel-size is not set, so it is {sizes['tp']} as in Megatron-LM; recent "
+            f"versions of Megatron-Bridge set it to 1",
+        )
     return notes
 
 
