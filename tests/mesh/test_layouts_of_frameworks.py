@@ -432,10 +432,18 @@ def test_axes_that_stand_for_themselves_keep_their_order() -> None:
         DeviceMesh("tp_size=2, pp_size=4")
 
 
-def test_flags_of_another_program_are_not_taken_for_those_of_sglang_silently() -> None:
+def test_flags_of_another_program_are_not_taken_for_those_of_a_server_silently() -> None:
     with pytest.warns(UserWarning, match="read as those of SGLang, whose order is dp, pp, tp; pass framework='sglang'"):
         assert DeviceMesh.read("python train.py --tp 2 --pp 2 --dp 2") == DeviceMesh("dp=2, pp=2, tp=2")
     assert DeviceMesh.read("--tp 2 --dp 2") == DeviceMesh("dp=2, tp=2")
+    flags = "python setup_experiment.py -tp 4 -pp 2"
+    with pytest.warns(UserWarning, match="read as those of vLLM, whose order is dp, pp, tp; pass framework='vllm'"):
+        DeviceMesh.read(flags)
+    assert DeviceMesh.read(flags, framework="vllm") == DeviceMesh("pp=2, tp=4")
+    sizes = "train:\n  tensor_parallel_size: 2\n  pipeline_parallel_size: 2\n  data_parallel_size: 2\n"
+    with pytest.warns(UserWarning, match="read as those of vLLM, whose order is dp, pp, tp"):
+        DeviceMesh.read(sizes)
+    assert DeviceMesh.read(sizes + "vllm:\n  max_model_len: 4096\n") == DeviceMesh("dp=2, pp=2, tp=2")
 
 
 @pytest.mark.parametrize(

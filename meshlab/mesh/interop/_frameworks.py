@@ -34,6 +34,7 @@ from meshlab.mesh.interop import _vllm as vllm
 from meshlab.mesh.interop._config_text import STARTED, Config, parse_config
 from meshlab.mesh.interop._parsing import all_flags, started_ranks
 from meshlab.mesh.interop._recipe import Format, Recipe
+from meshlab.mesh.interop._settings import UNNAMED
 
 _FORMATS: dict[str, Format] = {
     # Text is read by the first format whose pattern matches, or else that recognises its config. Flags come first,
@@ -173,7 +174,8 @@ def _find(source: Any, framework: str | None) -> tuple[Format, Mapping[str, Any]
 def _find_in_text(text: str, framework: str | None) -> tuple[Format, Mapping[str, Any]] | None:
     check_length(text)
     if framework is not None:
-        return _format(framework, READERS), _parse_as(_format(framework, READERS), text)
+        named = _parse_as(_format(framework, READERS), text)
+        return _format(framework, READERS), {key: value for key, value in named.items() if key != UNNAMED}
     match = _recognised(text)
     if match is not None:
         form, arguments = match

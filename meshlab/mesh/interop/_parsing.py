@@ -18,7 +18,7 @@ from meshlab.base._errors import MeshError, ParseError
 from meshlab.base._garbage import collector_paused
 from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._axes import MAX_AXES, MAX_RANKS, short
-from meshlab.mesh.interop._settings import WORLD_SETTING, SettingTable
+from meshlab.mesh.interop._settings import UNNAMED, WORLD_SETTING, SettingTable
 
 _MAX_TEXT = 4_000_000
 
@@ -510,8 +510,13 @@ def read_settings(text: str, table: SettingTable) -> dict[str, Any]:
                 f"{table.written(plain)} has the values {' and '.join(dict.fromkeys(values))}",
                 hint="paste one command, with one value per flag",
             )
+    if table.order and table.framework.lower() not in text.lower() and _PROGRAM.search(text):
+        selected[UNNAMED] = True
     started = started_ranks(text, flags)
     return selected if started is None else {**selected, WORLD_SETTING: started}
+
+
+_PROGRAM = re.compile(r"\w\.py\b")
 
 
 _LAUNCHERS = (

@@ -24,7 +24,6 @@ from meshlab.mesh.interop._settings import SettingTable
 _ORDER = ("dp", "pp", "tp")
 _ATTENTION = "enable-dp-attention"
 _ALL_TO_ALL = "moe-a2a-backend"
-_UNNAMED = "unnamed"  # a command of another program with flags such as --tp and --dp
 _EVERY_EXPERT = (_ALL_TO_ALL, "enable-ep-moe", "enable-deepep-moe")
 
 _TABLE = SettingTable(
@@ -38,7 +37,7 @@ _TABLE = SettingTable(
         "moe-dp-size": "edp",
         "ep-size": "ep",
     },
-    switches=(_ATTENTION, _UNNAMED, *_EVERY_EXPERT),
+    switches=(_ATTENTION, *_EVERY_EXPERT),
     aliases={
         "data-parallel-size": "dp-size",
         "pipeline-parallel-size": "pp-size",
@@ -53,6 +52,7 @@ _TABLE = SettingTable(
         "ep": "ep-size",
     },
     harmless=r"^max-ep-size$|^moe-dense-tp-size$|sequence-parallel|^data-parallel-(?:rank|address|backend)",
+    order="dp, pp, tp",
     left_out={
         "shared-experts-tp-size": "splits the groups of tp once more for shared experts",
         "dwdp-size": "adds groups that exchange weights",
@@ -78,13 +78,9 @@ def _write(mesh: DeviceMesh, experts: DeviceMesh | None) -> Recipe:
     return Recipe("sglang", text, arguments, unsupported(mesh, "sglang"))
 
 
-_PROGRAM = re.compile(r"[\w/-]{1,200}\.py\b")
-
-
 def _parse(text: str) -> Mapping[str, Any]:
     if not _CALL.search(text):
-        selected = read_settings(text, _TABLE)
-        return {**selected, _UNNAMED: True} if "sglang" not in text.lower() and _PROGRAM.search(text) else selected
+        return read_settings(text, _TABLE)
     selected = _TABLE.select(find_call(text, {"Engine": ["**"], "ServerArgs": ["**"]}).arguments)
     _TABLE.require_some(selected, text)
     return selected
@@ -156,11 +152,6 @@ def _omissions(arguments: Mapping[str, Any]) -> tuple[str, ...]:
         notes += ("SGLang: the context groups of attention are also the data groups of the experts",)
     if selected.get(_ATTENTION) and selected.get("dp-size", 1) <= 1:
         notes += (f"SGLang: --{_ATTENTION} has no effect without --dp-size",)
-    if selected.get(_UNNAMED):
-        notes += (
-            "SGLang: the text does not name its program, and these flags were read as those of SGLang, whose order is "
-            "dp, pp, tp; pass framework='sglang' if that is right",
-        )
     return notes
 
 
