@@ -432,6 +432,8 @@ def test_torch_meshes_that_are_split_are_read() -> None:
     assert DeviceMesh.read(world + experts + dense, experts=True) == DeviceMesh("pp=2, efsdp=2, ep=4")
     with pytest.warns(UserWarning, match="splits the mesh in several ways, and the first one was read"):
         DeviceMesh.read(world + dense + dense.replace("dense", "loss").replace("(2, 2, 2, 2)", "(1, 4, 2, 2)"))
+    with pytest.raises(ParseError, match="degrees is not a literal"):
+        DeviceMesh.read(world + 'dense = world._unflatten(0, degrees, ("pp", "dp", "tp"))\n')
     part = 'm = init_device_mesh("cuda", (8, 2), mesh_dim_names=("dp", "tp"))\n'
     part += 'hsdp = m["dp"]._unflatten(0, (2, 4), ("dp_replicate", "dp_shard"))'
     assert DeviceMesh.read(part) == DeviceMesh("dp_replicate=2, dp_shard=4, tp=2")
@@ -460,6 +462,8 @@ def create(device: torch.device, dp: int = 2, *, tp: int = 4):
         DeviceMesh.read("tp = 2\ndef create(tp):\n    return init_device_mesh('cuda', (tp,), mesh_dim_names=('tp',))")
     ranks = 'DeviceMesh("cuda", torch.arange(8).view(2, -1), mesh_dim_names=("dp", "tp"))'
     assert DeviceMesh.read(ranks) == DeviceMesh("dp=2, tp=4")
+    counted = 'DeviceMesh("cuda", torch.arange(dist.get_world_size()).view(-1, 2**2), mesh_dim_names=("dp", "tp"))'
+    assert DeviceMesh.read(counted, world_size=8) == DeviceMesh("dp=2, tp=4")
     for moved in (".view(4, 2).T", ".view(4, 2).t()", ".view(4, 2).transpose(0, 1)", ".view(4, 2).permute(1, 0)"):
         transposed = DeviceMesh.read(ranks.replace(".view(2, -1)", moved))
         assert transposed.ranks.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]

@@ -354,6 +354,10 @@ class Evaluator:
             return left // right
         if isinstance(node.op, ast.Add):
             return left + right
+        if isinstance(node.op, ast.Mod):
+            return left % right if right else None
+        if isinstance(node.op, ast.Pow):
+            return left**right if right <= 24 and left**right <= MAX_RANKS else None
         return left - right if isinstance(node.op, ast.Sub) else None
 
     def _called(self, node: ast.Call) -> Any:
@@ -373,6 +377,8 @@ class Evaluator:
                 return list(table.keys() if name == "keys" else table.values())
         if name in _WRAPPERS and node.args:
             return self.value(node.args[0])
+        if name in _COUNTERS and [self.value(argument) for argument in node.args] == [WorldSize()]:
+            return Devices()
         if name in _COUNTERS:
             return list(range(*(_limited(self.value(argument)) for argument in node.args)))
         if name in _MOVERS and isinstance(node.func, ast.Attribute):

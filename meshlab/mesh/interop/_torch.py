@@ -19,6 +19,7 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.mesh._axes import MAX_RANKS, WORLD, axis_pairs, short
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._parsing import (
+    Devices,
     Evaluator,
     WorldSize,
     assignments_in,
@@ -78,7 +79,7 @@ def _parse(text: str) -> Mapping[str, Any]:
         raise ParseError(
             "this repr of a torch mesh has no axis names", hint="write them, such as (dp=2, tp=4)", text=text
         )
-    return {**arguments, **_derived(tree, reader)}
+    return {**arguments, **_derived(tree, reader, arguments.get("mesh_dim_names"))}
 
 
 def _first_mesh(tree: ast.Module, reader: Evaluator, text: str) -> dict[str, Any]:
@@ -130,26 +131,30 @@ _Step = tuple[Any, ...]
 """Part of the way from the complete mesh to another one: ("slice", dims), ("flatten", name) or ("split", dim, axes)."""
 
 
-def _derived(tree: ast.Module, reader: Evaluator) -> dict[str, Any]:
+def _derived(tree: ast.Module, reader: Evaluator, dims: Any) -> dict[str, Any]:
     """Return the meshes that a text derives from its mesh, and the slice that is its result."""
     names = assignments_in(tree)
+    failures: list[ParseError] = []
     parts: dict[str, Any] = {"flattened": {}, "views": [], "inside": []}
     unread = {called(node) for node in calls_in(tree, ("_concatenate", "from_group"))}
     for node in calls_in(tree, ("_flatten", "_unflatten")):
         try:
             steps = _steps_to(node, names, reader)
-        except ParseError:
+        except ParseError as error:
             if called(node) == "_flatten":
                 raise
             unread.add("_unflatten")
+            failures.append(error)
             continue
         if called(node) == "_unflatten":
             parts["views"].append(steps)
         elif any(step[0] == "split" for step in steps):
             parts["inside"].append(steps)
         else:
-            dims = steps[0][1] if len(steps) > 1 else None
-            parts["flattened"][str(steps[-1][1] or "_".join(dims or ()))] = dims
+            merged = steps[0][1] if len(steps) > 1 else None
+            parts["flattened"][str(steps[-1][1] or "_".join(merged or ()))] = merged
+    if failures and not parts["views"] and dims in ([WORLD], (WORLD,), WORLD):
+        raise failures[0]  # without what it is split into, a mesh of all ranks says nothing
     parts["unread"] = sorted(unread)
     statement = tree.body[-1] if len(tree.body) == 1 else None
     if isinstance(statement, (ast.Assign, ast.Expr, ast.AnnAssign)) and isinstance(statement.value, ast.Subscript):
@@ -217,6 +222,8 @@ def _complete(arguments: Mapping[str, Any], world_size: int | None) -> DeviceMes
     # Keys are axis names or indices; values are a backend or a pair of a backend and its options.
     for axis, choice in (arguments.get("backend_override") or {}).items():
         backends[names[axis] if isinstance(axis, int) else axis] = choice[0] if isinstance(choice, tuple) else choice
+    if isinstance(arguments.get("mesh"), Devices):  # torch.arange(world_size), in a shape that may contain a -1
+        return DeviceMesh(arguments["mesh"].shape, names, world_size=world_size, backends=backends)
     if arguments.get("mesh") is not None:
         ranks = rank_array("torch", arguments["mesh"])
         return DeviceMesh(ranks.shape, names, ranks=ranks, world_size=world_size, backends=backends)
