@@ -85,6 +85,8 @@ def test_axolotl_fills_data_parallelism_and_puts_experts_in_front() -> None:
     assert DeviceMesh.read(yaml + "dp_shard_size: 2\n", world_size=16) == DeviceMesh(
         "dp_replicate=2, dp_shard=2, cp=2, tp=2"
     )
+    one = "base_model: m\ndp_shard_size: 2\ndp_replicate_size: 1\n"
+    assert DeviceMesh.read(one, world_size=8) == DeviceMesh("dp_replicate=4, dp_shard=2")
     assert DeviceMesh.read(yaml + "dp_shard_size: 2\n") == DeviceMesh("dp_shard=2, cp=2, tp=2")
     assert DeviceMesh.read(yaml + "dp_replicate_size: 2\n", world_size=16).axis_names[:2] == (
         "dp_replicate",

@@ -88,9 +88,12 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
     degrees = {axis.removeprefix("megatron_"): sizes.pop(axis) for axis in _MEGATRON.values() if axis in sizes}
     if degrees:
         return build_from_sizes(degrees, DEFAULT_ORDER, require_world_size(world_size, "Accelerate"), False)
-    if selected.get(_FILLS) and (sizes.get("dp_shard") is None or world_size is not None):
+    if selected.get(_FILLS):
         # The first of the two without a size is filled, as in _get_parallel_config_kwargs of axolotl.
-        sizes = {"dp_shard": -1} | sizes if "dp_shard" not in sizes else {"dp_replicate": -1} | sizes
+        sizes = {axis: size for axis, size in sizes.items() if size != 1 or not axis.startswith("dp_")}
+        filled = "dp_replicate" if "dp_shard" in sizes else "dp_shard"
+        if filled == "dp_shard" or world_size is not None:
+            sizes = {filled: -1} | sizes
     elif sizes.get("sp", 1) > 1 and not {"dp_shard", "dp_replicate"} & set(sizes) and world_size is not None:
         sizes["dp_replicate"] = -1  # DeepSpeed, which sp needs, is data parallel over the remaining ranks
     return DeviceMesh([(axis, sizes[axis]) for axis in _ORDER if axis in sizes], world_size=world_size)

@@ -233,7 +233,8 @@ _LIKE_CONFIG = re.compile(
 )
 
 _ABOUT_MESHES = re.compile(
-    r"parallel|_degree|zero_optimization|(?:tp|pp|dp|ep|fsdp)[-_]size|distributed|train", re.IGNORECASE
+    r"parallel|_degree|zero_optimization|(?:tp|pp|dp|cp|ep|fsdp|shard|replicate|axis)[-_]size|axes|distributed|train",
+    re.IGNORECASE,
 )
 
 

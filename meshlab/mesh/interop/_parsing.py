@@ -344,7 +344,7 @@ class Evaluator:
         if isinstance(left, WorldSize) and type(right) is int and isinstance(node.op, (ast.FloorDiv, ast.Div)):
             return WorldSize(left.divisor * _limited(right)) if right > 0 else None
         if isinstance(left, (tuple, list)) and isinstance(right, (tuple, list)) and isinstance(node.op, ast.Add):
-            return [*left, *right]
+            return [*left, *right] if len(left) + len(right) <= MAX_AXES else None
         # A negative number may be a size that is filled later, with which nothing can be computed.
         if type(left) is not int or type(right) is not int or min(left, right) < 0 or max(left, right) > MAX_RANKS:
             return None
