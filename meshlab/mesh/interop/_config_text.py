@@ -44,6 +44,10 @@ _LIKE_PYTHON = re.compile(
 
 _MAX_SETTINGS = 10_000
 
+_ABOUT_SIZES = re.compile(
+    r"parallel|_size$|degree|nodes|devices|gpus|shards|instances|mapping|attention_dp|(?:^|\.)(?:tp|pp|dp|cp|sp|ep|etp)$"
+)
+
 _MAX_VARIABLES = 100_000
 
 # actor_rollout_ref.rollout.tensor_model_parallel_size=2, ++model.context_parallel_size=2 and trainer.nnodes=1
@@ -81,7 +85,11 @@ def _python_settings(text: str) -> Config | None:
     paths: dict[ast.expr, str] = {}  # of dicts inside dicts
 
     def add(name: str, expression: ast.expr) -> None:
-        value = reader.source_or_value(expression) if name and len(settings) < _MAX_SETTINGS else None
+        value = None
+        if _ABOUT_SIZES.search(name) and len(settings) < _MAX_SETTINGS:
+            value = reader.source_or_value(expression)
+        elif name and isinstance(expression, ast.Call):  # such as cfg = base_recipe()
+            value = f"{dotted(expression.func)}()"
         if value is not None and settings.setdefault(name, value) != value:
             settings[f"line_{expression.lineno}.{name}"] = value  # so that both values are found
 

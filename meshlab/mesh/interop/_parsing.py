@@ -51,6 +51,8 @@ _FENCED = re.compile(r"^[ \t]*```[^\n]*\n(?P<code>.*?)^[ \t]*```", re.MULTILINE 
 
 _MOST_FRAGMENTS = 50
 
+_MOST_VALUES = 100  # of one name, to be compared
+
 
 @dataclass(frozen=True)
 class WorldSize:
@@ -189,11 +191,12 @@ def assignments_in(tree: ast.AST) -> dict[str, ast.expr]:
         if name and (value is None or dotted(value) != name):
             assigned.setdefault(name, []).append(value)
 
+    nodes = list(ast.walk(tree))
     calls: dict[str, list[ast.Call]] = {}
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.Call):
             calls.setdefault(called(node), []).append(node)
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, (ast.Assign, ast.AnnAssign)):
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 if not isinstance(node, ast.AnnAssign) or node.value is not None:
@@ -210,7 +213,11 @@ def assignments_in(tree: ast.AST) -> dict[str, ast.expr]:
 def _all_equal(values: Sequence[ast.expr | None]) -> bool:
     """Return whether several expressions have the same source."""
     try:
-        return len(values) == 1 or (None not in values and len({ast.dump(value) for value in values if value}) == 1)
+        return len(values) == 1 or (
+            len(values) <= _MOST_VALUES
+            and None not in values
+            and len({ast.dump(value) for value in values if value}) == 1
+        )
     except RecursionError:
         return False
 
