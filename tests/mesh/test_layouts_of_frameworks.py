@@ -220,7 +220,12 @@ def test_maxtext_flags_are_read() -> None:
 
 
 def test_maxtext_fills_its_defaults_and_says_so() -> None:
-    with pytest.warns(UserWarning, match="MaxText: a single slice was assumed"):
+    complete = "train.py ici_fsdp_parallelism=4 ici_tensor_parallelism=2"
+    with pytest.warns(UserWarning, match="a single slice was assumed unless world_size= is larger"):
+        assert DeviceMesh.read(complete) == DeviceMesh("fsdp=4, tensor=2")
+    assert quiet_read(complete, world_size=16) == DeviceMesh("data=2, fsdp=4, tensor=2")
+    assert quiet_read(f"{complete} dcn_fsdp_parallelism=2", world_size=32).axis_names == ("data", "fsdp", "tensor")
+    with pytest.warns(UserWarning, match="the number of slices or hosts; a single slice was assumed$"):
         mesh = DeviceMesh.read("ici_tensor_parallelism: 2\nici_fsdp_parallelism: -1\n", world_size=16)
     assert mesh == DeviceMesh("fsdp=8, tensor=2")
     command = "MaxText/train.py c.yml dcn_data_parallelism=$NODES ici_tensor_parallelism=4"
@@ -371,6 +376,11 @@ def test_llama_factory_with_megatron_has_its_order() -> None:
         ("moe_tensor_parallel_size", "etp"),
         ("tensor", None),
         ("pipeline", None),
+        ("tensor_size", None),
+        ("pipeline_size", None),
+        ("mp_size", "tp"),
+        ("fsdp_size", "dp_shard"),
+        ("pipe-parallel-size", "pp"),
         ("batch_size", None),
         ("parallel", None),
         ("", None),

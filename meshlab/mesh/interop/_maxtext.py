@@ -99,6 +99,8 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
         outer = {axis: rest if size == -1 else size for axis, size in outer.items()}
     elif -1 in outer.values() and -1 in inner.values():
         outer = {axis: 1 if size == -1 else size for axis, size in outer.items()}
+    elif world_size is not None and "data" in order and -1 not in (*outer.values(), *inner.values()):
+        outer = {"data": -1} | outer
     slices = math.prod(size for size in outer.values() if size != -1)
     per_slice = math.prod(size for size in inner.values() if size != -1)
     for level, other in ((inner, slices), (outer, per_slice)):
@@ -117,12 +119,13 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
 
 def _omissions(arguments: Mapping[str, Any]) -> Sequence[str]:
     _, inner, outer = _levels(arguments)
-    if "num_slices" in arguments or (outer and not (-1 in outer.values() and inner.get("fsdp", -1) == -1)):
+    fills_slices = -1 in {"fsdp": -1, **inner}.values()
+    if "num_slices" in arguments or (outer and not (-1 in outer.values() and fills_slices)):
         return ()
-    return (
-        "MaxText: a single slice was assumed, because the text does not contain the number of slices or hosts; write "
-        "it as dcn_data_parallelism",
+    assumed = (
+        "a single slice was assumed" if fills_slices else "a single slice was assumed unless world_size= is larger"
     )
+    return (f"MaxText: the text does not contain dcn_data_parallelism, the number of slices or hosts; {assumed}",)
 
 
 FORMAT = Format(

@@ -6,13 +6,13 @@ import re
 from collections.abc import Mapping
 
 _NAMES: Mapping[str, tuple[str, ...]] = {
-    "pp": ("pp", "pipe", "pipeline", "pipe parallel", "pipeline parallel", "pipeline model parallel"),
+    "pp": ("pp", "pipe parallel", "pipeline parallel", "pipeline model parallel"),
     "dp": ("dp", "data parallel"),
     "dp_replicate": ("dp replicate", "data parallel replicate"),
     "dp_shard": ("dp shard", "data parallel shard", "fsdp", "fsdp shard"),
     "cp": ("cp", "context parallel", "context model parallel"),
     "sp": ("sp", "sequence parallel", "ulysses sequence parallel", "ulysses parallel", "ring attn"),
-    "tp": ("tp", "mp", "tensor", "tensor parallel", "tensor model parallel", "model parallel"),
+    "tp": ("tp", "mp", "tensor parallel", "tensor model parallel", "model parallel"),
     "ep": ("ep", "moe ep", "expert parallel", "expert model parallel", "moe expert parallel"),
     "etp": ("etp", "moe tp", "expert tensor parallel", "expert tensor model parallel", "moe tensor parallel"),
 }
@@ -28,12 +28,7 @@ def axis_of(name: str) -> str | None:
     """Return the axis whose size a name has, such as tp for ``TENSOR_MODEL_PARALLEL``, ``tp_degree`` or ``tp``."""
     core, has_unit = _core(name)
     axis = _AXES.get(core)
-    # "sequence_parallel" is a switch, and words such as "tensor" or "pipeline" alone are no sizes.
-    is_abbreviation = len(core) <= 4 and core != "pipe"
-    is_size = (
-        has_unit or is_abbreviation or (core.endswith("parallel") and axis != "sp") or core.replace(" ", "_") == axis
-    )
-    return axis if is_size else None
+    return None if axis == "sp" and core != "sp" and not has_unit else axis  # "sequence_parallel" is a switch
 
 
 def is_setting(name: str) -> bool:
