@@ -472,6 +472,10 @@ def create(device: torch.device, dp: int = 2, *, tp: int = 4):
     assert DeviceMesh.read(sizes) == DeviceMesh("dp=2, tp=4")
     with pytest.raises(ParseError, match=r"torch\.cuda\.device_count\(\) is not a literal"):
         DeviceMesh.read("init_device_mesh('cuda', (2, torch.cuda.device_count()), mesh_dim_names=('a', 'b'))")
+    half = "init_device_mesh('cuda', (int(os.environ['WORLD_SIZE']) // 2, 2), mesh_dim_names=('dp', 'tp'))"
+    assert DeviceMesh.read(half, world_size=8) == DeviceMesh("dp=4, tp=2")
+    with pytest.raises(ParseError, match="world_size is not a literal"):
+        DeviceMesh.read("RankGenerator(tp=2, ep=1, dp=world_size // 2, pp=1, cp=1, order='tp-dp')")
     environ = "init_device_mesh('cuda', (int(os.environ['WORLD_SIZE']),), mesh_dim_names=('dp',))"
     assert DeviceMesh.read(environ, world_size=8) == DeviceMesh("dp=8")
     with pytest.raises(ParseError, match=r"os\.environ is not a literal"):

@@ -266,8 +266,11 @@ def _name(node: ast.expr) -> str:
 class Evaluator:
     """Evaluates literals, and the few operations on them that are usual in the creation of meshes."""
 
-    def __init__(self, names: Mapping[str, ast.expr], functions: Mapping[str, Function]) -> None:
+    def __init__(
+        self, names: Mapping[str, ast.expr], functions: Mapping[str, Function], *, counts_ranks: bool = False
+    ) -> None:
         self._names = names
+        self._counts_ranks = counts_ranks  # whether the number of ranks is a value, a `WorldSize`
         self._functions = functions
         self._steps = 0
         self._open: set[str] = set()
@@ -285,8 +288,8 @@ class Evaluator:
         for item in node.keywords if open_ended else ():
             if item.arg and item.arg not in arguments:
                 value = self.source_or_value(item.value)
-                if value != WorldSize():  # unknown until the code runs, as if it were not passed
-                    arguments[item.arg] = _source(item.value) if isinstance(value, WorldSize) else value
+                if item.arg != "world_size" or isinstance(value, int):  # otherwise it is known when the code runs
+                    arguments[item.arg] = value
         return ParsedCall(called(node), arguments)
 
     def source_or_value(self, node: ast.expr) -> Any:
@@ -312,7 +315,7 @@ class Evaluator:
                 return self.value(self._names[name])
             finally:
                 self._open.remove(name)
-        if name.rpartition(".")[2].lower() == "world_size":
+        if self._counts_ranks and (name.rpartition(".")[2].lower() == "world_size" or _is_world_size(node)):
             return WorldSize()
         if isinstance(node, (ast.Tuple, ast.List)):
             return [self.value(item) for item in node.elts]
@@ -328,8 +331,6 @@ class Evaluator:
             return self._called(node)
         if isinstance(node, ast.Attribute) and node.attr == "T":
             return _moved(self.value(node.value), "T", [])
-        if isinstance(node, ast.Subscript) and _WORLD.fullmatch(_source(node)):
-            return WorldSize()
         if isinstance(node, ast.Subscript) and not isinstance(node.slice, ast.Slice):
             rows = self.value(node.value)
             if isinstance(rows, Devices):  # jax.devices()[[0, 1, 3, 2]]: the index lists the ranks
@@ -374,8 +375,6 @@ class Evaluator:
             return function(**self.call(node, signature).arguments)
         if name == "devices" and not node.args:
             return Devices()
-        if name == "get_world_size" or _WORLD.fullmatch(_source(node)):
-            return WorldSize()
         if (name in _FOLDS or name == "len") and node.args and not node.keywords:
             return self._folded(name, [self.value(argument) for argument in node.args])
         if name in ("keys", "values") and isinstance(node.func, ast.Attribute) and not node.args:
@@ -410,6 +409,13 @@ class Evaluator:
         if name not in _FOLDS:
             raise ParseError(f"{name}({short(values[0])}) is not a size", hint="write the number itself")
         return _limited(_FOLDS[name]([_limited(number) for number in numbers]))
+
+
+def _is_world_size(node: ast.expr) -> bool:
+    """Return whether an expression reads the number of ranks from torch or from the environment."""
+    if isinstance(node, ast.Call) and called(node) == "get_world_size":
+        return True
+    return isinstance(node, (ast.Subscript, ast.Call)) and _WORLD.fullmatch(_source(node)) is not None
 
 
 def _source(node: ast.expr) -> str:

@@ -70,7 +70,7 @@ def _parse(text: str) -> Mapping[str, Any]:
     if match is not None and (match["axes"].strip() == "" or "=" in match["axes"]):
         return _parse_repr(match)
     tree = parse_code(text, _SIGNATURES)
-    reader = Evaluator(assignments_in(tree), {})
+    reader = Evaluator(assignments_in(tree), {}, counts_ranks=True)
     arguments = _first_mesh(tree, reader, text)
     if "=" in str(arguments.get("device_type")):
         raise ParseError("this text is meshlab's own DeviceMesh", hint="run it instead of reading it", text=text)
