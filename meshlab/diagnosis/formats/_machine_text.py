@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 from meshlab.base._errors import ParseError, TopologyError
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import Seen, TextFormat
-from meshlab.diagnosis.formats._gpu_tools import (
-    link_frame,
-    matrix_numbers,
-    read_gpu_rows,
-    read_nvlink_counters,
-    read_nvlinks,
-    read_queried_values,
-)
+from meshlab.diagnosis.formats._gpu_tools import link_frame, matrix_numbers, read_nvlink_counters, read_nvlinks
 from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links, read_services
 from meshlab.diagnosis.formats._kernel_log import read_kernel_log, short_bus, xid_frame
 from meshlab.diagnosis.formats._rdma_ports import PortState, port_frame, read_ports
+from meshlab.diagnosis.formats._smi_query import read_queried_values
+from meshlab.diagnosis.formats._smi_table import (
+    gpu_frame,
+    process_frame,
+    read_driver_versions,
+    read_gpu_processes,
+    read_gpu_rows,
+)
 from meshlab.topology._health import Findings, health
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Nic, Node
@@ -153,7 +154,13 @@ def _loose_node(paste: Paste) -> Node | None:
     ports = _latest(paste.once(read_ports))
     gpus: dict[int, Device] = {}
     for row in rows:
-        gpus[row.gpu] = Device(id=row.gpu, name=row.product, bus_id=row.bus_id, ecc_uncorrected=row.ecc)
+        gpus[row.gpu] = Device(
+            id=row.gpu,
+            name=row.product,
+            bus_id=row.bus_id,
+            ecc_uncorrected=row.ecc,
+            mig=None if row.mig is None else "on" * row.mig,
+        )
     for number in sorted({link.gpu for link in links}):
         gpu_links = [link for link in links if link.gpu == number]
         gpu = gpus.get(number, Device(id=number, name=gpu_links[0].product))
@@ -178,7 +185,7 @@ def _nic(nic: Nic, ports: Mapping[tuple[str, int], PortState]) -> Nic:
     port = nic_ports[0]
     return replace(
         nic,
-        state=port.state,
+        state=nic.state if port.state == "UNKNOWN" else port.state,
         gbits=port.gbits if port.gbits is not None and port.state == "ACTIVE" else nic.gbits,
         link_layer=port.link_layer or nic.link_layer,
     )
@@ -223,18 +230,29 @@ def _see_kernel(paste: Paste) -> Seen:
 
 
 def _see_gpus(paste: Paste) -> Seen:
-    rows = paste.once(read_gpu_rows)
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.product] = counts.get(row.product, 0) + 1
-    facts = {"GPUs": ", ".join(f"{count} × {name}" for name, count in counts.items())}
-    driver = next((match[1] for _, match in paste.matches(_DRIVER, "Driver Version:")), "")
-    return _see(facts | {"driver": driver}, None, paste)
+    rows, processes = paste.once(read_gpu_rows), paste.once(read_gpu_processes)
+    products = [row.product for row in rows]
+    drivers, cuda = paste.once(read_driver_versions)
+    sizes = [
+        f"GPU{row.gpu} {row.memory_used_mib:,} of {row.memory_total_mib:,} MiB"
+        for row in rows
+        if row.memory_used_mib is not None and row.memory_total_mib is not None
+    ]
+    parted = [f"GPU{row.gpu}" for row in rows if row.mig]
+    facts = {
+        "GPUs": ", ".join(f"{products.count(name)} × {name}" for name in dict.fromkeys(products)),
+        "driver": ", ".join(drivers),
+        "CUDA of the driver": ", ".join(cuda),
+        "GPU memory": ", ".join(sizes[:8]) + (f" and {len(sizes) - 8} more" if len(sizes) > 8 else ""),
+        "MIG": f"on for {', '.join(parted)}" if parted else "",
+        "processes": str(len(processes) or ""),
+    }
+    frames = {"gpus": lambda: gpu_frame(rows)} if rows else {}
+    return _see(facts, frames | ({"processes": lambda: process_frame(processes)} if processes else {}), paste)
 
 
 _GPU_ROW = re.compile(r"[\s|]*(GPU\d+)[\s|]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|OK|[CGT]?NS|DR|U)(?=[\s|]|$)")
 _COLUMN = re.compile(r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+|[^\s|]+")
-_DRIVER = re.compile(r"Driver Version: *([\d.]+)")
 
 
 def _find_tree(paste: Paste) -> list[int]:
@@ -245,7 +263,10 @@ def _find_tree(paste: Paste) -> list[int]:
 
 
 def _find_gpus(paste: Paste) -> list[int]:
-    rows = [item.line.number for item in paste.once(read_gpu_rows)]
+    rows = [number for item in paste.once(read_gpu_rows) for number in range(item.line.number, item.line.number + 3)]
+    rows = [number for number in rows if number <= len(paste)]
+    rows += [item.line.number for item in paste.once(read_gpu_processes)]
+    rows += [line.number for line in paste.find("NVIDIA-SMI") if "Driver Version:" in line.raw]
     return [*rows, *paste.numbers("Driver/library version mismatch", "couldn't communicate with the NVIDIA driver")]
 
 
