@@ -75,13 +75,13 @@ class _Rows:
         # A table of version 4 has a summary before the results of the GPUs.
         results = [result for result in self.results if result[1]] or self.results
         by_status: dict[str, list[int]] = {}
-        for status, gpus in results:
-            by_status.setdefault(status, []).extend(gpus)
+        for status, result_gpus in results:
+            by_status.setdefault(status, []).extend(result_gpus)
         worst = next((word for word in ("Fail", "Warn", "Skip", "Pass") if word in by_status), "Fail")
         for status, gpus in (by_status or {"Fail": []}).items():
-            named = gpus or (sorted(self.message_gpus) if status == worst else [])
+            numbers = gpus or (sorted(self.message_gpus) if status == worst else [])
             texts = tuple(text.strip() for text in self.messages) if status == worst else ()
-            yield DiagnosticTest(tuple(self.lines), self.host, self.category, self.test, status, tuple(named), texts)
+            yield DiagnosticTest(tuple(self.lines), self.host, self.category, self.test, status, tuple(numbers), texts)
 
 
 def read_diagnostics(paste: Paste) -> tuple[DiagnosticTest, ...]:

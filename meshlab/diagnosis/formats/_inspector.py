@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from meshlab.base._collectives import NCCL_FUNCTIONS
 from meshlab.base._documents import LimitError, decode_json, mapping_or_empty
 from meshlab.base._errors import ParseError
 from meshlab.base._numerals import whole_or_none
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 _START = re.compile(r'\{\s*"header"\s*:\s*\{')
 _WORD = re.compile(r"(?<=[a-z])(?=[A-Z])")
-_NAMES = {"allto_all": "all_to_all", "allto_allv": "all_to_all_v"}
+_NAMES = {function.name: name for name, function in NCCL_FUNCTIONS.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +66,13 @@ def read_inspected_calls(paste: Paste) -> tuple[InspectedCall, ...]:
 def _call(
     lines: tuple[int, int], call: Mapping[str, Any], header: Mapping[str, Any], metadata: Mapping[str, Any]
 ) -> InspectedCall:
-    name = _WORD.sub("_", str(call.get("coll", ""))).lower()
+    name = str(call.get("coll", ""))
     return InspectedCall(
         lines,
         str(metadata.get("hostname", "")),
         whole_or_none(header.get("rank")),
         whole_or_none(header.get("n_ranks")),
-        _NAMES.get(name, name),
+        _NAMES.get(name) or _WORD.sub("_", name).lower(),
         whole_or_none(call.get("coll_sn")),
         whole_or_none(call.get("coll_msg_size_bytes")),
         *(_real(call.get(key)) for key in ("coll_exec_time_us", "coll_algobw_gbs", "coll_busbw_gbs")),

@@ -13,7 +13,7 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import Seen, TextFormat
 from meshlab.diagnosis.formats._gpu_tools import link_frame, matrix_numbers, read_nvlink_counters, read_nvlinks
 from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links, read_services
-from meshlab.diagnosis.formats._kernel_log import read_kernel_log, short_bus, xid_frame
+from meshlab.diagnosis.formats._kernel_log import read_driver_messages, read_kernel_log, short_bus, xid_frame
 from meshlab.diagnosis.formats._rdma_ports import PortState, port_frame, read_ports
 from meshlab.diagnosis.formats._smi_query import read_queried_values
 from meshlab.diagnosis.formats._smi_table import (
@@ -226,6 +226,8 @@ def _see_kernel(paste: Paste) -> Seen:
     log = paste.once(read_kernel_log)
     codes = sorted({item.code for item in log.xids})
     facts = {"Xid": ", ".join(map(str, codes)), "SXid": ", ".join(str(c) for c in sorted({s.code for s in log.sxids}))}
+    versions = [match[1] for line in paste.once(read_driver_messages) if (match := _MODULE.search(line.text))]
+    facts["driver in the kernel"] = ", ".join(dict.fromkeys(versions))
     return _see(facts, {"xids": lambda: xid_frame(log)} if log.xids else None, paste)
 
 
@@ -252,6 +254,7 @@ def _see_gpus(paste: Paste) -> Seen:
 
 
 _GPU_ROW = re.compile(r"[\s|]*(GPU\d+)[\s|]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|OK|[CGT]?NS|DR|U)(?=[\s|]|$)")
+_MODULE = re.compile(r"NVRM: loading NVIDIA UNIX .*?Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _COLUMN = re.compile(r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+|[^\s|]+")
 
 
@@ -303,7 +306,13 @@ MACHINE_FORMATS: tuple[TextFormat, ...] = (
     TextFormat("nvidia-smi", _find_gpus, _see_gpus, "the output of nvidia-smi"),
     TextFormat("RDMA ports", _find_ports, _see_ports, "the output of ibstat, ibstatus, ibv_devinfo or rdma link"),
     TextFormat(
-        "kernel log", lambda paste: paste.once(read_kernel_log).numbers, _see_kernel, "the output of dmesg about NVRM"
+        "kernel log",
+        lambda paste: [
+            *paste.once(read_kernel_log).numbers,
+            *(line.number for line in paste.once(read_driver_messages)),
+        ],
+        _see_kernel,
+        "the output of dmesg about NVRM",
     ),
     TextFormat(
         "host settings",

@@ -58,8 +58,8 @@ def read_ports(paste: Paste) -> tuple[PortState, ...]:
     """Read the states of all ports in a paste, in the order of the lines."""
     states = [*_rdma_link(paste), *_blocks(paste)]
     # The state of an interface counts only if no tool shows that of its port.
-    shown = {(state.host, state.device, state.port) for state in states}
-    states += [item for item in _netdevs(paste) if (item.host, item.device, item.port) not in shown]
+    ports = {(state.host, state.device, state.port) for state in states}
+    states += [item for item in _netdevs(paste) if (item.host, item.device, item.port) not in ports]
     return tuple(sorted(states, key=lambda state: state.lines[0].number))
 
 

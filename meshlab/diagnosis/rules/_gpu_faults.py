@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._gpu_tools import read_nvlink_counters, read_nvlinks
-from meshlab.diagnosis.formats._kernel_log import SXid, Xid, read_kernel_log
+from meshlab.diagnosis.formats._kernel_log import SXid, Xid, host_of, read_driver_messages, read_kernel_log, short_bus
 from meshlab.diagnosis.formats._smi_query import ECC, REMAPPED, RETIRED, QueriedValue, read_queried_values
 from meshlab.diagnosis.formats._smi_table import read_gpu_rows
 from meshlab.diagnosis.rules._gpu_health import MEMORY_ANSWERS, queried_gpus, unhealthy_values
+from meshlab.topology.model._products import is_bridged
 
 _CATALOG = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 _MEMORY = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"
@@ -293,7 +295,7 @@ def row_remapping(paste: Paste) -> Iterator[TextFinding]:
     items = [i for i in xids if i.code == 64 or (i.code == 63 and (i.host, i.bus_id) not in worse)]
     values = [item for item in paste.once(read_queried_values) if {REMAPPED, RETIRED} & set(item.sections)]
     answers = [item for group in unhealthy_values(values, MEMORY_ANSWERS).values() for item in group]
-    used_up = [item for item in values if item.name == "None" and item.value[:1].isdigit() and item.value[0] != "0"]
+    used_up = [item for item in values if item.name == "None" and item.value[:1].isdecimal() and item.value[0] != "0"]
     failed = [item for item in (*answers, *used_up) if "Pending" not in item.name]
     pending = [item for item in answers if "Pending" in item.name]
     has_failed = bool(failed) or any(item.code == 64 for item in items)
@@ -401,7 +403,87 @@ def driver_not_loaded(paste: Paste) -> Iterator[TextFinding]:
             yield driver_not_loaded.finding("error", "the NVIDIA driver of this host", why, do, lines)
 
 
+_INIT = re.compile(
+    r"NVRM: GPU (?:at PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
+    r".*RmInitAdapter failed! \((?P<code>[^)]{3,40})\)"
+)
+_FIRMWARE = ("Cannot initialize GSP firmware", "GfwBoot", "GFW_BOOT", "GFW boot")
+_INIT_MARKS = ("RmInitAdapter", "rm_init_adapter", *_FIRMWARE)
+
+
+@rule("gpu-init-failed", "The driver cannot initialise a GPU", source=_CATALOG, causes=("driver-not-loaded",))
+def gpu_init_failed(paste: Paste) -> Iterator[TextFinding]:
+    """Looks for RmInitAdapter failures of the kernel module, which have no Xid."""
+    lines = [line for line in paste.once(read_driver_messages) if any(mark in line.raw for mark in _INIT_MARKS)]
+    if not lines:
+        return
+    failures = [(line, match) for line in lines if (match := _INIT.search(line.text))]
+    codes = list(dict.fromkeys(match["code"] for _, match in failures))
+    gpus = [short_bus(match["bus"]) + (f" of {host}" if (host := host_of(line)) else "") for line, match in failures]
+    yield gpu_init_failed.finding(
+        "error",
+        _names(gpus) if gpus else "a GPU that the text does not name",
+        f"The driver failed to initialise the GPU (RmInitAdapter{''.join(f', {code}' for code in codes[:4])}), so no "
+        "program can use it."
+        + " Its firmware did not start." * any(mark in line.raw for mark in _FIRMWARE for line in lines)
+        + " The text does not show whether the driver, the settings of the BIOS or the GPU is at fault.",
+        "Power the host off completely and on again. If it fails again, try another version of the driver, check Above "
+        "4G Decoding and the power cables, and swap the card with another one.",
+        lines,
+    )
+
+
+_TROUBLE = re.compile(
+    r"fail|error|assert|timeout|timed out|invalid|mismatch|cannot|unable|not supported", re.IGNORECASE
+)
+
+
+@rule("driver-message", "The GPU driver logged a message without a rule", source=_CATALOG)
+def driver_message(paste: Paste) -> Iterator[TextFinding]:
+    """Looks for messages of NVRM without an Xid about something that failed, if no other rule is for them."""
+    judged = {mark for marks, _, _ in _DRIVER_FAULTS for mark in marks} | set(_INIT_MARKS)
+    lines = [
+        line
+        for line in paste.once(read_driver_messages)
+        if _TROUBLE.search(line.text) and not any(mark in line.raw for mark in judged)
+    ]
+    if lines:
+        yield driver_message.finding(
+            "info",
+            "the NVIDIA driver of this host",
+            f"{'Messages' if len(lines) > 1 else 'A message'} of the driver (NVRM) without an Xid "
+            f"report{'s' * (len(lines) == 1)} that something failed. meshlab has no rule for this; often it "
+            "accompanies another error.",
+            "Look for the first of them, and for an Xid near it.",
+            lines[:200],
+        )
+
+
 _DRIVER_FAULTS = (
+    (
+        ("NVRM: API mismatch:",),
+        "The kernel module and a library of the driver have different versions. This happens after an update without "
+        "a reboot, and in containers with their own library.",
+        "Reboot, or reload the kernel modules while no process uses a GPU. In a container, use the libraries of the "
+        "host's driver.",
+    ),
+    (
+        ("requires use of the NVIDIA open kernel modules", "is not supported by the NVIDIA"),
+        "The loaded kernel module does not support a GPU of this host.",
+        "Install the version of the driver that the message names; from Blackwell on, it has to be the open kernel "
+        "module.",
+    ),
+    (
+        ("NVRM: No NVIDIA GPU found", "NVRM: None of the NVIDIA", "The NVIDIA probe routine was not called"),
+        "The kernel module started without a GPU: none is visible on PCIe, or another driver (nouveau, vfio-pci) took "
+        "it first.",
+        "Look at lspci -nnk for the GPUs and the driver that each uses.",
+    ),
+    (
+        ("I/O region assigned to your NVIDIA device is invalid",),
+        "The BIOS gave a GPU no address range for its memory (BAR).",
+        "Turn on Above 4G Decoding in the BIOS, or boot with pci=realloc.",
+    ),
     (
         ("Driver/library version mismatch",),
         "The loaded kernel module and the libraries of the driver have different versions, because the driver was "
@@ -429,6 +511,17 @@ def gpu_without_nvlink(paste: Paste) -> Iterator[TextFinding]:
         peers = [other for other in active if other != key and products[other] == products[key]]
         is_certain = any(active[other] for other in peers)
         if count or not (is_certain or (peers and always_has_nvlink(products[key]))):
+            continue
+        # Bridges connect an even number of cards, so an odd one misses this one.
+        if is_bridged(products[key]) and not sum(active[other] > 0 for other in peers) % 2:
+            yield gpu_without_nvlink.finding(
+                "info",
+                f"GPU{key[1]} ({products[key]})" + (f" of {key[0]}" if key[0] else ""),
+                "All its NVLinks are inactive, and other GPUs of the same product have active ones. A bridge connects "
+                "such cards in pairs or groups, so a card without a bridge is normal.",
+                "If it has a bridge, check that it is seated, and look for NVLink errors in dmesg.",
+                [link.line for link in links if (link.host, link.gpu) == key],
+            )
             continue
         yield gpu_without_nvlink.finding(
             "error" if is_certain else "warning",
@@ -521,6 +614,7 @@ GPU_RULES: tuple[Rule, ...] = (
     ecc_contained,
     gpu_without_nvlink,
     gsp_timeout,
+    gpu_init_failed,
     driver_not_loaded,
     application_fault,
     nvlink_warning,
@@ -530,4 +624,5 @@ GPU_RULES: tuple[Rule, ...] = (
     row_remapping,
     other_xid,
     xid_consequence,
+    driver_message,
 )

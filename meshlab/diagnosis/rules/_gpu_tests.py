@@ -141,13 +141,13 @@ def gpu_test_failed(paste: Paste) -> Iterator[TextFinding]:
         if test.status not in ("Fail", "Warn"):
             continue
         message = " ".join(dict.fromkeys(" ".join(text.split()) for text in test.messages))
-        shown = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE].rpartition(' ')[0]} …"
+        excerpt = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE].rpartition(' ')[0]} …"
         level, meaning, do = _judged(test, message)
         yield gpu_test_failed.finding(
             level,
             f"{test.test}, {_gpus(test)}",
             f"The test {test.test} ended with {test.status}"
-            + (f": {shown}" if shown else ".")
+            + (f": {excerpt}" if excerpt else ".")
             + f" {meaning}".rstrip(),
             do,
             test.lines,
@@ -188,22 +188,22 @@ def links_down(paste: Paste) -> Iterator[TextFinding]:
     """Looks in dcgmi nvlink -s for links that are down, of GPUs with other links up and of whole GPUs."""
     states = paste.once(read_link_states)
     gpus = [item for item in states if not item.is_switch]
-    some = [item for item in gpus if {"U", "D"} <= set(item.states)]  # ports of a switch may be unused
+    partly = [item for item in gpus if {"U", "D"} <= set(item.states)]  # ports of a switch may be unused
     none = [item for item in gpus if "U" not in item.states and "D" in item.states]
-    if some:
-        counts = {item.states.count("U") for item in some}
-        is_alike = len(counts) == 1 and len(gpus) > 1 and len(some) + len(none) == len(gpus)
+    if partly:
+        counts = {item.states.count("U") for item in partly}
+        is_alike = len(counts) == 1 and len(gpus) > 1 and len(partly) + len(none) == len(gpus)
         yield links_down.finding(
             "info" if is_alike else "warning",
-            _named(some),
+            _named(partly),
             "; ".join(
                 f"{_named([item])} has {item.states.count('D')} links down and {item.states.count('U')} up"
-                for item in some[:8]
+                for item in partly[:8]
             )
             + ". Boards with a bridge use only some of their links, such as 12 of 18 of an H100 NVL"
             + (", and all GPUs with NVLink have the same number, so this is probably normal." if is_alike else "."),
             "Compare with nvidia-smi topo -m, and look for NVLink errors in dmesg.",
-            [line for item in some for line in item.lines],
+            [line for item in partly for line in item.lines],
         )
     if none and any("U" in item.states for item in gpus):
         yield links_down.finding(
