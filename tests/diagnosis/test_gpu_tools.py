@@ -317,7 +317,8 @@ def test_pairs_without_peer_access_are_named(text: str, severity: str, words: st
 
 def test_failed_tests_of_dcgm_name_the_test_and_the_gpus() -> None:
     findings = {item.subject: item for item in ml.explain(DIAGNOSTIC).findings}
-    assert set(findings) == {"GPU Memory, GPU 2", "Persistence Mode, GPU 2"}
+    assert set(findings) == {"GPU Memory, GPU 2", "Persistence Mode, GPU 2", "Targeted Power"}
+    assert findings["Targeted Power"].code == "gpu-test-skipped"
     assert findings["GPU Memory, GPU 2"].severity == "error"
     assert "A memory mismatch was found at address 0x7f00." in findings["GPU Memory, GPU 2"].why
     assert findings["Persistence Mode, GPU 2"].severity == "info"  # a setting, not a fault
@@ -342,9 +343,29 @@ def test_the_json_of_dcgm_is_read_in_all_versions(root: str) -> None:
     document = {
         root: {"test_categories": [{"category": "Integration", "tests": [{"name": "pcie", "results": results}]}]}
     }
-    (finding,) = ml.explain(json.dumps(document, indent=1)).findings
+    finding, skipped_tests = ml.explain(json.dumps(document, indent=1)).findings
     assert (finding.code, finding.subject) == ("gpu-test-failed", "pcie, GPU 5")
     assert "Bad." in finding.why
+    assert skipped_tests.code == "gpu-test-skipped"
+
+
+def test_a_test_that_failed_without_a_gpu_is_reported_too() -> None:
+    summary = DIAGNOSTIC_4.replace("GPU1: Fail", "GPU1: Pass").replace(
+        "Error writing", "There was an internal error in"
+    )
+    (finding,) = ml.explain(summary).findings
+    assert (finding.code, finding.severity) == ("gpu-test-failed", "warning")
+    assert "DCGM itself failed" in finding.why
+    case = {"name": "pcie", "results": [{"entity_id": 0, "status": "Pass"}], "test_summary": {"status": "Fail"}}
+    text = json.dumps({"DCGM Diagnostic": {"test_categories": [{"category": "Integration", "tests": [case]}]}})
+    assert severities(text) == {"gpu-test-failed": "error"}
+    assert severities(text.replace("Fail", "Pass")) == {"nothing-wrong": "info"}
+
+
+def test_rows_of_dcgm_without_the_head_of_their_section_are_read() -> None:
+    text = "| GPU Memory      | Pass - GPUs: 0, 1     |\n|                 | Fail - GPU: 2         |\n"
+    (finding,) = ml.explain(text).findings
+    assert finding.subject == "GPU Memory, GPU 2"
 
 
 def test_links_that_dcgm_calls_down_may_be_those_of_a_board_without_nvlink() -> None:
@@ -489,6 +510,19 @@ def test_a_trace_is_refused_even_if_its_events_contain_messages() -> None:
     trace = '{"traceEvents": [\n{"ph": "X", "name": "NCCL WARN Cuda failure"},\n{"Process Group Name": "0"}]}\n'
     with pytest.raises(ParseError, match="profiler trace"):
         ml.explain(trace)
+
+
+def test_the_table_is_read_with_an_indentation_and_errors_are_no_products() -> None:
+    lost = "|   5  ERR!                On   | 00000000:91:00.0 Off |                 ERR! |\n"
+    text = "".join(f"    {line}\n" for line in TABLE.splitlines()) + lost
+    explanation = ml.explain(text)
+    assert explanation.facts["GPUs"] == "2 × NVIDIA A30, 1 × unreadable"
+    assert "mixed-gpus" not in severities(text)
+
+
+def test_lines_of_devicequery_are_not_taken_for_another_program() -> None:
+    text = "> Peer access from RTX A (GPU0) -> RTX A (GPU1) : Yes\ndeviceQuery, CUDA Driver = CUDART, NumDevs = 2\n"
+    assert ml.read(text).kind == "deviceQuery"
 
 
 def test_every_rule_of_these_tools_has_a_source_and_a_docstring() -> None:

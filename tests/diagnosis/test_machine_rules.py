@@ -181,7 +181,8 @@ FOUND = [
         "".join(links(H100, k, ON, OFF) for k in (0, 1)) + links(H100, 2, OFF, OFF),
     ),  # no bridge
     ("ib-port-down", "info", "mlx5_0 port 1 ==> ibp26s0 (Down)\nmlx5_1 port 1 ==> ibp27s0 (Down)\n"),
-    ("ib-port-down", "warning", "mlx5_0 port 1 ==> eth2 (Down)\nmlx5_1 port 1 ==> eth3 (Up)\n"),
+    ("ib-port-down", "info", "mlx5_0 port 1 ==> eth2 (Down)\nmlx5_1 port 1 ==> eth3 (Up)\n"),
+    ("ib-port-down", "warning", "mlx5_0 port 1 ==> eth2 (Down)\n"),
     ("ib-port-down", "error", "0000:18:00.0 mlx5_0 (MT4129 - X) fw 28.39 port 1 (DOWN  ) ==> ibp24s0 (Down)\n"),
     ("driver-not-loaded", "error", "Failed to initialize NVML: Driver/library version mismatch\n"),
     ("gpu-without-nvlink", "error", links(H100, 0, ON, ON) + links(H100, 1, OFF, OFF)),

@@ -72,8 +72,9 @@ class _Rows:
 
     def tests(self) -> Iterator[DiagnosticTest]:
         """Return a result for each status, with the messages at those that are worse than Pass."""
-        # A table of version 4 has a summary before the results of the GPUs.
-        results = [result for result in self.results if result[1]] or self.results
+        # A table of version 4 has a summary before the results of the GPUs. It counts if none of them has its status.
+        of_gpus = {status for status, gpus in self.results if gpus}
+        results = [(status, gpus) for status, gpus in self.results if gpus or status not in of_gpus]
         by_status: dict[str, list[int]] = {}
         for status, result_gpus in results:
             by_status.setdefault(status, []).extend(result_gpus)
@@ -112,12 +113,15 @@ def diagnostic_frame(tests: tuple[DiagnosticTest, ...]) -> pd.DataFrame:
 def _table(paste: Paste) -> Iterator[DiagnosticTest]:
     """Read the rows below the heads of sections. A row without a name continues the one above it."""
     done = 0
-    for start in paste.numbers(*_SECTIONS):
-        section = _SECTION.search(paste.line(start).text)
-        if section is None or start <= done or section[1] == "Metadata":
+    for start in paste.numbers(*_SECTIONS, "Pass - ", "Fail - ", "Warn - ", "Skip - "):
+        text = paste.line(start).text
+        section = _SECTION.search(text)
+        row = _ROW.match(text) if section is None else None  # the head of the section may be missing
+        if start <= done or (section[1] == "Metadata" if section else row is None or not _STATUS.match(row["text"])):
             continue
+        category = section[1] if section is not None else ""
         rows: _Rows | None = None
-        for number in range(start + 1, min(start + _MOST_ROWS, len(paste)) + 1):
+        for number in range(start + (section is not None), min(start + _MOST_ROWS, len(paste)) + 1):
             line = paste.line(number)
             match = _ROW.match(line.text)
             if match is None:
@@ -127,12 +131,12 @@ def _table(paste: Paste) -> Iterator[DiagnosticTest]:
             message = _MESSAGE.match(name)
             if message is not None or not name:
                 if rows is None:
-                    rows = _Rows(section[1], section[1], host_of(line))
+                    rows = _Rows(category, category or "a test", host_of(line))
                 _continue(rows, message, text)
             else:
                 yield from rows.tests() if rows is not None else ()
                 status = _STATUS.match(text)
-                rows = _Rows(section[1], name, host_of(line))
+                rows = _Rows(category, name, host_of(line))
                 if status is not None:
                     rows.results.append((status["status"], _numbers(status["gpus"])))
             rows.lines.append(number)
@@ -188,7 +192,11 @@ def _json_tests(paste: Paste) -> Iterator[DiagnosticTest]:
 def _json_results(test: Mapping[str, Any]) -> dict[str, tuple[list[int], list[str]]]:
     """Return the GPUs and the messages of a test by its status."""
     results: dict[str, tuple[list[int], list[str]]] = {}
-    for item in objects_in(test.get("results")):
+    items = objects_in(test.get("results"))
+    summary = mapping_or_empty(test.get("test_summary"))
+    if summary and str(summary.get("status", "")).title() not in {str(i.get("status", "")).title() for i in items}:
+        items = [*items, summary]
+    for item in items:
         gpus, messages = results.setdefault(str(item.get("status", "")).title(), ([], []))
         if item.get("entity_group", "GPU") == "GPU":
             gpus += _numbers(str(item.get("gpu_ids", item.get("gpu_id", item.get("entity_id", "")))))
@@ -204,13 +212,12 @@ def _json_results(test: Mapping[str, Any]) -> dict[str, tuple[list[int], list[st
 
 def _see_diagnostics(paste: Paste) -> Seen:
     tests = paste.once(read_diagnostics)
-    names = dict.fromkeys(test.test for test in tests)
-    by_status = {
-        status: len({test.test for test in tests if test.status == status})
-        for status in ("Pass", "Fail", "Warn", "Skip")
-    }
-    counts = ", ".join(f"{count} {status.lower()}" for status, count in by_status.items() if count)
-    facts = {"diagnostic": f"{len(names)} test{'s' * (len(names) != 1)}: {counts}"} if tests else {}
+    worst: dict[str, str] = {}
+    for status in ("Pass", "Skip", "Warn", "Fail"):
+        worst |= {test.test: status for test in tests if test.status == status}
+    results = list(worst.values())
+    counts = ", ".join(f"{results.count(word)} {word.lower()}" for word in dict.fromkeys(results))
+    facts = {"diagnostic": f"{len(worst)} test{'s' * (len(worst) != 1)}: {counts}"} if tests else {}
     frames = {"diagnostics": lambda: diagnostic_frame(tests)} if tests else {}
     return Seen(MappingProxyType(facts), MappingProxyType(frames))
 

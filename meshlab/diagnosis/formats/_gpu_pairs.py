@@ -1,4 +1,4 @@
-"""What test programs measured between pairs of GPUs: nvbandwidth, and p2pBandwidthLatencyTest and simpleP2P of CUDA.
+"""What test programs measured between pairs of GPUs: nvbandwidth, and samples of CUDA.
 
 The rows and columns of their matrices are numbers of GPUs, except that a row named CPU is the memory of the host.
 """
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 NVBANDWIDTH = "nvbandwidth"
 P2P_TEST = "p2pBandwidthLatencyTest"
 SIMPLE_P2P = "simpleP2P"
+DEVICE_QUERY = "deviceQuery"
 
 _DESCRIPTION = re.compile(
     r"(?:memcpy (?:CE|SM|TMA|local)|multicast|memory latency|Device to Device Latency)\b.*\((?:GB/s|ns)\)"
@@ -340,7 +341,17 @@ def _find_p2p_test(paste: Paste) -> list[int]:
 
 
 def _find_simple_p2p(paste: Paste) -> list[int]:
-    return [line.number for line, _ in paste.matches(_ACCESS, "Peer access from ")] + paste.numbers(_WRONG[1])
+    """Return the lines of simpleP2P, or none: deviceQuery prints some of them too."""
+    own = paste.numbers(_WRONG[1], "Enabling peer access between GPU", "simpleP2P")
+    return [*own, *_access_lines(paste)] if own else []
+
+
+def _find_device_query(paste: Paste) -> list[int]:
+    return [] if _find_simple_p2p(paste) else [*_access_lines(paste), *paste.numbers("deviceQuery, CUDA Driver =")]
+
+
+def _access_lines(paste: Paste) -> list[int]:
+    return [line.number for line, _ in paste.matches(_ACCESS, "Peer access from ")]
 
 
 PAIR_FORMATS: tuple[TextFormat, ...] = (
@@ -352,4 +363,5 @@ PAIR_FORMATS: tuple[TextFormat, ...] = (
     ),
     TextFormat(P2P_TEST, _find_p2p_test, lambda paste: _see(paste, P2P_TEST), "the output of p2pBandwidthLatencyTest"),
     TextFormat(SIMPLE_P2P, _find_simple_p2p, lambda paste: _see(paste, SIMPLE_P2P), "the output of simpleP2P"),
+    TextFormat(DEVICE_QUERY, _find_device_query, lambda paste: _see(paste, DEVICE_QUERY), "the output of deviceQuery"),
 )

@@ -129,7 +129,8 @@ def _completed(node: Node, paste: Paste, *, alone: bool) -> Node:
         node = replace(node, name=next(iter(hosts - {None})) or node.name)
     rows = {row.gpu: row for row in paste.once(read_gpu_rows) if is_here(row.host)}
     links = [link for link in paste.once(read_nvlinks) if is_here(link.host)]
-    products = {link.gpu: link.product for link in links} | {gpu: row.product for gpu, row in rows.items()}
+    products = {link.gpu: link.product for link in links}
+    products |= {gpu: row.product for gpu, row in rows.items() if row.product is not None}
     active = {gpu: sum(link.gbs is not None for link in links if link.gpu == gpu) for gpu in {k.gpu for k in links}}
     lost = {loss.bus_id for loss in paste.once(read_kernel_log).bus_losses if loss.bus_id and is_here(loss.host)}
     devices = []
@@ -156,7 +157,7 @@ def _loose_node(paste: Paste) -> Node | None:
     for row in rows:
         gpus[row.gpu] = Device(
             id=row.gpu,
-            name=row.product,
+            name=row.product or "GPU",
             bus_id=row.bus_id,
             ecc_uncorrected=row.ecc,
             mig=None if row.mig is None else "on" * row.mig,
@@ -209,8 +210,9 @@ def _see_machine(paste: Paste) -> Seen:
 
 def _see_ports(paste: Paste) -> Seen:
     ports = paste.once(read_ports)
-    active = sum(port.state == "ACTIVE" for port in _latest(ports).values())
-    facts = {"RDMA ports": f"{active} of {len(_latest(ports))} active"}
+    states = [port.state for port in _latest(ports).values()]
+    unknown = states.count("UNKNOWN")
+    facts = {"RDMA ports": f"{states.count('ACTIVE')} of {len(states)} active" + f", {unknown} unknown" * bool(unknown)}
     return _see(facts, {"ports": lambda: port_frame(ports)}, paste)
 
 
@@ -233,7 +235,7 @@ def _see_kernel(paste: Paste) -> Seen:
 
 def _see_gpus(paste: Paste) -> Seen:
     rows, processes = paste.once(read_gpu_rows), paste.once(read_gpu_processes)
-    products = [row.product for row in rows]
+    products = [row.product or "unreadable" for row in rows]
     drivers, cuda = paste.once(read_driver_versions)
     sizes = [
         f"GPU{row.gpu} {row.memory_used_mib:,} of {row.memory_total_mib:,} MiB"

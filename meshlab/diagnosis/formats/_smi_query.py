@@ -18,7 +18,7 @@ _BLOCKS = {block: block for block in (FABRIC, ECC, REMAPPED, RETIRED, CLOCKS, LI
 _ALONE = {RECOVERY: RECOVERY}  # values outside a block
 _GPU = re.compile(r"^\s*GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
 _VALUE = re.compile(r"^(\s*)([A-Za-z][\w()/.-]*(?: [\w()/.-]+)*)\s+: (.*\S|)\s*$")
-_SECTION = re.compile(r"^(\s+)([A-Za-z][\w()/.-]*(?: [\w()/.-]+)*)\s*$")
+_SECTION = re.compile(r"^(\s*)([A-Za-z][\w()/.-]*(?: [\w()/.-]+)*)\s*$")
 _MOST_LINES = 400  # of one GPU
 
 # -- XML: a name of an element, and the name of the same value in the text ---------------------------------------------

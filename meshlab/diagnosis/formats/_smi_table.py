@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 _HEAD = re.compile(r"NVIDIA-SMI\s+\S+.*?Driver Version:\s*(?P<driver>[\w.]+)(?:\s+CUDA Version:\s*(?P<cuda>[\w.!]+))?")
 _ROW = re.compile(
-    r"^\|\s+(?P<gpu>\d+)\s+(?P<product>\S+(?: \S+)*?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM|ERR!)\s*\|\s*"
+    r"^[\s>]*\|\s+(?P<gpu>\d+)\s+(?P<product>\S+(?: \S+)*?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM|ERR!)\s*\|\s*"
     r"(?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+\S+\s*\|\s*(?P<ecc>\S+)"
 )
 _BUS_LITERALS = ("| 0000", "|  0000", "|   0000")  # the width of the column depends on the version
 _USE = re.compile(
-    r"^\|\s*(?P<fan>\S+)\s+(?P<temperature>\S+)\s+(?P<state>\S+)\s.*?\|\s*"
+    r"^[\s>]*\|\s*(?P<fan>\S+)\s+(?P<temperature>\S+)\s+(?P<state>\S+)\s.*?\|\s*"
     r"(?:(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB|\S+)\s*\|\s*(?:(?P<busy>\d+)%|(?:\S+))\s"
 )
-_MIG = re.compile(r"^\|\s+\|\s+\|\s*(?P<mig>Enabled\*?|Disabled\*?|N/A|ERR!)\s*\|")
+_MIG = re.compile(r"^[\s>]*\|\s+\|\s+\|\s*(?P<mig>Enabled\*?|Disabled\*?|N/A|ERR!)\s*\|")
 _PROCESS = re.compile(
-    r"^\|\s+(?P<gpu>\d+)\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+(?P<kind>C\+G|M\+C|[CGM])\s+"
+    r"^[\s>]*\|\s+(?P<gpu>\d+)\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+(?P<kind>C\+G|M\+C|[CGM])\s+"
     r"(?P<name>\S.*?)\s+(?:(?P<memory>\d+)MiB|N/A|Insufficient\S*.*?)\s*\|"
 )
 _FAILED = "ERR!"
@@ -42,7 +42,7 @@ class GpuRow:
     line: PasteLine
     host: str | None
     gpu: int
-    product: str
+    product: str | None
     bus_id: str
     ecc: int | None
     memory_used_mib: int | None = None
@@ -78,7 +78,7 @@ def read_gpu_rows(paste: Paste) -> tuple[GpuRow, ...]:
                 line,
                 host_of(line),
                 whole(match["gpu"]),
-                match["product"],
+                None if match["product"] == _FAILED else match["product"],
                 short_bus(match["bus"]) + match["bus"][-2:],
                 _number(match["ecc"]),
                 _number(None if use is None else use["used"]),

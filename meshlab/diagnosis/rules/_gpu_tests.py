@@ -154,6 +154,38 @@ def gpu_test_failed(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
+@rule("gpu-test-skipped", "A diagnostic test of DCGM did not run", source=_DIAGNOSTICS)
+def gpu_test_skipped(paste: Paste) -> Iterator[TextFinding]:
+    """Looks in dcgmi diag for tests that have no result, so that the text shows nothing about them."""
+    tests = [test for test in paste.once(read_diagnostics) if test.status not in ("Pass", "Fail", "Warn")]
+    if tests:
+        names = list(dict.fromkeys(test.test for test in tests))
+        yield gpu_test_skipped.finding(
+            "info",
+            ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else ""),
+            f"{'These tests' if len(names) > 1 else 'This test'} did not run "
+            f"({', '.join(dict.fromkeys(test.status or 'no result' for test in tests))}). DCGM skips tests that do not "
+            "support the product, and those that an earlier failure prevented.",
+            "Run the test by its name (dcgmi diag -r NAME), and look for its reason in the log of DCGM.",
+            [number for test in tests for number in test.lines],
+        )
+
+
+@rule("gpu-tests-passed", "All diagnostic tests of DCGM passed", source=_DIAGNOSTICS)
+def gpu_tests_passed(paste: Paste) -> Iterator[TextFinding]:
+    """Looks in dcgmi diag for results that are all Pass."""
+    tests = paste.once(read_diagnostics)
+    if tests and all(test.status == "Pass" for test in tests):
+        yield TextFinding(
+            "nothing-wrong",
+            ", ".join(list(dict.fromkeys(test.test for test in tests))[:8]),
+            "info",
+            "All tests of DCGM that the text shows passed. They test GPUs one by one, and not NCCL or all links.",
+            "",
+            tuple(sorted({number for test in tests for number in test.lines})),
+        )
+
+
 def _gpus(test: DiagnosticTest) -> str:
     numbers = ", ".join(map(str, test.gpus[:16]))
     return f"GPU{'s' * (len(test.gpus) > 1)} {numbers}" if test.gpus else "all GPUs of the run"
@@ -168,6 +200,13 @@ def _judged(test: DiagnosticTest, message: str) -> tuple[Level, str, str]:
             "DCGM reports links of boards without NVLink, or without its bridge, as down too: then this is no fault.",
             "Run nvidia-smi nvlink -s and nvidia-smi topo -m. If the board has NVLink, look for Xid errors in dmesg, "
             "and read the log of the fabric manager.",
+        )
+    if "internal error" in lower or "child process" in lower:
+        return (
+            "warning",
+            "DCGM itself failed, so this shows nothing about the GPUs.",
+            "Run the test again alone on the host, with all processors and NUMA nodes (in Slurm with --exclusive), and "
+            "read the log of DCGM.",
         )
     if "persistence mode" in lower or "graphics process" in lower or "environment variable" in lower:
         return (
@@ -269,6 +308,8 @@ def registration_failed(paste: Paste) -> Iterator[TextFinding]:
 GPU_TEST_RULES: tuple[Rule, ...] = (
     wrong_copy,
     gpu_test_failed,
+    gpu_test_skipped,
+    gpu_tests_passed,
     links_down,
     registration_failed,
     slow_peers,

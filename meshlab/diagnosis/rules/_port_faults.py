@@ -101,7 +101,7 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
     active = sum(other.host == port.host and other.state == "ACTIVE" for other in all_ports)
     if port.is_netdev_state:
         return (
-            "warning" if active else "error",
+            "info" if active else "warning",
             "ibdev2netdev prints that the network interface of the port is down, and RoCE needs it."
             + " Other ports of the host are active, so this one may be unused on purpose." * bool(active),
             "If the job needs it, run ip link set NETDEV up, and check the cable and the switch port; otherwise "
