@@ -396,6 +396,43 @@ def test_equal_gpus_with_a_part_of_their_links_are_no_fault() -> None:
     assert severities(text.replace("U", "D")) == {"nvlinks-inactive": "warning"}
 
 
+def test_error_counters_of_dcgm_are_those_of_nvlinks() -> None:
+    text = """\
++-----------------------------+------------------------------------------------+
+| NVLINK Error Counts                                                          |
+| GPU 3                                                                        |
++=============================+================================================+
+| Link 0                      |                                                |
+| -> CRC FLIT Error           | 0                                              |
+| Link 7                      |                                                |
+| -> CRC FLIT Error           | 0                                              |
+| -> Replay Error             | 12                                             |
++-----------------------------+------------------------------------------------+
+"""
+    (finding,) = ml.explain(text).findings
+    assert (finding.code, finding.subject) == ("nvlink-error-counters", "GPU3")
+    assert "link 7: 12 Replay Error" in finding.why
+
+
+@pytest.mark.parametrize(("health", "severity"), [("Failure", "error"), ("Warning", "warning"), ("Odd", "warning")])
+def test_a_health_report_of_dcgm_names_its_gpus(health: str, severity: str) -> None:
+    text = f"""\
+| Health Monitor Report                                                                |
++===========================+==========================================================+
+| Overall Health            | {health.ljust(56)} |
+| GPU                       |                                                          |
+| -> 6                      | {health.ljust(56)} |
+|    -> Errors              |                                                          |
+|       -> Memory system    | {health.ljust(56)} |
+|                           | A pending retired page has been detected.                |
++---------------------------+----------------------------------------------------------+
+"""
+    (finding,) = ml.explain(text).findings
+    assert (finding.subject, finding.severity) == ("GPU 6", severity)
+    assert "A pending retired page" in finding.why
+    assert severities("| Overall Health            | Healthy          |\n") == {}
+
+
 # -- nvidia-smi --------------------------------------------------------------------------------------------------------
 
 
@@ -469,6 +506,15 @@ def test_memory_of_a_gpu_that_the_nic_cannot_register_is_an_error() -> None:
     text = "[pid = 5, dev = 0] device name = [Tesla T4]\nCouldn't allocate MR with error=14\nfailed to create mr\n"
     assert severities(text) == {"gdr-registration-failed": "error"}
     assert severities(text.partition("\n")[2]) == {}  # memory of the host has other reasons
+
+
+@pytest.mark.parametrize(
+    ("status", "code"), [(12, "ib-retry-exceeded"), (4, "gdr-protection-error"), (10, "rdma-test-failed")]
+)
+def test_a_status_of_perftest_has_the_code_of_the_same_error_in_nccl(status: int, code: str) -> None:
+    text = f" Completion with error at client\n Failed status {status}: wr_id 0 syndrom 0x51\nscnt=828, ccnt=700\n"
+    assert severities(text) == {code: "error"}
+    assert ml.read(text).kind == "perftest"
 
 
 def test_calls_of_the_inspector_are_a_table() -> None:

@@ -180,6 +180,9 @@ FOUND = [
         "info",
         "".join(links(H100, k, ON, OFF) for k in (0, 1)) + links(H100, 2, OFF, OFF),
     ),  # no bridge
+    ("ib-port-down", "error", PORT.format("mlx5_0", "Training", "LinkUp", 5)),  # a state that meshlab does not know
+    ("ib-port-down", "warning", PORT.format("mlx5_0", "Active", "LinkErrorRecovery", 5)),
+    ("nvlinks-inactive", "warning", links(V100, 3, ON, ON, "\t Link {}: Sleep\n", ON)),
     ("ib-port-down", "info", "mlx5_0 port 1 ==> ibp26s0 (Down)\nmlx5_1 port 1 ==> ibp27s0 (Down)\n"),
     ("ib-port-down", "info", "mlx5_0 port 1 ==> eth2 (Down)\nmlx5_1 port 1 ==> eth3 (Up)\n"),
     ("ib-port-down", "warning", "mlx5_0 port 1 ==> eth2 (Down)\n"),

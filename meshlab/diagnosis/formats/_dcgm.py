@@ -1,4 +1,4 @@
-"""Output of ``dcgmi``: the table and the JSON of ``dcgmi diag``, and ``dcgmi nvlink``."""
+"""Output of ``dcgmi``: the table and the JSON of ``dcgmi diag``, ``dcgmi nvlink`` and ``dcgmi health``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from meshlab.base._errors import ParseError
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis._seen import Seen, TextFormat, frame_of
+from meshlab.diagnosis.formats._gpu_tools import NvlinkCounter
 from meshlab.diagnosis.formats._kernel_log import host_of
 
 if TYPE_CHECKING:
@@ -29,6 +30,10 @@ _GPU = re.compile(r"\bGPU:? ?(\d+)")
 _LINK_GPU = re.compile(r"^\s*gpuId (\d+):\s*$")
 _SWITCH = re.compile(r"^\s*physicalId (\d+):\s*$")
 _LINK_STATES = re.compile(r"^\s*([UDX_](?: [UDX_])*)\s*$")
+_COUNTED_GPU = re.compile(r"^\|\s*GPU (?:ID: *)?(\d+)\s*\|")
+_COUNTED_LINK = re.compile(r"^\|\s*Link (\d+)\s*\|")
+_COUNTER = re.compile(r"^\|\s*(?:-> *)?([A-Z][\w ]*? Errors?(?: Count)?)\s*\|\s*(\d+)\s*\|")
+_HEALTH = re.compile(r"^\|\s*Overall Health\s*\|\s*(?P<health>[^|]*?)\s*(?:\||$)")
 _JSON = re.compile(r'\{\s*"(?:DCGM (?:GPU )?Diagnostic|metadata|entity_groups)"')
 _MOST_ROWS = 5_000
 
@@ -55,6 +60,16 @@ class LinkStates:
     is_switch: bool
     id: int
     states: str
+
+
+@dataclass(frozen=True, slots=True)
+class HealthReport:
+    """What ``dcgmi health -c`` reports: Healthy, Warning or Failure, the GPUs, and the texts about them."""
+
+    lines: tuple[int, ...]
+    health: str
+    gpus: tuple[int, ...]
+    text: str
 
 
 @dataclass(slots=True)
@@ -103,6 +118,41 @@ def read_link_states(paste: Paste) -> tuple[LinkStates, ...]:
                 LinkStates((head, below), host_of(head), is_switch, whole(name[1]), match[1].replace(" ", ""))
             )
     return tuple(states)
+
+
+def read_link_counters(paste: Paste) -> tuple[NvlinkCounter, ...]:
+    """Read the output of ``dcgmi nvlink -e``."""
+    counters = []
+    for head in paste.find("NVLINK Error Counts"):
+        gpu = link = None
+        for number in range(head.number + 1, min(head.number + _MOST_ROWS, len(paste)) + 1):
+            line = paste.line(number)
+            if (match := _COUNTED_GPU.match(line.text)) is not None:
+                gpu = whole(match[1])
+            elif (match := _COUNTED_LINK.match(line.text)) is not None:
+                link = whole(match[1])
+            elif (match := _COUNTER.match(line.text)) is not None and gpu is not None and link is not None:
+                counters.append(NvlinkCounter(line, host_of(line), gpu, link, match[1], whole(match[2])))
+            elif line.text[:1] not in ("|", "+"):
+                break
+    return tuple(counters)
+
+
+def read_health_reports(paste: Paste) -> tuple[HealthReport, ...]:
+    """Read the output of ``dcgmi health -c``: the result for all GPUs, and the rows below it."""
+    reports = []
+    for line, match in paste.matches(_HEALTH, "Overall Health"):
+        lines, gpus, texts = [line.number], [], []
+        for number in range(line.number + 1, min(line.number + _MOST_ROWS, len(paste)) + 1):
+            row = _ROW.match(paste.line(number).text)
+            if row is None:
+                break
+            lines.append(number)
+            name = row["name"].strip().removeprefix("->").strip()
+            gpus += [whole(name)] if name.isdecimal() else []
+            texts.append(f"{name} {row['text'].strip()}".strip())
+        reports.append(HealthReport(tuple(lines), match["health"], tuple(gpus), " ".join(texts)))
+    return tuple(reports)
 
 
 def diagnostic_frame(tests: tuple[DiagnosticTest, ...]) -> pd.DataFrame:
@@ -241,8 +291,17 @@ DCGM_FORMATS: tuple[TextFormat, ...] = (
     TextFormat("dcgmi diag", _find_diagnostics, _see_diagnostics, "the output of dcgmi diag, also as JSON"),
     TextFormat(
         "dcgmi nvlink",
-        lambda paste: [line.number for item in paste.once(read_link_states) for line in item.lines],
+        lambda paste: [
+            *(line.number for item in paste.once(read_link_states) for line in item.lines),
+            *(item.line.number for item in paste.once(read_link_counters)),
+        ],
         _see_links,
-        "the output of dcgmi nvlink -s",
+        "the output of dcgmi nvlink -s or -e",
+    ),
+    TextFormat(
+        "dcgmi health",
+        lambda paste: [number for report in paste.once(read_health_reports) for number in report.lines],
+        lambda paste: Seen(MappingProxyType({"health": ", ".join(r.health for r in paste.once(read_health_reports))})),
+        "the output of dcgmi health -c",
     ),
 )

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 _GPU = re.compile(r"^\s*GPU (\d+): (\S+(?:\s+\S+)*?)(?: \(UUID: [^)]*\))?\s*$")
 _GPU_SIGN = re.compile(r"GPU \d+: ")
-_LINK = re.compile(r"^\s*Link (\d+): (?:<?(inactive)>?|(\d+(?:\.\d+)?) GB/s)\s*$", re.IGNORECASE)
+# Any other word than a rate, such as <inactive>, is the state of a link that is not active.
+_LINK = re.compile(r"^\s*Link (\d+): (?:<?([A-Za-z]+)>?|(\d+(?:\.\d+)?) GB/s)\s*$")
 _COUNTER = re.compile(r"^\s*Link (\d+): ([A-Za-z][\w ]*?Errors): (\d+)\s*$")
 _ALL_INACTIVE = re.compile(r"all links are inactive", re.IGNORECASE)
 _MATRIX_ROW = re.compile(

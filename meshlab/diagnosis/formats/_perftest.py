@@ -25,6 +25,7 @@ _COLUMN = re.compile(r"#\w+|(?:(?:BW|MsgRate|tps|\d+(?:\.\d+)?%) ?)?[A-Za-z_]\w*
 _ROW = re.compile(r"^\s*\d+(?:\s+\d+(?:\.\d+)?){2,12}\s*$")
 _RATES = {"MiB/sec": 2**20 / 1e9, "MB/sec": 2**20 / 1e9, "Gb/sec": 0.125, "MB/s": 2**20 / 1e9}
 _MR_FAILURE = ("Couldn't allocate MR", "failed to create mr", "Failed to create MR")
+_FAILED_STATUS = re.compile(r"Failed status (\d{1,3})\b.*\bsyndrom\b")
 _MOST_ROWS = 200
 
 
@@ -52,6 +53,25 @@ def read_rdma_measurements(paste: Paste) -> tuple[RdmaMeasurement, ...]:
 def read_failed_registrations(paste: Paste) -> tuple[tuple[PasteLine, bool], ...]:
     """Find the messages about memory that the NIC could not register, and whether it is that of a GPU."""
     return tuple((line, bool(_before(paste, line.number, _GPU))) for line in paste.find(_MR_FAILURE[0]))
+
+
+@dataclass(frozen=True, slots=True)
+class FailedCompletion:
+    """A request that ended with an error, with the number of ``ibv_wc_status``."""
+
+    line: PasteLine
+    status: int
+    device: str | None
+    gpu: str | None
+
+
+def read_failed_completions(paste: Paste) -> tuple[FailedCompletion, ...]:
+    """Find the errors with which a test stopped."""
+    failures = []
+    for line, match in paste.matches(_FAILED_STATUS, "Failed status "):
+        device, gpu = (_before(paste, line.number, pattern) for pattern in (_DEVICE, _GPU))
+        failures.append(FailedCompletion(line, whole(match[1]), device and device[1], gpu and gpu["name"]))
+    return tuple(failures)
 
 
 def measurement_frame(rows: tuple[RdmaMeasurement, ...]) -> pd.DataFrame:
@@ -108,6 +128,7 @@ def _find(paste: Paste) -> list[int]:
     titles = [line.number for line, _ in paste.matches(_TITLE, "BW Test", "Latency Test")]
     numbers = [row.line.number for row in paste.once(read_rdma_measurements)]
     failures = [line.number for line, _ in paste.once(read_failed_registrations)]
+    failures += [item.line.number for item in paste.once(read_failed_completions)]
     starts = paste.numbers("* Waiting for client to connect", "Perftest doesn't support", "Perftest supports")
     return [*titles, *numbers, *failures, *starts]
 

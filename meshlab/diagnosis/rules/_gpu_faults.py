@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis.formats._dcgm import read_link_counters
 from meshlab.diagnosis.formats._gpu_tools import read_nvlink_counters, read_nvlinks
 from meshlab.diagnosis.formats._kernel_log import SXid, Xid, host_of, read_driver_messages, read_kernel_log, short_bus
 from meshlab.diagnosis.formats._smi_query import ECC, REMAPPED, RETIRED, QueriedValue, read_queried_values
@@ -586,8 +587,9 @@ def nvlinks_active(paste: Paste) -> Iterator[TextFinding]:
 
 @rule("nvlink-error-counters", "NVLinks count errors", source="nvidia-smi nvlink -h")
 def nvlink_error_counters(paste: Paste) -> Iterator[TextFinding]:
-    """Looks in nvidia-smi nvlink -e for counters that are not zero. They count since the driver was loaded."""
-    counted = [item for item in paste.once(read_nvlink_counters) if item.count]
+    """Looks in nvidia-smi and dcgmi nvlink -e for counters that are not zero since the driver was loaded."""
+    counters_of_tools = (*paste.once(read_nvlink_counters), *paste.once(read_link_counters))
+    counted = [item for item in counters_of_tools if item.count]
     for host, gpu in dict.fromkeys((item.host, item.gpu) for item in counted):
         counters = [item for item in counted if (item.host, item.gpu) == (host, gpu)]
         counts = ", ".join(f"link {item.link}: {item.count:,} {item.counter}" for item in counters[:4])

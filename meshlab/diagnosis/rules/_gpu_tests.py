@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from meshlab.diagnosis._findings import Level, Rule, TextFinding, rule
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import grouped
-from meshlab.diagnosis.formats._dcgm import DiagnosticTest, LinkStates, read_diagnostics, read_link_states
+from meshlab.diagnosis.formats._dcgm import (
+    DiagnosticTest,
+    LinkStates,
+    read_diagnostics,
+    read_health_reports,
+    read_link_states,
+)
 from meshlab.diagnosis.formats._gpu_pairs import (
     PairMatrix,
     read_failed_cases,
@@ -18,7 +25,7 @@ from meshlab.diagnosis.formats._gpu_pairs import (
     read_wrong_copies,
 )
 from meshlab.diagnosis.formats._nccl_lines import text_list
-from meshlab.diagnosis.formats._perftest import read_failed_registrations
+from meshlab.diagnosis.formats._perftest import read_failed_completions, read_failed_registrations
 from meshlab.diagnosis.rules._gpu_faults import always_has_nvlink
 
 _NVBANDWIDTH = "https://github.com/NVIDIA/nvbandwidth"
@@ -186,6 +193,26 @@ def gpu_tests_passed(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
+@rule("gpu-test-failed", "DCGM reports a GPU that is not healthy", source=_DIAGNOSTICS)
+def unhealthy_report(paste: Paste) -> Iterator[TextFinding]:
+    """Looks in dcgmi health -c for another result than Healthy, and names it even if it is unknown."""
+    for report in paste.once(read_health_reports):
+        if report.health.lower() == "healthy":
+            continue
+        text = " ".join(report.text.split())
+        excerpt = text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE].rpartition(' ')[0]} …"
+        yield unhealthy_report.finding(
+            "error" if report.health.lower() == "failure" else "warning",
+            f"GPU{'s' * (len(report.gpus) > 1)} {', '.join(map(str, report.gpus[:16]))}"
+            if report.gpus
+            else "this host",
+            f"The overall health is {report.health or 'not reported'}" + (f": {excerpt}" if excerpt else "."),
+            "Take these GPUs out of the job, run dcgmi diag -r 3 on them, and look for Xid errors in dmesg. Links that "
+            "are down are normal on boards without NVLink.",
+            report.lines,
+        )
+
+
 def _gpus(test: DiagnosticTest) -> str:
     numbers = ", ".join(map(str, test.gpus[:16]))
     return f"GPU{'s' * (len(test.gpus) > 1)} {numbers}" if test.gpus else "all GPUs of the run"
@@ -305,13 +332,44 @@ def registration_failed(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
+# Numbers of ibv_wc_status, with the finding that has the same meaning in a log of NCCL.
+_STATUSES = {
+    4: ("gdr-protection-error", "the NIC was not allowed to access the memory"),
+    9: ("ib-remote-invalid-request", "the peer rejected the request"),
+    12: ("ib-retry-exceeded", "the peer did not answer"),
+    13: ("ib-receiver-not-ready", "the peer had no receive posted"),
+}
+
+
+@rule(
+    "rdma-test-failed", "A request of an RDMA test failed", source="https://github.com/linux-rdma/perftest/issues/173"
+)
+def rdma_request_failed(paste: Paste) -> Iterator[TextFinding]:
+    """Looks for the status with which perftest ends after a failed completion."""
+    for status, failures in grouped((item.status, item) for item in paste.once(read_failed_completions)).items():
+        code, meaning = _STATUSES.get(status, (rdma_request_failed.code, "see ibv_wc_status in infiniband/verbs.h"))
+        memory = next((item.gpu for item in failures if item.gpu), None)
+        finding = rdma_request_failed.finding(
+            "error",
+            next((item.device for item in failures if item.device), "the NIC of this test"),
+            f"perftest stopped because a request completed with status {status}: {meaning}."
+            + (f" The buffer was memory of the GPU {memory}." if memory else ""),
+            "Check that both ports are active and in one network (ibstat), the index of the GID (-x) and the routes "
+            "between them; repeat without --use_cuda to see whether the network alone works.",
+            [item.line for item in failures],
+        )
+        yield replace(finding, code=code)
+
+
 GPU_TEST_RULES: tuple[Rule, ...] = (
     wrong_copy,
     gpu_test_failed,
+    unhealthy_report,
     gpu_test_skipped,
     gpu_tests_passed,
     links_down,
     registration_failed,
+    rdma_request_failed,
     slow_peers,
     no_peer_access,
     links_up,

@@ -64,12 +64,22 @@ def ib_port_down(paste: Paste) -> Iterator[TextFinding]:
     devices = len({device for _, device, _ in histories})
     last = [states[-1] for states in histories.values()]
     stable = [states[-1] for states in histories.values() if not _is_flapping(states, devices)]
-    inactive = [port for port in stable if port.state in ("DOWN", "ACTIVEDEFER", "INIT", "ARMED")]
+    inactive = [port for port in stable if port.state not in ("ACTIVE", "UNKNOWN")]
     groups = grouped((_judged(port, last), port) for port in inactive)
     for (severity, why, do), ports in groups.items():
         do = re.sub(r"\bNETDEV\b", ports[0].netdev or "NETDEV", re.sub(r"\bDEV\b", ports[0].device, do))
         lines = [line for port in ports for line in port.lines]
         yield ib_port_down.finding(severity, _names(ports), why, do, lines)
+    if odd := [port for port in stable if port.state == "ACTIVE" and port.physical not in (None, "LINKUP")]:
+        yield TextFinding(
+            ib_port_down.code,
+            _names(odd),
+            "warning",
+            f"The port is active, but its physical state is {', '.join(sorted({str(port.physical) for port in odd}))}.",
+            "Check the cable and the transceiver, and compare the counters of the port with those of another host.",
+            tuple(line.number for port in odd for line in port.lines),
+            title="The physical state of a port is not LinkUp",
+        )
     if interfaces := [port for port in stable if port.state == "UNKNOWN"]:
         yield TextFinding(
             ib_port_down.code,
@@ -127,7 +137,8 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
             "node_guid …, port_guid …, state auto), and enable virtualisation in the subnet manager. Then check that "
             "ibstat DEV prints State: Active.",
         )
-    why = f"The port is down (physical state {(port.physical or 'unknown').lower()})."
+    why = "The port is down" if port.state == "DOWN" else f"The state of the port is {port.state}, and not ACTIVE"
+    why += f" (physical state {(port.physical or 'unknown').lower()})."
     if active:
         why += f" {active} other port{'s' * (active > 1)} of the host {'are' if active > 1 else 'is'} active, so "
         why += "this one may be unused on purpose."
@@ -142,7 +153,7 @@ def ports_active(paste: Paste) -> Iterator[TextFinding]:
     histories = _histories(paste)
     last = [states[-1] for states in histories.values()]
     devices = len({device for _, device, _ in histories})
-    if not last or any(port.state != "ACTIVE" for port in last):
+    if not last or any(port.state != "ACTIVE" or port.physical not in (None, "LINKUP") for port in last):
         return
     if any(_is_flapping(states, devices) for states in histories.values()):
         return
