@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from meshlab.base._documents import LimitError, decode_json, mapping_or_empty, objects_in
 from meshlab.base._errors import ParseError
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._paste import Paste, PasteLine, check_matches, check_number
 from meshlab.diagnosis._seen import Seen, TextFormat, frame_of
 from meshlab.diagnosis.formats._gpu_tools import NvlinkCounter
 from meshlab.diagnosis.formats._kernel_log import host_of
@@ -27,6 +27,7 @@ _STATUS = re.compile(r"^(?P<status>Pass|Fail|Warn|Skip)(?: - (?:(?P<all>All)|GPU
 _ENTITY = re.compile(r"^(?P<kind>GPU|CPU) ?(?P<id>\d+): (?P<status>Pass|Fail|Warn|Skip)\s*$")  # since version 4
 _MESSAGE = re.compile(r"^(?P<kind>Warning|Error|Info)(?:: *(?:GPU ?(?P<gpu>\d+))?.*)?$")
 _GPU = re.compile(r"\bGPU:? ?(\d+)")
+_LINK_HEAD = re.compile(r"(?:gpuId|physicalId) \d+:")
 _LINK_GPU = re.compile(r"^\s*gpuId (\d+):\s*$")
 _SWITCH = re.compile(r"^\s*physicalId (\d+):\s*$")
 _LINK_STATES = re.compile(r"^\s*([UDX_](?: [UDX_])*)\s*$")
@@ -35,6 +36,7 @@ _COUNTED_LINK = re.compile(r"^\|\s*Link (\d+)\s*\|")
 _COUNTER = re.compile(r"^\|\s*(?:-> *)?([A-Z][\w ]*? Errors?(?: Count)?)\s*\|\s*(\d+)\s*\|")
 _HEALTH = re.compile(r"^\|\s*Overall Health\s*\|\s*(?P<health>[^|]*?)\s*(?:\||$)")
 _JSON = re.compile(r'\{\s*"(?:DCGM (?:GPU )?Diagnostic|metadata|entity_groups)"')
+_RESULTS = ("| Pass - ", "| Fail - ", "| Warn - ", "| Skip - ")
 _MOST_ROWS = 5_000
 
 
@@ -102,13 +104,16 @@ class _Rows:
 
 def read_diagnostics(paste: Paste) -> tuple[DiagnosticTest, ...]:
     """Read the results of ``dcgmi diag``, from tables and from JSON."""
+    check_number(paste, len(paste.numbers(*_RESULTS)), "tests of DCGM", most=5_000, length=5_000)
     return (*_table(paste), *_json_tests(paste))
 
 
 def read_link_states(paste: Paste) -> tuple[LinkStates, ...]:
     """Read the output of ``dcgmi nvlink -s``."""
     states = []
-    for head in paste.find("gpuId ", "physicalId "):
+    literals = ("gpuId ", "physicalId ")
+    check_matches(paste, _LINK_HEAD, literals, "GPUs of dcgmi nvlink", most=5_000, length=5_000)
+    for head in paste.containing(_LINK_HEAD, *literals):
         name = _LINK_GPU.match(head.text) or _SWITCH.match(head.text)
         below = paste.line(head.number + 1) if name is not None and head.number < len(paste) else None
         match = None if below is None else _LINK_STATES.match(below.text)
@@ -123,10 +128,13 @@ def read_link_states(paste: Paste) -> tuple[LinkStates, ...]:
 def read_link_counters(paste: Paste) -> tuple[NvlinkCounter, ...]:
     """Read the output of ``dcgmi nvlink -e``."""
     counters = []
+    done = 0
     for head in paste.find("NVLINK Error Counts"):
+        if head.number <= done:
+            continue
         gpu = link = None
         for number in range(head.number + 1, min(head.number + _MOST_ROWS, len(paste)) + 1):
-            line = paste.line(number)
+            line, done = paste.line(number), number
             if (match := _COUNTED_GPU.match(line.text)) is not None:
                 gpu = whole(match[1])
             elif (match := _COUNTED_LINK.match(line.text)) is not None:
@@ -141,11 +149,12 @@ def read_link_counters(paste: Paste) -> tuple[NvlinkCounter, ...]:
 def read_health_reports(paste: Paste) -> tuple[HealthReport, ...]:
     """Read the output of ``dcgmi health -c``: the result for all GPUs, and the rows below it."""
     reports = []
-    for line, match in paste.matches(_HEALTH, "Overall Health"):
+    check_number(paste, len(paste.numbers("| Overall Health")), "reports of dcgmi health", most=1_000, length=10_000)
+    for line, match in paste.matches(_HEALTH, "| Overall Health"):
         lines, gpus, texts = [line.number], [], []
         for number in range(line.number + 1, min(line.number + _MOST_ROWS, len(paste)) + 1):
             row = _ROW.match(paste.line(number).text)
-            if row is None:
+            if row is None or row["name"].strip() == "Overall Health":
                 break
             lines.append(number)
             name = row["name"].strip().removeprefix("->").strip()
@@ -163,7 +172,7 @@ def diagnostic_frame(tests: tuple[DiagnosticTest, ...]) -> pd.DataFrame:
 def _table(paste: Paste) -> Iterator[DiagnosticTest]:
     """Read the rows below the heads of sections. A row without a name continues the one above it."""
     done = 0
-    for start in paste.numbers(*_SECTIONS, "Pass - ", "Fail - ", "Warn - ", "Skip - "):
+    for start in paste.numbers(*_SECTIONS, *_RESULTS):
         text = paste.line(start).text
         section = _SECTION.search(text)
         row = _ROW.match(text) if section is None else None  # the head of the section may be missing
@@ -220,6 +229,7 @@ def _json_tests(paste: Paste) -> Iterator[DiagnosticTest]:
     """Read the JSON of versions 2 to 4, whose results name a GPU in several ways."""
     if not paste.may_contain('"test_categories"'):
         return
+    check_number(paste, len(paste.numbers('"test_categories"')), "documents of DCGM", most=1_000, length=10_000)
     end = 0
     while (match := _JSON.search(paste.text, end)) is not None:
         try:

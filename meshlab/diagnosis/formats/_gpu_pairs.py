@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from meshlab.base._documents import LimitError, decode_json, mapping_or_empty, objects_in
 from meshlab.base._errors import ParseError
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._paste import Paste, PasteLine, check_matches, check_number
 from meshlab.diagnosis._seen import Seen, TextFormat
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ _TITLE = re.compile(
     r"(?:(?P<direction>Unidirectional|Bidirectional) )?P2P=(?P<p2p>Enabled|Disabled) (?P<what>Bandwidth|Latency)"
     r"(?: \(P2P (?P<access>Writes|Reads)\))? Matrix \((?P<unit>GB/s|us)\)"
 )
+_TITLES = ("P2P=Enabled", "P2P=Disabled")
 _HEAD = re.compile(r"\s*(?P<corner>D\\D|GPU|CPU)?\s*(?P<columns>\d{1,4}(?:\s+\d{1,4})*)\s*$")
 _ROW = re.compile(
     r"\s*(?P<row>\d{1,4})\s+(?P<values>(?:N/A|-?nan|-?inf|\d+(?:\.\d+)?)(?:\s+(?:N/A|-?nan|-?inf|\d+(?:\.\d+)?))*)\s*$"
@@ -51,6 +52,7 @@ _WRONG = ("Invalid value when checking the pattern", "Verification error @ eleme
 _JSON = re.compile(r'\{\s*"nvbandwidth"\s*:')
 _MOST_JSON = 16 << 20
 _MOST_ROWS = 1024
+_MOST_COPIES = 1_000  # they all mean the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +105,16 @@ class WrongCopy:
 
 def read_pair_matrices(paste: Paste) -> tuple[PairMatrix, ...]:
     """Read all matrices of bandwidths and latencies, in the order of the text."""
+    for pattern, literals in ((_DESCRIPTION, _DESCRIPTIONS), (_TITLE, _TITLES)):
+        check_matches(paste, pattern, literals, "matrices of bandwidths", most=5_000, length=5_000)
     matrices = [*_described(paste), *_titled(paste), *_json_matrices(paste)]
     return tuple(sorted(matrices, key=lambda matrix: matrix.lines[:1]))
 
 
 def read_peer_access(paste: Paste) -> tuple[PeerAccess, ...]:
     """Read which GPUs can access which others: lines with CAN and CANNOT, the connectivity matrix, and simpleP2P."""
+    lines = len(paste.numbers("Access Peer Device=", "Peer access from ", "P2P Connectivity Matrix"))
+    check_number(paste, lines, "pairs of GPUs", most=20_000, length=2_000, hint="pass fewer hosts")
     access = [
         PeerAccess(line, whole(match[1]), whole(match[3]), match[2] == "CAN")
         for line, match in paste.matches(_CAN, "Access Peer Device=")
@@ -138,7 +144,7 @@ def read_test_devices(paste: Paste) -> Mapping[int, str]:
 def read_wrong_copies(paste: Paste) -> tuple[WrongCopy, ...]:
     """Find the messages of nvbandwidth and simpleP2P about data that differ from what was written."""
     copies = []
-    for line in paste.find(*_WRONG):
+    for line in paste.find(*_WRONG)[:_MOST_COPIES]:
         is_simple = _WRONG[1] in line.raw
         test = "" if is_simple else _name_before(paste, line.number)
         copies.append(WrongCopy(line, SIMPLE_P2P if is_simple else NVBANDWIDTH, test))
@@ -204,7 +210,7 @@ def _nvbandwidth_matrix(
 
 def _titled(paste: Paste) -> Iterator[PairMatrix]:
     """Read the matrices of p2pBandwidthLatencyTest. A latency has one of the GPU and one of the CPU."""
-    for line, match in paste.matches(_TITLE, "P2P=Enabled", "P2P=Disabled"):
+    for line, match in paste.matches(_TITLE, *_TITLES):
         start = line.number
         for _ in range(1 if match["what"] == "Bandwidth" else 2):
             columns, rows, corner = _block(paste, start)
@@ -270,6 +276,7 @@ def _documents(paste: Paste) -> tuple[tuple[int, int, Mapping[str, Any]], ...]:
     """Return the first and the last line of each JSON document of nvbandwidth, with its content."""
     if not paste.may_contain('"nvbandwidth"') or len(paste.text) > _MOST_JSON:
         return ()
+    check_number(paste, len(paste.numbers('"testcases"')), "documents of nvbandwidth", most=1_000, length=10_000)
     documents = []
     end = 0
     while (match := _JSON.search(paste.text, end)) is not None:
@@ -327,7 +334,8 @@ def _see(paste: Paste, *tools: str) -> Seen:
 
 
 def _find_nvbandwidth(paste: Paste) -> list[int]:
-    numbers = [k for matrix in _described(paste) for k in matrix.lines]
+    matrices = paste.once(read_pair_matrices)
+    numbers = [k for matrix in matrices if matrix.tool == NVBANDWIDTH for k in matrix.lines]
     numbers += paste.numbers("nvbandwidth Version:", _WRONG[0])
     for first, last, _ in paste.once(_documents):
         numbers += range(first, last + 1)
@@ -335,15 +343,16 @@ def _find_nvbandwidth(paste: Paste) -> list[int]:
 
 
 def _find_p2p_test(paste: Paste) -> list[int]:
-    numbers = [k for matrix in _titled(paste) for k in matrix.lines]
+    matrices = paste.once(read_pair_matrices)
+    numbers = [k for matrix in matrices if matrix.tool == P2P_TEST for k in matrix.lines]
     numbers += [item.line.number for item in paste.once(read_peer_access) if "Peer access from" not in item.line.raw]
     return [*numbers, *paste.numbers("[P2P (Peer-to-Peer) GPU Bandwidth Latency Test]")]
 
 
 def _find_simple_p2p(paste: Paste) -> list[int]:
     """Return the lines of simpleP2P, or none: deviceQuery prints some of them too."""
-    own = paste.numbers(_WRONG[1], "Enabling peer access between GPU", "simpleP2P")
-    return [*own, *_access_lines(paste)] if own else []
+    certain = paste.numbers(_WRONG[1], "Enabling peer access between GPU", "simpleP2P")
+    return [*certain, *_access_lines(paste)] if certain else []
 
 
 def _find_device_query(paste: Paste) -> list[int]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from meshlab.base._numerals import whole
 from meshlab.base._units import format_size
-from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._paste import Paste, PasteLine, check_number
 from meshlab.diagnosis._seen import Seen, TextFormat, frame_of
 from meshlab.diagnosis.formats._kernel_log import host_of
 
@@ -47,6 +47,8 @@ class RdmaMeasurement:
 
 def read_rdma_measurements(paste: Paste) -> tuple[RdmaMeasurement, ...]:
     """Read the rows of all tests in a paste."""
+    heads = len(paste.numbers("#iterations", *_MR_FAILURE, " syndrom 0x"))
+    check_number(paste, heads, "tests of perftest", most=5_000, length=5_000, hint="pass fewer tests")
     return tuple(_rows(paste))
 
 
@@ -68,7 +70,7 @@ class FailedCompletion:
 def read_failed_completions(paste: Paste) -> tuple[FailedCompletion, ...]:
     """Find the errors with which a test stopped."""
     failures = []
-    for line, match in paste.matches(_FAILED_STATUS, "Failed status "):
+    for line, match in paste.matches(_FAILED_STATUS, " syndrom 0x"):
         device, gpu = (_before(paste, line.number, pattern) for pattern in (_DEVICE, _GPU))
         failures.append(FailedCompletion(line, whole(match[1]), device and device[1], gpu and gpu["name"]))
     return tuple(failures)

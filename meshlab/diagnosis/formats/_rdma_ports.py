@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._paste import Paste, PasteLine, check_matches
 from meshlab.diagnosis._seen import frame_of
 from meshlab.diagnosis.formats._kernel_log import host_of
 
@@ -23,9 +23,10 @@ _DEVINFO_PORT = re.compile(r"^\s*port:\s*(\d+)\s*$")
 _VALUE = re.compile(r"^\s*([A-Za-z]\w*(?: +\w+)*)\s*:\s*(\S(?:.*\S)?)\s*$")
 _RDMA = re.compile(r"(?:^|\s)(?:\d+/\d+: |link )([\w.-]+)/(\d+):? (.*\bstate \S+.*)")
 _NETDEV = re.compile(
-    r"(?P<device>[A-Za-z][\w.-]*) .*?\bport +(?P<port>\d+) +(?:\((?P<state>[A-Z]+) *\) +)?<?=+> +"
-    r"(?P<netdev>[\w.-]+) +\((?P<link>Up|Down)\)"
+    r"^\s*(?:[0-9a-f]{4}:[0-9a-f:.]{7} +)?(?P<device>[A-Za-z][\w.-]{0,60}) .*?\bport +(?P<port>\d+) +"
+    r"(?:\((?P<state>[A-Z]+) *\) +)?<?=+> +(?P<netdev>[\w.-]+) +\((?P<link>Up|Down)\)"
 )
+_PORT = re.compile(r"port +\d+ .{0,20}==>")
 _STATES = {"INIT": "INIT", "INITIALIZING": "INIT", "INITIALIZE": "INIT", "NOP": "DOWN"}
 _MOST_LINES = 40  # of one port
 
@@ -95,7 +96,8 @@ def _rdma_link(paste: Paste) -> Iterator[PortState]:
 
 def _netdevs(paste: Paste) -> Iterator[PortState]:
     """Read ``ibdev2netdev``. With ``-v`` it prints the state of the port too."""
-    for line, match in paste.matches(_NETDEV, "==> "):
+    check_matches(paste, _PORT, ("==>",), "ports of ibdev2netdev", most=20_000, length=2_000)
+    for line, match in paste.matches(_NETDEV, "==>"):
         is_port = match["state"] is not None
         layer = "InfiniBand" if match["netdev"].startswith("ib") else "Ethernet"
         # Without IP over InfiniBand, the interface is down and the port may be active.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._paste import Paste, PasteLine, check_matches, check_number
 from meshlab.diagnosis.formats._kernel_log import host_of, short_bus
 
 FABRIC, ECC, REMAPPED, RETIRED = "Fabric", "ECC Errors", "Remapped Rows", "Retired Pages"
@@ -15,6 +16,7 @@ CLOCKS, LINK, RESET, RECOVERY = "Clocks Event Reasons", "GPU Link Info", "GPU Re
 _BLOCKS = {block: block for block in (FABRIC, ECC, REMAPPED, RETIRED, CLOCKS, LINK, RESET)} | {
     "Clocks Throttle Reasons": CLOCKS  # its name before driver 530
 }
+_HEAD = re.compile(rf"(?:{'|'.join(_BLOCKS)})[ \t]*$", re.MULTILINE)
 _ALONE = {RECOVERY: RECOVERY}  # values outside a block
 _GPU = re.compile(r"^\s*GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
 _VALUE = re.compile(r"^(\s*)([A-Za-z][\w()/.-]*(?: [\w()/.-]+)*)\s+: (.*\S|)\s*$")
@@ -88,7 +90,8 @@ def read_queried_values(paste: Paste) -> tuple[QueriedValue, ...]:
 
 def _blocks(paste: Paste) -> Iterator[QueriedValue]:
     done = 0
-    for start in paste.numbers(*_BLOCKS):
+    check_matches(paste, _HEAD, _BLOCKS, "blocks of nvidia-smi -q", most=20_000, length=1_000)
+    for start in [line.number for line in paste.containing(_HEAD, *_BLOCKS)]:
         section = _SECTION.match(paste.line(start).text)
         if start <= done or section is None or section[2] not in _BLOCKS:
             continue
@@ -111,6 +114,7 @@ def _blocks(paste: Paste) -> Iterator[QueriedValue]:
 
 
 def _alone(paste: Paste) -> Iterator[QueriedValue]:
+    check_number(paste, len(paste.numbers(*_ALONE)), "GPUs of nvidia-smi -q", most=5_000, length=5_000)
     for line, match in paste.matches(_VALUE, *_ALONE):
         if match[2] in _ALONE:
             yield QueriedValue(line, host_of(line), *_owner(paste, line.number), (), match[2], match[3])
@@ -118,21 +122,30 @@ def _alone(paste: Paste) -> Iterator[QueriedValue]:
 
 def _owner(paste: Paste, number: int) -> tuple[str | None, str | None]:
     """Return the bus ID and the product of the GPU that a section belongs to."""
-    product = None
-    for before in range(number - 1, max(0, number - _MOST_LINES), -1):
-        text = paste.line(before).text
-        if (head := _GPU.match(text)) is not None:
-            return short_bus(head[1]), product
-        value = _VALUE.match(text)
-        if value is not None and value[2] == "Product Name":
-            product = value[3]
-    return None, product
+    heads, products = paste.once(_heads)
+    head = _last(heads, number)
+    product = _last(products, number)
+    is_here = product is not None and (head is None or product[0] > head[0])
+    return None if head is None else head[1], product[1] if product is not None and is_here else None
+
+
+def _heads(paste: Paste) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
+    """Return the bus IDs of GPUs and their products, each with the number of its line."""
+    heads = [(line.number, short_bus(match[1])) for line, match in paste.matches(_GPU, "GPU 0")]
+    return heads, [(line.number, match[3]) for line, match in paste.matches(_VALUE, "Product Name")]
+
+
+def _last(entries: list[tuple[int, str]], number: int) -> tuple[int, str] | None:
+    """Return the last entry before a line, if it is near enough to belong to it."""
+    index = bisect_left(entries, (number, ""))
+    return entries[index - 1] if index and number - entries[index - 1][0] < _MOST_LINES else None
 
 
 def _xml(paste: Paste) -> Iterator[QueriedValue]:
     """Read the XML line by line, because it is often cut, and pasted without its beginning."""
     if not paste.numbers(*(f"<{name}>" for name in (*_XML_BLOCKS, "gpu_recovery_action"))):
         return
+    check_number(paste, len(paste.numbers("<")), "elements of XML", most=50_000, length=100, hint="pass fewer hosts")
     bus_id = product = None
     path: list[str] = []  # elements inside a block; the first is the block
     for line in paste.find("<"):

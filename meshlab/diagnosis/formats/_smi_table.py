@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._paste import Paste, PasteLine, check_number
 from meshlab.diagnosis._seen import frame_of
 from meshlab.diagnosis.formats._kernel_log import host_of, short_bus
 
@@ -29,6 +29,7 @@ _PROCESS = re.compile(
     r"^[\s>]*\|\s+(?P<gpu>\d+)\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+(?P<kind>C\+G|M\+C|[CGM])\s+"
     r"(?P<name>\S.*?)\s+(?:(?P<memory>\d+)MiB|N/A|Insufficient\S*.*?)\s*\|"
 )
+_KINDS = ("    C   ", "    G   ", "  C+G   ", "  M+C   ")
 _FAILED = "ERR!"
 
 
@@ -67,6 +68,7 @@ class GpuProcess:
 
 def read_gpu_rows(paste: Paste) -> tuple[GpuRow, ...]:
     """Read the GPUs of the table, each with the two lines below it."""
+    check_number(paste, len(paste.numbers(*_BUS_LITERALS)), "GPUs of nvidia-smi", most=10_000, length=2_000)
     rows = []
     for line, match in paste.matches(_ROW, *_BUS_LITERALS):
         below = [paste.line(k) for k in range(line.number + 1, min(line.number + 2, len(paste)) + 1)]
@@ -95,6 +97,7 @@ def read_gpu_processes(paste: Paste) -> tuple[GpuProcess, ...]:
     """Read the processes below the table."""
     if not (starts := paste.numbers("| Processes:")):
         return ()
+    check_number(paste, len(paste.numbers(*_KINDS)), "processes of nvidia-smi", most=20_000, length=1_000)
     return tuple(
         GpuProcess(
             line,
@@ -105,7 +108,7 @@ def read_gpu_processes(paste: Paste) -> tuple[GpuProcess, ...]:
             match["name"],
             _number(match["memory"]),
         )
-        for line, match in paste.matches(_PROCESS, " C ", " G ", " C+G ", " M+C ")
+        for line, match in paste.matches(_PROCESS, *_KINDS)
         if line.number > starts[0]
     )
 

@@ -210,7 +210,8 @@ def gpu_slowed_down(paste: Paste) -> Iterator[TextFinding]:
     by_reasons: dict[tuple[str, ...], list[QueriedValue]] = {}
     slow = [item for group in unhealthy_values(values, _SLOWDOWNS).values() for item in group]
     for items in grouped(((item.host, item.bus_id), item) for item in slow).values():
-        by_reasons.setdefault(tuple(f"{item.name} {item.value}" for item in items), []).extend(items)
+        reasons_of_gpu = tuple(dict.fromkeys(f"{item.name} {item.value}" for item in items))
+        by_reasons.setdefault(reasons_of_gpu, []).extend(items)
     for reasons, items in by_reasons.items():
         brake = any("Power Brake" in reason for reason in reasons)
         heat = any("Thermal" in reason for reason in reasons)
