@@ -79,6 +79,38 @@ P2P=Enabled Latency (P2P Writes) Matrix (us)
      1   1.87   2.44
 """
 
+SLOW_P2P = """\
+Unidirectional P2P=Disabled Bandwidth Matrix (GB/s)
+   D\\D     0      1
+     0 370.11  11.04
+     1  11.12 371.56
+Unidirectional P2P=Enabled Bandwidth (P2P Writes) Matrix (GB/s)
+   D\\D     0      1
+     0 370.93   2.51
+     1   2.50 372.01
+"""
+
+PASSED = """\
+|-----  Deployment  --------+------------------------------------------------|
+| Denylist                  | Pass                                           |
++-----  Integration  -------+------------------------------------------------+
+| PCIe                      | Pass - All                                     |
+"""
+
+STOPPED = """\
+ Completion with error at client
+ Failed status 10: wr_id 0 syndrom 0x88
+scnt=128, ccnt=0
+"""
+
+DOWN = """\
+GPUs:
+    gpuId 0:
+        U U U U
+    gpuId 1:
+        U U U D
+"""
+
 DIAGNOSTIC = """\
 Successfully ran diagnostic for group.
 +---------------------------+------------------------------------------------+
@@ -280,6 +312,7 @@ def test_matrices_of_the_p2p_test_have_directions() -> None:
 
 def test_p2p_that_is_slower_than_copies_through_the_host_is_found() -> None:
     assert severities(P2P_TEST.format(on=4.4)) == {"acs-iommu-p2p": "warning"}
+    assert severities(SLOW_P2P) == {"acs-iommu-p2p": "warning"}
     assert severities(P2P_TEST.format(on=13.21)) == {}
 
 
@@ -360,6 +393,12 @@ def test_a_test_that_failed_without_a_gpu_is_reported_too() -> None:
     text = json.dumps({"DCGM Diagnostic": {"test_categories": [{"category": "Integration", "tests": [case]}]}})
     assert severities(text) == {"gpu-test-failed": "error"}
     assert severities(text.replace("Fail", "Pass")) == {"nothing-wrong": "info"}
+
+
+def test_texts_of_which_the_pages_show_the_rules() -> None:
+    assert severities(PASSED) == {"nothing-wrong": "info"}
+    assert severities(DOWN) == {"nvlinks-inactive": "warning"}
+    assert severities(STOPPED) == {"rdma-test-failed": "error"}
 
 
 def test_rows_of_dcgm_without_the_head_of_their_section_are_read() -> None:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _SECTIONS = ("  Metadata  -", "  Deployment  -", "  Integration  -", "  Hardware  -", "  Stress  -")
 _SECTION = re.compile(r"[|+]-+ {2}(\w+) {2}-+")
-_ROW = re.compile(r"^\|\s?(?P<name>[^|]{3,60}?)\s*\|\s?(?P<text>[^|]{1,120}?)\s*(?:\||$)")
+_ROW = re.compile(r"^\|\s?(?P<name>[^|]{3,60})\|\s?(?P<text>[^|]{1,200})(?:\||$)")
 _WIDTH = 46  # of the second column, which breaks messages inside words
-_STATUS = re.compile(r"^(?P<status>Pass|Fail|Warn|Skip)(?: - (?:(?P<all>All)|GPUs?: (?P<gpus>[\d, ]+)))?\s*$")
+_STATUS = re.compile(r"^(?P<status>Pass|Fail|Warn|Skip)(?: - (?:(?P<all>All)|GPUs?: (?P<gpus>[\d, ]++)))?+\s*+$")
 _ENTITY = re.compile(r"^(?P<kind>GPU|CPU) ?(?P<id>\d+): (?P<status>Pass|Fail|Warn|Skip)\s*$")  # since version 4
 _MESSAGE = re.compile(r"^(?P<kind>Warning|Error|Info)(?:: *(?:GPU ?(?P<gpu>\d+))?.*)?$")
 _GPU = re.compile(r"\bGPU:? ?(\d+)")
@@ -34,7 +34,7 @@ _LINK_STATES = re.compile(r"^\s*([UDX_](?: [UDX_])*)\s*$")
 _COUNTED_GPU = re.compile(r"^\|\s*GPU (?:ID: *)?(\d+)\s*\|")
 _COUNTED_LINK = re.compile(r"^\|\s*Link (\d+)\s*\|")
 _COUNTER = re.compile(r"^\|\s*(?:-> *)?([A-Z][\w ]*? Errors?(?: Count)?)\s*\|\s*(\d+)\s*\|")
-_HEALTH = re.compile(r"^\|\s*Overall Health\s*\|\s*(?P<health>[^|]*?)\s*(?:\||$)")
+_HEALTH = re.compile(r"^\|\s*+Overall Health\s*+\|(?P<health>[^|]*+)(?:\||$)")
 _JSON = re.compile(r'\{\s*"(?:DCGM (?:GPU )?Diagnostic|metadata|entity_groups)"')
 _RESULTS = ("| Pass - ", "| Fail - ", "| Warn - ", "| Skip - ")
 _MOST_ROWS = 5_000
@@ -160,7 +160,7 @@ def read_health_reports(paste: Paste) -> tuple[HealthReport, ...]:
             name = row["name"].strip().removeprefix("->").strip()
             gpus += [whole(name)] if name.isdecimal() else []
             texts.append(f"{name} {row['text'].strip()}".strip())
-        reports.append(HealthReport(tuple(lines), match["health"], tuple(gpus), " ".join(texts)))
+        reports.append(HealthReport(tuple(lines), match["health"].strip(), tuple(gpus), " ".join(texts)))
     return tuple(reports)
 
 
@@ -176,7 +176,9 @@ def _table(paste: Paste) -> Iterator[DiagnosticTest]:
         text = paste.line(start).text
         section = _SECTION.search(text)
         row = _ROW.match(text) if section is None else None  # the head of the section may be missing
-        if start <= done or (section[1] == "Metadata" if section else row is None or not _STATUS.match(row["text"])):
+        if start <= done or (
+            section[1] == "Metadata" if section else row is None or not _STATUS.match(row["text"].rstrip())
+        ):
             continue
         category = section[1] if section is not None else ""
         rows: _Rows | None = None
@@ -186,7 +188,7 @@ def _table(paste: Paste) -> Iterator[DiagnosticTest]:
             if match is None:
                 break
             done = number
-            name, text = match["name"].strip(), match["text"]
+            name, text = match["name"].strip(), match["text"].rstrip()
             message = _MESSAGE.match(name)
             if message is not None or not name:
                 if rows is None:

@@ -38,16 +38,17 @@ _TITLE = re.compile(
     r"(?: \(P2P (?P<access>Writes|Reads)\))? Matrix \((?P<unit>GB/s|us)\)"
 )
 _TITLES = ("P2P=Enabled", "P2P=Disabled")
-_HEAD = re.compile(r"\s*(?P<corner>D\\D|GPU|CPU)?\s*(?P<columns>\d{1,4}(?:\s+\d{1,4})*)\s*$")
+_HEAD = re.compile(r"\s*+(?P<corner>D\\D|GPU|CPU)?\s*+(?P<columns>\d{1,4}(?:\s++\d{1,4})*+)\s*+$")
 _ROW = re.compile(
     r"\s*(?P<row>\d{1,4})\s+(?P<values>(?:N/A|-?nan|-?inf|\d+(?:\.\d+)?)(?:\s+(?:N/A|-?nan|-?inf|\d+(?:\.\d+)?))*)\s*$"
 )
 _CAN = re.compile(r"Device=(\d+) (CAN|CANNOT) Access Peer Device=(\d+)")
-_ACCESS = re.compile(r"Peer access from .*\(GPU(\d+)\) -> .*\(GPU(\d+)\) *: *(Yes|No)")
+_ACCESS = re.compile(r"Peer access from [^()]{1,80}\(GPU(\d+)\) -> [^()]{1,80}\(GPU(\d+)\) *: *(Yes|No)")
 _DEVICE = re.compile(
-    r"Device:? (?P<gpu>\d+)(?::|,) (?P<name>\S.*?)(?:, pciBusID:| \([0-9a-f]{8}:[0-9a-f]{2}:[0-9a-f]{2}\)\s*$)"
+    r"(?:Device:? (?P<gpu>\d+)(?::|,)|Process +(?P<process>\d+) \([^()]{1,80}\): device \d+:) "
+    r"(?P<name>\S.{0,80}?)(?:, pciBusID:| \([0-9a-f]{8}:[0-9a-f]{2}:[0-9a-f]{2}\)\s*+$)"
 )
-_PEER_NAME = re.compile(r"Peer access from (\S.*?) \(GPU(\d+)\) ->")
+_PEER_NAME = re.compile(r"Peer access from (\S.{0,80}?) \(GPU(\d+)\) ->")
 _WRONG = ("Invalid value when checking the pattern", "Verification error @ element")
 _JSON = re.compile(r'\{\s*"nvbandwidth"\s*:')
 _MOST_JSON = 16 << 20
@@ -136,7 +137,8 @@ def read_peer_access(paste: Paste) -> tuple[PeerAccess, ...]:
 
 def read_test_devices(paste: Paste) -> Mapping[int, str]:
     """Return the products that a test program lists, by the number of the GPU."""
-    devices = {whole(match["gpu"]): match["name"] for _, match in paste.matches(_DEVICE, "Device ", "Device: ")}
+    matches = paste.matches(_DEVICE, "Device ", "Device: ", ": device ")
+    devices = {whole(match["gpu"] or match["process"]): match["name"] for _, match in matches}
     peers = {whole(match[2]): match[1] for _, match in paste.matches(_PEER_NAME, "Peer access from ")}
     return MappingProxyType(peers | devices)
 

@@ -21,7 +21,9 @@ _TITLE = re.compile(r"^\s*(?P<test>(?:RDMA_Write|RDMA_Read|Send|Atomic|Raw)\b[\w
 _DEVICE = re.compile(r"\bDevice\s*: (\S+)")
 _GPU = re.compile(r"\[pid = \d+, dev = (?P<number>\d+)\] device name = \[(?P<name>[^\]]+)\]")
 _HEAD = re.compile(r"^\s*#bytes\s+(?:#sl\s+)?#iterations\s")
-_COLUMN = re.compile(r"#\w+|(?:(?:BW|MsgRate|tps|\d+(?:\.\d+)?%) ?)?[A-Za-z_]\w*(?: ?(?:Port\d))?(?:\[[^\]]+\])?")
+_COLUMN = re.compile(
+    r"#\w+|(?:(?:BW|MsgRate|tps|\d{1,3}(?:\.\d{1,3})?%) ?)?[A-Za-z_]\w*(?: ?(?:Port\d))?(?:\[[^\]]+\])?"
+)
 _ROW = re.compile(r"^\s*\d+(?:\s+\d+(?:\.\d+)?){2,12}\s*$")
 _RATES = {"MiB/sec": 2**20 / 1e9, "MB/sec": 2**20 / 1e9, "Gb/sec": 0.125, "MB/s": 2**20 / 1e9}
 _MR_FAILURE = ("Couldn't allocate MR", "failed to create mr", "Failed to create MR")

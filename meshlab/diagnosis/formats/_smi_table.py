@@ -14,7 +14,9 @@ from meshlab.diagnosis.formats._kernel_log import host_of, short_bus
 if TYPE_CHECKING:
     import pandas as pd
 
-_HEAD = re.compile(r"NVIDIA-SMI\s+\S+.*?Driver Version:\s*(?P<driver>[\w.]+)(?:\s+CUDA Version:\s*(?P<cuda>[\w.!]+))?")
+_HEAD = re.compile(
+    r"NVIDIA-SMI \s*+\S{1,40}.{0,80}?Driver Version:\s*+(?P<driver>[\w.]+)(?:\s+CUDA Version:\s*(?P<cuda>[\w.!]+))?"
+)
 _ROW = re.compile(
     r"^[\s>]*\|\s+(?P<gpu>\d+)\s+(?P<product>\S+(?: \S+)*?)\s+(?:On|Off|N/A|WDDM|TCC|MCDM|ERR!)\s*\|\s*"
     r"(?P<bus>[0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+\S+\s*\|\s*(?P<ecc>\S+)"
@@ -27,7 +29,7 @@ _USE = re.compile(
 _MIG = re.compile(r"^[\s>]*\|\s+\|\s+\|\s*(?P<mig>Enabled\*?|Disabled\*?|N/A|ERR!)\s*\|")
 _PROCESS = re.compile(
     r"^[\s>]*\|\s+(?P<gpu>\d+)\s+(?:(?:N/A|\d+)\s+(?:N/A|\d+)\s+)?(?P<pid>\d+)\s+(?P<kind>C\+G|M\+C|[CGM])\s+"
-    r"(?P<name>\S.*?)\s+(?:(?P<memory>\d+)MiB|N/A|Insufficient\S*.*?)\s*\|"
+    r"(?P<name>\S.{0,300}?)\s{1,99}(?:(?P<memory>\d+)MiB|N/A|Insufficient.{0,40}?)\s*+\|"
 )
 _KINDS = ("    C   ", "    G   ", "  C+G   ", "  M+C   ")
 _FAILED = "ERR!"
