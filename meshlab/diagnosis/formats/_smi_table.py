@@ -124,15 +124,21 @@ def read_driver_versions(paste: Paste) -> tuple[tuple[str, ...], tuple[str, ...]
 
 def gpu_frame(rows: tuple[GpuRow, ...]) -> pd.DataFrame:
     """Return the GPUs as a table."""
+    import pandas as pd
+
     sizes = ("memory_used_mib", "memory_total_mib", "utilisation_percent")
     frame = frame_of(rows, "host", "gpu", "product", "bus_id", "ecc", *sizes, "mig")
-    return frame.astype({**dict.fromkeys(("ecc", *sizes), "Int64"), "mig": "boolean"})
+    # By way of floats, the largest integers would not be exact.
+    integers = {name: pd.array([getattr(row, name) for row in rows], dtype="Int64") for name in ("ecc", *sizes)}
+    return frame.assign(**integers, mig=frame["mig"].astype("boolean"))
 
 
 def process_frame(processes: tuple[GpuProcess, ...]) -> pd.DataFrame:
     """Return the processes as a table."""
+    import pandas as pd
+
     frame = frame_of(processes, "host", "gpu", "pid", "kind", "name", "memory_mib")
-    return frame.astype({"memory_mib": "Int64"})
+    return frame.assign(memory_mib=pd.array([item.memory_mib for item in processes], dtype="Int64"))
 
 
 def _number(word: str | None) -> int | None:
