@@ -50,6 +50,7 @@ OTHER_TOOLS: tuple[OtherTool, ...] = (
         (
             *("AMD-SMI", "AMDSMI Tool:", "ACCESS TABLE:", "LINK TYPE TABLE:", "HOPS TABLE:", "WEIGHT TABLE:"),
             *("NUMA BW TABLE:", "CACHE COHERENCY TABLE:", "ATOMICS TABLE:", "DMA TABLE:", "BI-DIRECTIONAL TABLE:"),
+            *('"link_type": "XGMI"', "amd-smi topology"),
         ),
         _INSTEAD_OF_AMD,
     ),

@@ -173,6 +173,8 @@ FOUND = [
         "    GPU Link Info\n        Link Width\n            Max : 16x\n            Current : 4x\n",
     ),
     ("gpu-init-failed", "error", "NVRM: GPU 0000:0a:00.0: RmInitAdapter failed! (0x24:0x72:1568)\n"),
+    ("gpu-init-failed", "error", "[3.1] nvidia: probe of 0000:65:00.0 failed with error -1\n"),
+    ("gpu-init-failed", "error", "[3.1] nvidia 0000:65:00.0: probe with driver nvidia failed with error -1\n"),
     ("driver-not-loaded", "error", "NVRM: API mismatch: the client has the version 580.1, but\n"),
     ("driver-message", "info", "[7.1] NVRM: nvAssertFailed: Assertion failed: status == NV_OK @ gpu.c:5\n"),
     (

@@ -101,11 +101,12 @@ class KernelLog:
 
 def read_driver_messages(paste: Paste) -> tuple[PasteLine, ...]:
     """Return the lines of the GPU driver that are neither an Xid nor about a GPU that is off the bus."""
-    check_number(paste, len(paste.numbers("NVRM:")), "messages of the driver")
+    literals = ("NVRM:", "nvidia: probe of ", "probe with driver nvidia failed")
+    check_number(paste, len(paste.numbers(*literals)), "messages of the driver")
     others = set(paste.once(read_kernel_log).numbers)
     return tuple(
         paste.line(number)
-        for number in paste.numbers("NVRM:")
+        for number in paste.numbers(*literals)
         if number not in others and "NVRM: Xid" not in paste.raw(number)
     )
 

@@ -24,7 +24,7 @@ _ROW = re.compile(
 _BUS_LITERALS = ("| 0000", "|  0000", "|   0000")  # the width of the column depends on the version
 _USE = re.compile(
     r"^[\s>]*\|\s*(?P<fan>\S+)\s+(?P<temperature>\S+)\s+(?P<state>\S+)\s.*?\|\s*"
-    r"(?:(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB|\S+)\s*\|\s*(?:(?P<busy>\d+)%|(?:\S+))\s"
+    r"(?:(?P<used>\d+)\s*MiB\s*/\s*(?P<total>\d+)\s*MiB|[^|]{1,40}?)\s*+\|\s*(?:(?P<busy>\d+)%|(?:\S+))\s"
 )
 _MIG = re.compile(r"^[\s>]*\|\s+\|\s+\|\s*(?P<mig>Enabled\*?|Disabled\*?|N/A|ERR!)\s*\|")
 _PROCESS = re.compile(

@@ -408,8 +408,10 @@ _INIT = re.compile(
     r"NVRM: GPU (?:at PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
     r".*RmInitAdapter failed! \((?P<code>[^)]{3,40})\)"
 )
+_PROBED = re.compile(r"nvidia(?:: probe of)? (?P<bus>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.")
 _FIRMWARE = ("Cannot initialize GSP firmware", "GfwBoot", "GFW_BOOT", "GFW boot")
-_INIT_MARKS = ("RmInitAdapter", "rm_init_adapter", *_FIRMWARE)
+_PROBE = ("nvidia: probe of ", "probe with driver nvidia failed")
+_INIT_MARKS = ("RmInitAdapter", "rm_init_adapter", *_PROBE, *_FIRMWARE)
 
 
 @rule("gpu-init-failed", "The driver cannot initialise a GPU", source=_CATALOG, causes=("driver-not-loaded",))
@@ -418,14 +420,14 @@ def gpu_init_failed(paste: Paste) -> Iterator[TextFinding]:
     lines = [line for line in paste.once(read_driver_messages) if any(mark in line.raw for mark in _INIT_MARKS)]
     if not lines:
         return
-    failures = [(line, match) for line in lines if (match := _INIT.search(line.text))]
-    codes = list(dict.fromkeys(match["code"] for _, match in failures))
+    failures = [(line, match) for line in lines if (match := _INIT.search(line.text) or _PROBED.search(line.text))]
+    codes = list(dict.fromkeys(match["code"] for _, match in failures if match.re is _INIT))
     gpus = [short_bus(match["bus"]) + (f" of {host}" if (host := host_of(line)) else "") for line, match in failures]
     yield gpu_init_failed.finding(
         "error",
         _names(gpus) if gpus else "a GPU that the text does not name",
-        f"The driver failed to initialise the GPU (RmInitAdapter{''.join(f', {code}' for code in codes[:4])}), so no "
-        "program can use it."
+        f"The driver failed to initialise the GPU{f' (RmInitAdapter, {codes[0]})' if codes else ''}, so no program can "
+        "use it."
         + " Its firmware did not start." * any(mark in line.raw for mark in _FIRMWARE for line in lines)
         + " The text does not show whether the driver, the settings of the BIOS or the GPU is at fault.",
         "Power the host off completely and on again. If it fails again, try another version of the driver, check Above "
