@@ -12,6 +12,7 @@ from meshlab.base._documents import LimitError
 from meshlab.base._errors import EngineError, ParseError, printable
 from meshlab.base._files import TextSource, decode_text, describe_text, path_of, read_bytes
 from meshlab.base._garbage import collector_paused
+from meshlab.base._other_tools import is_other_document, name_of, other_tool
 from meshlab.diagnosis._explanation import Explanation, sort_findings
 from meshlab.diagnosis._findings import Rule, TextFinding
 from meshlab.diagnosis._paste import Paste
@@ -72,8 +73,14 @@ def explain(source: TextSource | Sequence[TextSource], *, rules: Sequence[Rule] 
         return explain_paste(_paste_of(source), rules, may_be_name=isinstance(source, str))
 
 
+class OtherToolError(ParseError):
+    """A text of a tool that meshlab knows by name, and does not read."""
+
+
 def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: bool = False) -> Explanation:
     """Explain a text that is split into lines already. See `explain`."""
+    if is_other_document(paste.text):
+        _refuse_other_tool(paste)
     seen: list[Seen] = []
     spans: list[Span] = []
     failed: dict[str, list[str]] = {}  # names of what failed, by the error
@@ -95,6 +102,7 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
         except Exception as error:
             failed.setdefault(_name(error), []).append(f"the rule {rule.code}")
     if not spans and not findings and not failed:
+        _refuse_other_tool(paste)
         *examples, last = [form.example for form in FORMATS]
         raise ParseError(
             f"nothing was recognised: {describe_text(paste.text, may_be_name=may_be_name)}",
@@ -107,6 +115,14 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
     findings = [item if item.title else replace(item, title=titles.get(item.code, "")) for item in findings]
     findings += [_failure(error, names) for error, names in failed.items()]
     return Explanation(paste, tuple(spans), sort_findings(findings, rules), tuple(seen))
+
+
+def _refuse_other_tool(paste: Paste) -> None:
+    """Raise if another tool printed a text."""
+    if (tool := other_tool(paste.text)) is not None:
+        raise OtherToolError(
+            f"this is {name_of(tool, paste.text)}; it is not read yet", hint=tool.instead, file=paste.name
+        )
 
 
 def explain_error(error: EngineError) -> Explanation | None:

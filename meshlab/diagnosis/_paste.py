@@ -226,6 +226,15 @@ class Paste:
         return f"<Paste: {len(self):,} lines{'' if self.name is None else f' of {self.name}'}>"
 
 
+def check_matches(
+    paste: Paste, pattern: re.Pattern[str], literals: Iterable[str], what: str, *, most: int, length: int
+) -> None:
+    """Raise a `LimitError` as `check_number` does, for the places where a pattern occurs. No line is created."""
+    if any(paste.may_contain(literal) for literal in literals):
+        number = sum(1 for _ in pattern.finditer(paste.text))
+        check_number(paste, number, what, most=most, length=length, hint="pass fewer hosts")
+
+
 def check_number(
     paste: Paste, number: int, what: str, *, most: int = 50_000, length: int = 100, hint: str = ""
 ) -> None:

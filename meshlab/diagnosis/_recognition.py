@@ -14,7 +14,7 @@ from meshlab.base._documents import LimitError
 from meshlab.base._errors import ParseError, printable
 from meshlab.base._files import TextSource, decode_text, describe_text, is_folder, open_file, path_of, text_of
 from meshlab.base._garbage import collector_paused
-from meshlab.diagnosis._explain import explain_paste
+from meshlab.diagnosis._explain import OtherToolError, explain_paste
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._flight_recorder import refuse_pickle
 from meshlab.diagnosis.formats._other_readers import read_tests_log
@@ -127,6 +127,8 @@ def _reading_of(text: str, name: str | None, world_size: int | None, *, may_be_n
     paste.remember(read_tests_log, log if log is not None and log.sections else None)
     try:
         explanation = explain_paste(paste)
+    except OtherToolError as error:
+        raise OtherToolError(error.message, hint=error.hint, file=name) from error
     except ParseError as error:
         described = describe_text(text, may_be_name=may_be_name)
         raise ParseError(f"nothing was recognised: {described}", hint=_HINT, file=name) from error

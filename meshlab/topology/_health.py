@@ -14,7 +14,7 @@ from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Node, parse_cpus
 from meshlab.topology.model._links import HIDES_NVLINK, NEAR, UNKNOWN, Distance
 from meshlab.topology.model._presets import ClusterLike, as_cluster
-from meshlab.topology.model._products import find_product
+from meshlab.topology.model._products import find_product, is_bridged
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +25,7 @@ SEVERITIES = ("error", "warning", "note")
 
 _PAIRS_PER_LOST_PAIR = 4  # up to one pair in four without NVLink is a fault; more are missing by design
 _HIDDEN_PCIE_GBS = 1.0  # a slower PCIe link to the CPU is not real: even one lane of generation 4 has 1.5 GB/s
+_UNNAMED = Device(id=0).name
 _BUSY_PERCENT = 20.0  # a GPU with this utilisation should run its PCIe link at full speed
 
 
@@ -199,13 +200,23 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
     # A truncated paste has rows that are partly unknown. They are not evidence of a lost GPU.
     lonely = [i for i in range(count) if per_gpu[i] == 0 and is_known[i].all()]
     if lonely and len(lonely) < count / 2 and np.median(per_gpu) >= 1:
-        yield Finding(
-            "error",
-            "off-fabric",
-            f"{_have(node, lonely)} no NVLink, but the other GPUs have NV{usual}",
-            "run nvidia-smi nvlink -s and read the log of the fabric manager on that host, "
-            "then reset or reseat the GPU; until then place no ranks on it",
-        )
+        products = {device.name for device in node.devices} - {_UNNAMED}
+        # Only bridges connect no more than pairs.
+        if all(map(is_bridged, products)) if products else per_gpu.max() == 1:
+            yield Finding(
+                "note",
+                "off-fabric",
+                f"{_have(node, lonely)} no NVLink bridge, but the other cards have NV{usual}",
+                "if the card has a bridge, check that it is seated; otherwise nothing is wrong",
+            )
+        else:
+            yield Finding(
+                "error",
+                "off-fabric",
+                f"{_have(node, lonely)} no NVLink, but the other GPUs have NV{usual}",
+                "run nvidia-smi nvlink -s and read the log of the fabric manager on that host, "
+                "then reset or reseat the GPU; until then place no ranks on it",
+            )
     full = [i for i in range(count) if i not in lonely]
     inner = links[np.ix_(full, full)]
     off_diagonal = inner[~np.eye(len(full), dtype=bool)]
@@ -298,8 +309,8 @@ def _absent_nvlinks(node: Node) -> Iterator[Finding]:
 def _nvlinks_expected(device: Device) -> int | None:
     """Return the number of NVLinks of a product, or None if the product is unknown."""
     name = device.name.upper().replace("NVIDIA", "").strip()
-    if "PCIE" in name or name == "GPU":
-        return None if name == "GPU" else 0
+    if name == _UNNAMED or is_bridged(name):  # a card without a bridge has no NVLink
+        return None if name == _UNNAMED else 0
     # Longer names first: GB200 contains B200, and GH200 contains H200.
     for word in ("GB200", "B200", "GH200", "H200", "H100", "A100"):
         if word in name:
@@ -434,7 +445,7 @@ def _devices(node: Node) -> Iterator[Finding]:
             f"MIG mode is on for {', '.join(parted[:4])}{' and more' * (len(parted) > 4)}",
             "MIG partitions have no peer access and no NVLink; disable MIG with nvidia-smi -mig 0",
         )
-    names = sorted({device.name for device in node.devices})
+    names = sorted({device.name for device in node.devices if device.name != _UNNAMED})
     if len(names) > 1:
         yield Finding(
             "warning",

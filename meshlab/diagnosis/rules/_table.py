@@ -5,6 +5,8 @@ from __future__ import annotations
 from meshlab.diagnosis._findings import Rule
 from meshlab.diagnosis.rules._ended_ranks import ENDED_RANK_RULES
 from meshlab.diagnosis.rules._gpu_faults import GPU_RULES
+from meshlab.diagnosis.rules._gpu_health import HEALTH_RULES
+from meshlab.diagnosis.rules._gpu_tests import GPU_TEST_RULES
 from meshlab.diagnosis.rules._hangs import HANG_RULES
 from meshlab.diagnosis.rules._host_links import LINK_RULES
 from meshlab.diagnosis.rules._interfaces import INTERFACE_RULES
@@ -41,6 +43,8 @@ RULES: tuple[Rule, ...] = (
     *MEASURED_RESULT_RULES,
     *UNCLEAR_LOG_RULES,
     *GPU_RULES,
+    *HEALTH_RULES,
+    *GPU_TEST_RULES,
     *PORT_RULES,
     *LINK_RULES,
     *JOB_RULES,

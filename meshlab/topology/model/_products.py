@@ -74,6 +74,20 @@ def find_product(name: str) -> Product:
 _MODEL = re.compile(r"\b(?!HBM|SXM)(?:[A-Z]{1,3}\d{1,4}[A-Z]*|\d{4})\b")
 
 
+_BRIDGED = re.compile(r"\bNVL\b|PCI|RTX|Quadro|TITAN|GeForce|\bA(?:30|40|4500|5000|6000)\b", re.IGNORECASE)
+
+
+def is_bridged(name: str) -> bool:
+    """Return whether NVLink bridges connect the cards of a product, so that a card without any is normal.
+
+    Examples
+    --------
+    >>> is_bridged("NVIDIA H100 NVL"), is_bridged("NVIDIA H100 80GB HBM3")
+    (True, False)
+    """
+    return _BRIDGED.search(name) is not None
+
+
 def models_in(name: str) -> set[str]:
     """Return the models in the name of a GPU, such as H100. Memory and form factor are not models."""
     return set(_MODEL.findall(name))
