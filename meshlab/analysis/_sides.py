@@ -195,7 +195,11 @@ def _column_difference(name: str, before: Side, after: Side) -> Difference | Non
     unknown = name != "collective" and not (old and new)
     if unknown and name not in ("mode", "n_ranks", "dtype"):
         return None
-    before_text, after_text = (", ".join(map(str, sorted(values))) or "unknown" for values in (old, new))
+    # Numbers, and the word for a missing one.
+    before_text, after_text = (
+        ", ".join(map(str, sorted(values, key=lambda value: (isinstance(value, str), value)))) or "unknown"
+        for values in (old, new)
+    )
     return Difference(_COLUMN_WORDS.get(name, name), before_text, after_text, blocks=not old & new and not unknown)
 
 

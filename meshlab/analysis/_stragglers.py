@@ -115,14 +115,17 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
         for key, part in timed.groupby(list(STEP), sort=False, dropna=False)
         if len(part["rank"].unique()) > 1
     }
-    starts = {key: part.pivot(index="batch", columns="rank", values="start_offset_us") for key, part in parts.items()}
+    # A batch that a rank lacks shows nothing: the sample of the last rank may be the one that is missing.
+    starts = {key: by_batch(part, "start_offset_us").dropna() for key, part in parts.items()}
+    starts = {key: frame for key, frame in starts.items() if len(frame)}
     spreads: dict[tuple[Any, ...], dict[Any, float]] = {}
     for key, frame in starts.items():
         spreads.setdefault(key[:_N_SHARED], {})[key] = _spread(frame.to_numpy())
     rows: list[dict[str, Any]] = []
-    for key, part in parts.items():
-        offsets = starts[key].to_numpy()
-        times = part.pivot(index="batch", columns="rank", values="time_us").to_numpy()
+    for key, complete in starts.items():
+        part = parts[key]
+        offsets = complete.to_numpy()
+        times = by_batch(part, "time_us").loc[complete.index].to_numpy()
         step = steps.get(key, _Step())
         elsewhere = [spread for other, spread in spreads[key[:_N_SHARED]].items() if other != key]
         least = [_LEAST_SHARE * step.time_us]
@@ -130,7 +133,7 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
             least += [2 * step.alignment_us, float(np.median(elsewhere)) if elsewhere else 0.0]
         else:
             least.append(fastest.get(plain_key(part[_LOAD].iloc[0]), 0.0))
-        for position, rank in enumerate(starts[key].columns):
+        for position, rank in enumerate(complete.columns):
             lateness = offsets[:, position] - np.median(np.delete(offsets, position, axis=1), axis=1)
             late = float(np.median(lateness))
             floor = _floor(step, offsets, position, least)
@@ -156,6 +159,18 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     frame["is_straggler"] = frame["is_straggler"].astype(bool) & is_last & (frame["p_value"] <= _ERROR_RATE)
     frame = with_step_columns(frame, results)
     return frame.sort_values(["is_straggler", "late_us"], ascending=False, kind="stable", ignore_index=True)
+
+
+def by_batch(samples: pd.DataFrame, name: str) -> pd.DataFrame:
+    """Return a column of the samples of a step as a frame with a row per batch and a column per rank."""
+    doubled = samples[samples.duplicated(["batch", "rank"])]
+    if len(doubled):
+        first = doubled.iloc[0]
+        raise BenchError(
+            f"the samples have batch {first['batch']} of rank {first['rank']} in step {first['step']} more than once",
+            hint="pass the samples of one run, as they were measured",
+        )
+    return samples.pivot(index="batch", columns="rank", values=name)
 
 
 class _Step(NamedTuple):
@@ -283,7 +298,7 @@ def find_spikes(run: Any, results: pd.DataFrame | None = None) -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     timed = samples[~samples["is_warmup"].fillna(value=False).astype(bool)]
     for key, part in timed.groupby(list(STEP), sort=False, dropna=False):
-        times = part.pivot(index="batch", columns="rank", values="time_us")
+        times = by_batch(part, "time_us")
         slowest = times.max(axis=1).to_numpy()
         modes = find_modes(slowest)
         is_spike = slowest > spike_limit(slowest if modes is None else slowest[slowest > modes.limit])

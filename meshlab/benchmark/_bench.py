@@ -77,7 +77,8 @@ def bench(
         is passed, and takes over its rows. Only steps that were not measured before are measured.
     out : path, optional
         A folder to which the run is written while it is measured, after every step. If this process is killed, only the
-        current step is lost: `Run.load` reads the folder, and ``resume=`` continues the run, also in the same folder.
+        current step is lost, with the steps that take turns with it, because they are compared within the same seconds:
+        `Run.load` reads the folder, and ``resume=`` continues the run, also in the same folder.
         At the end the folder is the same as after `Run.save`. If the folder can no longer be written, for example
         because the disk is full, the run continues in memory, with a warning.
     overwrite : bool, default False

@@ -20,7 +20,7 @@ from meshlab.base._documents import read_own_json
 from meshlab.base._errors import EngineError
 from meshlab.engines._lifeline import command
 from meshlab.engines._parts import Parts
-from meshlab.engines._processes import client_exit, make_cluster
+from meshlab.engines._processes import client_exit, ignore_late_replies, make_cluster
 from meshlab.engines._rounds import RankExit
 
 _TICK_S = 0.02
@@ -119,6 +119,7 @@ class Controller:
         except (OSError, RuntimeError) as error:
             wait()
             raise self._start_error("did not answer in time") from error
+        ignore_late_replies(self.client)
         # The hub answers when it has started its schedulers.
         for process in self._cluster.controller.process.children(recursive=True):
             self._parts.add(_NAME, process)

@@ -34,6 +34,9 @@ BACKEND = "MESHLAB_BACKEND"
 CONNECTION = "MESHLAB_CONNECTION"
 """The environment variable with the path of the file in which the controller writes its addresses."""
 
+EXITS = "MESHLAB_EXITS"
+"""The environment variable with the path of the file in which exits of ranks are recorded."""
+
 WITHOUT_SHELL = -1
 """The exit code that a rank records itself, if the shell that would record it was killed."""
 
@@ -43,7 +46,7 @@ _GRACE_S = {"controller": 1.5, "rank": 4.0}
 _OTHERS_S = 5.0  # time that a reaper which another process has started gets to end this one
 _TICK_S = 0.02  # interval between looks at the file of the controller
 _POLL_S = 1.0  # interval between checks of the client, on systems without file descriptors for processes
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 
 
 def command(role: str, module: str) -> list[str]:
@@ -58,6 +61,11 @@ def main(role: str, module: str, *arguments: str) -> None:
         # thread that watches the client.
         os.register_at_fork(after_in_child=_end_with_parent)
     else:
+        with contextlib.suppress(OSError):
+            # mpiexec kills the process groups of all ranks when one has ended. In its own, this one outlives its shell
+            # for a moment, records that, and so differs from a rank that somebody killed.
+            os.setsid()
+        _set_process_option(_PR_SET_CHILD_SUBREAPER, 1)  # daemons of the user's functions stay its descendants
         with contextlib.suppress(ImportError):  # of ipyparallel, which is reported when the module runs
             fork_nanny()
     threading.Thread(target=_guard, args=(role, os.getppid()), name="meshlab lifeline", daemon=True).start()
@@ -86,8 +94,12 @@ def _prepare_rank() -> None:
 
 def _end_with_parent() -> None:
     """Make the kernel kill this process when the thread that forked it ends."""
+    _set_process_option(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _set_process_option(option: int, value: int) -> None:
     with contextlib.suppress(AttributeError, OSError):  # only Linux has prctl
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(option, value)
 
 
 def _guard(role: str, parent: int) -> None:
@@ -104,7 +116,7 @@ def _guard(role: str, parent: int) -> None:
         if shell in ended:
             # The exit of this rank would have no record, because only its shell writes one. The client takes the first
             # record for the culprit, so this one is written before the rank ends.
-            with Path(os.environ["MESHLAB_EXITS"]).open("a") as file:
+            with Path(os.environ[EXITS]).open("a") as file:
                 file.write(f"{parent} {WITHOUT_SHELL}\n")
             os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(_GRACE_S[role])

@@ -12,7 +12,6 @@ import shutil
 import signal
 import site
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -31,8 +30,18 @@ from meshlab.engines._interrupts import interrupts_kept
 from meshlab.engines._lifeline import BACKEND, CONNECTION, REAPER, WITHOUT_SHELL, command
 from meshlab.engines._parts import STOPPED, Parts, is_stopped, status_of
 from meshlab.engines._processes import ProcessSet
-from meshlab.engines._reaper import RUN, Reaper, clean_up, kill_processes, marked_processes, remove_files
-from meshlab.engines._rounds import RankExit, RankInfo, WorkerConfig
+from meshlab.engines._reaper import (
+    RUN,
+    Reaper,
+    clean_up,
+    clean_up_after_others,
+    kill_processes,
+    make_folder,
+    marked_processes,
+    remove_files,
+)
+from meshlab.engines._records import LAUNCHER_SHELL, RANK_SHELL, RankRecords, how_recorded
+from meshlab.engines._rounds import RankExit, RankInfo, WorkerConfig, without_banner
 from meshlab.engines._worker import make_unique_id
 
 # The environment of every process of one set of engines contains _SET, so that `kill` can stop the set and keep the
@@ -54,15 +63,6 @@ _LINE_S = 0.3  # time in which the shell of a rank that has ended records its ex
 _EXIT_S = 1.5  # time to look for an exit, from the moment at which no process is in teardown any more
 _POLL_S = 0.01
 _CONTROLLERS = 3  # maximum number of controllers that a start tries
-
-# A wrapper shell appends "pid exit-code" to MESHLAB_EXITS before mpiexec sees the exit and kills the other ranks, so
-# the first line of that file is the culprit. The rank's output goes to a separate file, because ipyparallel deletes its
-# log on exit. The shell's own "Killed" is discarded, because it would look like output of the rank.
-_RANK_SHELL = (
-    'exec 2>/dev/null; [ -n "$HWLOC_XMLFILE" ] || unset HWLOC_XMLFILE; '
-    '/bin/sh -c "$MESHLAB_TO_LOG" "$@"; code=$?; echo "$$ $code" >>"$MESHLAB_EXITS"; exit $code'
-)
-_TO_LOG = 'exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
 
 # MPICH's launcher writes the topology of the host to a file in /tmp, which stays if the launcher is killed. It does not
 # if this variable is set. The shells of the ranks remove it again, so that their library reads the topology itself.
@@ -109,8 +109,8 @@ class LaunchedSet(ProcessSet):
         self._devices = list(range(size)) if devices is None else list(devices)
         self._env = dict(env or {})
         self._id = secrets.token_hex(8)
-        self._n_starts = self._n_controllers = 0
-        self._old_exits: dict[Path, int] = {}  # with their sizes before the current start
+        self._n_controllers = 0
+        self._starts: list[RankRecords] = []
         self._killed: set[str] = set()  # the uuids of engines that were killed since the last start
         self.launch_arguments = {"backend": backend, "devices": devices, "env": dict(env or {}), "checks": checks}
         self._controller: Controller | None = None
@@ -122,7 +122,8 @@ class LaunchedSet(ProcessSet):
         self._starting = threading.RLock()
         self._is_closing = self._is_closed = False
         self._mpiexec = find_mpiexec() if self._by_mpiexec else ""
-        self._folder = Path(tempfile.mkdtemp(prefix="meshlab-"))
+        clean_up_after_others()
+        self._folder = make_folder()
         (self._folder / "tmp").mkdir()
         # The reaper starts before any other process, so that no process ever runs without one. The finalizer runs when
         # the object is garbage-collected or at exit, whichever is first, and at most once.
@@ -184,6 +185,10 @@ class LaunchedSet(ProcessSet):
         self._controller = controller  # before it starts, because its parts may exist if that fails
         controller.start(deadline, self._check_closing)
 
+    @property
+    def _n_starts(self) -> int:
+        return len(self._starts)
+
     def _environment(self) -> dict[str, str]:
         return {
             RUN: self._id,
@@ -203,20 +208,22 @@ class LaunchedSet(ProcessSet):
 
     def _start_engines(self, deadline: float) -> tuple[RankInfo, ...]:
         survivors = [] if self._client is None else self._surviving_engines()
-        self._old_exits = {path: path.stat().st_size for path in self._folder.glob("exits-*")}
-        self._n_starts += 1
+        for records in self._starts:
+            records.skip()
         # New file names for every start: a dying process of the previous set may still write to the old ones.
+        self._starts.append(RankRecords(self._folder, self._n_starts + 1))
         positions = self._share_positions(self._folder / f"calls-{self._n_starts}")
         CallBoard.create_file(self._board_file, self.size)
-        self._launch_engines(self.size - len(survivors), deadline)
-        if self._client is None:
-            assert self._controller is not None
-            self._client = self._controller.connect(deadline, self._check_start)
-        engines = self._engines_by_rank(survivors, self._wait_for_engines(deadline))
-        left_s = max(1.0, deadline - time.monotonic())
-        infos = self._open_ranks(self._worker_configs(engines, positions, deadline), left_s)
-        self._check_start()
-        self._reaper.watch_files(path for info in infos for path in info.segments)
+        with self._reaper.starting():
+            self._launch_engines(self.size - len(survivors), deadline)
+            if self._client is None:
+                assert self._controller is not None
+                self._client = self._controller.connect(deadline, self._check_start)
+            engines = self._engines_by_rank(survivors, self._wait_for_engines(deadline))
+            left_s = max(1.0, deadline - time.monotonic())
+            infos = self._open_ranks(self._worker_configs(engines, positions, deadline), left_s)
+            self._check_start()
+            self._reaper.watch_files(path for info in infos for path in info.segments)
         if self._by_mpiexec:
             self._watch_proxies(infos)
         return infos
@@ -252,10 +259,10 @@ class LaunchedSet(ProcessSet):
 
     def _launch_engines(self, n: int, deadline: float) -> None:
         assert self._controller is not None
-        shell = ["/bin/sh", "-c", _RANK_SHELL, "meshlab-rank", *command("rank", "ipyparallel.engine")]
+        shell = [*RANK_SHELL, *command("rank", "ipyparallel.engine")]
         options: dict[str, Any] = {"delay": 0}
         if self._by_mpiexec:  # through a shell, which sends what mpiexec itself prints to the log
-            options = {"mpi_cmd": ["/bin/sh", "-c", _TO_LOG, self._mpiexec]}
+            options = {"mpi_cmd": [*LAUNCHER_SHELL, self._mpiexec]}
         # The user's variables replace meshlab's settings, but neither the marks nor the files of the run.
         environment = {
             **_import_path(),
@@ -265,9 +272,7 @@ class LaunchedSet(ProcessSet):
             **self._env,
             **self._environment(),
             _SET: self._set_mark,
-            "MESHLAB_EXITS": str(self._exits_file),
-            "MESHLAB_LOG": str(self._log_file),
-            "MESHLAB_TO_LOG": _TO_LOG,
+            **self._starts[-1].environment(),
             BACKEND: self.backend,
             CONNECTION: str(self._controller.addresses),
             **self._debug_file(),
@@ -332,12 +337,18 @@ class LaunchedSet(ProcessSet):
         if self._controller is not None and (problem := self._controller.start_problem()):
             log = self._controller.log_tail() or self.log_tail()
             raise EngineError(f"{problem} during start-up", hint="start the engines again", log=log)
-        if self._exits_file.exists() or self._parts.lost() is not None:
-            raise EngineError(f"{_engines(self.size)} exited during start-up", log=self.log_tail())
-
-    @property
-    def _exits_file(self) -> Path:
-        return self._folder / f"exits-{self._n_starts}"
+        time_s = time.monotonic()
+        if time_s - self._checked_at < _LINE_S / 2:
+            return
+        self._checked_at = time_s
+        lost = self._starts[-1].lost() or self._parts.lost()
+        if lost is None:
+            return
+        # The record of a rank comes a moment after its end, and of several exits the first one is the cause.
+        time.sleep(_LINE_S)
+        lost = self._starts[-1].lost() or lost
+        log = without_banner(self.log_tail())
+        raise EngineError(f"{lost.text} during start-up", hint="start the engines again", log=log)
 
     def check(self) -> RankExit | None:
         """Return the exit of a rank, the launcher or the controller. Start a new reaper if it is gone."""
@@ -351,7 +362,7 @@ class LaunchedSet(ProcessSet):
         if lost is not None:
             return lost
         gone = [info.rank for info in self._infos if not _is_alive(info.pid)]
-        if self._exits_file.exists() or gone or self._proxies.lost(math.inf) is not None:
+        if self._starts[-1].exits() or gone or self._proxies.lost(math.inf) is not None:
             return self.first_exit() or (RankExit(gone[0], "ended") if gone else None)
         return None
 
@@ -392,16 +403,32 @@ class LaunchedSet(ProcessSet):
     def _recorded_exit(self) -> RankExit | None:
         """Return the first exit that a shell, or a rank that has lost its shell, has recorded."""
         ranks = {info.parent_pid: info.rank for info in self._infos}
-        # A rank that survived an earlier start still writes to the file of that start, which may not exist before.
-        for start in range(self._n_starts, 0, -1):
-            path = self._folder / f"exits-{start}"
-            with contextlib.suppress(OSError, ValueError):
-                for line in path.read_text()[self._old_exits.get(path, 0) :].splitlines():
-                    shell, code = (int(word) for word in line.split())
-                    # In an older file, the other lines are of ranks that were killed before.
-                    if shell in ranks or start == self._n_starts:
-                        return RankExit(ranks.get(shell), _how(code))
+        # A rank that survived an earlier start still writes to the file of that start.
+        for records in reversed(self._starts):
+            for shell, code in records.exits():
+                # In an older file, the other lines are of ranks that were killed before.
+                if shell in ranks or records is self._starts[-1]:
+                    rank = ranks.get(shell)
+                    return RankExit(rank, how_recorded(code), also=self._other_exits(rank))
         return None
+
+    def _other_exits(self, first: int | None) -> tuple[RankExit, ...]:
+        """Return the exits of ranks that were killed when the first one was, and not by the launcher because of it."""
+        # The launcher kills the shells of the other ranks, which notice it, record it and end.
+        deadline = time.monotonic() + _LINE_S
+        while True:
+            codes = {shell: code for records in self._starts for shell, code in records.exits()}
+            dead = [info for info in self._infos if info.rank != first and not _is_alive(info.pid)]
+            unrecorded = [info for info in dead if info.parent_pid not in codes]
+            is_settled = len(dead) == self.size - 1 or not self._by_mpiexec
+            if (is_settled and not unrecorded) or time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
+        return tuple(
+            RankExit(info.rank, "ended at the same time" if code is None else how_recorded(code))
+            for info in dead
+            if (code := codes.get(info.parent_pid)) is None or code > 128
+        )
 
     def _unrecorded_exit(self) -> RankExit | None:
         """Return an exit without a record: of the launcher or its proxy, or of a stopped process."""
@@ -414,7 +441,7 @@ class LaunchedSet(ProcessSet):
             return self._proxies.lost(math.inf)
         if self._by_mpiexec:
             return RankExit(None, "ended", f"the MPI launcher (process {self._launcher.pid})")
-        return RankExit(without_shell[0], _how(WITHOUT_SHELL))
+        return RankExit(without_shell[0], how_recorded(WITHOUT_SHELL))
 
     def interrupt(self) -> None:
         for info in self._infos:
@@ -423,6 +450,7 @@ class LaunchedSet(ProcessSet):
 
     def kill(self, *, reuse: bool = True) -> None:
         """Kill the processes of the ranks. With `reuse`, NCCL ranks that abort their communicators in time survive."""
+        self._reaper.watch_descendants()
         is_connected = self._controller is not None and self._client is not None and self._controller.lost() is None
         saved = self._abort_ranks() if reuse and self._facts.survives and is_connected else set()
         doomed = [info for info in self._infos if info.rank not in saved]
@@ -464,10 +492,6 @@ class LaunchedSet(ProcessSet):
             if future.done() and future.exception() is None and self._engine_ids[rank] in alive
         }
 
-    @property
-    def _log_file(self) -> Path:
-        return self._folder / f"log-{self._n_starts}"
-
     def _debug_file(self) -> dict[str, str]:
         """Send NCCL's debug output to one file per process, separate from the output of the ranks."""
         is_debug = "NCCL_DEBUG" in self._env and "NCCL_DEBUG_FILE" not in self._env
@@ -485,10 +509,11 @@ class LaunchedSet(ProcessSet):
     def printed(self) -> str:
         """Return what the ranks and mpiexec printed, without the lines of ipyparallel, and at most its last MiB."""
         try:
-            with self._log_file.open("rb") as file:
-                file.seek(max(0, self._log_file.stat().st_size - _MOST_LOG))
+            log_file = self._starts[-1].log_file
+            with log_file.open("rb") as file:
+                file.seek(max(0, log_file.stat().st_size - _MOST_LOG))
                 text = file.read().decode(errors="replace")
-        except OSError:
+        except (IndexError, OSError):  # nothing was started, or has printed
             return ""
         return "\n".join(line for line in text.splitlines() if not _NOISE.search(line))
 
@@ -510,7 +535,7 @@ class LaunchedSet(ProcessSet):
                 self._controller.close()
                 # A start that was interrupted goes on in its thread, and may create the folder or a process again.
                 if self._controller.end_threads(_ABANDONED_S):
-                    clean_up(RUN, self._id, str(self._folder), ())
+                    clean_up(RUN, self._id, str(self._folder))
             self._positions = None
             self._is_closed = True
         finally:
@@ -523,19 +548,13 @@ class LaunchedSet(ProcessSet):
             return
         if not all(_is_alive(info.pid) and not is_stopped(info.pid) for info in self._infos):
             return
+        self._reaper.watch_descendants()
         with contextlib.suppress(Exception):
             # Without the hub, because the client would wait for its reply without a limit.
             self._client.shutdown(hub=False, block=False)
         deadline = time.monotonic() + _CLOSE_S
         while time.monotonic() < deadline and any(_is_alive(info.pid) for info in self._infos):
             time.sleep(2 * _POLL_S)
-
-
-def _how(code: int) -> str:
-    """Describe the end of a rank by the code that was recorded."""
-    if code == WITHOUT_SHELL:
-        return "killed together with the shell that started it"
-    return f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
 
 
 def _is_alive(pid: int) -> bool:

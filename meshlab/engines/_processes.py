@@ -9,7 +9,7 @@ import socket
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -227,6 +227,21 @@ class AttachedSet(ProcessSet):
     def close(self) -> None:
         """Release the engines, which keep running."""
         self._positions = None
+
+
+def ignore_late_replies(client: Any) -> None:
+    """Discard the replies of engines after the client has reported that they are gone. ipyparallel prints them."""
+
+    def checked(handler: Callable[[Any], None]) -> Callable[[Any], None]:
+        def handle(message: Any) -> None:
+            ids = message["parent_header"]["msg_id"], message["metadata"].get("original_msg_id")
+            if not client.outstanding.isdisjoint(ids):
+                handler(message)
+
+        return handle
+
+    handlers = client._queue_handlers
+    handlers.update({name: checked(handlers[name]) for name in ("apply_reply", "execute_reply")})
 
 
 def client_exit(client: Any) -> RankExit | None:

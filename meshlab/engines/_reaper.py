@@ -2,8 +2,10 @@
 
 Engines outlive their client if nothing stops them. The client runs this file as a separate process and holds the other
 end of its standard input. When that pipe closes, the reaper kills every process of the run and removes the run's files.
-It recognises processes by an environment variable, which children inherit. This module imports nothing of meshlab, so
-that the process starts fast.
+It recognises processes by an environment variable, which children inherit. What else it has to remove is recorded in
+the folder of the run, before it exists, so that whoever cleans up reads the same: the reaper, the client itself, or,
+if both were killed, the next client of this user. This module imports nothing of meshlab, so that the process starts
+fast.
 """
 
 from __future__ import annotations
@@ -15,9 +17,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import psutil
@@ -26,7 +29,14 @@ RUN = "MESHLAB_RUN"
 """The environment variable that marks the processes of a run. Its value is the id of the run."""
 
 _POLL_S = 0.5  # interval between checks that the client is alive, if the pipe stays open
-_SHARED_MEMORY = ("/dev/shm/mpich_shm_", "/dev/shm/nccl-", "/dev/shm/vader_segment", "/dev/shm/psm2_shm")
+_SHARED_MEMORY = tuple(
+    f"/dev/shm/{name}" for name in ("mpich_shm_", "mpich_vci_", "nccl-", "vader_segment", "psm2_shm")
+)
+
+_PREFIX = "meshlab-"  # of the folder of a run
+# In that folder: whose run it is, the shared-memory files of its ranks, those that existed before ranks that are now
+# being started, and the processes that only their parents lead to.
+_OWNER, _SEGMENTS, _EXISTING, _DESCENDANTS = "owner", "segments", "existing-segments", "descendants"
 
 
 class Reaper:
@@ -35,12 +45,13 @@ class Reaper:
     def __init__(self, variable: str, value: str, folder: str | Path) -> None:
         me = psutil.Process()
         self._variable, self._value, self._folder = variable, value, str(folder)
-        self._files: set[str] = set()
         # The start time goes with the pid, because the kernel reuses pids.
         self.command = [sys.executable, "-I", __file__, variable, value, self._folder]
         self.command += [str(me.pid), repr(me.create_time())]
         self._lock = threading.Lock()
         self._is_released = False
+        owner = variable, value, str(me.pid), repr(me.create_time()), _processes_here()
+        (Path(folder) / _OWNER).write_text("\n".join(owner))
         self._start()
 
     def _start(self) -> None:
@@ -58,27 +69,35 @@ class Reaper:
         """The pid of the reaper process."""
         return self._process.pid
 
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """Let the reaper remove what the ranks that start in this context leave in shared memory, even half-started."""
+        # A library creates its files before a rank can report them, and a dead process has no mappings.
+        remove_files(_abandoned_segments(Path(self._folder)))  # of a start that failed
+        existing = Path(self._folder) / _EXISTING
+        existing.write_text("\n".join(_segments()))
+        yield
+        existing.unlink()
+
     def watch_files(self, paths: Iterable[str]) -> None:
         """Add files to remove at the end."""
-        with self._lock:
-            new = set(paths) - self._files
-            self._files |= new
-            self._send(new)
+        with (Path(self._folder) / _SEGMENTS).open("a") as file:
+            file.write("".join(f"{path}\n" for path in sorted(paths)))
 
-    def _send(self, paths: Iterable[str]) -> None:
-        if self._process.stdin is not None:
-            with contextlib.suppress(OSError, ValueError):  # the reaper is gone, or was released
-                self._process.stdin.write("".join(f"{path}\n" for path in sorted(paths)).encode())
-                self._process.stdin.flush()
+    def watch_descendants(self) -> None:
+        """Add the descendants of the processes of the run, because one whose parent has ended may have no mark."""
+        with (Path(self._folder) / _DESCENDANTS).open("a") as file:
+            for process in _descendants(marked_processes(self._variable, self._value)):
+                with contextlib.suppress(psutil.Error):
+                    file.write(f"{process.pid} {process.create_time()!r}\n")
 
     def renew(self) -> None:
-        """Start another reaper if this one has died or was stopped, and let it watch the same files."""
+        """Start another reaper if this one has died or was stopped."""
         with self._lock:
             if self._is_released or (self._process.poll() is None and not self._is_stopped()):
                 return
             self._end()
             self._start()
-            self._send(self._files)
 
     def _is_stopped(self) -> bool:
         with contextlib.suppress(psutil.Error):
@@ -106,7 +125,7 @@ class Reaper:
                     is_finished = self._process.wait(timeout_s) == 0
             if not is_finished:  # the reaper was killed or is stuck, so the client cleans up itself
                 self._end()
-                clean_up(self._variable, self._value, self._folder, self._files)
+                clean_up(self._variable, self._value, self._folder)
             self._is_released = True
 
 
@@ -121,6 +140,15 @@ def marked_processes(variable: str, value: str) -> list[psutil.Process]:
     return processes
 
 
+def _descendants(processes: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Return the children of processes, and their children, except those that are in `processes`."""
+    children: set[psutil.Process] = set()
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            children.update(process.children(recursive=True))
+    return [process for process in children.difference(processes) if process.pid != os.getpid()]
+
+
 def kill_processes(variable: str, value: str, timeout_s: float = 2.0) -> list[str]:
     """Kill all processes with a mark, and return the shared-memory files of libraries that they leave behind."""
     files: set[str] = set()
@@ -131,6 +159,7 @@ def kill_processes(variable: str, value: str, timeout_s: float = 2.0) -> list[st
     while n_empty < 2 and time.monotonic() < deadline:
         processes = marked_processes(variable, value)
         n_empty = 0 if processes else n_empty + 1
+        processes += _descendants(processes)  # those that were started with another environment
         for process in processes:  # before any of them dies, because /proc has no mappings of a dead process
             files.update(shared_memory_files(process.pid))
         for process in processes:
@@ -149,6 +178,32 @@ def shared_memory_files(pid: int) -> list[str]:
     return sorted({path for line in maps.splitlines() if (path := line.split(" ")[-1]).startswith(_SHARED_MEMORY)})
 
 
+def _segments() -> list[str]:
+    """Return the shared-memory files of communication libraries on this host that belong to this user."""
+    files = []
+    with contextlib.suppress(OSError):  # not Linux
+        for entry in os.scandir("/dev/shm"):
+            with contextlib.suppress(OSError):
+                if entry.path.startswith(_SHARED_MEMORY) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                    files.append(entry.path)
+    return files
+
+
+def _abandoned_segments(folder: Path) -> list[str]:
+    """Return the files that a start which did not end has left: no process has them open, and they are new."""
+    try:
+        existing = (folder / _EXISTING).read_text().splitlines()
+    except OSError:
+        return []
+    candidates = set(_segments()).difference(existing)
+    if candidates:  # of this start, or of another program that started at the same time
+        for process in psutil.process_iter():
+            candidates.difference_update(shared_memory_files(process.pid))
+            with contextlib.suppress(psutil.Error):
+                candidates.difference_update(file.path for file in process.open_files())
+    return sorted(candidates)
+
+
 def remove_files(paths: Iterable[str]) -> None:
     """Remove files, ignoring those that do not exist."""
     for path in paths:
@@ -156,14 +211,65 @@ def remove_files(paths: Iterable[str]) -> None:
             Path(path).unlink()
 
 
-def clean_up(variable: str, value: str, folder: str, files: Iterable[str]) -> None:
-    """Kill the processes, then remove the files and the folder."""
-    remove_files([*kill_processes(variable, value), *files])
+def clean_up(variable: str, value: str, folder: str) -> None:
+    """Kill the processes of a run, then remove the files that it has made and its folder."""
+    for pid, created in _pairs(Path(folder) / _DESCENDANTS):
+        if is_running(pid, created):
+            with contextlib.suppress(psutil.Error):
+                psutil.Process(pid).kill()
+    remove_files(kill_processes(variable, value))
+    with contextlib.suppress(OSError):
+        remove_files((Path(folder) / _SEGMENTS).read_text().splitlines())
+    remove_files(_abandoned_segments(Path(folder)))
     for _ in range(10):  # a dying process may still write into the folder
         shutil.rmtree(folder, ignore_errors=True)
         if not Path(folder).exists():
             return
         time.sleep(0.02)
+
+
+def clean_up_after_others() -> None:
+    """Clean up the runs of this user whose client and reaper were both killed before they could do it."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        try:
+            variable, value, client, created, processes = (folder / _OWNER).read_text().splitlines()
+            is_own = folder.stat().st_uid == os.getuid() and processes == _processes_here()
+            if not is_own or is_running(int(client), float(created)) or _has_reaper(variable, value):
+                continue
+        except (OSError, ValueError):  # not a run, or it is being made or removed
+            continue
+        clean_up(variable, value, str(folder))
+
+
+def _has_reaper(variable: str, value: str) -> bool:
+    """Return whether a reaper of the run is at work."""
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cmdline()[3:5] == [variable, value] and process.status() != psutil.STATUS_STOPPED:
+                return True
+    return False
+
+
+def make_folder() -> Path:
+    """Make the folder of a run, where the next client looks for it."""
+    return Path(tempfile.mkdtemp(prefix=_PREFIX))
+
+
+def _processes_here() -> str:
+    """Return what identifies the processes that this one sees: the boot of the host, and the namespace of pids."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:  # not Linux
+        return repr(psutil.boot_time())
+
+
+def _pairs(path: Path) -> list[tuple[int, float]]:
+    """Return the processes in a file: their pids and start times."""
+    try:
+        return [(int(pid), float(created)) for pid, created in map(str.split, path.read_text().splitlines())]
+    except (OSError, ValueError):
+        return []
 
 
 def is_running(pid: int, created: float) -> bool:
@@ -179,19 +285,13 @@ def _main(variable: str, value: str, folder: str, client: str, created: str) -> 
     # These signals often reach all processes of a session, and the reaper's work begins when the others end.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    lines = b""
     while True:
         # The kernel closes the pipe when the client dies, even by SIGKILL. A forked child of the client inherits the
         # pipe and may keep it open, so also check whether the client itself is alive.
         ready, _, _ = select.select([0], [], [], _POLL_S)
-        if ready:
-            chunk = os.read(0, 65536)
-            if not chunk:
-                break
-            lines += chunk
-        elif not is_running(int(client), float(created)):
+        if ready or not is_running(int(client), float(created)):
             break
-    clean_up(variable, value, folder, lines.decode(errors="replace").splitlines())
+    clean_up(variable, value, folder)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,9 @@ from meshlab.comm._agreement import Checks
 from meshlab.comm._backend import Capabilities
 from meshlab.engines._positions import CallSummary, Position
 
+_MOST_TEXT = 1 << 16  # characters of an error that a rank sends
+_MOST_PICKLED = 1 << 20  # bytes
+
 
 @dataclass(frozen=True, slots=True)
 class RankInfo:
@@ -99,7 +102,9 @@ class Reply:
     def of_error(cls, rank: int, error: BaseException, trace: str = "") -> Reply:
         """Return the response of a rank on which `error` was raised."""
         trace = trace or "".join(traceback.format_exception(error))
-        return cls(rank, error=f"{type(error).__name__}: {error}", trace=trace, exception=error)
+        text = f"{type(error).__name__}: {error}"
+        # A message may contain an array. The other ranks wait while it travels, and no person reads it.
+        return cls(rank, error=text[:_MOST_TEXT], trace=trace[-_MOST_TEXT:], exception=error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The exception is pickled separately: its class may be unknown to the client or need other arguments, and then
@@ -107,6 +112,8 @@ class Reply:
         try:
             exception = None if self.exception is None else pickle.dumps(self.exception)
         except Exception:
+            exception = None
+        if exception is not None and len(exception) > _MOST_PICKLED:
             exception = None
         fields = self.rank, self.value, self.error, self.trace, self.is_interrupt, exception, self.calls
         return _unpickled_reply, fields
@@ -136,17 +143,30 @@ class RankExit:
     rank: int | None  # None if it is only known that the set has exited, or if it is another process
     how: str  # such as "killed by signal 9" or "exited with code 3"
     part: str = ""  # the other process, such as "the MPI launcher (process 71)"
+    also: tuple[RankExit, ...] = ()  # those of other ranks that ended at the same time, and not because of this one
 
     @property
     def text(self) -> str:
         """The process and what happened to it."""
-        subject = self.part or ("a rank" if self.rank is None else f"rank {self.rank}")
-        return f"{subject} {self.verb}{self.how}"
+        names: dict[str, list[str]] = {}  # by what happened
+        for rank_exit in (self, *self.also):
+            names.setdefault(f"{rank_exit.verb}{rank_exit.how}", []).append(rank_exit.name)
+        texts = (f"{' and '.join(subjects)} {_plural(what, len(subjects))}" for what, subjects in names.items())
+        return ", and ".join(texts)
+
+    @property
+    def name(self) -> str:
+        """The process."""
+        return self.part or ("a rank" if self.rank is None else f"rank {self.rank}")
 
     @property
     def verb(self) -> str:
         """The verb in front of the description, if it needs one."""
         return "was " if self.how.startswith(("killed", "stopped", "closed")) else ""
+
+
+def _plural(what: str, n: int) -> str:
+    return what.replace("was ", "were ", 1) if n > 1 else what
 
 
 class RankDiedError(Exception):
@@ -328,10 +348,14 @@ class Round:
     def _lost(self, exited: RankExit) -> RoundFailedError:
         """Describe the end of a rank or another process."""
         rank = exited.rank
-        if rank is not None:
-            info = self.infos[rank]
-            exited = replace(exited, part=f"rank {rank} (process {info.pid} on {info.host})")
+        exited = replace(self._named(exited), also=tuple(map(self._named, exited.also)))
         return RoundFailedError(f"{exited.text} while {self.task}", rank, without_banner(self.rank_set.log_tail()))
+
+    def _named(self, rank_exit: RankExit) -> RankExit:
+        if rank_exit.rank is None:
+            return rank_exit
+        info = self.infos[rank_exit.rank]
+        return replace(rank_exit, part=f"rank {info.rank} (process {info.pid} on {info.host})")
 
     def _blocked_by_error(self, error: Reply, waiting: Sequence[int]) -> RoundFailedError:
         verb = "was interrupted" if error.is_interrupt else f"raised {error.error}"

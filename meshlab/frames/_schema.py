@@ -293,7 +293,8 @@ def _cast(values: Any, dtype: str) -> Any:
             values = values.map(float, na_action="ignore")
         return pd.to_numeric(values).astype("Float64").astype("float64")
     if dtype == "Int64":
-        return pd.to_numeric(values).astype("Int64")
+        with np.errstate(invalid="ignore"):  # pandas raises if a number changes
+            return pd.to_numeric(values).astype("Int64")
     if dtype == "boolean":
         return values.astype(object).map({"True": True, "False": False, True: True, False: False}).astype("boolean")
     return values.astype(object).where(values.notna(), None).astype("string")

@@ -165,8 +165,8 @@ def _cells(rows: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], _Cell]:
 
 def three_digits(value: float) -> str:
     """Format a number with three significant digits, so that 0.0004 GB/s does not become zero."""
-    if math.isnan(value):
-        return "–"
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else str(value)
     digits = 0 if value == 0 else min(max(0, 2 - math.floor(math.log10(abs(value)))), 9)
     return f"{value:,.{digits}f}"
 

@@ -240,7 +240,7 @@ def draw_latency(ax: Axes, results: pd.DataFrame, lines: Sequence[Line], earlier
     ax.set_ylabel("time per call")
     ax.set_yscale("log")
     bounds = _concatenate(part.ravel() for line in lines for part in (line.low, line.high, line.groups))
-    times = np.concatenate([_values(lines, earlier), bounds[bounds > 0]])  # drops NaN, the bounds of a missing interval
+    times = np.concatenate([_values(lines, earlier), bounds[(bounds > 0) & (bounds < np.inf)]])  # NaN: no interval
     if times.size:
         ax.set_ylim(times.min() / 1.6, times.max() * 1.6)
     few_decades = times.size and times.max() < 50 * times.min()

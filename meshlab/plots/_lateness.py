@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.analysis._stragglers import find_stragglers
+from meshlab.analysis._stragglers import by_batch, find_stragglers
 from meshlab.base._errors import BenchError
 from meshlab.base._units import format_size, format_time_us
 from meshlab.frames._labels import axis_label, pair_label, where_text
@@ -239,9 +239,9 @@ def _choose(run: Any, results: pd.DataFrame | None, step: int | None, group: str
     key = {column: first[column] for column in STEP if column != "run_id"}
     chosen, late, rows = (frame[_matches(frame, key, missing=True)] for frame in (chosen, late, results))
     is_aligned = bool(chosen["start_offset_us"].notna().all())
-    times = chosen.pivot(index="rank", columns="batch", values="time_us")
+    times = by_batch(chosen, "time_us").T
     if is_aligned:
-        values = chosen.pivot(index="rank", columns="batch", values="start_offset_us").to_numpy()
+        values = by_batch(chosen, "start_offset_us").T.to_numpy()
     else:
         values = times.to_numpy() - times.to_numpy().min(axis=0)
     return _Part(

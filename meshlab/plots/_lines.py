@@ -182,6 +182,9 @@ def _members(results: pd.DataFrame) -> npt.NDArray[np.intp]:
     return number
 
 
+_NO_NUMBER = 1e100
+
+
 def _rows_by_key(results: pd.DataFrame) -> dict[Key, npt.NDArray[np.intp]]:
     """Return the positions of the rows of each line."""
     numbers, keys = numbered_rows(results, KEYS)
@@ -203,7 +206,8 @@ def line_from_columns(
     """Build a line from its rows: size, launch, time and its bounds, the quantity, and a number of each group."""
     size, launch, time, low, high = (columns[column] for column in _NUMBERS)
     drawn = columns[quantity]
-    drawable = (size > 0) & (time > 0) & np.isfinite(drawn)
+    # Damaged rows of a file may have any number. No time or bandwidth is near the largest one.
+    drawable = (size > 0) & (time > 0) & (time < _NO_NUMBER) & (np.abs(drawn) < _NO_NUMBER)
     ok, crosses = ok & drawable, wrong & drawable
     keys = MappingProxyType(dict(zip(KEYS, key, strict=True)))
     cross = size[crosses], drawn[crosses]
@@ -229,7 +233,7 @@ def line_from_columns(
     if quantity != "time_us":
         # Bandwidth times time is the same for all groups of a size: the bytes that count.
         moved = np.full(sizes.size, np.nan)
-        np.fmax.at(moved, place, (drawn * time)[ok])
+        np.fmax.at(moved, place, drawn[ok] * time[ok])
         value, lowest, highest, groups = moved / value, moved / highest, moved / lowest, moved / groups
     n_launches = len(np.unique(np.nan_to_num(launch[ok])))
     return Line(

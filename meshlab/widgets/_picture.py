@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Unpack
+from typing import Any, NoReturn, Unpack
 
 import anywidget
 import numpy as np
@@ -51,6 +51,22 @@ class Checked(traitlets.Any):
         if not isinstance(value, self._kind):
             raise MeshError(f"{self.name} must be {self._description}, not {reprlib.repr(value)}")
         return value
+
+
+class Text(traitlets.Unicode):  # type: ignore[type-arg]
+    """A trait with a text. Other values are errors of meshlab."""
+
+    def error(self, obj: Any, value: Any, error: Exception | None = None, info: str | None = None) -> NoReturn:
+        """Raise for a value of a different kind."""
+        raise MeshError(f"{self.name} must be a text, not {reprlib.repr(value)}")
+
+
+class Number(traitlets.Int):  # type: ignore[type-arg]
+    """A trait with an integer. Other values are errors of meshlab."""
+
+    def error(self, obj: Any, value: Any, error: Exception | None = None, info: str | None = None) -> NoReturn:
+        """Raise for a value of a different kind."""
+        raise MeshError(f"{self.name} must be an integer, not {reprlib.repr(value)}")
 
 
 def reject_mesh(cluster: object) -> None:
@@ -149,21 +165,21 @@ class Picture(anywidget.AnyWidget):
     cluster = traitlets.Any(None, allow_none=True)
     """The machine, or None. Set it to a `Cluster` or the name of a preset."""
 
-    axis = traitlets.Unicode("").tag(sync=True)
+    axis = Text("").tag(sync=True)
     """The axis or group whose groups are shown."""
 
-    pick = traitlets.Int(None, allow_none=True).tag(
+    pick = Number(None, allow_none=True).tag(
         sync=True,
         from_json=lambda rank, picture: rank if isinstance(rank, int) and 0 <= rank < picture._n_picks else None,
     )
     """The rank whose group is highlighted, or None. Without a mesh, the device."""
 
-    color = traitlets.Unicode("group").tag(
+    color = Text("group").tag(
         sync=True, from_json=lambda name, picture: name if name in (*COLORS, *picture.values) else "group"
     )
     """The meaning of the colours: ``"group"``, ``"sharing"``, ``"load"``, or the name of one of the `values`."""
 
-    focus = traitlets.Unicode("all").tag(sync=True, from_json=lambda place, picture: picture._known_place(place))
+    focus = Text("all").tag(sync=True, from_json=lambda place, picture: picture._known_place(place))
     """The part in view, such as ``"all"`` or ``"pod:2"``."""
 
     selected = Checked((), Iterable, "a sequence of ranks").tag(
@@ -176,13 +192,13 @@ class Picture(anywidget.AnyWidget):
     size = Checked("256M", object, "a size")
     """Message size that the loads assume."""
 
-    collective = traitlets.Unicode(None, allow_none=True)
+    collective = Text(None, allow_none=True)
     """The collective that causes the loads, or None for the usual one of the axis."""
 
     values = Checked(_NO_VALUES, Mapping, "numbers by name")
     """Measured values by name, one per rank."""
 
-    height = traitlets.Int(540, min=160).tag(sync=True)
+    height = Number(540, min=160).tag(sync=True)
     """Largest height of the canvas, in CSS pixels."""
 
     # Number of the last edit in the front end. Answers carry it, so that late ones are dropped.

@@ -31,7 +31,7 @@ from meshlab.widgets._following import run_traits
 from meshlab.widgets._machines import Machine
 from meshlab.widgets._measuring import Measuring, panel_traits
 from meshlab.widgets._panels import AxisRow
-from meshlab.widgets._picture import ARGUMENTS, COLORS, Checked, Picture, PictureArguments, reject_mesh
+from meshlab.widgets._picture import ARGUMENTS, COLORS, Checked, Picture, PictureArguments, Text, reject_mesh
 from meshlab.widgets._prices import Price, axis_times, predicted_lines, price_of
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ class Workbench(Picture):
     _run, _curve, _late, _details = run_traits()
     _engines, _bench, _runs, _monitor = panel_traits()
 
-    rest = traitlets.Unicode("")
+    rest = Text("")
     """The axis that takes the rest. Empty for the usual one."""
 
     failed = Checked((), Iterable, "a list of parts")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +23,8 @@ import meshlab as ml
 from meshlab.base._errors import EngineError
 from meshlab.engines._lease import Lease
 from meshlab.engines._local import LaunchedSet
-from meshlab.engines._rounds import RankExit
+from meshlab.engines._records import RankRecords
+from meshlab.engines._rounds import RankExit, Reply
 from meshlab.plans._sampling import Sampling
 from tests.conftest import FULL_ON_MPI
 from tests.engines.test_controller import wait_for_the_end
@@ -272,7 +275,8 @@ def test_a_killed_rank_is_named(mpi_engines: ml.Engines, number: int, how: str) 
 def test_a_rank_that_died_while_idle_is_named_at_the_next_call(mpi_engines: ml.Engines) -> None:
     # As after a restart that reused all ranks, which only NCCL ranks can be: each still records its exit in the file of
     # its own start.
-    mpi_engines._rank_set._n_starts += 1
+    rank_set = mpi_engines._rank_set
+    rank_set._starts.append(RankRecords(rank_set._folder, rank_set._n_starts + 1))
     os.kill(mpi_engines.ranks[3].pid, signal.SIGKILL)
     wait_for_the_end(mpi_engines.ranks[3].pid)
     time.sleep(0.3)  # the check has a period
@@ -287,14 +291,14 @@ def test_a_rank_whose_process_is_removed_slowly_is_named(thread_engines: ml.Engi
     # A process that is not waited for stays a zombie, as one does while the kernel releases its GPU memory.
     process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
     rank_set = LaunchedSet(1, "mpi")
-    rank_set._n_starts = 1
+    rank_set._starts.append(RankRecords(rank_set._folder, 1))
     rank_set._infos = (dataclasses.replace(thread_engines.ranks[0], pid=process.pid, parent_pid=os.getpid()),)
     process.kill()
     wait_for_the_end(process.pid)
 
     def reap() -> None:
         time.sleep(2.0)  # longer than the shell of a process without a GPU takes
-        rank_set._exits_file.write_text(f"{os.getpid()} 137\n")
+        (rank_set._folder / "exits-1").write_text(f"{os.getpid()} 137\n")
         process.communicate()
 
     thread = threading.Thread(target=reap)
@@ -302,7 +306,7 @@ def test_a_rank_whose_process_is_removed_slowly_is_named(thread_engines: ml.Engi
     try:
         assert rank_set.first_exit() == RankExit(0, "killed by signal 9")
         thread.join()
-        rank_set._exits_file.unlink()
+        (rank_set._folder / "exits-1").unlink()
         assert rank_set.first_exit() is None  # the process is gone, and nothing was written
     finally:
         thread.join()
@@ -315,8 +319,8 @@ def test_exits_are_found_in_the_files_of_all_starts(thread_engines: ml.Engines) 
         info = thread_engines.ranks[0]
         old = rank_set._folder / "exits-1"
         old.write_text("50 137\n")  # a rank that was lost and replaced
-        rank_set._old_exits = {old: old.stat().st_size}
-        rank_set._n_starts = 2
+        rank_set._starts += [RankRecords(rank_set._folder, number) for number in (1, 2)]
+        rank_set._starts[0].skip()
         # Rank 0 survived the first start, and rank 1 is new.
         rank_set._infos = tuple(
             dataclasses.replace(info, rank=rank, pid=os.getpid(), parent_pid=parent)
@@ -329,6 +333,27 @@ def test_exits_are_found_in_the_files_of_all_starts(thread_engines: ml.Engines) 
         assert rank_set.first_exit() == RankExit(1, "exited with code 3")
     finally:
         rank_set.close()
+
+
+@pytest.mark.parametrize(
+    ("victims", "text"), [((1,), r"rank 1 \([^)]*\) was killed by signal 9 while"), ((0, 1), None)]
+)
+def test_every_rank_that_is_killed_is_named_and_no_other(victims: tuple[int, ...], text: str | None) -> None:
+    # mpiexec kills the other ranks as soon as one has ended.
+    with ml.launch(3, backend="mpi", timeout_s=120) as engines:
+        for rank in victims:
+            os.kill(engines.ranks[rank].pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match=text) as caught:
+            engines.run(lambda comm: comm.barrier(), deadline_s=60)
+    named = {int(number) for number in re.findall(r"rank (\d+)", str(caught.value))}
+    assert named == set(victims)
+
+
+def test_a_rank_sends_the_start_of_a_long_message() -> None:
+    reply = Reply.of_error(1, ValueError("x" * 10_000_000))
+    assert len(pickle.dumps(reply)) < 1_000_000
+    assert reply.error is not None
+    assert reply.error.startswith("ValueError: xxx")
 
 
 def test_a_rank_killed_in_a_benchmark_keeps_the_measured_rows(mpi_engines: ml.Engines) -> None:
@@ -404,8 +429,11 @@ def test_a_failed_start_shows_the_log_and_cleans_up(monkeypatch: pytest.MonkeyPa
     program.write_text("#!/bin/sh\necho no ranks today\nexit 3\n")
     program.chmod(0o755)
     monkeypatch.setenv("MESHLAB_MPIEXEC", str(program))
-    with pytest.raises(EngineError, match="2 engines exited during start-up\nno ranks today"):
+    with pytest.raises(
+        EngineError, match=r"^the MPI launcher \(process \d+\) exited with code 3 during start-up"
+    ) as caught:
         ml.launch(2, timeout_s=60)
+    assert str(caught.value).endswith("; start the engines again\nno ranks today")
     assert [entry.name for entry in tmp_path.iterdir()] == ["mpiexec"]
 
 

@@ -6,6 +6,7 @@ wait for conditions with a generous deadline, because the machine may be busy.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -16,8 +17,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
+import meshlab as ml
 from meshlab.engines._reaper import marked_processes
 
 PATIENCE_S = 60.0
@@ -169,3 +172,94 @@ def test_nothing_is_left_after_a_client_is_killed_while_engines_start(tmp_path: 
     while list(tmp_path.iterdir()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
+
+
+STARTING = """
+import os, signal, sys, threading, time
+from pathlib import Path
+import psutil
+import meshlab as ml
+from meshlab.engines._reaper import _segments
+
+
+def strike():
+    while True:
+        for path in Path(sys.argv[1]).glob("meshlab-*/processes-1"):
+            lines = [line.split() for line in path.read_text().splitlines()]
+            if len(lines) == 2 and (sys.argv[2] == "early" or set(_segments()) - before):
+                shell, pid, rank = lines[1]
+                os.kill(int(pid), int(sys.argv[3]))
+                print(rank, pid, flush=True)
+                return
+        time.sleep(0.001)
+
+
+before = set(_segments())
+threading.Thread(target=strike, daemon=True).start()
+try:
+    ml.launch(2, backend="mpi", timeout_s=120)
+except ml.MeshlabError as error:
+    print(error, flush=True)
+print(sorted(set(_segments()) - before))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("moment", "number", "what"),
+    [
+        ("late", signal.SIGKILL, "killed by signal 9"),
+        pytest.param("early", signal.SIGKILL, "killed by signal 9", marks=pytest.mark.full),
+        pytest.param("late", signal.SIGSTOP, "stopped by a signal", marks=pytest.mark.full),
+    ],
+)
+def test_a_rank_that_is_lost_while_ranks_start_is_named_and_leaves_nothing(
+    tmp_path: Path, moment: str, number: int, what: str
+) -> None:
+    command = [sys.executable, "-c", STARTING, str(tmp_path), moment, str(int(number))]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    output = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE_S * 3).stdout
+    victim, error, *_, segments = output.splitlines()
+    rank, pid = victim.split()
+    assert error.startswith(f"rank {rank} (process {pid}) was {what} during start-up"), output
+    assert segments == "[]"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_daemon_without_the_environment_of_its_rank_ends_with_the_engines() -> None:
+    def start(comm: ml.Communicator) -> int:
+        code = "import os, time; os.fork() and os._exit(0); os.setsid(); print(os.getpid(), flush=True); os.close(1);"
+        command = [sys.executable, "-c", code + "time.sleep(600)"]
+        return int(subprocess.run(command, env={}, stdout=subprocess.PIPE, check=True).stdout)
+
+    with ml.launch(1, backend="mpi") as engines:
+        pid = int(engines.run(start)["value"].iloc[0])
+        assert psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    with contextlib.suppress(psutil.NoSuchProcess):  # a container may have no process that waits for it
+        assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_the_next_client_cleans_up_after_one_that_was_killed_with_its_reaper(tmp_path: Path) -> None:
+    common = "import os, signal, sys, tempfile, psutil, meshlab as ml; tempfile.tempdir = sys.argv[1]; "
+    dying = (
+        "engines = ml.launch(1); print(*engines.ranks[0].segments, flush=True);"
+        "processes = psutil.Process().children(recursive=True);"
+        "[os.kill(pid, signal.SIGKILL) for pid in (*(process.pid for process in processes), os.getpid())]"
+    )
+    first = run_python(common + dying, tmp_path)
+    segments = first.stdout.split()
+    assert segments
+    assert all(Path(path).exists() for path in segments)
+    (folder,) = tmp_path.glob("meshlab-*")
+    assert run_python(common + "ml.launch(1).close()", tmp_path).returncode == 0
+    assert not folder.exists()
+    assert not [path for path in segments if Path(path).exists()]
