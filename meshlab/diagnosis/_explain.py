@@ -18,6 +18,7 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import Seen, Span, spans_of
 from meshlab.diagnosis.formats._flight_recorder import refuse_pickle
 from meshlab.diagnosis.formats._table import FORMATS
+from meshlab.diagnosis.rules._nccl_normal import overlooked_warnings, unknown_warning
 from meshlab.diagnosis.rules._table import RULES
 
 _TOO_LARGE = "pass the part around the first error, or the lines with WARN and the first 1,000 lines"
@@ -94,6 +95,8 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
             raise
         except Exception as error:
             failed.setdefault(_name(error), []).append(f"the rule {rule.code}")
+    if unknown_warning in rules:
+        findings += overlooked_warnings(paste, findings)
     if not spans and not findings and not failed:
         *examples, last = [form.example for form in FORMATS]
         raise ParseError(
