@@ -26,7 +26,7 @@ from meshlab.topology._health import Findings, health
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Nic, Node
 from meshlab.topology.readers._nccl_info import looks_like_nccl_info, read_nccl_info
-from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
+from meshlab.topology.readers._nvidia_smi import PRODUCT_LINE, read_nvidia_smi
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,10 @@ def matrix_of(paste: Paste) -> Cluster | None:
     if not (numbers := matrix_numbers(paste)):
         return None
     # Only the lines around the rows, without the prefixes of launchers: a long log may surround the matrix.
-    near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)})
+    products = {
+        line.number for line in paste.find(*(f"GPU {digit}" for digit in range(10))) if PRODUCT_LINE.search(line.text)
+    }
+    near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)} | products)
     lines = [paste.line(number).text.removeprefix("> ") for number in near]
     if not any(_GPU_ROW.match(line) for line in lines):
         return None  # rows of NICs alone do not show which of their columns are GPUs

@@ -16,6 +16,7 @@ from meshlab.base import _markup as markup
 from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.base._forwarding import implementation
 from meshlab.topology.model._links import (
+    NEAR,
     UNKNOWN,
     Distance,
     clique_numbers,
@@ -371,7 +372,9 @@ class Node:
         if not away.size:
             return np.zeros(away.shape, dtype=bool)
         nearest = away.min(axis=1, keepdims=True)
-        near: npt.NDArray[np.bool_] = (away == nearest) & (nearest < Distance.UNKNOWN)
+        # Where a row was cut, a NIC that is nearer than a far one may be among the unknown ones.
+        is_cut = (away == Distance.UNKNOWN).any(axis=1, keepdims=True)
+        near: npt.NDArray[np.bool_] = (away == nearest) & (nearest <= np.where(is_cut, NEAR, Distance.SYS))
         return near
 
     @cached_property
