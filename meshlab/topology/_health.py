@@ -175,6 +175,8 @@ def _incomplete(node: Node) -> Iterator[Finding]:
 
 def _asymmetric(node: Node) -> Iterator[Finding]:
     """Find links that differ between their two directions."""
+    if tuple(zip(*node.words, strict=True)) == node.words:  # a tenth of the time of the loop below
+        return
     pairs = [
         (node.ends[i], node.ends[j], node.words[i][j], node.words[j][i])
         for i in range(len(node.words))
@@ -226,11 +228,11 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
         )
     # NVLink bridges and hybrid cube meshes connect only some pairs, so many missing pairs are normal. A machine that
     # lacks only a few pairs has lost them.
-    pairs = [(i, j) for k, i in enumerate(full) for j in full[k + 1 :] if is_known[i, j]]
-    missing = [(i, j) for i, j in pairs if links[i, j] == links[j, i] == 0]
+    known = np.triu(is_known[np.ix_(full, full)], 1)
+    missing = np.argwhere(known & (inner == 0) & (inner.T == 0))
     uniform = bool((off_diagonal[off_diagonal > 0] == usual).all())
-    if missing and uniform and len(missing) * _PAIRS_PER_LOST_PAIR <= len(pairs):
-        first, second = missing[0]
+    if len(missing) and uniform and len(missing) * _PAIRS_PER_LOST_PAIR <= known.sum():
+        first, second = (full[index] for index in missing[0])
         yield Finding(
             "error",
             "pair-off-nvlink",

@@ -8,8 +8,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from meshlab.base._documents import LimitError
 from meshlab.base._errors import ParseError, TopologyError
-from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._paste import LONGEST_LINE, Paste
 from meshlab.diagnosis._seen import Seen, TextFormat
 from meshlab.diagnosis.formats._gpu_tools import (
     link_frame,
@@ -58,6 +59,13 @@ def matrix_of(paste: Paste) -> Cluster | None:
         return None  # rows of NICs alone do not show which of their columns are GPUs
     if len(paste) in near and not paste.text.endswith("\n"):
         lines[-1] = re.sub(r"NV\d*$", "", lines[-1])  # the last word may be cut: NV1 of NV18
+    longest = max(end - start for start, end in map(paste.bounds, numbers))
+    if longest >= LONGEST_LINE:
+        raise LimitError(
+            f"a matrix of nvidia-smi has rows of more than {LONGEST_LINE:,} characters",
+            hint="read it with ml.topology.read()",
+            file=paste.name,
+        )
     text = "\n".join(_without_cut_headers(lines))
     try:
         return read_nvidia_smi(text, machine="all")

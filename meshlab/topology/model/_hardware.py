@@ -302,7 +302,7 @@ class Node:
                     hint="pass one row and one column per endpoint, devices before NICs",
                 )
 
-    @property
+    @cached_property
     def ends(self) -> tuple[str, ...]:
         """Names of the endpoints in the order of `words`: ``GPU0``, …, then the NICs."""
         return tuple(f"{'CPU' if d.backend == 'cpu' else 'GPU'}{d.id}" for d in self.devices) + tuple(

@@ -156,9 +156,7 @@ def read_nvidia_smi(text: TextSource, *, machine: int | str | None = None, devic
 
 
 # As check_env of SGLang, collect_env of PyTorch and vLLM, and nvidia-smi -L print them.
-PRODUCT_LINE = re.compile(
-    r"(?:(?m:^)|configuration: )[ \t>|]*GPU (\d+(?:, ?\d+)*): ([A-Z][\w. -]{2,60}?)[ \t]*(?:\(UUID|(?m:$))"
-)
+PRODUCT_LINE = re.compile(r"GPU (\d+(?:, ?\d+)*): ([A-Z][\w. -]{2,60}?)[ \t]*(?:\(UUID|(?m:$))")
 
 
 def _product_names(text: str) -> dict[int, str]:
@@ -269,9 +267,11 @@ def _matrices(lines: Sequence[str]) -> Iterator[_Matrix]:
 
 def _row(line: str, header: str) -> _Row | None:
     """Return the row in a line: the name of an endpoint, and link words or peer access."""
-    if _GLUED.search(line) is not None:
-        line = _GLUED.sub(lambda glued: _GLUED_WORD.sub(r"\1 ", glued[0]), line)
     match = _ROW.match(line)
+    # A row ends before a word that lost its white space. To look for one in a complete row takes as long as to read it.
+    if _GLUED.search(line, 0 if match is None else match.end()) is not None:
+        line = _GLUED.sub(lambda glued: _GLUED_WORD.sub(r"\1 ", glued[0]), line)
+        match = _ROW.match(line)
     if match is None:
         return None
     name, cells = match[1], tuple(match[2].replace("|", " ").split())
