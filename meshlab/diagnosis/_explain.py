@@ -23,6 +23,8 @@ from meshlab.diagnosis.rules._table import RULES
 
 _TOO_LARGE = "pass the part around the first error, or the lines with WARN and the first 1,000 lines"
 
+_MOST_CHARACTERS = 100 << 20  # which take about five seconds
+
 # The first bytes of files that people pass by mistake, with what to pass instead.
 _BINARY = {
     **dict.fromkeys(
@@ -57,7 +59,7 @@ def explain(source: TextSource | Sequence[TextSource], *, rules: Sequence[Rule] 
     Raises
     ------
     ParseError
-        If nothing is recognised, or the file is binary or larger than 256 MiB.
+        If nothing is recognised, or the file is binary or larger than 100 MiB.
         If the text has more of something than any log has, such as dumps, rows of a matrix or switches.
     OSError
         If the file cannot be read.
@@ -73,8 +75,17 @@ def explain(source: TextSource | Sequence[TextSource], *, rules: Sequence[Rule] 
         return explain_paste(_paste_of(source), rules, may_be_name=isinstance(source, str))
 
 
+def check_length(text: str, file: str | None) -> None:
+    """Raise a `LimitError` if a text is too long to be explained in a few seconds."""
+    if len(text) > _MOST_CHARACTERS:
+        raise LimitError(
+            f"the text has {len(text):,} characters, more than {_MOST_CHARACTERS:,}", hint=_TOO_LARGE, file=file
+        )
+
+
 def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: bool = False) -> Explanation:
     """Explain a text that is split into lines already. See `explain`."""
+    check_length(paste.text, paste.name)
     seen: list[Seen] = []
     spans: list[Span] = []
     failed: dict[str, list[str]] = {}  # names of what failed, by the error

@@ -275,13 +275,13 @@ class LogReader:
                 continue
             if ("NCCL" in raw and self._read_message(raw)) or (" device " in raw and self._read_device(raw)):
                 continue
-            if (tag := _TAG.match(raw)) is not None and raw.count(tag[0]) > 1:
+            if raw[:1] != " " and (tag := _TAG.match(raw)) is not None and raw.count(tag[0]) > 1:
                 # Some launchers put the rank before every write, and the tool writes a row in several parts.
                 raw = raw.replace(f"{tag[0]} ", "").replace(tag[0], "") if tag[1] else raw.replace(tag[0], "")
             if (note := raw.find(_NOTE_IN_ROW)) > 0:
                 raw = raw[:note]
             tokens = raw.split()
-            if (self._is_other or any(map(raw.__contains__, _OTHER_TOOLS))) and self._is_in_other_table(raw, tokens):
+            if self._is_other and self._is_in_other_table(raw, tokens):
                 continue
             if len(tokens) > 2:
                 if tokens[2] in TYPES and tokens[0].isdecimal() and tokens[1].isdecimal():
@@ -495,6 +495,8 @@ class LogReader:
 
     def _read_words(self, raw: str, tokens: list[str]) -> None:
         if self._unfinished is not None and self._read_continuation(raw, tokens):
+            return
+        if ("MSCCL" in raw or "algbw" in raw) and self._is_in_other_table(raw, tokens):
             return
         if "algbw" in raw and "busbw" in raw:
             self._read_header(tokens)

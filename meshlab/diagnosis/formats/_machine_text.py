@@ -59,10 +59,10 @@ def matrix_of(paste: Paste) -> Cluster | None:
         return None  # rows of NICs alone do not show which of their columns are GPUs
     if len(paste) in near and not paste.text.endswith("\n"):
         lines[-1] = re.sub(r"NV\d*$", "", lines[-1])  # the last word may be cut: NV1 of NV18
-    longest = max(end - start for start, end in map(paste.bounds, numbers))
+    longest = max(end - start for start, end in map(paste.bounds, near))
     if longest >= LONGEST_LINE:
         raise LimitError(
-            f"a matrix of nvidia-smi has rows of more than {LONGEST_LINE:,} characters",
+            f"a matrix of nvidia-smi has lines of more than {LONGEST_LINE:,} characters",
             hint="read it with ml.topology.read()",
             file=paste.name,
         )
