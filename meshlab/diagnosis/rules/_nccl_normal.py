@@ -27,7 +27,7 @@ from meshlab.diagnosis.formats._nccl_lines import (
     warnings_with,
 )
 from meshlab.diagnosis.rules._jobs import is_echo_text, read_echoes
-from meshlab.diagnosis.rules._line_rules import LineRule, having, rules_of
+from meshlab.diagnosis.rules._line_rules import LineRule, Lines, having, rules_of
 
 _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _MOST = 200  # lines of one kind that are named
@@ -394,6 +394,18 @@ def ras_port_taken(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
+_DETAILS = (
+    *("Topology detection : could not read", "Could not find real path of", "dlvsym failed on"),
+    *("is not a PCI device (virtio)", "Affinity for GPU", "Failed to open mlx5dv symbols", "Failed to open libmlx5"),
+)
+
+
+def _details_not_read(paste: Paste) -> Lines:
+    """Find the notes about details. Of a warning about one, NCCL may not continue."""
+    warnings = {item.line for item in warnings_with(paste, *_DETAILS)}
+    return Lines([number for number in paste.numbers(*_DETAILS) if number not in warnings])
+
+
 NCCL_NORMAL_RULES = rules_of(
     __name__,
     nccl_healthy,
@@ -428,15 +440,7 @@ NCCL_NORMAL_RULES = rules_of(
         code="not-readable",
         title="Details of the machine cannot be read",
         looks_for="NCCL cannot read a file below ``/sys``, or does not find an optional symbol.",
-        find=having(
-            "Topology detection : could not read",
-            "Could not find real path of",
-            "dlvsym failed on",
-            "is not a PCI device (virtio)",
-            "Affinity for GPU",
-            "Failed to open mlx5dv symbols",
-            "Failed to open libmlx5",
-        ),
+        find=_details_not_read,
         level="normal",
         subject="{hosts}",
         why=(
