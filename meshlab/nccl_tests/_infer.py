@@ -255,9 +255,11 @@ def make_section(parts: SectionParts) -> Section:
         preamble = replace(preamble, local_register=None, cta_policy=None)
     n_ranks = _n_ranks(parts.listed_ranks, parts.nccl.n_ranks, implied_ranks(evidence, collective), notes)
     if n_ranks is None and parts.copies == 1 and parts.launched_ranks is not None:
-        least, most = implied_ranks(evidence, collective) or (1, None)
+        # Processes that do not know of each other are runs of one rank each, whatever the launcher starts.
+        least, most = implied_ranks(evidence, collective) or (0, 0)
         is_possible = least <= parts.launched_ranks and (most is None or parts.launched_ranks <= most)
-        n_ranks = parts.launched_ranks if is_possible else None
+        if is_possible if not parts.devices else len(parts.devices) == parts.launched_ranks:
+            n_ranks = parts.launched_ranks
     notes += _broken_rows(parts.broken)
     status = _status(parts)
     notes += _end_notes(parts, status, has_notes=bool(notes))

@@ -232,14 +232,14 @@ class Stage(IntEnum):
     CLOSED = 4  # the average, or the end of the test
 
 
-class Command(NamedTuple):
+class TestCommand(NamedTuple):
     """A command line that starts a test."""
 
     options: CommandOptions = CommandOptions()
     ranks: int | None = None
 
     @classmethod
-    def of(cls, line: str) -> Command:
+    def of(cls, line: str) -> TestCommand:
         return cls(options_in_line(line), launched_ranks(line))
 
 
@@ -253,7 +253,7 @@ class LogReader:
         self._closed: list[Section] = []
         self._open: OpenSection | None = None
         # The tests in the command lines since the last section, with the options of each line.
-        self._programs: dict[str, list[Command]] = {}
+        self._programs: dict[str, list[TestCommand]] = {}
         self._unfinished: tuple[str, str] | None = None  # a program and its command, which continues in the next line
         self._in_place_only = False
         self.other_tool = ""  # of the last table that is not one of nccl-tests
@@ -328,12 +328,12 @@ class LogReader:
         if self._open is None or new:
             self._close()
             # Several different command lines are usually a script that runs all tests, so none of them names this one.
-            program, commands = None, [Command()]
+            program, commands = None, [TestCommand()]
             if len(self._programs) == 1:
                 ((program, commands),) = self._programs.items()
             self._programs.clear()
             # A line that was printed twice, as by the shell and by the launcher, is one command.
-            first = commands[0] if len(set(commands)) == 1 else Command()
+            first = commands[0] if len(set(commands)) == 1 else TestCommand()
             self._open = OpenSection(self.line, program, stage, first)
             self._facts = self._open.facts
         self._open.stage = max(self._open.stage, stage)
@@ -518,7 +518,7 @@ class LogReader:
             self._facts.add_version(raw)
         elif "_perf" in raw or "test" in raw:
             if (program := find_program(raw)) is not None:
-                self._programs.setdefault(program, []).append(Command.of(raw))
+                self._programs.setdefault(program, []).append(TestCommand.of(raw))
                 self._unfinished = (program, raw) if raw.endswith("\\") else None
         elif self._open is not None:
             self._read_detail(self._open, raw, tokens)
@@ -532,7 +532,7 @@ class LogReader:
         command = f"{start[:_LONGEST_COMMAND].rstrip(chr(92))} {raw.strip()}"
         self._unfinished = (program, command) if command.endswith("\\") else None
         if commands := self._programs.get(program):
-            commands[-1] = Command.of(command)
+            commands[-1] = TestCommand.of(command)
         return True
 
     def _read_detail(self, section: OpenSection, raw: str, tokens: list[str]) -> None:
@@ -661,7 +661,7 @@ class LogReader:
 class OpenSection:
     """A section while it is being read."""
 
-    def __init__(self, line: int, program: str | None, stage: Stage, command: Command) -> None:
+    def __init__(self, line: int, program: str | None, stage: Stage, command: TestCommand) -> None:
         self.line = line
         self.program = program
         self.options = command.options

@@ -228,10 +228,10 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
         )
     # NVLink bridges and hybrid cube meshes connect only some pairs, so many missing pairs are normal. A machine that
     # lacks only a few pairs has lost them.
-    known = np.triu(is_known[np.ix_(full, full)], 1)
-    missing = np.argwhere(known & (inner == 0) & (inner.T == 0))
+    described = np.triu(is_known[np.ix_(full, full)], 1)
+    missing = np.argwhere(described & (inner == 0) & (inner.T == 0))
     uniform = bool((off_diagonal[off_diagonal > 0] == usual).all())
-    if len(missing) and uniform and len(missing) * _PAIRS_PER_LOST_PAIR <= known.sum():
+    if len(missing) and uniform and len(missing) * _PAIRS_PER_LOST_PAIR <= described.sum():
         first, second = (full[index] for index in missing[0])
         yield Finding(
             "error",

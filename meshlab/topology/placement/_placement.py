@@ -525,12 +525,12 @@ def has_unknown_links(node: Node) -> bool:
 def _worst_known(placement: Placement, answer: Crossings, worst: int, axis: str) -> str:
     """Return the clause about an axis of which the source does not describe all links."""
     members, level, distance, _ = all_hops(placement.rank_map, placement.mesh[axis].array)
-    known = np.where((level <= _HOST) & (distance < Distance.UNKNOWN), distance, 0)
-    if not known.any():
+    described = np.where((level <= _HOST) & (distance < Distance.UNKNOWN), distance, 0)
+    if not described.any():
         return ", and the source does not list its links"
-    hop, group = np.unravel_index(int(known.argmax()), known.shape)
+    hop, group = np.unravel_index(int(described.argmax()), described.shape)
     word = placement.word_between(int(members[hop, group]), int(np.roll(members, -1, axis=0)[hop, group]))
-    if known[hop, group] == Distance.NVLINK:
+    if described[hop, group] == Distance.NVLINK:
         return f": its known links are {word}, and the source does not list the others"
     why = _why_no_nvlink(placement, answer, worst)
     return f"{why}: its worst known link is {word}, and the source does not list all of them"
