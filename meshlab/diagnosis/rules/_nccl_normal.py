@@ -89,8 +89,10 @@ def no_rdma_device(paste: Paste) -> Iterator[TextFinding]:
             "There is no RDMA device. A job on one host does not need a network.",
             lines=lines[:_MOST],
         )
-    elif not paste.once(read_networks) and (
-        warnings := [item.line for item in warnings_with(paste, "Failed to open libibverbs")]
+    elif (
+        not paste.once(read_networks)
+        and not paste.numbers("NET/Socket")
+        and (warnings := [item.line for item in warnings_with(paste, "Failed to open libibverbs")])
     ):
         yield no_rdma_device.finding(
             "info",
