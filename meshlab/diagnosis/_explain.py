@@ -19,9 +19,12 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import Seen, Span, spans_of
 from meshlab.diagnosis.formats._flight_recorder import refuse_pickle
 from meshlab.diagnosis.formats._table import FORMATS
+from meshlab.diagnosis.rules._nccl_normal import overlooked_warnings, unknown_warning
 from meshlab.diagnosis.rules._table import RULES
 
 _TOO_LARGE = "pass the part around the first error, or the lines with WARN and the first 1,000 lines"
+
+_MOST_CHARACTERS = 100 << 20  # which take about five seconds
 
 # The first bytes of files that people pass by mistake, with what to pass instead.
 _BINARY = {
@@ -57,7 +60,7 @@ def explain(source: TextSource | Sequence[TextSource], *, rules: Sequence[Rule] 
     Raises
     ------
     ParseError
-        If nothing is recognised, or the file is binary or larger than 256 MiB.
+        If nothing is recognised, or the file is binary or larger than 100 MiB.
         If the text has more of something than any log has, such as dumps, rows of a matrix or switches.
     OSError
         If the file cannot be read.
@@ -77,8 +80,17 @@ class OtherToolError(ParseError):
     """A text of a tool that meshlab knows by name, and does not read."""
 
 
+def check_length(text: str, file: str | None) -> None:
+    """Raise a `LimitError` if a text is too long to be explained in a few seconds."""
+    if len(text) > _MOST_CHARACTERS:
+        raise LimitError(
+            f"the text has {len(text):,} characters, more than {_MOST_CHARACTERS:,}", hint=_TOO_LARGE, file=file
+        )
+
+
 def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: bool = False) -> Explanation:
     """Explain a text that is split into lines already. See `explain`."""
+    check_length(paste.text, paste.name)
     if is_other_document(paste.text):
         _refuse_other_tool(paste)
     seen: list[Seen] = []
@@ -101,6 +113,8 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
             raise
         except Exception as error:
             failed.setdefault(_name(error), []).append(f"the rule {rule.code}")
+    if unknown_warning in rules:
+        findings += overlooked_warnings(paste, findings)
     if not spans and not findings and not failed:
         _refuse_other_tool(paste)
         *examples, last = [form.example for form in FORMATS]

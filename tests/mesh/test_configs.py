@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from meshlab.base._documents import LimitError
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._clues import CallWith, Followed
@@ -671,3 +672,9 @@ def test_keys_and_values_of_configs_are_flat_and_plain() -> None:
     assert {dashed(name) for name in ("tensor_parallel_size", "--tensor-parallel-size")} == {"tensor-parallel-size"}
     assert [is_off(value) for value in (1, "False", None, 2)] == [True, True, True, False]
     assert [is_on(value) for value in ("", "true", True, "False", None)] == [True, True, True, False, False]
+
+
+def test_a_config_of_endless_dotted_keys_is_refused_with_its_size() -> None:
+    keys = "\n".join(f"k{number}.{'.'.join('abcdefghijklmnopqrst')} = 1" for number in range(6_000))
+    with pytest.raises(LimitError, match=r"126,00[0-9] parts of keys"):
+        DeviceMesh.read(f"[parallelism]\ntensor_parallel_degree = 8\n[p]\n{keys}\n")

@@ -8,8 +8,9 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from meshlab.base._documents import LimitError
 from meshlab.base._errors import ParseError, TopologyError
-from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._paste import LONGEST_LINE, Paste
 from meshlab.diagnosis._seen import Seen, TextFormat
 from meshlab.diagnosis.formats._gpu_tools import link_frame, matrix_numbers, read_nvlink_counters, read_nvlinks
 from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links, read_services
@@ -27,7 +28,7 @@ from meshlab.topology._health import Findings, health
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Nic, Node
 from meshlab.topology.readers._nccl_info import looks_like_nccl_info, read_nccl_info
-from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
+from meshlab.topology.readers._nvidia_smi import PRODUCT_LINE, read_nvidia_smi
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,12 +51,22 @@ def matrix_of(paste: Paste) -> Cluster | None:
     if not (numbers := matrix_numbers(paste)):
         return None
     # Only the lines around the rows, without the prefixes of launchers: a long log may surround the matrix.
-    near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)})
+    products = {
+        line.number for line in paste.find(*(f"GPU {digit}" for digit in range(10))) if PRODUCT_LINE.search(line.text)
+    }
+    near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)} | products)
     lines = [paste.line(number).text.removeprefix("> ") for number in near]
     if not any(_GPU_ROW.match(line) for line in lines):
         return None  # rows of NICs alone do not show which of their columns are GPUs
     if len(paste) in near and not paste.text.endswith("\n"):
         lines[-1] = re.sub(r"NV\d*$", "", lines[-1])  # the last word may be cut: NV1 of NV18
+    longest = max(end - start for start, end in map(paste.bounds, near))
+    if longest >= LONGEST_LINE:
+        raise LimitError(
+            f"a matrix of nvidia-smi has lines of more than {LONGEST_LINE:,} characters",
+            hint="read it with ml.topology.read()",
+            file=paste.name,
+        )
     text = "\n".join(_without_cut_headers(lines))
     try:
         return read_nvidia_smi(text, machine="all")

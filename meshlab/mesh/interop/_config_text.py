@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from meshlab.base._documents import parse_json, parse_toml, parse_yaml
+from meshlab.base._documents import LimitError, parse_json, parse_toml, parse_yaml
 from meshlab.base._errors import ParseError
 from meshlab.mesh._axes import short
 from meshlab.mesh.interop._parsing import (
@@ -186,6 +186,14 @@ def _json(text: str) -> Any:
 
 
 def _toml(text: str) -> Any:
+    # Each part of a dotted key becomes a table, of which 400,000 take gigabytes.
+    if text.count(".") > _MAX_KEYS:
+        parts = sum(match[0].count(".") + 1 for pattern in (_SECTION, _ASSIGNED) for match in pattern.finditer(text))
+        if parts > _MAX_KEYS:
+            raise LimitError(
+                f"the config has {parts:,} parts of keys, more than {_MAX_KEYS:,}",
+                hint="pass only its parallelism section",
+            )
     try:
         return parse_toml(text)
     except ParseError as error:

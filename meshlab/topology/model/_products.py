@@ -93,6 +93,13 @@ def models_in(name: str) -> set[str]:
     return set(_MODEL.findall(name))
 
 
+def capability_of(name: str) -> tuple[int, int] | None:
+    """Return the compute capability of a model, or None if it is unknown or ambiguous."""
+    models = models_in(name)
+    capabilities = {product.compute_capability for product in PRODUCTS if models & models_in(product.name)}
+    return capabilities.pop() if len(capabilities) == 1 else None
+
+
 def product_of_pci(vendor: str | None, device: str | None) -> Product | None:
     """Return the product with a PCI ID, or None if it is unknown."""
     return _BY_PCI.get(device) if vendor == "0x10de" and device else None
