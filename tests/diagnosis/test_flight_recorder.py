@@ -16,14 +16,8 @@ from meshlab.base._errors import ParseError
 from meshlab.base._numerals import LARGEST
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._flight_recorder import FLIGHT_RECORDER, n_elements, read_flight_dumps
-from meshlab.diagnosis.rules._hangs import (
-    HANG_RULES,
-    dumps_missing,
-    nccl_timeout,
-    order_mismatch,
-    rank_missing,
-    size_mismatch,
-)
+from meshlab.diagnosis.rules._hangs import HANG_RULES, dumps_missing, order_mismatch, rank_missing, size_mismatch
+from meshlab.diagnosis.rules._timeouts import TIMEOUT_RULES, nccl_timeout
 from tests.examples import examples
 
 
@@ -228,7 +222,7 @@ def test_a_collective_that_all_ranks_called_and_none_finished_has_no_missing_ran
 
 def test_a_running_job_blames_nobody() -> None:
     text = json.dumps([{"rank": rank, **dump([entry(5), entry(6, state="started")], {"0": [0, 1]})} for rank in (0, 1)])
-    assert not [item for rule in HANG_RULES for item in rule(Paste(text))]
+    assert not [item for rule in (*HANG_RULES, *TIMEOUT_RULES) for item in rule(Paste(text))]
 
 
 def test_a_pickle_is_not_opened() -> None:

@@ -6,15 +6,8 @@ import pytest
 
 import meshlab as ml
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis.rules._hangs import (
-    HANG_RULES,
-    collective_mismatch,
-    nccl_timeout,
-    order_mismatch,
-    rank_missing,
-    size_mismatch,
-    watchdog_stuck,
-)
+from meshlab.diagnosis.rules._hangs import HANG_RULES, collective_mismatch, order_mismatch, rank_missing, size_mismatch
+from meshlab.diagnosis.rules._timeouts import TIMEOUT_RULES, nccl_timeout, watchdog_stuck
 
 
 def watchdog(rank: int, seq: int, op: str = "ALLREDUCE", size: int = 64, group_rank: int | None = None) -> str:
@@ -52,7 +45,7 @@ def paste(*lines: str) -> Paste:
 
 
 def codes(text: Paste) -> list[str]:
-    return [finding.code for rule in HANG_RULES for finding in rule(text)]
+    return [finding.code for rule in (*HANG_RULES, *TIMEOUT_RULES) for finding in rule(text)]
 
 
 def test_one_rank_is_never_blamed_by_its_own_lines() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from meshlab.diagnosis._seen import TextFormat
 from meshlab.diagnosis.formats._flight_recorder import FLIGHT_RECORDER
+from meshlab.diagnosis.formats._horovod import HOROVOD
 from meshlab.diagnosis.formats._machine_text import MACHINE_FORMATS
 from meshlab.diagnosis.formats._nccl_log import NCCL_LOG
 from meshlab.diagnosis.formats._other_readers import HARDWARE_FILE, MESH_LAYOUT, NCCL_TESTS_LOG
@@ -20,6 +21,7 @@ FORMATS: tuple[TextFormat, ...] = (
     NCCL_TESTS_LOG,
     PAIR_TABLE,
     PROCESS_EXITS,
+    HOROVOD,
     HARDWARE_FILE,
     *MACHINE_FORMATS,
     MESH_LAYOUT,

@@ -55,12 +55,16 @@ _FINGER_PRINT = re.compile(
 )
 _BARRIER = re.compile(r"Ranks? (?P<ranks>\d[\d, ]*) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
 
+# "for group NAME collective OP", then "5 at entry 4", then ": sequence number: 5", and now the same with a comma.
 _ANALYSED = re.compile(
-    r"Not all ranks joining collective(?:, sequence number: | )(?P<missing>\d+)"
+    r"Not all ranks joining collective(?:[,:] sequence number:)? (?P<missing>\d+|for group (?P<group>\S+) collective "
+    r"(?P<op>\S+))"
     r"|Culprit rank (?P<culprit>\d+); Error type: (?P<error>\w+)"
     r"|(?:Collective sequence number: |Error type: \w+ at sequence number )(?P<seq>\d+)"
 )
-_ANALYSED_FIELD = re.compile(r"\b(group info|collective|missing ranks): (.+)$")
+_ANALYSED_FIELD = re.compile(
+    r"\b(group info|collective|[Mm]issing[ _]ranks|expected ranks)(?: are|:) (?!sequence number)(\{[\d, ]*\}|.+)"
+)
 
 _LITERALS = (
     *("ProcessGroupNCCL", "Watchdog caught collective", "timed out in blocking wait", "CollectiveFingerPrint"),
@@ -144,6 +148,7 @@ class AnalysedCollective:
     line: PasteLine
     error: str  # "MISSING", or the type of the mismatch, such as "COLLECTIVE_TYPE_MISMATCH"
     ranks: tuple[int, ...]  # the global ranks that are missing, or that differ
+    expected: tuple[int, ...]  # the global ranks of the group. Empty if the text does not contain them
     seq: int | None
     group: str  # empty if the text does not contain it
     op: str
@@ -323,26 +328,32 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
 def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
     for number in other_lines(paste).numbers("Not all ranks joining collective", "Culprit rank"):
         line = paste.line(number)
-        around = range(number + 1, min(number + 12, len(paste) + 1))
+        around = range(number, min(number + 14, len(paste) + 1))
         if "Culprit rank" in line.raw:
-            around = range(number - 1, max(number - 16, 0), -1)
+            around = range(number - 1, max(number - 18, 0), -1)
         fields: dict[str, str] = {}
         seq = None
         for position in around:
             other = paste.line(position).text
-            if "Not all ranks joining" in other or ("Culprit rank" in other and "Culprit rank" in line.raw):
+            if position != number and (
+                "Not all ranks joining" in other or ("Culprit rank" in other and "Culprit rank" not in line.raw)
+            ):
                 break
             if field := _ANALYSED_FIELD.search(other):
-                fields.setdefault(field[1], field[2].strip())
+                fields.setdefault(field[1].lower().replace("_", " "), field[2].strip())
             elif seq is None and (entry := re.search(r"sequence number: (\d+)|[Cc]ollective (\d+) at entry", other)):
                 seq = whole(entry[1] or entry[2])
         group, op = fields.get("group info", ""), fields.get("collective", "").removeprefix("nccl:")
+        expected = fields.get("expected ranks", "")
+        ranks = ranks_of(expected) if expected.startswith("{") else ()
         for match in _ANALYSED.finditer(line.raw):
             if match["missing"] is not None:
                 missing = ranks_of(fields.get("missing ranks", ""))
-                yield AnalysedCollective(line, "MISSING", missing, whole(match["missing"]), group, op)
+                seq = None if match["group"] else whole(match["missing"])
+                group, op = match["group"] or group, (match["op"] or op).removeprefix("nccl:")
+                yield AnalysedCollective(line, "MISSING", missing, ranks, seq, group, op)
             elif match["culprit"] is not None:
-                yield AnalysedCollective(line, match["error"], (whole(match["culprit"]),), seq, group, op)
+                yield AnalysedCollective(line, match["error"], (whole(match["culprit"]),), ranks, seq, group, op)
 
 
 def _find(paste: Paste) -> list[int]:
