@@ -179,7 +179,7 @@ def decode_text(content: bytes) -> str:
 # A word with a suffix, a folder or a number, or a few words with a suffix: "my run 1.txt", but no line of a log.
 _PART = r"[^\s:=,;\"'<>|(){}\[\]]"
 _LIKE_NAME = re.compile(
-    rf"(?:[A-Za-z]:)?{_PART}*(?:[./\\]{_PART}+|_\d+)|(?:{_PART}{{1,40}} ){{1,3}}{_PART}{{0,40}}\.[a-z]\w{{0,7}}"
+    rf"(?:[A-Za-z]:)?{_PART}*(?:[./\\]{_PART}+|_\d+)|(?:{_PART}{{1,40}} (?!-)){{1,3}}{_PART}{{0,40}}\.[a-z]\w{{0,7}}"
 )
 
 
