@@ -44,9 +44,9 @@ def _stalled(paste: Paste) -> Iterator[StalledTensor]:
             # Without a tag of mpirun, the number of the rank looks like that of srun's labels.
             line = paste.line(position)
             text = line.text if _RANK.match(line.text) else line.raw
-            if (match := _RANK.match(text)) is None:
+            if (of_rank := _RANK.match(text)) is None:
                 break
-            yield StalledTensor(match["tensors"].split(",")[0].strip(), (whole(match["rank"]),), (), position)
+            yield StalledTensor(of_rank["tensors"].split(",")[0].strip(), (whole(of_rank["rank"]),), (), position)
 
 
 def _find(paste: Paste) -> list[int]:

@@ -230,8 +230,8 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
                 value = whole(code["code"] or code["signal"])
                 # mpiexec prints the number of a signal as the exit code, too.
                 is_signal = code["code"] is None or value in (*_SIGNALS.values(), 4)
-                fields = {"rank": rank, "pid": whole(match["pid"]), "host": match["host"]}
-                yield _exit((line.number, number), *((None, value) if is_signal else (value, None)), **fields)
+                ended_by = (None, value) if is_signal else (value, None)
+                yield _exit((line.number, number), *ended_by, rank=rank, pid=whole(match["pid"]), host=match["host"])
                 break
     for message in _MESSAGES:
         yield from _ends_in(paste, message)

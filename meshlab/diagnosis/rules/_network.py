@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Level, TextFinding, rule
@@ -77,7 +78,8 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
         else "the text does not show why"
     )
     severity: Level = "warning" if hints or others else "info"
-    why = f"Traffic between hosts goes over TCP (NET/Socket): {reason}."
+    is_certain = is_one_host(paste) is False
+    why = f"Traffic between hosts{'' if is_certain else ', if the job has several,'} goes over TCP (NET/Socket): {reason}."
     if hints:
         names = sorted({item.name for item in paste.once(read_variables) if item.name in _FOR_RDMA})
         if names:
@@ -96,7 +98,10 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
             else "."
         )
     )
-    yield socket_fallback.finding(severity, hosts or "the rank that prints it", why, do, [*sockets, *missing, *hints])
+    finding = socket_fallback.finding(
+        severity, hosts or "the rank that prints it", why, do, [*sockets, *missing, *hints]
+    )
+    yield finding if is_certain else replace(finding, title="NCCL would use TCP between hosts")
 
 
 _PROVIDER = re.compile(r"Selected [Pp]rovider is ([\w;.-]+)")
@@ -377,7 +382,8 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
     names = sorted({ports[0][0] for ports in single.values()})
     limited = _set_lines(paste, "NCCL_IB_HCA")
     hosts = text_list([host for host in single if host][:8])
-    why = f"NCCL found one RDMA port ({text_list(names)}), so all traffic between hosts goes through it. "
+    why = f"NCCL found one RDMA port ({text_list(names)}), so all traffic between hosts goes through it"
+    why += ". " if is_one_host(paste) is False else ", if the job has several. "
     why += "Only the GPUs near this NIC can use it directly."
     why += (
         " NCCL_IB_HCA limits the choice."
