@@ -364,7 +364,7 @@ def _nics(node: Node) -> Iterator[Finding]:
 
 
 def _has_memory_nodes(numa: str) -> bool:
-    """Whether an affinity such as ``0,2-17`` is one socket and NUMA nodes without CPUs: the GPU's memory, with Grace."""
+    """Whether an affinity such as ``0,2-17`` is a socket and NUMA nodes without CPUs: with Grace, the GPU's memory."""
     numbers = parse_cpus(numa)
     return len(numbers) > 1 and numbers[1] > numbers[0] + 1
 

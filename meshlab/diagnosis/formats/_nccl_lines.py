@@ -403,9 +403,9 @@ _NODE_WORDS = ("in the distributed environment", "--standalone", "nnodes", "init
 
 def is_one_host(paste: Paste) -> bool | None:
     """Return True if all ranks of the job are on one host, False if not, and None if the text does not show it."""
-    shown = _hosts_by_nccl(paste)
-    if shown is not None:
-        return shown
+    answer = _hosts_by_nccl(paste)
+    if answer is not None:
+        return answer
     # Frameworks print the number of nodes, too.
     lines = paste.find(*_NODE_WORDS)
     if any(_MANY_NODES.search(line.raw) for line in lines):

@@ -38,9 +38,9 @@ def _names(ends: Sequence[ProcessExit]) -> str:
     return ", ".join(named[:6]) + more or "a process"
 
 
-def _rest(ends: Sequence[ProcessExit], shown: Sequence[ProcessExit], *, is_cause: bool = False) -> str:
+def _rest(ends: Sequence[ProcessExit], subjects: Sequence[ProcessExit], *, is_cause: bool = False) -> str:
     """Return a sentence about the other processes that ended, from what the text contains about them."""
-    others = [end for end in ends if end not in shown]
+    others = [end for end in ends if end not in subjects]
     # The launcher sends SIGTERM, and then SIGKILL.
     by_launcher = [end for end in others if end.signal == 15 or (end.signal == 9 and not end.is_first)]
     if alike := [end for end in others if end not in by_launcher]:
@@ -49,7 +49,7 @@ def _rest(ends: Sequence[ProcessExit], shown: Sequence[ProcessExit], *, is_cause
         return f" The text also shows that {_names(alike)} ended ({how}){order}."
     if by_launcher:
         return f" The launcher then ended {_names(by_launcher)}."
-    return " Errors of other ranks after it usually follow from it." if len(shown) == 1 else ""
+    return " Errors of other ranks after it usually follow from it." if len(subjects) == 1 else ""
 
 
 @rule("rank-killed", "A process was killed by a signal", source=_ELASTIC, causes=("rank-died", "nccl-timeout"))
@@ -63,15 +63,15 @@ def rank_killed(paste: Paste) -> Iterator[TextFinding]:
     named = [end for end in ends if end.is_named] or ends
     # An invalid access ends one process, and the launcher then kills the others. An abort may follow from a kill.
     crashed = [end for end in all_ends if end.signal in _CRASHES and end.signal != 6]
-    it = "They" if len(named) > 1 or named[0].ranks else "It"
+    pronoun = "They" if len(named) > 1 or named[0].ranks else "It"
     why = (
-        f"The kernel, or the limit of the container, killed {it.lower() if it == 'It' else 'them'} because memory of "
+        f"The kernel, or the limit of the container, killed {'it' if pronoun == 'It' else 'them'} because memory of "
         "the host ran out. This is not GPU memory."
         if memory
-        else f"{it} ended by signal 9 (SIGKILL). Launchers send it to the ranks that remain after one failed, and the "
+        else f"{pronoun} ended by signal 9 (SIGKILL). Launchers send it to the ranks that remain after one failed, and the "
         "text shows one that did."
         if crashed
-        else f"{it} ended by signal 9 (SIGKILL). Usually the kernel sends it because memory of the host, not of the "
+        else f"{pronoun} ended by signal 9 (SIGKILL). Usually the kernel sends it because memory of the host, not of the "
         "GPU, runs out; the text does not show who sent it."
     )
     yield rank_killed.finding(
@@ -195,11 +195,11 @@ def worker_exited(paste: Paste) -> Iterator[TextFinding]:
     """Look for workers with an exit code, which have printed their error themselves."""
     if ends := [end for end in paste.once(read_process_exits) if (end.code or end.reason) and end.is_first]:
         how = ", ".join(dict.fromkeys(end.how for end in ends))
-        it = "They" if len(ends) > 1 or ends[0].ranks else "It"
+        pronoun = "They" if len(ends) > 1 or ends[0].ranks else "It"
         yield worker_exited.finding(
             "info",
             _names(ends),
-            f"{it} ended with {how}, usually after an exception; this line is not the cause.",
+            f"{pronoun} ended with {how}, usually after an exception; this line is not the cause.",
             "Read the first traceback of this rank. If there is none, start with torchrun --redirects 3 --log-dir "
             "FOLDER, or decorate main with torch.distributed.elastic.multiprocessing.errors.record.",
             [line for end in ends for line in end.lines],

@@ -256,8 +256,8 @@ def _failures(paste: Paste) -> Iterator[_Failure]:
             below = range(line.number, min(line.number + _BELOW, len(paste) + 1)) if phrase.near else ()
             texts = [paste.line(number).text for number in below]
             if not node and phrase.near is not None:
-                node = next((found["node"] for text in texts if (found := phrase.near.search(text))), "")
-            program = next((found["program"] for text in texts if (found := _PROGRAM.search(text))), "")
+                node = next((match_below["node"] for text in texts if (match_below := phrase.near.search(text))), "")
+            program = next((match_below["program"] for text in texts if (match_below := _PROGRAM.search(text))), "")
             yield _Failure(kind, line, match, node.strip("'\",.:"), program, phrase.launcher)
 
 

@@ -79,7 +79,8 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
     )
     severity: Level = "warning" if hints or others else "info"
     is_certain = is_one_host(paste) is False
-    why = f"Traffic between hosts{'' if is_certain else ', if the job has several,'} goes over TCP (NET/Socket): {reason}."
+    between = "Traffic between hosts" if is_certain else "Traffic between hosts, if the job has several,"
+    why = f"{between} goes over TCP (NET/Socket): {reason}."
     if hints:
         names = sorted({item.name for item in paste.once(read_variables) if item.name in _FOR_RDMA})
         if names:

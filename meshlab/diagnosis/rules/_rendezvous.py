@@ -106,8 +106,8 @@ def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
 def _lookup_do(name: str, *, no_answer: bool) -> str:
     if name.startswith("["):
         return "Set MASTER_ADDR or --rdzv-endpoint to the address without brackets, or to a name that resolves to it."
-    own = "Check the name server of that host (/etc/resolv.conf), and add its own name to /etc/hosts. "
-    return (own if no_answer else "") + (
+    server = "Check the name server of that host (/etc/resolv.conf), and add its own name to /etc/hosts. "
+    return (server if no_answer else "") + (
         f"Set MASTER_ADDR or --rdzv-endpoint to an IP address, or make {name} resolve on every host (DNS, "
         f"/etc/hosts). Check it with: getent hosts {name}"
     )
@@ -265,10 +265,10 @@ def _gloo_failures(paste: Paste) -> tuple[list[PasteLine], list[PasteLine]]:
 
 def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
     failed, loopbacks = _gloo_failures(paste)
-    one_host = is_one_host(paste) is True  # where the loopback address is no cause
+    is_local = is_one_host(paste) is True  # where the loopback address is no cause
     if (
         failed
-        and (one_host or not loopbacks)
+        and (is_local or not loopbacks)
         and not other_lines(paste).numbers("Using the loopback address as fallback")
     ):
         yield store_unreachable.finding(
@@ -277,7 +277,7 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
             "Gloo, which connects the CPUs of the ranks, could not connect all ranks with each other. "
             + (
                 "The ranks are on one host, so usually one of them ended before."
-                if one_host
+                if is_local
                 else "Usually a host chose an interface that the others cannot reach, or its name resolves to a wrong "
                 "address. An exit of another rank looks the same."
             ),
