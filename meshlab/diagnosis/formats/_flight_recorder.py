@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
 _MARKS = ('"entries"', '"pg_config"', '"pg_status"')
 _PRINTED_MARKS = tuple(mark.replace('"', "'") for mark in _MARKS)
-_PRINTED = re.compile(
-    r"(?P<text>'(?:[^'\\\n]|\\.)*')|\"(?:[^\"\\\n]|\\.)*\"|\b(?P<word>True|False|None)\b|,(?=\s*\))|(?P<bracket>[()])"
-)
-_ESCAPE = re.compile(r"\\(?![\\\"bfnrtu/])(?:x([0-9a-f]{2}))?")
+_PRINTED = re.compile(r"'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"|\b(?:True|False|None)\b|,(?=\s*\))|[()]")
+_ESCAPE = re.compile(r'\\x(?P<code>[0-9a-f]{2})|\\?(?P<special>")|\\(?:(?P<letter>[\\/bfnrtu])|(?P<other>.))')
 _JSON_OF = {"True": "true", "False": "false", "None": "null", "(": "[", ")": "]"}
 # A brace or a bracket that may begin JSON, unlike that of [rank3]: or of [2025-11-29 12:00:00].
 _VALUE = r"(?:\{(?=\s*[\"}])|\[(?=\s*(?:[\[{\"\]]|-?\d[\d.eE+-]*\s*[,\]]|true|false|null|NaN|-?Infinity)))"
@@ -139,12 +137,17 @@ def _as_json(paste: Paste) -> str:
 
 def _json_token(match: re.Match[str]) -> str:
     token = match[0]
-    if match["text"] is None:
+    if token[0] not in "'\"":
         return "" if token == "," else _JSON_OF.get(token, token)
-    content = token[1:-1]
-    if "\\" in content:  # what JSON does not escape like Python
-        content = _ESCAPE.sub(lambda escape: f"\\u00{escape[1]}" if escape[1] else "", content)
-    return '"' + re.sub(r'(?<!\\)"', '\\"', content) + '"'
+    return f'"{_ESCAPE.sub(_json_escape, token[1:-1])}"'
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    """Return a quotation mark or an escape of Python as JSON escapes it. JSON needs no escape for the others."""
+    if match["code"] is not None:
+        return f"\\u00{match['code']}"
+    special = match["special"] or match["letter"]
+    return match["other"] if special is None else f"\\{special}"
 
 
 _RawDump = tuple[int | None, Mapping[str, Any], int, int, bool]

@@ -14,7 +14,7 @@ from meshlab.diagnosis.formats._torch_lines import ranks_of
 
 # Until 0.16 a line per tensor, at first with the ranks that had submitted it; then a line per rank.
 _TENSOR = re.compile(r"(?P<tensor>[^\s,\]:]+) \[(?P<which>missing|ready) ranks: ?(?P<ranks>\d[\d, ]*)\]")
-_RANK = re.compile(r"^\s*(?P<rank>\d+)!?: \[(?P<tensors>[^\]]+)\]?")
+_RANK = re.compile(r"(?<![\w.,])(?P<rank>\d+)!?: \[(?P<tensors>[A-Za-z][^\]]*)")
 _HEAD = "waiting for remainder of ranks for more than"
 _LITERALS = (_HEAD, "[missing ranks:", "[ready ranks:", "Stalled ranks:")
 
@@ -41,10 +41,7 @@ def _stalled(paste: Paste) -> Iterator[StalledTensor]:
             yield StalledTensor(match["tensor"], ranks if is_missing else (), () if is_missing else ranks, line.number)
     for number in other_lines(paste).numbers("Stalled ranks:"):
         for position in range(number + 1, len(paste) + 1):
-            # Without a tag of mpirun, the number of the rank looks like that of srun's labels.
-            line = paste.line(position)
-            text = line.text if _RANK.match(line.text) else line.raw
-            if (of_rank := _RANK.match(text)) is None:
+            if (of_rank := _RANK.search(paste.line(position).raw)) is None:  # not a label of srun
                 break
             yield StalledTensor(of_rank["tensors"].split(",")[0].strip(), (whole(of_rank["rank"]),), (), position)
 

@@ -68,11 +68,11 @@ def rank_killed(paste: Paste) -> Iterator[TextFinding]:
         f"The kernel, or the limit of the container, killed {'it' if pronoun == 'It' else 'them'} because memory of "
         "the host ran out. This is not GPU memory."
         if memory
-        else f"{pronoun} ended by signal 9 (SIGKILL). Launchers send it to the ranks that remain after one failed, and the "
-        "text shows one that did."
+        else f"{pronoun} ended by signal 9 (SIGKILL). Launchers send it to the ranks that remain after one failed, and "
+        "the text shows one that did."
         if crashed
-        else f"{pronoun} ended by signal 9 (SIGKILL). Usually the kernel sends it because memory of the host, not of the "
-        "GPU, runs out; the text does not show who sent it."
+        else f"{pronoun} ended by signal 9 (SIGKILL). Usually the kernel sends it because memory of the host, not of "
+        "the GPU, runs out; the text does not show who sent it."
     )
     yield rank_killed.finding(
         "info" if crashed and not memory else "error",
@@ -142,6 +142,7 @@ _RAY_ACTOR = re.compile(r"(?:^|\s)(?P<name>pid|ip): (?P<value>[\d.]+)\s*$")
 def _lost_by_ray(paste: Paste) -> Iterator[TextFinding]:
     """Find workers whose process Ray lost. Terminals wrap its long line, and an actor's fields are on lines before."""
     workers: dict[str, None] = {}
+    pids: set[str] = set()
     lines = other_lines(paste).find(*_RAY_LOST)
     for line in lines:
         after = "".join(paste.line(number).raw for number in range(line.number, min(line.number + 4, len(paste) + 1)))
@@ -150,7 +151,8 @@ def _lost_by_ray(paste: Paste) -> Iterator[TextFinding]:
         fields = {match["name"]: match["value"] for text in before if (match := _RAY_ACTOR.search(text))}
         address = (host["host"] or host["ip"]) if host else fields.get("ip")
         number = pid["pid"] if pid else fields.get("pid")
-        if address or number:
+        if (address or number) and not (number and number in pids):
+            pids.add(number or "")
             workers[(f" (pid {number})" if number else "") + (f" on {address}" if address else "")] = None
     if lines:
         yield rank_died.finding(
