@@ -390,7 +390,7 @@ def test_calls_are_under_one_number_only_if_they_have_one(here: int, there: int,
 
 def test_calls_without_a_number_are_not_said_to_share_one() -> None:
     text = paste(
-        "Rank 0 is running collective: CollectiveFingerPrint(OpType=ALLREDUCE), but Rank 1 is running collective: GATHER"
+        "Rank 0 is running collective: CollectiveFingerPrint(OpType=ALLREDUCE), but Rank 1 is running collective: SEND"
     )
     assert next(iter(order_mismatch(text))).why.startswith("At one call")
 
@@ -464,3 +464,26 @@ def test_ranks_that_stall_for_different_tensors_are_in_different_orders() -> Non
     (finding,) = rank_missing(paste("HorovodAllreduce_a [missing ranks: 1]", "HorovodAllreduce_b [missing ranks: 0]"))
     assert finding.subject.startswith("ranks 0 and 1")
     assert "different orders" in finding.why
+
+
+def test_a_rank_that_waits_in_the_same_collective_by_its_counters_is_named_too() -> None:
+    lines = [watchdog(7, 31), status(7, 31, 31, 30)]
+    (finding,) = nccl_timeout(paste(*lines, dumped(2, 31, 30)))
+    assert finding.subject == "ranks 2 and 7 of default_pg, all_reduce 31"
+    (finding,) = nccl_timeout(paste(*lines, dumped(2, 33, 33)))
+    assert "rank 2 completed number 33" in finding.why
+    assert "agree" not in finding.why
+
+
+def test_signals_of_a_timeout_alone_name_the_rank_that_timed_out() -> None:
+    local = dumped(3, 22, 21).replace("from  rank 0", "from this local rank")
+    (finding,) = nccl_timeout(paste(local, dumped(2, 22, 22).replace("rank 0", "rank 9")))
+    assert finding.subject == "ranks 3 and 9"
+    assert "rank 2 had enqueued 22 and completed 22 of default_pg" in finding.why
+
+
+def test_random_numbers_of_gloo_are_no_count_of_calls() -> None:
+    here, there = fingerprint(1, 1977865401, "BROADCAST"), fingerprint(0, 54090078, "BROADCAST")
+    (finding,) = order_mismatch(paste(f"{here}, but {there}."))
+    assert finding.severity == "warning"
+    assert "made call" not in finding.why

@@ -84,11 +84,13 @@ LAUNCHERS = {
         "srun: error: Application launch failed: Job credential expired",
         "cn9, cn12",
     ),
-    "step": ("srun: error: Unable to create step for job 10: Error generating job credential", "srun"),
+    "step": ("srun: error: Unable to create step for job 10: Error generating job credential", "Slurm"),
     "layout": (
         "srun: error: Task launch for StepId=15.4 failed on node n7: Unable to layout tasks on given cpus",
         "n7",
     ),
+    "messages": ("srun: error: slurm_receive_msgs: [[ubuntu4]:6818] failed: Socket timed out on send/recv", "ubuntu4"),
+    "submission": ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", "Slurm"),
     "execve": (
         "slurmstepd: error: execve(): ./a: Permission denied\nsrun: error: n31: tasks 4-7: Exited with exit code 13",
         "n31",

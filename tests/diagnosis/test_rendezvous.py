@@ -160,7 +160,7 @@ NO_DAEMON = "ORTE was unable to reliably start one or more daemons."
         (
             [
                 "HYDU_sock_connect (sock.c:145): unable to get host address for Main (4)",
-                "[proxy:0:0@n1] main (pmip.c:183): unable to connect to server Main at port 4067 (check for firewalls!)",
+                "[proxy:0:0@n1] main (pmip.c:183): unable to connect to server Main at port 7 (check for firewalls!)",
             ],
             "Main",
             "could not start its processes",

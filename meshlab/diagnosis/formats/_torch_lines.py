@@ -37,6 +37,9 @@ _STATUS = re.compile(
     _GROUP + r"(?P<text>.{0,300}?)(?i:last enqueued (?:NCCL )?work): (?P<enqueued>-?\d+)"
     r"(?:, last started (?:NCCL )?work: -?\d+)?, last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
+_SIGNAL = re.compile(
+    r"Received a dump signal due to a collective timeout from +(?:(?P<local>this local rank)|rank (?P<source>\d+))"
+)
 _STATUS_AT = re.compile(r"Timeout at NCCL work: (\d+)|at work(?: sequence id)?: (\d+)")
 
 _DESYNC = re.compile(
@@ -116,6 +119,11 @@ class GroupStatus:
     completed: int
     at: int | None  # number of the collective that failed, if the line names it
 
+    @property
+    def stopped_at(self) -> int | None:
+        """Number of the collective that the rank did not finish, None if all that it enqueued are completed."""
+        return self.completed + 1 if self.at is None and self.completed < self.enqueued else self.at
+
 
 @dataclass(frozen=True, slots=True)
 class DesyncReport:
@@ -164,6 +172,7 @@ class TorchLog:
     finger_prints: tuple[FingerPrint, ...]
     barrier_missing: tuple[tuple[PasteLine, tuple[int, ...]], ...]
     analysed: tuple[AnalysedCollective, ...]
+    signals: tuple[tuple[PasteLine, int], ...] = ()  # lines about a timeout, with the rank whose collective timed out
 
 
 def find_all(paste: Paste, pattern: re.Pattern[str], *literals: str) -> Iterator[tuple[PasteLine, re.Match[str]]]:
@@ -195,6 +204,7 @@ def read_torch_log(paste: Paste) -> TorchLog:
             (line, ranks_of(match["ranks"])) for line, match in find_all(paste, _BARRIER, "failed to pass monitored")
         ),
         analysed=tuple(_analysed(paste)),
+        signals=tuple(_signals(paste)),
     )
 
 
@@ -224,6 +234,15 @@ def _statuses(paste: Paste) -> Iterator[GroupStatus]:
             whole(match["completed"]),
             next((whole(digits) for digits in at.groups() if digits), None) if at else None,
         )
+
+
+def _signals(paste: Paste) -> Iterator[tuple[PasteLine, int]]:
+    for line, match in find_all(paste, _SIGNAL, "Received a dump signal due to a collective timeout"):
+        rank = last_rank_prefix(line, match.start())
+        if match["source"] is not None:
+            yield line, whole(match["source"])
+        elif rank is not None:
+            yield line, rank
 
 
 def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkTimeout]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
 
 from meshlab.base._collectives import TORCH_FUNCTIONS
@@ -277,7 +278,8 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
     for prints in _mismatched_prints(log):
         if len({plain_name(fingerprint.op) for fingerprint in prints}) > 1 or _sequence_differs(prints):
             calls = ", ".join(f"rank {fingerprint.rank}: {call_name(fingerprint)}" for fingerprint in prints)
-            yield _order_finding(calls, _order_in_prints(prints, calls), [item.line for item in prints])
+            finding = _order_finding(calls, _order_in_prints(prints, calls), [item.line for item in prints])
+            yield _random_numbers(finding) if _have_random_numbers(prints) else finding
     for timeouts, _ in lines_by_group(log).values():
         for seq, at_seq in grouped((item.seq, item) for item in timeouts if item.seq is not None).items():
             if calls := _differing((timeout.rank, timeout.op) for timeout in at_seq):
@@ -303,6 +305,25 @@ def _order_finding(subject: str, why: str, lines: Sequence[PasteLine | int]) -> 
         "Make all ranks call the same collectives in the same order: look for a branch that depends on the rank, the "
         "data or the number of batches, and for an exception that one rank catches.",
         lines,
+    )
+
+
+_RANDOM = 10_000_000  # calls that no job makes
+
+
+def _have_random_numbers(prints: Sequence[FingerPrint]) -> bool:
+    same = len({(plain_name(item.op), item.shape) for item in prints}) == 1
+    return same and _sequence_differs(prints) and max(item.seq or 0 for item in prints) > _RANDOM
+
+
+def _random_numbers(finding: TextFinding) -> TextFinding:
+    """Return the finding about equal calls whose sequence numbers may never have been the same."""
+    return replace(
+        finding,
+        severity="warning",
+        why=f"TORCH_DISTRIBUTED_DEBUG=DETAIL compared equal calls with different sequence numbers: {finding.subject}. "
+        "Before PyTorch 2.1, Gloo began at a random number, on which the ranks of a large job did not always agree.",
+        do="Update PyTorch, or run without TORCH_DISTRIBUTED_DEBUG=DETAIL. If it stays, compare the calls of the ranks.",
     )
 
 

@@ -156,9 +156,11 @@ _PHRASES = (
             r"srun: error: (?:Task launch for (?:StepId=)?[\d.+]+ failed on node (?P<node>[^\s:]+)"
             r"|Unable to create step(?: for job \d+)?|Unable to confirm allocation(?: for job \d+)?"
             r"|Application launch failed): ?(?P<reason>.*)"
+            r"|(?:srun|sbatch|salloc): error: (?:Unable to allocate resources|Batch job submission failed): (?P<why>.*)"
+            r"|slurm_receive_msgs: \[\[(?P<node_message>[^\]]+)\]:\d+\] failed: (?P<what>.*)"
         ),
-        ("srun: error:",),
-        "srun",
+        ("srun: error:", "sbatch: error:", "salloc: error:"),
+        "Slurm",
     ),
     _Phrase(
         "ssh",
@@ -215,8 +217,8 @@ _LAUNCH_DO = {
     "credential": "Compare the clocks of the hosts (chronyc tracking, date), check munge on each of them (munge -n | "
     "ssh HOST unmunge), and the log of slurmd. A node that starts late, after a long prolog, rejects it too: raise "
     "cred_expire.",
-    "step": "Look at these nodes and at the allocation (sinfo -N -l, scontrol show node, squeue), and at the log of "
-    "slurmd.",
+    "step": "Look at the allocation and the nodes (squeue, sinfo -N -l, scontrol show node), at the logs of slurmctld "
+    "and slurmd, and whether all of them have the same key of munge.",
     "ssh": "Make ssh to every host work without a password from the first host (ssh HOST true), or launch with Slurm.",
     "server": "Check that the hosts resolve each other's names to addresses of the network between them, that no "
     "firewall closes the ports, and that mpiexec still runs.",
@@ -240,7 +242,9 @@ class _Failure(NamedTuple):
     @property
     def reason(self) -> str:
         """What the launcher prints, without the part that names the host."""
-        return (self.match.groupdict().get("reason") or self.match[0]).strip().rstrip('.,"')
+        named = self.match.groupdict()
+        reasons = (named.get("reason"), named.get("why"), named.get("what"), self.match[0])
+        return next(text for text in reasons if text).strip().rstrip('.,"')
 
 
 _NODES = ("node", "to", "server")  # how the names of groups begin

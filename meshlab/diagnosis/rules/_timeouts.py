@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from operator import attrgetter
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._late_ranks import call_name, calls_by_group, lines_by_group, plain_name, rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
-from meshlab.diagnosis._seen import grouped, unique
+from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._flight_recorder import read_flight_dumps
 from meshlab.diagnosis.formats._nccl_lines import read_communicators
 from meshlab.diagnosis.formats._torch_lines import (
@@ -64,6 +63,8 @@ def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
         yield _group_timeout(paste, timeouts, missing, is_only_group=len(groups) == 1)
     if not log.timeouts:
         yield from _stuck_in_dumps(paste)
+    if log.signals and not log.timeouts and not log.desync:
+        yield _signalled(log)
     for report in log.desync:
         if report.unfinished and not report.absent and not log.timeouts:
             yield nccl_timeout.finding(
@@ -100,7 +101,7 @@ def _group_timeout(
     earliest = [timeout for timeout in timeouts if (timeout.op, timeout.seq) == (first.op, first.seq)]
     others = [timeout for timeout in timeouts if timeout not in earliest]
     stops = _stops(log, timeouts)
-    same_stops = [status for status in stops if status.at == first.seq]
+    same_stops = [status for status in stops if status.stopped_at == first.seq]
     waiting = {timeout.rank for timeout in earliest}
     ranks = sorted(waiting | {status.rank for status in same_stops})
     call = call_name(first)
@@ -116,7 +117,11 @@ def _group_timeout(
     for status in stops:
         if status not in same_stops and status.rank not in elsewhere:
             elsewhere.add(status.rank)
-            why += f"; {rank_list([status.rank])} stopped at number {status.at}"
+            why += f"; {rank_list([status.rank])} " + (
+                f"completed number {status.completed}"
+                if status.stopped_at is None
+                else f"stopped at number {status.stopped_at}"
+            )
     lines = [*(timeout.line for timeout in timeouts), *(status.line for status in stops)]
     if missing is not None:
         is_here = is_only_group or first.group is None or str(first.group) in missing
@@ -153,13 +158,31 @@ def _group_timeout(
 
 
 def _stops(log: TorchLog, timeouts: Sequence[WorkTimeout]) -> list[GroupStatus]:
-    """Return the lines of other ranks of a group about the collective that they stopped at."""
+    """Return how far other ranks of a group came, except those that were still before its first timeout."""
     stuck = {timeout.rank for timeout in timeouts}
+    first = min((timeout.seq for timeout in timeouts if timeout.seq is not None), default=None)
     for of_group, statuses in lines_by_group(log).values():
-        if any(timeout in of_group for timeout in timeouts):
-            stops = [status for status in statuses if status.at is not None and status.rank not in stuck]
-            return list(unique(stops, attrgetter("rank", "at")))
+        if first is not None and any(timeout in of_group for timeout in timeouts):
+            last = {status.rank: status for status in statuses if status.rank not in stuck}
+            return [status for status in last.values() if status.stopped_at is not None or status.completed >= first]
     return []
+
+
+def _signalled(log: TorchLog) -> TextFinding:
+    """Return the finding about a timeout of which the text has only the signals that it caused."""
+    ranks = rank_list(rank for _, rank in log.signals)
+    progress = dict.fromkeys(
+        f"{rank_list([status.rank])} had enqueued {status.enqueued} and completed {status.completed} of {status.group}"
+        for status in log.statuses
+    )
+    return nccl_timeout.finding(
+        "error",
+        ranks,
+        f"A collective of {ranks} timed out, and PyTorch dumps its state. The line of the watchdog that names the "
+        "collective is not in the text" + (f"; {', '.join(list(progress)[:4])}." if progress else "."),
+        f"Paste the lines with 'Watchdog caught' of {ranks}, and those of all other ranks.",
+        [line for line, _ in log.signals],
+    )
 
 
 _NAMED_RANK = re.compile(r"\[rank(\d+)\]")
