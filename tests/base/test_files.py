@@ -256,3 +256,18 @@ def test_a_line_that_looks_like_a_name_may_be_a_file_that_is_not_there(name: str
 )
 def test_a_line_of_a_log_is_never_a_missing_file(line: str) -> None:
     assert describe_text(line, may_be_name=True).startswith("the text begins with")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1}', "{", "{}", "[", "[1, 2]", '["a"]', "[[1]]", '[{"a": 1}]', "[true, null]", "[ 1.5e3 ]"]
+)
+def test_a_text_that_looks_like_json(text: str) -> None:
+    assert describe_text(text) == "the text looks like JSON"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[rank0]: boom", "[mpiexec@n1] main", "[1,0]<stderr>:hello", "[12] hello", "[2026-01-02 03:04:05] x", "{'a': 1}"],
+)
+def test_the_prefix_of_a_log_is_no_json(text: str) -> None:
+    assert describe_text(text).startswith("the text begins with")

@@ -318,11 +318,12 @@ def _closed_store(paste: Paste) -> Iterator[TextFinding]:
         return
     hosts = list(dict.fromkeys(match["host"] for _, match in matches if match["host"]))
     failed = any(match["error"] for _, match in matches)
+    may_have_ended = not failed and not paste.numbers("Traceback (most recent", "ChildFailedError", "Error: ")
     yield rank_died.finding(
         "warning" if failed else "info",
         "rank 0, which holds the store" + (f", on {', '.join(hosts)}" if hosts else ""),
-        "The connection to the store closed, so the process of rank 0 had ended."
-        + (" At the regular end of a job, this is harmless." if not failed else ""),
+        "The connection to the store closed, so the process that holds it had ended: that of rank 0, or torchrun on "
+        "its host." + (" At the regular end of a job, this is harmless." if may_have_ended else ""),
         "Read the log of rank 0: its last lines before this time show why it ended.",
         [line for line, _ in matches],
     )
@@ -373,7 +374,7 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
             "; ".join(who[:8]),
             "An allocation of GPU memory failed"
             + (f" ({amount})" if amount else "")
-            + ", so this rank ended; other ranks then lose their connections or wait for it.",
+            + ". Unless the program catches it, the rank ends, and others lose their connections or wait for it.",
             "Use a smaller batch or shard more of the model, and check with nvidia-smi whether another process uses "
             "this GPU. If the failing call is NCCL's, leave memory for its buffers, or lower NCCL_BUFFSIZE or "
             "NCCL_MAX_NCHANNELS.",

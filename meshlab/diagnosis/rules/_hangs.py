@@ -321,9 +321,9 @@ def _random_numbers(finding: TextFinding) -> TextFinding:
     return replace(
         finding,
         severity="warning",
-        why=f"TORCH_DISTRIBUTED_DEBUG=DETAIL compared equal calls with different sequence numbers: {finding.subject}. "
+        why=f"TORCH_DISTRIBUTED_DEBUG=DETAIL compared equal calls with other numbers: {finding.subject}. "
         "Before PyTorch 2.1, Gloo began at a random number, on which the ranks of a large job did not always agree.",
-        do="Update PyTorch, or run without TORCH_DISTRIBUTED_DEBUG=DETAIL. If it stays, compare the calls of the ranks.",
+        do="Update PyTorch, or run without TORCH_DISTRIBUTED_DEBUG=DETAIL. If the error stays, compare the calls.",
     )
 
 

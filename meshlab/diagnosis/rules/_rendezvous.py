@@ -198,7 +198,7 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
             "error",
             f"TCPStore master {host} port {port}" + (f", from {who}" if who else ""),
             (f"A rank tried for {seconds // 1000} s" if seconds else "A rank tried")
-            + f" to reach the store of rank 0 at {host}, port {port}, and got no answer.{_about(host)}",
+            + f" to reach the store of rank 0 at {host}, port {port}, and {_outcome(paste, lines)}.{_about(host)}",
             _do(host, port),
             lines,
         )
@@ -222,6 +222,16 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
                 lines=[line for line, _ in retries],
             )
     yield from _gloo_unreachable(paste)
+
+
+def _outcome(paste: Paste, lines: Sequence[PasteLine]) -> str:
+    """Return what the attempts met, as far as these lines and those of earlier attempts show it."""
+    texts = [line.text for line in (*lines, *other_lines(paste).find("has failed to connect to"))]
+    if any("errno: 111" in text or "Connection refused" in text for text in texts):
+        return "the host refused it: nothing listened on this port there at that time"
+    if any("errno: 113" in text or "No route to host" in text for text in texts):
+        return "there is no route to it, or a firewall rejects it"
+    return "got no answer" if any("timed out" in text for text in texts) else "could not connect"
 
 
 def _about(host: str) -> str:
@@ -354,11 +364,15 @@ def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
             [line],
         )
     elif late := other_lines(paste).matches(_RDZV_TIMEOUT, "RendezvousTimeoutError", "RendezvousClosedError"):
+        is_closed = not other_lines(paste).numbers("RendezvousTimeoutError")
         yield rendezvous_incomplete.finding(
             "error",
             "the hosts of this job",
-            "The rendezvous of torchrun ended before all hosts had come.",
-            "Start all hosts within the timeout, with the same --rdzv-id, --rdzv-endpoint and --nnodes.",
+            "The rendezvous of torchrun was closed: the job had ended, or failed on another host, when this one came."
+            if is_closed
+            else "The rendezvous of torchrun ended before all hosts had come.",
+            "Read the log of the other hosts first. Start all hosts within the timeout, with the same --rdzv-id, "
+            "--rdzv-endpoint and --nnodes.",
             [line for line, _ in late],
         )
 
