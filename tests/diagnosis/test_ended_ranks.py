@@ -336,6 +336,16 @@ ENDS = {
         "ranks 8-11 on cn5",
         "exit code 2",
     ),
+    "torch.distributed.launch": (
+        "CalledProcessError: Command '['python', 'a.py', '--local_rank=7']' died with <Signals.SIGSEGV: 11>.",
+        "a process",
+        "SIGSEGV",
+    ),
+    "torchrun of 2.12": (
+        table((3, -11, "n1")).replace("(pid: 503)", "(pid: 503) (SIGSEGV)"),
+        "rank 3 (pid 503) on n1",
+        "SIGSEGV",
+    ),
     "spawn": ("ProcessExitedException: process 2 terminated with exit code 1", "local rank 2", "exit code 1"),
 }
 
@@ -365,6 +375,12 @@ def test_a_worker_that_ray_lost_is_named_by_its_process_and_address() -> None:
     ):
         (finding,) = rank_died(Paste(text))
         assert finding.subject == f"a worker of Ray {name}"
+
+
+def test_a_host_that_ray_lost_is_named_by_its_address() -> None:
+    text = "The node with node id: 75b2 and address: 10.4.4.107 and node name: gpu7 has been marked dead because the"
+    (finding,) = rank_died(Paste(text))
+    assert finding.subject == "the host 10.4.4.107 of Ray"
 
 
 LIMITS = {

@@ -91,6 +91,14 @@ LAUNCHERS = {
     ),
     "messages": ("srun: error: slurm_receive_msgs: [[ubuntu4]:6818] failed: Socket timed out on send/recv", "ubuntu4"),
     "submission": ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", "Slurm"),
+    "no daemon": ("bash: orted: command not found\nORTE was unable to reliably start one or more daemons.", "mpirun"),
+    "prterun": ("prterun was unable to reliably start one or more daemons.", "mpirun"),
+    "ssh closes": ("ssh_exchange_identification: Connection closed by remote host", "ssh"),
+    "firewall": (
+        "A process or daemon was unable to complete a TCP connection\nto another process:\n  Local host:    3eed8\n"
+        "  Remote host:   0cdbe\nThis is usually caused by a firewall on the remote host.",
+        "0cdbe",
+    ),
     "execve": (
         "slurmstepd: error: execve(): ./a: Permission denied\nsrun: error: n31: tasks 4-7: Exited with exit code 13",
         "n31",
@@ -185,7 +193,8 @@ def test_a_peer_that_nccl_does_not_see_is_not_a_missing_gpu() -> None:
 
 def test_a_host_that_is_lost_while_a_job_runs_is_no_failed_start() -> None:
     (finding,) = launcher_failed(Paste(LAUNCHERS["lost"][0]))
-    assert "could not start" not in f"{finding.title} {finding.why}"
+    assert finding.title == "The launcher lost a host while the job ran"
+    assert "could not start" not in finding.why
     assert "which had started" in finding.why
 
 
@@ -205,3 +214,9 @@ def test_an_error_of_pmix_is_no_failure_of_a_job_that_runs() -> None:
     error = "[node1:7] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168"
     assert list(launcher_failed(Paste(error)))
     assert not list(launcher_failed(paste(error, "node1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>")))
+
+
+def test_a_daemon_that_is_lost_before_the_job_is_no_loss_of_a_running_job() -> None:
+    text = LAUNCHERS["lost"][0] + "An PRTE daemon has unexpectedly failed after launch and before\ncommunicating back"
+    (finding,) = launcher_failed(Paste(text))
+    assert (finding.subject, "before the job began" in finding.why) == ("worker-2", True)

@@ -39,7 +39,8 @@ _SLURM = re.compile(
     r"Bus error|Aborted|Floating point exception|Terminated|Exited with exit code (?P<code>\d+))"
 )
 _SPAWN = re.compile(r"process (?P<local>\d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code>\d+))")
-# DeepSpeed names the command of its last process here, whichever ended.
+# DeepSpeed and torch.distributed.launch name the command of their last process here, whichever ended.
+_DIED = re.compile(r"died with <Signals\.(?P<signal>SIG\w+): \d+>")
 _RETURN = re.compile(r"exits with return code = (?P<code>-?\d+)")
 _KERNEL = re.compile(
     r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)"
@@ -176,6 +177,7 @@ _MESSAGES = (
     _Message(_FLUX, ("and exit-on-error", "and exit-timeout"), reason="an early exit or an error"),
     _Message(_SLURM, ("srun: error:",)),
     _Message(_SPAWN, ("terminated with",)),
+    _Message(_DIED, ("died with <Signals.",), has_prefix=True),
     _Message(_RETURN, ("exits with return code =",), has_prefix=True),
     _Message(_KERNEL, ("ut of memory: Kill",), signal=9, is_out_of_memory=True),
     _Message(_CRASH, ("Caught signal", "] Signal: "), has_prefix=True),

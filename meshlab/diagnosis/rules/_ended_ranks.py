@@ -136,6 +136,9 @@ _RAY_LOST = (
 )
 _RAY_HOST = re.compile(r"Worker IP address: ?(?P<host>[\da-fA-F.:]+)|\bip(?:=|: )(?P<ip>[\d.]+)")
 _RAY_PID = re.compile(r"Worker PID: ?(?P<pid>\d+)")
+_RAY_NODE = re.compile(
+    r"The node with (?:node|client) (?:id|ID):? ?\S+(?: and (?:address|ip): (?P<node>\S+))?.*? has been marked dead"
+)
 _RAY_ACTOR = re.compile(r"(?:^|\s)(?P<name>pid|ip): (?P<value>[\d.]+)\s*$")
 
 
@@ -154,6 +157,18 @@ def _lost_by_ray(paste: Paste) -> Iterator[TextFinding]:
         if (address or number) and not (number and number in pids):
             pids.add(number or "")
             workers[(f" (pid {number})" if number else "") + (f" on {address}" if address else "")] = None
+    dead = other_lines(paste).matches(_RAY_NODE, "has been marked dead")
+    if dead:
+        hosts = list(dict.fromkeys(match["node"] for _, match in dead if match["node"]))
+        yield rank_died.finding(
+            "error",
+            "; ".join(f"the host {host} of Ray" for host in hosts[:6]) or "a host of Ray",
+            "Ray got no heartbeats from this host: its raylet ended, or the host or the network is too slow. Its "
+            "workers are lost with it.",
+            "Look whether the host, its pod and its raylet still run, and why they ended (dmesg -T, kubectl describe "
+            "pod).",
+            [line for line, _ in dead],
+        )
     if lines:
         yield rank_died.finding(
             "error",

@@ -86,7 +86,7 @@ class _Phrase(NamedTuple):
     near: re.Pattern[str] | None = None  # a line below that names the host
 
 
-_ON_NODE = re.compile(r"(?:Remote daemon *: *\S+ on node|hostname:|^Node:|Local host:|[Hh]ost:) +(?P<node>\S+)")
+_ON_NODE = re.compile(r"(?:Remote daemon *: *\S+ on node|hostname:|^\s*Node:|Remote host:) +(?P<node>\S+)")
 _PROGRAM = re.compile(r"^(?:Executable|Application name): +(?P<program>\S+)")
 _REJECTED = re.compile(r"credential expired|Invalid job credential")
 
@@ -106,10 +106,14 @@ _PHRASES = (
     _Phrase(
         "daemon",
         re.compile(
-            r"(?:ORTE|PRTE|PRRTE) (?:was unable to reliably start|daemon has unexpectedly failed).*"
+            r"(?:ORTE|PRTE|PRRTE|mpirun|prterun) (?:was unable to reliably start|daemon has unexpectedly failed).*"
             r"|A daemon on node (?P<node>\S+) failed to start as expected.*"
+            r"|\b(?P<reason>(?:orted|prted|hydra_pmi_proxy): (?:command )?not found)"
         ),
-        ("was unable to reliably start", "daemon has unexpectedly failed", "A daemon on node"),
+        (
+            *("was unable to reliably start", "daemon has unexpectedly failed", "A daemon on node"),
+            *("orted: ", "prted: ", "hydra_pmi_proxy: "),
+        ),
         "mpirun",
     ),
     _Phrase(
@@ -166,13 +170,15 @@ _PHRASES = (
         "ssh",
         re.compile(
             r"ssh: connect to host (?P<node>\S+) port \d+: (?P<reason>.*)|Host key verification failed.*"
+            r"|(?:ssh|kex)_exchange_identification: .*"
             r"|(?:(?:\S+@)?(?P<to>[\w.-]+): )?Permission denied \(publickey.*"
             r"|pdsh@\S+: (?P<node_pdsh>[^\s:]+): (?:ssh exited with exit code 255|connect: .*)"
             r"|host=(?P<node_deepspeed>\S+) was not reachable via ssh"
             r"|ssh -o PasswordAuthentication=no (?P<node_check>\S+) hostname' returned non-zero exit status 255"
         ),
         (
-            *("ssh: connect", "Host key verification", "Permission denied (publickey", "pdsh@"),
+            *("ssh: connect", "Host key verification", "exchange_identification: ", "Permission denied (publickey"),
+            "pdsh@",
             *("not reachable via ssh", "ssh -o PasswordAuthentication=no"),
         ),
         "ssh",
@@ -184,6 +190,13 @@ _PHRASES = (
             r"|unable to connect to server (?P<server>\S+) at port \d+)"
         ),
         ("unable to connect from", "unable to connect to server"),
+    ),
+    _Phrase(
+        "server",
+        re.compile(r"(?P<reason>A process or daemon was unable to complete a TCP connection).*"),
+        ("unable to complete a TCP connection",),
+        "mpirun",
+        _ON_NODE,
     ),
     _Phrase(
         "init",
@@ -300,6 +313,8 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
             + ", before any call of NCCL."
         )
         lines += [message for message, _ in neighbour]
+    elif first.kind == "lost" and any(failure.kind == "daemon" for failure in failures):
+        why = f"The daemon of mpirun on {subject} ended, or its connection broke, before the job began."
     elif first.kind == "lost":
         why = (
             f"mpirun lost its daemon on {subject}, which had started: the host or the pod ended, the daemon crashed, "
@@ -319,6 +334,8 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
     if first.kind not in ("pmix", "lost") and not has_started:
         why += " NCCL has no part in this."
     finding = launcher_failed.finding("error", subject, why, _LAUNCH_DO[first.kind], lines)
+    if first.kind == "lost" and "had started" in why:
+        finding = replace(finding, title="The launcher lost a host while the job ran")
     # The daemon of a host, or the command that runs in its pod, may be what was killed.
     killed = first.kind == "lost" and any(end.signal == 9 for end in paste.once(read_process_exits))
     yield replace(finding, follows="rank-killed") if killed else finding
