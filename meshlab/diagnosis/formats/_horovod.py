@@ -13,7 +13,7 @@ from meshlab.diagnosis._seen import Seen, TextFormat
 from meshlab.diagnosis.formats._torch_lines import ranks_of
 
 # Until 0.16 a line per tensor, at first with the ranks that had submitted it; then a line per rank.
-_TENSOR = re.compile(r"(?P<tensor>[^\s,\]:]+) \[(?P<which>missing|ready) ranks: ?(?P<ranks>\d[\d, ]*)\]")
+_TENSOR = re.compile(r"(?<![^\s,\]:])(?P<tensor>[^\s,\]:]+) \[(?P<which>missing|ready) ranks: ?(?P<ranks>\d[\d, ]*)\]")
 _RANK = re.compile(r"(?<![\w.,])(?P<rank>\d+)!?: \[(?P<tensors>[A-Za-z][^\]]*)")
 _HEAD = "waiting for remainder of ranks for more than"
 _LITERALS = (_HEAD, "[missing ranks:", "[ready ranks:", "Stalled ranks:")

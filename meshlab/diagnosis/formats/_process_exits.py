@@ -31,7 +31,8 @@ _HYDRA = re.compile(r"(?:RANK (?P<rank>\d+) )?PID (?P<pid>\d+) RUNNING AT (?:[^\
 _HYDRA_CODE = re.compile(r"EXIT CODE: (?P<code>\d+)|(?:EXIT STRING: .*\(signal |KILLED BY SIGNAL: )(?P<signal>\d+)")
 _MPD = re.compile(r"exit status of rank (?P<rank>\d+): (?:killed by signal (?P<signal>\d+)|return code (?P<code>\d+))")
 _PALS = re.compile(
-    r"(?P<host>[\w.-]+): rank (?P<rank>\d+) (?:died from signal (?P<signal>\d+)|exited with code (?P<code>\d+))"
+    r"(?<![\w.-])(?P<host>[\w.-]+): rank (?P<rank>\d+) "
+    r"(?:died from signal (?P<signal>\d+)|exited with code (?P<code>\d+))"
 )
 _FLUX = re.compile(r"rank (?P<rank>\d+) on host (?P<host>\S+) (?:failed|exited) and exit-(?:on-error|timeout)")
 _SLURM = re.compile(

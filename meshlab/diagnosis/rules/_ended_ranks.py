@@ -137,7 +137,8 @@ _RAY_LOST = (
 _RAY_HOST = re.compile(r"Worker IP address: ?(?P<host>[\da-fA-F.:]+)|\bip(?:=|: )(?P<ip>[\d.]+)")
 _RAY_PID = re.compile(r"Worker PID: ?(?P<pid>\d+)")
 _RAY_NODE = re.compile(
-    r"The node with (?:node|client) (?:id|ID):? ?\S+(?: and (?:address|ip): (?P<node>\S+))?.*? has been marked dead"
+    r"The node with (?:node|client) (?:id|ID):? ?\w+(?: and (?:address|ip): (?P<node>\S+))?.{0,200} has been marked "
+    r"dead"
 )
 _RAY_ACTOR = re.compile(r"(?:^|\s)(?P<name>pid|ip): (?P<value>[\d.]+)\s*$")
 

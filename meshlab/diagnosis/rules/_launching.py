@@ -169,12 +169,12 @@ _PHRASES = (
     _Phrase(
         "ssh",
         re.compile(
-            r"ssh: connect to host (?P<node>\S+) port \d+: (?P<reason>.*)|Host key verification failed.*"
+            r"ssh: connect to host (?P<node>\S{1,255}) port \d+: (?P<reason>.*)|Host key verification failed.*"
             r"|(?:ssh|kex)_exchange_identification: .*"
-            r"|(?:(?:\S+@)?(?P<to>[\w.-]+): )?Permission denied \(publickey.*"
-            r"|pdsh@\S+: (?P<node_pdsh>[^\s:]+): (?:ssh exited with exit code 255|connect: .*)"
-            r"|host=(?P<node_deepspeed>\S+) was not reachable via ssh"
-            r"|ssh -o PasswordAuthentication=no (?P<node_check>\S+) hostname' returned non-zero exit status 255"
+            r"|(?:(?<![\w.-])(?P<to>[\w.-]{1,255}): )?Permission denied \(publickey.*"
+            r"|pdsh@[^\s:]+: (?P<node_pdsh>[^\s:]{1,255}): (?:ssh exited with exit code 255|connect: .*)"
+            r"|host=(?P<node_deepspeed>\S{1,255}) was not reachable via ssh"
+            r"|ssh -o PasswordAuthentication=no (?P<node_check>\S{1,255}) hostname' returned non-zero exit status 255"
         ),
         (
             *("ssh: connect", "Host key verification", "exchange_identification: ", "Permission denied (publickey"),
