@@ -44,6 +44,11 @@ def _set_lines(paste: Paste, *names: str) -> list[int]:
     return [item.line for item in paste.once(read_variables) if item.name in names]
 
 
+def _has_several_hosts(paste: Paste) -> bool:
+    """Return whether the text shows several hosts, or a channel over the network, which NCCL uses between hosts."""
+    return is_one_host(paste) is False or bool(paste.once(network_devices))
+
+
 # -- TCP instead of RDMA -----------------------------------------------------------------------------------------------
 
 
@@ -78,7 +83,7 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
         else "the text does not show why"
     )
     severity: Level = "warning" if hints or others else "info"
-    is_certain = is_one_host(paste) is False
+    is_certain = _has_several_hosts(paste)
     between = "Traffic between hosts" if is_certain else "Traffic between hosts, if the job has several,"
     why = f"{between} goes over TCP (NET/Socket): {reason}."
     if hints:
@@ -384,7 +389,7 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
     limited = _set_lines(paste, "NCCL_IB_HCA")
     hosts = text_list([host for host in single if host][:8])
     why = f"NCCL found one RDMA port ({text_list(names)}), so all traffic between hosts goes through it"
-    why += ". " if is_one_host(paste) is False else ", if the job has several. "
+    why += ". " if _has_several_hosts(paste) else ", if the job has several. "
     why += "Only the GPUs near this NIC can use it directly."
     why += (
         " NCCL_IB_HCA limits the choice."
