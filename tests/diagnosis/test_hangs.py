@@ -464,6 +464,24 @@ def test_ranks_that_stall_for_different_tensors_are_in_different_orders() -> Non
     (finding,) = rank_missing(paste("HorovodAllreduce_a [missing ranks: 1]", "HorovodAllreduce_b [missing ranks: 0]"))
     assert finding.subject.startswith("ranks 0 and 1")
     assert "different orders" in finding.why
+    lines = ["[1,0]<stderr>:Missing ranks:", "[1,0]<stderr>:0: [b.1, b.2]", "[1,0]<stderr>:3: [b.2]"]
+    (finding,) = rank_missing(paste(*lines))
+    assert "b.1 by rank 0; b.2 by ranks 0 and 3" in finding.why
+
+
+def test_a_rank_that_submitted_another_tensor_is_missing_for_the_first() -> None:
+    (finding,) = rank_missing(
+        paste("Stalled ops: loss_0 [ready ranks: 2], w_1 [ready ranks: 1, 0], w_2 [ready ranks: 0, 1]")
+    )
+    assert "loss_0 by ranks 0 and 1; w_1 and 1 more by rank 2" in finding.why
+
+
+def test_a_later_report_of_horovod_replaces_the_earlier_one() -> None:
+    (finding,) = rank_missing(
+        paste("HorovodAllreduce_a [missing ranks: 1, 2]", "HorovodAllreduce_a [missing ranks: 2]")
+    )
+    assert finding.subject == "rank 2, HorovodAllreduce_a"
+    assert "different" not in finding.why
 
 
 def test_a_rank_that_waits_in_the_same_collective_by_its_counters_is_named_too() -> None:
@@ -473,6 +491,14 @@ def test_a_rank_that_waits_in_the_same_collective_by_its_counters_is_named_too()
     (finding,) = nccl_timeout(paste(*lines, dumped(2, 33, 33)))
     assert "rank 2 completed number 33" in finding.why
     assert "agree" not in finding.why
+
+
+@pytest.mark.parametrize("cut", range(4, 22))
+def test_a_line_that_a_terminal_wraps_is_one_message(cut: int) -> None:
+    lines = [watchdog(7, 31), watchdog(2, 31)]
+    at = lines[0].index("OpType") + cut
+    (finding,) = nccl_timeout(paste(*(part for line in lines for part in (line[:at], line[at:].lstrip()))))
+    assert finding.subject == "ranks 2 and 7, all_reduce 31"
 
 
 def test_signals_of_a_timeout_alone_name_the_rank_that_timed_out() -> None:

@@ -12,11 +12,12 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import Seen, TextFormat
 from meshlab.diagnosis.formats._torch_lines import ranks_of
 
-# Until 0.16 a line per tensor, at first with the ranks that had submitted it; then a line per rank.
+# Until 0.16 a line per tensor, at first with the ranks that had submitted it; then a line per rank below a head.
 _TENSOR = re.compile(r"(?<![^\s,\]:])(?P<tensor>[^\s,\]:]+) \[(?P<which>missing|ready) ranks: ?(?P<ranks>\d[\d, ]*)\]")
 _RANK = re.compile(r"(?<![\w.,])(?P<rank>\d+)!?: \[(?P<tensors>[A-Za-z][^\]]*)")
+_HEADS = ("Stalled ranks:", "Missing ranks:")
 _HEAD = "waiting for remainder of ranks for more than"
-_LITERALS = (_HEAD, "[missing ranks:", "[ready ranks:", "Stalled ranks:")
+_LITERALS = (_HEAD, "[missing ranks:", "[ready ranks:", _HEADS[0])
 
 
 class StalledTensor(NamedTuple):
@@ -39,11 +40,15 @@ def _stalled(paste: Paste) -> Iterator[StalledTensor]:
             ranks = ranks_of(match["ranks"])
             is_missing = match["which"] == "missing"
             yield StalledTensor(match["tensor"], ranks if is_missing else (), () if is_missing else ranks, line.number)
-    for number in other_lines(paste).numbers("Stalled ranks:"):
+    for number in other_lines(paste).numbers(*_HEADS):
+        missing: dict[str, list[int]] = {}
         for position in range(number + 1, len(paste) + 1):
             if (of_rank := _RANK.search(paste.line(position).raw)) is None:  # not a label of srun
                 break
-            yield StalledTensor(of_rank["tensors"].split(",")[0].strip(), (whole(of_rank["rank"]),), (), position)
+            for tensor in of_rank["tensors"].removesuffix(" ...").split(", "):
+                missing.setdefault(tensor.strip(), []).append(whole(of_rank["rank"]))
+        for tensor, ranks in missing.items():
+            yield StalledTensor(tensor, tuple(sorted(set(ranks))), (), number)
 
 
 def _find(paste: Paste) -> list[int]:

@@ -176,10 +176,21 @@ class TorchLog:
 
 
 def find_all(paste: Paste, pattern: re.Pattern[str], *literals: str) -> Iterator[tuple[PasteLine, re.Match[str]]]:
-    """Yield all matches in the lines that contain one of the strings. A line of a viewer may hold several messages."""
+    """Yield all matches in the lines that contain one of the strings. A line of a viewer may hold several messages.
+
+    A terminal may have wrapped a message into the next line, between two words or within one.
+    """
     for line in other_lines(paste).find(*literals):
+        match = None
         for match in pattern.finditer(line.raw):
             yield line, match
+        if match is None and line.number < len(paste):
+            after = paste.raw(line.number + 1)
+            for joined in (line.raw + after, f"{line.raw} {after}"):
+                match = pattern.search(joined)
+                if match is not None and match.start() < len(line.raw) < match.end():
+                    yield line, match
+                    break
 
 
 _RANK_PREFIX = re.compile(r"\[rank(\d+)\]")

@@ -157,7 +157,9 @@ def _lost_by_ray(paste: Paste) -> Iterator[TextFinding]:
         number = pid["pid"] if pid else fields.get("pid")
         if (address or number) and not (number and number in pids):
             pids.add(number or "")
-            workers[(f" (pid {number})" if number else "") + (f" on {address}" if address else "")] = None
+            workers[
+                (f" (pid {number})" if number else "") + (f" on {address}" if address and address != "0.0.0.0" else "")
+            ] = None
     dead = other_lines(paste).matches(_RAY_NODE, "has been marked dead")
     if dead:
         hosts = list(dict.fromkeys(match["node"] for _, match in dead if match["node"]))

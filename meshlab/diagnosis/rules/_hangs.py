@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
@@ -139,28 +140,45 @@ def _called_by(analysis: AnalysedCollective) -> str:
     return f", which {rank_list(callers)} called." if callers else ", and found it in another dump."
 
 
+_MAX_STALLS = 16  # sets of ranks that Horovod waits for, so that a long report stays cheap
+
+
 def _stalled(tensors: Sequence[StalledTensor]) -> TextFinding:
     """Return the finding about tensors that Horovod waits for."""
-    by_rank = Counter(rank for item in tensors for rank in item.missing)
-    ready = [item for item in tensors if item.ready]
-    absent = {rank for item in ready for rank in range(max(item.ready)) if max(item.ready) < MAX_RANKS} - {
-        rank for item in ready for rank in item.ready
-    }
-    ranks = sorted(by_rank) or sorted(absent)
-    names = list(dict.fromkeys(item.tensor for item in tensors))
-    count = f"{len(names)} tensors, the first of them {names[0]}" if len(names) > 1 else f"the tensor {names[0]}"
-    subject = rank_list(ranks) if ranks else f"a rank other than {rank_list(ready[0].ready)}"
-    also = "" if by_rank else f": Horovod names those that did ({rank_list(ready[0].ready)})"
-    several = (
-        " Different ranks are missing for different tensors, so they submitted them in different orders or not at all."
-        if len({item.missing for item in tensors if item.missing}) > 1
-        else ""
-    )
+    last = {item.tensor: item for item in tensors}  # Horovod repeats its report, and a rank may have come meanwhile
+    highest = max(rank for item in last.values() for rank in (*item.missing, *item.ready))
+    known = frozenset(range(highest + 1) if highest < MAX_RANKS else ())
+    by_ranks: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
+    for item in last.values():
+        by_ranks.setdefault((item.missing, item.ready), []).append(item.tensor)
+    parts: dict[tuple[int, ...], list[str]] = {}
+    for (missing, ready), names in itertools.islice(by_ranks.items(), _MAX_STALLS):
+        parts.setdefault(missing or tuple(sorted(known - set(ready))), []).extend(names)
+    ranks = sorted({rank for part in parts for rank in part})
+    first, *others = (name for names in parts.values() for name in names)
+    ready = next((item.ready for item in last.values() if item.ready), ())
+    subject = rank_list(ranks) if ranks else f"a rank other than {rank_list(ready)}"
+    count = f"{len(last)} tensors, the first of them {first}" if others else f"the tensor {first}"
+    if len(parts) > 1:
+        # The ranks wait for each other.
+        which = "; ".join(
+            names[0]
+            + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+            + f" by {rank_list(part) if part else 'another rank'}"
+            for part, names in itertools.islice(parts.items(), 3)
+        )
+        why = (
+            f"Horovod waits for {len(last)} tensors that different ranks did not submit: {which}. So the ranks "
+            "submitted them in different orders, or not at all."
+        )
+    else:
+        also = f": Horovod names those that did ({rank_list(ready)})" if ready else ""
+        why = f"Horovod waits for {count}: {subject} did not submit {'them' if others else 'it'}{also}."
     # It may be no fault: Horovod prints this for a rank that evaluates or writes a checkpoint, too.
     return rank_missing.finding(
         "warning",
-        f"{subject}, {names[0]}",
-        f"Horovod waits for {count}: {subject} did not submit {'them' if len(names) > 1 else 'it'}{also}.{several}",
+        f"{subject}, {first}",
+        why,
         f"Look at the log and the stack of {subject} (py-spy dump --pid PID): it still loads data, evaluates, ended, "
         "or took another branch. If it is only late, raise HOROVOD_STALL_CHECK_TIME_SECONDS.",
         [item.line for item in tensors],

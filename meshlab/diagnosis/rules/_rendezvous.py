@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
@@ -281,7 +282,7 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
         and (is_local or not loopbacks)
         and not other_lines(paste).numbers("Using the loopback address as fallback")
     ):
-        yield store_unreachable.finding(
+        finding = store_unreachable.finding(
             "error",
             f"Gloo, {_hosts(failed) or 'the rank that prints it'}",
             "Gloo, which connects the CPUs of the ranks, could not connect all ranks with each other. "
@@ -295,6 +296,7 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
             "that hostname -i returns its address and not 127.0.1.1.",
             failed,
         )
+        yield replace(finding, title="Gloo could not connect the ranks")
 
 
 @rule(
