@@ -371,6 +371,7 @@ def test_a_worker_that_ray_lost_is_named_by_its_process_and_address() -> None:
     for text, name in (
         (RAY, "(pid 4711) on 10.2.0.7"),
         (wrapped, "(pid 4711) on 10.2.0.7"),
+        (RAY.replace("10.2.0.7", "0.0.0.0"), "(pid 4711)"),
         (actor, "(pid 88) on 10.2.0.9"),
     ):
         (finding,) = rank_died(Paste(text))

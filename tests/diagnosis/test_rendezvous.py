@@ -91,6 +91,7 @@ def test_gloo_on_the_loopback_address_is_an_error_only_if_it_failed() -> None:
 
 def test_gloo_that_cannot_connect_is_found() -> None:
     assert summaries(MESH) == [("error", "net-unreachable", "Gloo, rank 8")]
+    assert "store" not in findings(MESH)[0].title
 
 
 def test_ranks_that_did_not_come_are_counted() -> None:
