@@ -318,6 +318,16 @@ ENDS = {
         "a process (pid 91) on node1",
         "exit code 255",
     ),
+    "MPICH 3.0": (
+        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n\n=   EXIT CODE: 11\n",
+        "a process",
+        "SIGSEGV",
+    ),
+    "Open MPI, wrapped": (
+        "mpiexec noticed that process rank 5 with PID 713 on node n8 exited on \nsignal 9 (Killed).",
+        "rank 5 (pid 713) on n8",
+        "SIGKILL",
+    ),
     "MPICH, a shell": ("=   PID 108 RUNNING AT node1\n=   EXIT CODE: 134", "a process (pid 108) on node1", "SIGABRT"),
     "Intel MPI": (
         "=   RANK 27 PID 33 RUNNING AT cn7\n=   KILLED BY SIGNAL: 11 (Segmentation fault)",

@@ -198,6 +198,12 @@ def test_a_host_that_is_lost_while_a_job_runs_is_no_failed_start() -> None:
     assert "which had started" in finding.why
 
 
+def test_a_host_with_and_without_its_domain_is_one_host() -> None:
+    text = "srun: error: slurm_receive_msgs: [[cn9.our.site]:6818] failed: Socket timed out on send/recv operation\n"
+    text += "srun: error: Task launch for StepId=4.0 failed on node cn9: Socket timed out on send/recv operation"
+    assert [finding.subject for finding in launcher_failed(Paste(text))] == ["cn9"]
+
+
 def test_an_expired_credential_is_a_matter_of_clocks() -> None:
     (finding,) = launcher_failed(Paste(LAUNCHERS["credential"][0]))
     assert "clocks" in finding.do

@@ -28,6 +28,8 @@ _MPI_IMPROPER = re.compile(
 _MPI_CODE = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),(?P<rank>\d+)\] +Exit code: +(?P<code>\d+)")
 _MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator MPI_?COMM_?WORLD\b")
 _HYDRA = re.compile(r"(?:RANK (?P<rank>\d+) )?PID (?P<pid>\d+) RUNNING AT (?:[^\s@]+@)?(?P<host>[^\s@]+)")
+# MPICH 3.0 did not name the process. The exit code is the number of the signal, if there was one.
+_HYDRA_BARE = re.compile(r"PROCESSES[= ]+EXIT CODE: (?:(?P<signal>[46789]|11|15)|(?P<code>\d+))\b")
 _HYDRA_CODE = re.compile(r"EXIT CODE: (?P<code>\d+)|(?:EXIT STRING: .*\(signal |KILLED BY SIGNAL: )(?P<signal>\d+)")
 _MPD = re.compile(r"exit status of rank (?P<rank>\d+): (?:killed by signal (?P<signal>\d+)|return code (?P<code>\d+))")
 _PALS = re.compile(
@@ -169,10 +171,11 @@ class _Message(NamedTuple):
 
 
 _MESSAGES = (
-    _Message(_MPI, ("exited on signal",)),
+    _Message(_MPI, ("noticed that process rank", "exited on signal"), n_lines=2),
     _Message(_MPI_IMPROPER, ("exited due to process rank",), n_lines=3, reason="no call of MPI_Finalize"),
     _Message(_MPI_CODE, ("Process name: ",), n_lines=2),
     _Message(_MPI_ABORT, ("MPI_ABORT was invoked",), reason="a call of MPI_Abort"),
+    _Message(_HYDRA_BARE, ("BAD TERMINATION OF ONE OF YOUR",), n_lines=3),
     _Message(_MPD, ("exit status of rank",)),
     _Message(_PALS, ("died from signal", "exited with code")),
     _Message(_FLUX, ("and exit-on-error", "and exit-timeout"), reason="an early exit or an error"),
@@ -266,7 +269,14 @@ def _blocks(paste: Paste) -> Iterator[ProcessExit]:
 
 _LITERALS = (
     *("failed (exitcode:", "exitcode  :", "closing signal SIGTERM", "Root Cause (first observed failure)"),
-    *("ChildFailedError", "exited on signal", "srun: error:", "slurmstepd: error:", "terminated with signal"),
+    *(
+        "ChildFailedError",
+        "exited on signal",
+        "noticed that process rank",
+        "srun: error:",
+        "slurmstepd: error:",
+        "terminated with signal",
+    ),
     *("exits with return code =", "BAD TERMINATION OF ONE OF YOUR", "oom_kill event", "OOMKilled", "ORTE", "PMIX"),
     *("pmix", "prterun", "Caught signal", "Fatal Python error", "CANCELLED AT", "Worker exit type:", "PRTE has lost"),
     *("MPI_ABORT was invoked", "exited due to process rank", "non-zero status, thus causing", "exit status of rank"),

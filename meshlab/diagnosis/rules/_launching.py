@@ -301,7 +301,9 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
     first = failures[0]
     same = [failure for failure in failures if failure.kind == first.kind]
     nodes = list(dict.fromkeys(failure.node or failure.line.host or "" for failure in same))
-    subject = ", ".join(node for node in nodes if node) or first.launcher
+    # srun names a host with its domain in one line and without it in the next.
+    shorter = (node for node in nodes if "." not in node or node.partition(".")[0] not in nodes)
+    subject = ", ".join(node for node in shorter if node) or first.launcher
     lines = [failure.line for failure in failures]
     if first.kind == "pmix":
         neighbour = paste.matches(re.compile(r"neighbor id: next \d+:(\S+?), prev \d+:(\S+)"), "neighbor id:")
