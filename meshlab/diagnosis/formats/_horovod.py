@@ -47,8 +47,8 @@ def _stalled(paste: Paste) -> Iterator[StalledTensor]:
                 break
             for tensor in of_rank["tensors"].removesuffix(" ...").split(", "):
                 missing.setdefault(tensor.strip(), []).append(whole(of_rank["rank"]))
-        for tensor, ranks in missing.items():
-            yield StalledTensor(tensor, tuple(sorted(set(ranks))), (), number)
+        for tensor, absent in missing.items():
+            yield StalledTensor(tensor, tuple(sorted(set(absent))), (), number)
 
 
 def _find(paste: Paste) -> list[int]:
