@@ -374,10 +374,16 @@ def _nics(node: Node) -> Iterator[Finding]:
         )
 
 
+def _has_memory_nodes(numa: str) -> bool:
+    """Whether an affinity such as ``0,2-17`` is a socket and NUMA nodes without CPUs: with Grace, the GPU's memory."""
+    numbers = parse_cpus(numa)
+    return len(numbers) > 1 and numbers[1] > numbers[0] + 1
+
+
 def _affinity(node: Node) -> Iterator[Finding]:
     """Find GPUs whose NUMA node is hidden, or has no CPUs."""
     numas = {device.numa for device in node.devices if device.numa}
-    spanning = [d for d in node.devices if d.numa and len(parse_cpus(d.numa)) > 1]
+    spanning = [d for d in node.devices if d.numa and len(parse_cpus(d.numa)) > 1 and not _has_memory_nodes(d.numa)]
     by_cpus = {numa.id: set(parse_cpus(numa.cpus)) for numa in node.numa}
     if spanning:
         yield Finding(

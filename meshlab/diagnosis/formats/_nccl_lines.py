@@ -396,8 +396,32 @@ def hosts_of(paste: Paste, lines: Iterable[int]) -> tuple[str, ...]:
     return tuple(host for host in hosts if host is not None)
 
 
+# vLLM; torchrun and DeepSpeed when they start; torch's address of the first rank, which only one host can use.
+_ONE_NODE = re.compile(
+    r"Detected 1 nodes? in the distributed environment|(?<![\w-])--standalone\b|\bnnodes=1\b, num_local_procs="
+    r"|init_method=tcp://(?:127\.\d+\.\d+\.\d+|localhost|\[::1\]):\d+|WORLD INFO DICT: \{'[^']*': \[[\d, ]*\]\}"
+)
+_MANY_NODES = re.compile(
+    r"Detected (?!1 )\d+ nodes? in the distributed environment|\bnnodes=(?!1\b)\d+, num_local_procs="
+    r"|(?<![\w-])--nnodes[= ](?!1\b)\d+"
+)
+_NODE_WORDS = ("in the distributed environment", "--standalone", "nnodes", "init_method=tcp://", "WORLD INFO DICT")
+
+
 def is_one_host(paste: Paste) -> bool | None:
     """Return True if all ranks of the job are on one host, False if not, and None if the text does not show it."""
+    answer = _hosts_by_nccl(paste)
+    if answer is not None:
+        return answer
+    # Frameworks print the number of nodes, too.
+    lines = paste.find(*_NODE_WORDS)
+    if any(_MANY_NODES.search(line.raw) for line in lines):
+        return False
+    return True if any(_ONE_NODE.search(line.raw) for line in lines) else None
+
+
+def _hosts_by_nccl(paste: Paste) -> bool | None:
+    """Return whether all ranks are on one host, as far as the lines of NCCL and of nccl-tests show it."""
     hosts = paste.once(read_hosts)
     comms = paste.once(read_communicators)
     if len(hosts) > 1 or any(item.n_nodes is not None and item.n_nodes > 1 for item in comms):

@@ -6,6 +6,7 @@ from meshlab.diagnosis._seen import TextFormat
 from meshlab.diagnosis.formats._dcgm import DCGM_FORMATS
 from meshlab.diagnosis.formats._flight_recorder import FLIGHT_RECORDER
 from meshlab.diagnosis.formats._gpu_pairs import PAIR_FORMATS
+from meshlab.diagnosis.formats._horovod import HOROVOD
 from meshlab.diagnosis.formats._inspector import INSPECTOR
 from meshlab.diagnosis.formats._machine_text import MACHINE_FORMATS
 from meshlab.diagnosis.formats._nccl_log import NCCL_LOG
@@ -28,6 +29,7 @@ FORMATS: tuple[TextFormat, ...] = (
     PERFTEST,
     INSPECTOR,
     PROCESS_EXITS,
+    HOROVOD,
     HARDWARE_FILE,
     *MACHINE_FORMATS,
     MESH_LAYOUT,

@@ -24,6 +24,7 @@ from meshlab.diagnosis.rules._rdma import RDMA_RULES
 from meshlab.diagnosis.rules._rendezvous import RENDEZVOUS_RULES
 from meshlab.diagnosis.rules._slow_hosts import SLOW_HOST_RULES
 from meshlab.diagnosis.rules._software_versions import SOFTWARE_VERSION_RULES
+from meshlab.diagnosis.rules._timeouts import TIMEOUT_RULES
 from meshlab.diagnosis.rules._unclear_logs import UNCLEAR_LOG_RULES
 
 RULES: tuple[Rule, ...] = (
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     *MEMORY_RULES,
     *PEER_RULES,
     *HANG_RULES,
+    *TIMEOUT_RULES,
     *RAS_RULES,
     *ENDED_RANK_RULES,
     *PROGRAM_ERROR_RULES,
