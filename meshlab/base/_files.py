@@ -176,6 +176,14 @@ def decode_text(content: bytes) -> str:
     return printable(content.decode(text_encoding(content), errors="replace"))
 
 
+# A word with a suffix, a folder or a number, or a few words with a suffix: "my run 1.txt", but no line of a log.
+_PART = r"[^\s:=,;\"'<>|(){}\[\]]"
+_LIKE_JSON = re.compile(r"\{\s*(?:[\"}]|$)|\[\s*(?:[\"\[{]|$)|\[(?:[\s\d.,eE+\]-]|true|false|null)*$")
+_LIKE_NAME = re.compile(
+    rf"(?:[A-Za-z]:)?{_PART}*(?:[./\\]{_PART}+|_\d+)|(?:{_PART}{{1,40}} (?!-)){{1,3}}{_PART}{{0,40}}\.[a-z]\w{{0,7}}"
+)
+
+
 def describe_text(text: str, *, may_be_name: bool = False) -> str:
     """Describe an unrecognised text for an error message. With `may_be_name`, one line may be a mistyped file name."""
     start = text[:1_000_000].lstrip()
@@ -187,10 +195,11 @@ def describe_text(text: str, *, may_be_name: bool = False) -> str:
     root = _XML_ROOT.search(text[:100_000]) if first.startswith("<") else None
     if root is not None:
         return f"the text is XML that begins with <{root[1]}>"
-    if first[0] in "{[":
+    if _LIKE_JSON.match(first):
         return "the text looks like JSON"
     described = f"the text begins with {first[:60]!r}"
-    if may_be_name and len(text.strip().splitlines()) == 1:
+    is_line = may_be_name and len(text.strip().splitlines()) == 1 and len(first) <= _LONGEST_NAME
+    if is_line and _LIKE_NAME.fullmatch(first):
         return f"no file {first if len(first) <= 60 else f'{first[:60]}…'!r} exists, and {described}"
     return described
 

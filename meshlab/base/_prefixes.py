@@ -51,7 +51,7 @@ _PREFIXES = (
     r"[\w./-]*\.(?:log|txt|out|err)(?::(?:\d+:(?! \S))?|-\d+-)(?=PRINTED)",  # grep
     r"(?:> ?)+",  # a quotation
     r"[>`│|]+ *(?=PRINTED)",  # a quotation, Markdown, the frame of a terminal
-    r"\[\d{0,3}(?:;\d+)*m ?",  # a colour of which the escape character was lost
+    r"\[\d{0,3}(?:;\d+)*m(?![\w.@:-]*\]) ?",  # a colour without its escape character; "[mpiexec@node]" is none
     r"[ \t]+(?=PRINTED)",
 )
 _PREFIX = re.compile("|".join(_PREFIXES).replace("PRINTED", _PRINTED))

@@ -12,15 +12,19 @@ from meshlab.base._documents import LimitError
 from meshlab.base._errors import EngineError, ParseError, printable
 from meshlab.base._files import TextSource, decode_text, describe_text, path_of, read_bytes
 from meshlab.base._garbage import collector_paused
+from meshlab.base._other_tools import is_other_document, name_of, other_tool
 from meshlab.diagnosis._explanation import Explanation, sort_findings
 from meshlab.diagnosis._findings import Rule, TextFinding
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import Seen, Span, spans_of
 from meshlab.diagnosis.formats._flight_recorder import refuse_pickle
 from meshlab.diagnosis.formats._table import FORMATS
+from meshlab.diagnosis.rules._nccl_normal import overlooked_warnings, unknown_warning
 from meshlab.diagnosis.rules._table import RULES
 
 _TOO_LARGE = "pass the part around the first error, or the lines with WARN and the first 1,000 lines"
+
+_MOST_CHARACTERS = 100 << 20  # which take about five seconds
 
 # The first bytes of files that people pass by mistake, with what to pass instead.
 _BINARY = {
@@ -56,7 +60,7 @@ def explain(source: TextSource | Sequence[TextSource], *, rules: Sequence[Rule] 
     Raises
     ------
     ParseError
-        If nothing is recognised, or the file is binary or larger than 256 MiB.
+        If nothing is recognised, or the file is binary or larger than 100 MiB.
         If the text has more of something than any log has, such as dumps, rows of a matrix or switches.
     OSError
         If the file cannot be read.
@@ -72,8 +76,23 @@ def explain(source: TextSource | Sequence[TextSource], *, rules: Sequence[Rule] 
         return explain_paste(_paste_of(source), rules, may_be_name=isinstance(source, str))
 
 
+class OtherToolError(ParseError):
+    """A text of a tool that meshlab knows by name, and does not read."""
+
+
+def check_length(text: str, file: str | None) -> None:
+    """Raise a `LimitError` if a text is too long to be explained in a few seconds."""
+    if len(text) > _MOST_CHARACTERS:
+        raise LimitError(
+            f"the text has {len(text):,} characters, more than {_MOST_CHARACTERS:,}", hint=_TOO_LARGE, file=file
+        )
+
+
 def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: bool = False) -> Explanation:
     """Explain a text that is split into lines already. See `explain`."""
+    check_length(paste.text, paste.name)
+    if is_other_document(paste.text):
+        _refuse_other_tool(paste)
     seen: list[Seen] = []
     spans: list[Span] = []
     failed: dict[str, list[str]] = {}  # names of what failed, by the error
@@ -94,7 +113,10 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
             raise
         except Exception as error:
             failed.setdefault(_name(error), []).append(f"the rule {rule.code}")
+    if unknown_warning in rules:
+        findings += overlooked_warnings(paste, findings)
     if not spans and not findings and not failed:
+        _refuse_other_tool(paste)
         *examples, last = [form.example for form in FORMATS]
         raise ParseError(
             f"nothing was recognised: {describe_text(paste.text, may_be_name=may_be_name)}",
@@ -107,6 +129,14 @@ def explain_paste(paste: Paste, rules: Sequence[Rule] = RULES, *, may_be_name: b
     findings = [item if item.title else replace(item, title=titles.get(item.code, "")) for item in findings]
     findings += [_failure(error, names) for error, names in failed.items()]
     return Explanation(paste, tuple(spans), sort_findings(findings, rules), tuple(seen))
+
+
+def _refuse_other_tool(paste: Paste) -> None:
+    """Raise if another tool printed a text."""
+    if (tool := other_tool(paste.text)) is not None:
+        raise OtherToolError(
+            f"this is {name_of(tool, paste.text)}; it is not read yet", hint=tool.instead, file=paste.name
+        )
 
 
 def explain_error(error: EngineError) -> Explanation | None:

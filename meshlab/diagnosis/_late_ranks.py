@@ -9,7 +9,7 @@ from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._flight_recorder import FlightCall, FlightDump, FlightGroup, read_flight_dumps
 from meshlab.diagnosis.formats._nccl_lines import number_list
-from meshlab.diagnosis.formats._torch_lines import GroupStatus, TorchLog, WorkTimeout
+from meshlab.diagnosis.formats._torch_lines import FingerPrint, GroupStatus, TorchLog, WorkTimeout
 
 
 def rank_list(ranks: Iterable[int]) -> str:
@@ -21,6 +21,11 @@ def plain_name(op: str) -> str:
     """Return the plain name of a collective: ALLREDUCE and _ALLGATHER_BASE become all_reduce and all_gather."""
     plain = op.lower().removeprefix("nccl:").strip("_").removesuffix("_base").removesuffix("_barrier")
     return _COLLECTIVES.get(plain.replace("_", ""), plain)
+
+
+def call_name(call: WorkTimeout | FingerPrint) -> str:
+    """Return the plain name of a collective, with its number if it is known."""
+    return plain_name(call.op) + ("" if call.seq is None else f" {call.seq}")
 
 
 _COLLECTIVES = {name.replace("_", ""): name for name in COLLECTIVES}
@@ -78,6 +83,7 @@ class GroupCalls:
         with_group = dumps.with_group[name]
         described: list[FlightGroup] = [dump.groups[name] for dump in with_group]
         members = next((group.ranks for group in described if group.ranks), ())
+        self.has_members = bool(members)  # else the group may have ranks without a dump
         self.ranks = members or tuple(sorted(dump.rank for dump in with_group))
         self.desc = str(described[0]) if described else f"PG {name}"
         with_dump = sorted({rank for rank in self.ranks if rank in dumps.position}, key=dumps.position.__getitem__)

@@ -47,7 +47,7 @@ class OtherLines:
 
     def _find(self, literal: str) -> list[int]:
         numbers: list[int] = []
-        position = self._text.find(literal)
+        position = self._text.find(literal) if self._paste.may_contain(literal) else -1
         while position >= 0:
             index = bisect_right(self._starts, position)
             numbers.append(self._numbers_of[index - 1])

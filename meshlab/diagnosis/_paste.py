@@ -27,6 +27,7 @@ LONGEST_LINE = 1 << 14
 """The characters of a line that are searched, because some patterns take long for long lines."""
 
 _BLANKS = b" " * 64  # more than any string that is looked for
+_BLOCK = 1 << 20
 _SHORT_PIECE, _LONG_PIECE = 256, 4096
 _VARYING = b"0123456789abcdef"
 
@@ -98,6 +99,7 @@ class Paste:
         self._starts = _line_starts(self.text)
         self._lines: dict[int, PasteLine] = {}
         self._hits: dict[str, list[int]] = {}
+        self._answers: dict[str, bool] = {}
         self._read: dict[Callable[[Paste], Any], Any] = {}
         self._skeleton = _skeleton(self.text) if len(self.text) > _LONG else None
         self._n_lines = len(self._starts) - (self.text == "" or self.text.endswith("\n"))
@@ -176,7 +178,11 @@ class Paste:
         """Return whether a string may be in the text. For a long text, False is certain and found at once."""
         if self._skeleton is None:
             return literal in self.text
-        return literal.encode().translate(None, _VARYING) in self._skeleton
+        if (answer := self._answers.get(literal)) is None:
+            data = literal.encode().translate(None, _VARYING)
+            may = len(data) < 3 or bool(self._present[_triples(data)].all())
+            answer = self._answers[literal] = may and data in self._skeleton
+        return answer
 
     def starting_with(self, pattern: re.Pattern[str], numbers: Iterable[int]) -> list[int]:
         """Return the numbers of those lines that a pattern without ``^`` matches, with or without their prefix.
@@ -219,11 +225,36 @@ class Paste:
         return hits
 
     @functools.cached_property
+    def _present(self) -> npt.NDArray[np.bool_]:
+        """Whether the skeleton has three bytes after each other. Of most strings, one triple is not in it."""
+        present = np.zeros(1 << 24, dtype=bool)
+        data = self._skeleton or b""
+        for start in range(0, len(data), _BLOCK):
+            present[_triples(data[start : start + _BLOCK + 2])] = True
+        return present
+
+    @functools.cached_property
     def _line_starts(self) -> npt.NDArray[np.int64]:
         return np.array(self._starts)
 
     def __repr__(self) -> str:
         return f"<Paste: {len(self):,} lines{'' if self.name is None else f' of {self.name}'}>"
+
+
+def check_matches(
+    paste: Paste, pattern: re.Pattern[str], literals: Iterable[str], what: str, *, most: int, length: int
+) -> None:
+    """Raise a `LimitError` as `check_number` does, for the places where a pattern occurs. No line is created."""
+    if any(paste.may_contain(literal) for literal in literals):
+        number = sum(1 for _ in pattern.finditer(paste.text))
+        check_number(paste, number, what, most=most, length=length, hint="pass fewer hosts")
+
+
+def _triples(data: bytes) -> npt.NDArray[np.int32]:
+    """Return each three consecutive bytes as a number."""
+    codes = np.frombuffer(data, dtype=np.uint8).astype(np.int32)
+    triples: npt.NDArray[np.int32] = codes[:-2] << 16 | codes[1:-1] << 8 | codes[2:]
+    return triples
 
 
 def check_number(

@@ -14,7 +14,7 @@ from meshlab.base._documents import LimitError
 from meshlab.base._errors import ParseError, printable
 from meshlab.base._files import TextSource, decode_text, describe_text, is_folder, open_file, path_of, text_of
 from meshlab.base._garbage import collector_paused
-from meshlab.diagnosis._explain import explain_paste
+from meshlab.diagnosis._explain import OtherToolError, check_length, explain_paste
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._flight_recorder import refuse_pickle
 from meshlab.diagnosis.formats._other_readers import read_tests_log
@@ -118,6 +118,7 @@ def _reading_of(text: str, name: str | None, world_size: int | None, *, may_be_n
     log = _tried(read_log, whole)
     if log is not None and any(len(section.table) or section.devices for section in log.sections):
         return Reading("nccl-tests log", log)
+    check_length(text, name)
     if (hardware := _tried(read_hardware, whole)) is not None:
         return Reading("description of hardware" if isinstance(hardware, Cluster) else "graphs of NCCL", hardware)
     kind = mesh_text_kind(text) if len(text) <= LONGEST_TEXT else None
@@ -127,6 +128,8 @@ def _reading_of(text: str, name: str | None, world_size: int | None, *, may_be_n
     paste.remember(read_tests_log, log if log is not None and log.sections else None)
     try:
         explanation = explain_paste(paste)
+    except OtherToolError as error:
+        raise OtherToolError(error.message, hint=error.hint, file=name) from error
     except ParseError as error:
         described = describe_text(text, may_be_name=may_be_name)
         raise ParseError(f"nothing was recognised: {described}", hint=_HINT, file=name) from error

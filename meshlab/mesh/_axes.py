@@ -46,6 +46,7 @@ WELL_KNOWN_AXES: Mapping[str, str] = MappingProxyType(
 _DATA_AXES = ("dp", "dp_replicate", "dp_shard")
 _RESERVED = {WORLD: "the group of all ranks", "rank": "the global rank"}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SETTING = re.compile(r".*_(?:size|degree)|(?:tensor|pipeline|expert)_model_parallel", re.IGNORECASE)
 _INTEGER = re.compile(r"[+-]?[0-9]{1,20}")
 
 # Either name=size with optional spaces around "=", where one of the two may be missing so that the error can show it,
@@ -206,6 +207,13 @@ def parse_axes(text: str) -> tuple[tuple[str, int], ...]:
                 f"size of axis {short(name)} must be an integer, not {short(size)}",
                 text=text,
                 column=match.start("size"),
+            )
+        if _SETTING.fullmatch(name) is not None:
+            raise ParseError(
+                f"{short(name)} is a setting of a framework, whose axes have an order of their own",
+                hint="read the text with DeviceMesh.read, or write axes such as tp=4, slowest first",
+                text=text,
+                column=match.start(),
             )
         pairs.append((name, int(size)))
     if not pairs:

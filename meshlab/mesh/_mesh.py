@@ -246,12 +246,16 @@ class DeviceMesh:
     ) -> DeviceMesh:
         r"""Read a mesh from the code, flags, configs, arguments or objects of a training or serving framework.
 
+        The frameworks are those that `to` writes, and Accelerate, axolotl, EasyLM, Levanter, LLaMA-Factory, MaxText,
+        NeMo, OpenRLHF, picotron, slime, TensorRT-LLM and verl. The order of the axes is that of the framework.
+
         Parameters
         ----------
         layout : str, mapping, Recipe or object
             Code or command-line flags, such as a part of a script; a config as TOML, YAML, JSON or overrides of Hydra;
             arguments under the framework's own names; or a live mesh, grid or topology object. Text such as
-            ``"dp=2, tp=4"`` and a `DeviceMesh` are accepted too. Code is parsed and never executed.
+            ``"dp=2, tp=4"``, variables such as ``TP_SIZE=4`` and a `DeviceMesh` are accepted too. Code is parsed and
+            never executed.
         framework : str, optional
             One of ``meshlab.mesh.READERS``. Required for a mapping. By default text and objects are recognised.
         world_size : int, optional
@@ -271,7 +275,8 @@ class DeviceMesh:
         -----
         UserWarning
             If `layout` has experts and `experts` was not passed. Also for everything else that the mesh does not show:
-            a setting about parallelism that is unknown or adds groups, a second mesh or role, or a slice.
+            a setting about parallelism that is unknown or adds groups, a second mesh or role, or a slice. And for what
+            was assumed, such as the order of variables without a framework.
 
         See Also
         --------

@@ -32,6 +32,9 @@ _LONG = dict(
 )
 
 _END = re.compile(r"\s(?:\|\|?|&&?|;|\d?>>?|<|#)|\s\d?>&|;(?:\s|$)")  # where the shell ends a command
+_LAUNCHER = re.compile(r"(?<![\w.-])(?:mpirun|mpiexec|srun|orterun|prterun)\b")
+_PROCESSES = re.compile(r"\s(?:-np?|--np|--ntasks)[ =]+(\d{1,7})(?=\s)")
+_PER_PROCESS = (re.compile(r"-(?:t *|-nthreads[ =])(\d{1,4})(?!\S)"), re.compile(r"-(?:g *|-ngpus[ =])(\d{1,4})(?!\S)"))
 _VARIABLE = re.compile(r"[$`]")
 
 
@@ -65,13 +68,31 @@ def read_options(arguments: Sequence[str]) -> CommandOptions:
 
 def options_in_line(line: str) -> CommandOptions:
     """Return the options of the test program in a line of a shell. All are None if a part is unknown."""
+    _, arguments = _split(line)
+    return CommandOptions() if arguments is None else read_options(arguments)
+
+
+def launched_ranks(line: str) -> int | None:
+    """Return the number of ranks that ``mpirun -np`` or ``srun -n`` starts in a line of a shell, or None."""
+    launcher, arguments = _split(line)
+    processes = set(_PROCESSES.findall(launcher))
+    if arguments is None or len(processes) != 1 or _LAUNCHER.search(launcher) is None or "NCCL_TESTS_SPLIT" in launcher:
+        return None
+    per_process = 1
+    for pattern in _PER_PROCESS:
+        values = pattern.findall(" ".join(arguments))
+        per_process *= whole(values[-1]) if values else 1
+    return whole(processes.pop()) * per_process or None
+
+
+def _split(line: str) -> tuple[str, list[str] | None]:
+    """Return what is in front of the test program in a line of a shell, and its arguments if all are known."""
     command = re.split(r"(?<=[\w'\"])_perf(?:_\w{1,60})?(?=['\"\s]|$)", line, maxsplit=1)
     if len(command) != 2:
-        return CommandOptions()
+        return line, None
     text = _END.split(f" {command[1].lstrip(chr(39) + chr(34))} ", maxsplit=1)[0].strip()
-    if _VARIABLE.search(text) or text.endswith("\\"):
-        return CommandOptions()
-    return read_options(text.replace("'", "").replace('"', "").split())
+    is_known = _VARIABLE.search(text) is None and not text.endswith("\\")
+    return command[0], text.replace("'", "").replace('"', "").split() if is_known else None
 
 
 def _number(text: str) -> int | None:

@@ -232,6 +232,7 @@ class SectionParts:
     command: str | None = None  # the test that a command line names
     devices: Sequence[DeviceLine] = ()
     listed_ranks: int | None = None  # of one communicator, in the device list
+    launched_ranks: int | None = None  # in the command line
     began_table: bool = True  # a header, a row or a part of a row was printed
     broken: Sequence[int] = ()  # line numbers of incomplete rows, 0 if unknown
     footer: Footer = field(default_factory=Footer)
@@ -253,6 +254,12 @@ def make_section(parts: SectionParts) -> Section:
         notes.append(Note(None, f"the command line starts {command}, but the rows do not match {command}"))
         preamble = replace(preamble, local_register=None, cta_policy=None)
     n_ranks = _n_ranks(parts.listed_ranks, parts.nccl.n_ranks, implied_ranks(evidence, collective), notes)
+    if n_ranks is None and parts.copies == 1 and parts.launched_ranks is not None:
+        # Processes that do not know of each other are runs of one rank each, whatever the launcher starts.
+        least, most = implied_ranks(evidence, collective) or (0, 0)
+        is_possible = least <= parts.launched_ranks and (most is None or parts.launched_ranks <= most)
+        if is_possible if not parts.devices else len(parts.devices) == parts.launched_ranks:
+            n_ranks = parts.launched_ranks
     notes += _broken_rows(parts.broken)
     status = _status(parts)
     notes += _end_notes(parts, status, has_notes=bool(notes))

@@ -13,13 +13,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from meshlab.base._errors import ParseError
 from meshlab.base._files import open_log, path_of, text_encoding
 from meshlab.base._garbage import collector_paused
 from meshlab.base._numerals import whole
-from meshlab.nccl_tests._command_line import CommandOptions, options_in_line
+from meshlab.nccl_tests._command_line import CommandOptions, launched_ranks, options_in_line
 from meshlab.nccl_tests._infer import MOST_SECTIONS, SectionParts, find_program, make_section, too_many_sections
 from meshlab.nccl_tests._info import NO_FACTS, FactCollector, merge_facts, version_from_code
 from meshlab.nccl_tests._json import MOST_JSON, looks_like_json, read_json_sections
@@ -121,6 +121,13 @@ def _read_text(name: str, blocks: Iterator[str]) -> Log:
             reader.feed(lines)
         sections = reader.finish()
     prelude = reader.prelude.facts()
+    if not sections and reader.other_tool:
+        raise ParseError(
+            f"this is a table of {reader.other_tool}, which meshlab does not read",
+            hint="measure with nccl-tests, or pass its log",
+            text=start,
+            file=name,
+        )
     if not sections and prelude == NO_FACTS:
         raise ParseError(
             f"no nccl-tests output found: {_describe(start, reader.line)}",
@@ -182,12 +189,20 @@ _MOST_PIECES = 20_000
 _COPY_LINES = 8  # lines between the same line of two copies of a test that start together
 _SHORTEST_WORD = 4  # that means something before a run begins
 _LONGEST_COMMAND = 1 << 14
+# Other tools have columns with the same names, in another order or without the type.
+_OTHER_TOOLS = {
+    "MSCCL++": "mscclpp-test of MSCCL++",
+    "algbw(GB/s)": "nccom-test of AWS Neuron or a test of NVSHMEM",
+}
+_OWN_WORDS = ("minBytes", "ccl-tests version", "Collective test", "_perf")
 # One of them is in every line that means something before a run begins.
 _WORDS_OUTSIDE = (
     *("NCCL", "RCCL", " device ", "algbw", "minBytes", "Using devices", "bus bandwidth", "Out of bounds"),
-    *("ccl-tests", "Collective", "Test", "test", "in-place", "_perf", *TYPES),
+    *("ccl-tests", "Collective", "Test", "test", "in-place", "_perf", *_OTHER_TOOLS, *TYPES),
 )
 _HASH = ["#"]
+_TAG = re.compile(r"(\[[^\]\s<]*\])(?![<:])|\[[^\]\s<]*\](?:<std\w+>)?:?|\w[\w.-]*: ")
+_NOTE_IN_ROW = "# NCCL_TESTS_"  # alltoallv_perf prints the traffic of a matrix before the numbers of the row
 _SIZE_AT_END = re.compile(r"(?<=[:>\])|])\d+$")
 
 _SETTING = re.compile(
@@ -217,6 +232,17 @@ class Stage(IntEnum):
     CLOSED = 4  # the average, or the end of the test
 
 
+class TestCommand(NamedTuple):
+    """A command line that starts a test."""
+
+    options: CommandOptions = CommandOptions()
+    ranks: int | None = None
+
+    @classmethod
+    def of(cls, line: str) -> TestCommand:
+        return cls(options_in_line(line), launched_ranks(line))
+
+
 class LogReader:
     """Sorts the lines of a log into sections, without looking ahead or keeping lines."""
 
@@ -227,9 +253,11 @@ class LogReader:
         self._closed: list[Section] = []
         self._open: OpenSection | None = None
         # The tests in the command lines since the last section, with the options of each line.
-        self._programs: dict[str, list[CommandOptions]] = {}
+        self._programs: dict[str, list[TestCommand]] = {}
         self._unfinished: tuple[str, str] | None = None  # a program and its command, which continues in the next line
         self._in_place_only = False
+        self.other_tool = ""  # of the last table that is not one of nccl-tests
+        self._is_other = False  # in such a table
         self._n_joined = 0  # texts that were tried as complete rows, in sections before the open one
         self._n_pieces = 0  # lines of messages with parts of rows
 
@@ -247,10 +275,14 @@ class LogReader:
                 continue
             if ("NCCL" in raw and self._read_message(raw)) or (" device " in raw and self._read_device(raw)):
                 continue
-            if raw[:1] == "[" and raw.count(tag := raw[: raw.find("]") + 1]) > 1:
+            if raw[:1] != " " and (tag := _TAG.match(raw)) is not None and raw.count(tag[0]) > 1:
                 # Some launchers put the rank before every write, and the tool writes a row in several parts.
-                raw = raw.replace(f"{tag} ", "").replace(tag, "")
+                raw = raw.replace(f"{tag[0]} ", "").replace(tag[0], "") if tag[1] else raw.replace(tag[0], "")
+            if (note := raw.find(_NOTE_IN_ROW)) > 0:
+                raw = raw[:note]
             tokens = raw.split()
+            if self._is_other and self._is_in_other_table(raw, tokens):
+                continue
             if len(tokens) > 2:
                 if tokens[2] in TYPES and tokens[0].isdecimal() and tokens[1].isdecimal():
                     self._read_row(tokens, raw.strip())
@@ -258,6 +290,19 @@ class LogReader:
                     self._read_words(raw, tokens)
             elif tokens and tokens != _HASH:
                 self._read_words(raw, tokens)
+
+    def _is_in_other_table(self, raw: str, tokens: list[str]) -> bool:
+        """Return whether a line belongs to the table of another tool, which ends where a run of nccl-tests begins."""
+        for mark, tool in _OTHER_TOOLS.items():
+            if mark in raw:
+                self.other_tool, self._is_other = tool, True
+                if self._open is not None and (self._open.rows or self._open.began_table):
+                    self._open.notes.append(Note(self.line, f"a table of {tool} begins here, and is not read"))
+                    self._close()
+                return True
+        is_own = any(word in raw for word in _OWN_WORDS) or ("algbw" in raw and "type" in tokens)
+        self._is_other = self._is_other and not is_own
+        return self._is_other
 
     def finish(self) -> tuple[Section, ...]:
         """Close the open section, and return all sections."""
@@ -283,12 +328,12 @@ class LogReader:
         if self._open is None or new:
             self._close()
             # Several different command lines are usually a script that runs all tests, so none of them names this one.
-            program, options = None, [CommandOptions()]
+            program, commands = None, [TestCommand()]
             if len(self._programs) == 1:
-                ((program, options),) = self._programs.items()
+                ((program, commands),) = self._programs.items()
             self._programs.clear()
             # A line that was printed twice, as by the shell and by the launcher, is one command.
-            first = options[0] if len(set(options)) == 1 else CommandOptions()
+            first = commands[0] if len(set(commands)) == 1 else TestCommand()
             self._open = OpenSection(self.line, program, stage, first)
             self._facts = self._open.facts
         self._open.stage = max(self._open.stage, stage)
@@ -451,6 +496,8 @@ class LogReader:
     def _read_words(self, raw: str, tokens: list[str]) -> None:
         if self._unfinished is not None and self._read_continuation(raw, tokens):
             return
+        if ("MSCCL" in raw or "algbw" in raw) and self._is_in_other_table(raw, tokens):
+            return
         if "algbw" in raw and "busbw" in raw:
             self._read_header(tokens)
         elif "minBytes" in raw:
@@ -471,7 +518,7 @@ class LogReader:
             self._facts.add_version(raw)
         elif "_perf" in raw or "test" in raw:
             if (program := find_program(raw)) is not None:
-                self._programs.setdefault(program, []).append(options_in_line(raw))
+                self._programs.setdefault(program, []).append(TestCommand.of(raw))
                 self._unfinished = (program, raw) if raw.endswith("\\") else None
         elif self._open is not None:
             self._read_detail(self._open, raw, tokens)
@@ -484,8 +531,8 @@ class LogReader:
         program, start = self._unfinished
         command = f"{start[:_LONGEST_COMMAND].rstrip(chr(92))} {raw.strip()}"
         self._unfinished = (program, command) if command.endswith("\\") else None
-        if command_options := self._programs.get(program):
-            command_options[-1] = options_in_line(command)
+        if commands := self._programs.get(program):
+            commands[-1] = TestCommand.of(command)
         return True
 
     def _read_detail(self, section: OpenSection, raw: str, tokens: list[str]) -> None:
@@ -614,10 +661,11 @@ class LogReader:
 class OpenSection:
     """A section while it is being read."""
 
-    def __init__(self, line: int, program: str | None, stage: Stage, options: CommandOptions) -> None:
+    def __init__(self, line: int, program: str | None, stage: Stage, command: TestCommand) -> None:
         self.line = line
         self.program = program
-        self.options = options
+        self.options = command.options
+        self.launched_ranks = command.ranks
         self.stage = stage
         self.settings: dict[str, Any] = {}
         self.printed: dict[str, int] = {}  # the last line of each part of the preamble
@@ -680,6 +728,7 @@ class OpenSection:
                 command=self.program,
                 devices=DeviceLines(list(self.devices.values())),
                 listed_ranks=self._listed_ranks(),
+                launched_ranks=self.launched_ranks if self._has_own_options() else None,
                 copies=self.copies(table),
                 began_table=self.began_table,
                 table=table,
@@ -695,10 +744,14 @@ class OpenSection:
     def _with_options(self) -> dict[str, Any]:
         """Return the settings, and those of the command line that belongs to the section."""
         options = {name: value for name, value in self.options._asdict().items() if value is not None}
-        printed = {**options, **self.settings}
-        same = self.settings.get("program") in (None, self.program)
-        same &= all(printed[name] == options[name] for name in ("agg_iters", "unalign") if name in options)
-        return printed if same else self.settings  # otherwise the command line belongs to a different run
+        return {**options, **self.settings} if self._has_own_options() else self.settings
+
+    def _has_own_options(self) -> bool:
+        """Return whether the command line belongs to the section, and not to a different run."""
+        options = {name: getattr(self.options, name) for name in ("agg_iters", "unalign")}
+        return self.settings.get("program") in (None, self.program) and all(
+            value is None or self.settings.get(name, value) == value for name, value in options.items()
+        )
 
     def _listed_ranks(self) -> int | None:
         """Return the number of ranks in the device list, or None if the list seems truncated."""

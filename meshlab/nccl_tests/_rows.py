@@ -32,8 +32,8 @@ _STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _SKIPPED_HALF = re.compile(r"\S {30,}\S")  # the blanks that are printed instead of the out-of-place half
 
 # Flags of a row, one byte each: 1 and 2 for its placements, 4 if the line is exactly as the tool prints it, 8 if its
-# bandwidths follow from its times.
-_OUT_OF_PLACE, _IN_PLACE, _EXACT, _FOLLOWS = 1, 2, 4, 8
+# bandwidths follow from its times, and 16 if they do as all_gather and reduce_scatter printed them until June 2020.
+_OUT_OF_PLACE, _IN_PLACE, _EXACT, _FOLLOWS, _FOLLOWS_OLD = 1, 2, 4, 8, 16
 _BOTH = _OUT_OF_PLACE | _IN_PLACE
 _PRESENT = {(0, 1): _BOTH, (0,): _OUT_OF_PLACE}
 _PLACEMENT_BITS = np.array([_OUT_OF_PLACE, _IN_PLACE], dtype=np.uint8)
@@ -172,7 +172,12 @@ class RowBuffer:
             if not exact and _lost_its_end(tokens, text, shape, start, present):
                 return False
         follows = _follows(size, numbers, width, milliseconds=shape.milliseconds)
-        if strict and not (follows and ranks_in_size(size, count, tokens[2]) >= 0):
+        n_ranks = 0 if shape.counted else ranks_in_size(size, count, tokens[2])
+        follows_old = n_ranks > 1 and _follows(
+            size * (n_ranks - 1) // n_ranks, numbers, width, milliseconds=shape.milliseconds
+        )
+        # The matrix of alltoallv_perf has no count of its own.
+        if strict and not ((follows or follows_old) and (not count or ranks_in_size(size, count, tokens[2]) >= 0)):
             return False
         if exact and self._full_length < 0 and present == _BOTH:
             self._full_length = length
@@ -182,7 +187,7 @@ class RowBuffer:
         self._root.append(root)
         self._type.append(_INTERNED.get(tokens[2], tokens[2]))
         self._op.append(op)
-        self._flags.append(present | exact * _EXACT | follows * _FOLLOWS)
+        self._flags.append(present | exact * _EXACT | follows * _FOLLOWS | follows_old * _FOLLOWS_OLD)
         self._values.extend(numbers)
         if shape.stamp:
             self._stamp.append(stamp)
@@ -231,7 +236,10 @@ class RowBuffer:
             bool(shape.op),
             shape.cpu_time,
         )
-        good = consistent_rows(table, [flag & _FOLLOWS for flag in flags])
+        follows = max(
+            ([flag & bit for flag in flags] for bit in (_FOLLOWS, _FOLLOWS_OLD)), key=lambda bits: sum(map(bool, bits))
+        )
+        good = consistent_rows(table, follows)
         exact = sum(flag & _EXACT > 0 for flag in flags)
         # If most lines do not have the printed widths, a tool has reformatted the columns (awk, a spreadsheet), so
         # widths are not evidence. Otherwise a line with different widths has lost characters. Of one or two rows, all
@@ -257,15 +265,34 @@ def ranks_in_size(size: int, count: int, type_: str) -> int:
 
 
 def repeated_rows(table: LogTable) -> int:
-    """Return how many copies of a test printed a table: a test alone repeats no row."""
+    """Return how many copies of a test printed a table: a test alone repeats no row, or all of them (-N)."""
     n = len(table)
-    if n < 4:
+    if n < 4 or (np.diff(table.size_bytes) > 0).all():
         return 1
-    same = np.ones(n - 1, dtype=bool)
-    for column in (table.size_bytes, table.count, table.root, np.array(table.type), np.array(table.op)):
-        same &= column[1:] == column[:-1]
-    runs = n - int(same.sum())
-    return max(1, round(n / runs)) if 2 * same.sum() >= n - 1 - n // 4 and runs > 1 else 1
+    kind = _kinds(table)
+    runs = 1 + int((kind[1:] != kind[:-1]).sum())
+    if 1 < runs <= n - (n - 1 - n // 4) / 2:  # the copies keep step, so equal rows follow each other
+        return max(1, round(n / runs))
+    _, counts = np.unique(kind, return_counts=True)
+    copies = int(np.bincount(counts).argmax())
+    is_usual = np.abs(counts - copies) <= 1  # the text may begin or end between the copies
+    if copies < 2 or not is_usual.all() or 2 * int((counts == copies).sum()) < len(counts):
+        return 1
+    is_cycle = len(np.unique(kind[: len(counts)])) == len(counts)
+    return 1 if is_cycle else copies
+
+
+def _kinds(table: LogTable) -> npt.NDArray[np.int64]:
+    """Return a number for each row, which is equal for rows of the same size, count, root, type and operation."""
+    codes: list[npt.NDArray[np.int64]] = []
+    for texts in (table.type, table.op):
+        number = {text: code for code, text in enumerate(dict.fromkeys(texts))}
+        codes.append(np.array([number[text] for text in texts], dtype=np.int64))
+    columns = np.column_stack([table.size_bytes, table.count, table.root, *codes])
+    # Sums of products, which wrap around.
+    weights: npt.NDArray[np.int64] = np.random.default_rng(1).integers(1, 1 << 62, columns.shape[1]) | 1
+    kinds: npt.NDArray[np.int64] = (columns * weights).sum(axis=1)
+    return kinds
 
 
 def consistent_rows(table: LogTable, follows: Sequence[int] | None = None) -> list[bool]:
@@ -274,7 +301,8 @@ def consistent_rows(table: LogTable, follows: Sequence[int] | None = None) -> li
     # algbw must be size over time. Sizes of alltoallv and bandwidths of hypercube do not obey these rules. `follows` is
     # nonzero for rows whose bandwidths follow from their times. By default six decimals are expected, as in JSON.
     sizes = table.size_bytes.tolist()
-    times = list(map(ranks_in_size, sizes, table.count.tolist(), table.type))
+    has_counts = bool(table.count.any())  # alltoallv_perf prints 0 if a matrix determines the counts
+    times = list(map(ranks_in_size, sizes, table.count.tolist(), table.type)) if has_counts else [0] * len(sizes)
     factors = [value for value in times if value]
     usual, n_usual = (Counter(value for value in factors if value > 0).most_common(1) or [(0, 0)])[0]
     if len(set(factors)) < 2 and -1 not in factors:

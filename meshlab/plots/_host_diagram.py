@@ -246,7 +246,11 @@ def _draw_nvlink(sheet: _Sheet, host: Node, gpu_x: dict[int, float]) -> None:
         sheet.text(min(gpu_x.values()) - _BOX / 2, _NVLINK_Y - 0.3, label, va="center")
         return
     on = [gpu for gpu in range(count) if links[gpu].any()]
+    is_known = (host.distance[:count, :count] != Distance.UNKNOWN).all(axis=1)
     for gpu in sorted(set(range(count)) - set(on)):
+        if not is_known[gpu]:
+            sheet.text(gpu_x[gpu], _NVLINK_Y + 0.27, "NVLink: unknown", ha="center", va="top")
+            continue
         missing: Any = {"color": WRONG, "linewidth": 1.2, "linestyle": (0, (2, 2)), "zorder": 1}
         sheet.ax.plot([gpu_x[gpu]] * 2, [_END_Y - _HIGH, _NVLINK_Y + 0.3], **missing)
         sheet.text(gpu_x[gpu], _NVLINK_Y + 0.27, "no NVLink", color=WRONG, ha="center", va="top")

@@ -232,3 +232,42 @@ def test_unknown_texts_are_described() -> None:
     assert describe_text("\x7fELF\0\0") == "the file is binary"
     assert describe_text("a.log", may_be_name=True) == "no file 'a.log' exists, and the text begins with 'a.log'"
     assert describe_text("a\nb", may_be_name=True) == "the text begins with 'a'"
+
+
+@pytest.mark.parametrize(
+    "name", ["topo.txt", "logs/run-7", "./a", "~/x.log", "C:\\logs\\a.txt", "my run 1.txt", "trace_rank_3"]
+)
+def test_a_line_that_looks_like_a_name_may_be_a_file_that_is_not_there(name: str) -> None:
+    assert describe_text(name, may_be_name=True).startswith("no file ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Jul 09 12:01:02 node7 sshd[12]: Connection closed",
+        "ncclInternalError",
+        "NCCL_DEBUG=INFO",
+        "srun: job 12 queued and waiting for resources",
+        "/opt/mpi/bin/mpirun -np 4 ./a.out",
+        "The server of this job was at node7.example.com",
+        "RuntimeError: see train.py",
+        "x" * 5000 + ".txt",
+    ],
+)
+def test_a_line_of_a_log_is_never_a_missing_file(line: str) -> None:
+    assert describe_text(line, may_be_name=True).startswith("the text begins with")
+
+
+@pytest.mark.parametrize(
+    "text", ['{"a": 1}', "{", "{}", "[", "[1, 2]", '["a"]', "[[1]]", '[{"a": 1}]', "[true, null]", "[ 1.5e3 ]"]
+)
+def test_a_text_that_looks_like_json(text: str) -> None:
+    assert describe_text(text) == "the text looks like JSON"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[rank0]: boom", "[mpiexec@n1] main", "[1,0]<stderr>:hello", "[12] hello", "[2026-01-02 03:04:05] x", "{'a': 1}"],
+)
+def test_the_prefix_of_a_log_is_no_json(text: str) -> None:
+    assert describe_text(text).startswith("the text begins with")

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+import re
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import meshlab as ml
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._process_exits import PROCESS_EXITS, read_process_exits
-from meshlab.diagnosis.rules._ended_ranks import ENDED_RANK_RULES, oom_rank, rank_died, rank_killed
+from meshlab.diagnosis.formats._torch_lines import ranks_of
+from meshlab.diagnosis.rules._ended_ranks import (
+    ENDED_RANK_RULES,
+    ended_by_launcher,
+    oom_rank,
+    rank_died,
+    rank_killed,
+)
+from tests.examples import examples
 
 
 def codes(text: str) -> list[str]:
@@ -227,3 +240,187 @@ def test_a_job_that_slurm_ended_is_not_blamed_on_its_ranks() -> None:
     text = "slurmstepd: error: *** STEP 12.0 ON node1 CANCELLED AT 2024-05-01T10:00:00 DUE TO TIME LIMIT ***"
     assert codes(text) == ["ended-by-launcher"]
     assert codes(text.replace(" DUE TO TIME LIMIT", "")) == []
+
+
+def table(*blocks: tuple[int, int, str]) -> str:
+    """The table of torchrun for ranks, their exit codes and hosts. The first is the one that it observed first."""
+    entries = [
+        f"[{number}]:\n  time      : 2026-02-03_04:05:06\n  host      : {host}\n"
+        f"  rank      : {rank} (local_rank: {rank})\n  exitcode  : {code} (pid: {500 + rank})\n  error_file: <N/A>\n"
+        for number, (rank, code, host) in enumerate(blocks)
+    ]
+    return "".join(["Failures:\n", *entries[1:], "Root Cause (first observed failure):\n", entries[0]])
+
+
+def test_ranks_that_all_abort_are_one_finding_that_blames_none() -> None:
+    (finding,) = rank_died(Paste(table(*((rank, -6, "nodeQ") for rank in (2, 0, 1, 3)))))
+    assert finding.subject == "ranks 0-3 on nodeQ"
+    assert "none of these lines shows the cause" in finding.why
+    assert "noticed first" in finding.why
+    assert "follow from it" not in finding.why
+
+
+def test_a_crash_beside_an_exit_code_is_not_called_the_first() -> None:
+    (finding,) = rank_died(Paste(table((1, -11, "nodeQ"), (0, 1, "nodeR"))))
+    assert finding.subject == "rank 1 (pid 501) on nodeQ"
+    assert "rank 0 (pid 500) on nodeR ended (exit code 1), and not which of them caused the other" in finding.why
+
+
+def test_ranks_that_a_launcher_kills_after_a_crash_are_not_out_of_memory() -> None:
+    text = "srun: error: nodeQ: task 5: Segmentation fault\nsrun: error: nodeR: tasks 6-9: Killed"
+    findings = [item for rule in ENDED_RANK_RULES for item in rule(Paste(text))]
+    assert [(item.severity, item.code, item.subject) for item in findings] == [
+        ("info", "rank-killed", "ranks 6-9 on nodeR"),
+        ("error", "rank-died", "rank 5 on nodeQ"),
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 63), st.sampled_from([-6, -7, -11, 1]), st.sampled_from(["nodeQ", "nodeR"])),
+        min_size=2,
+        max_size=8,
+        unique_by=lambda block: block[0],
+    )
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_no_rank_is_called_the_cause_if_others_failed_too(blocks: list[tuple[int, int, str]]) -> None:
+    text = str(ml.explain(table(*blocks)))
+    assert "usually follow from it" not in " ".join(text.split())
+    assert "only ended with it" not in text
+    crashed = {rank for rank, code, _ in blocks if code == blocks[0][1] < 0}
+    if crashed:
+        (finding,) = [item for item in rank_died(Paste(table(*blocks))) if "by SIG" in item.why]
+        named = set(
+            ranks_of(re.sub(r"\(pid \d+\)|-", lambda match: " to " if match[0] == "-" else "", finding.subject))
+        )
+        assert named <= crashed
+
+
+ENDS = {
+    "PRRTE": (
+        "prterun has exited due to process rank 2 with PID 1705 on node nid0302 exiting\nimproperly. There are three",
+        "rank 2 (pid 1705) on nid0302",
+        "no call of MPI_Finalize",
+    ),
+    "Open MPI, exit code": (
+        "the job to be terminated. The first process to do so was:\n\n  Process name: [[6341,1],7]\n  Exit code:    3",
+        "rank 7",
+        "exit code 3",
+    ),
+    "MPI_Abort": (
+        "MPI_ABORT was invoked on rank 11 in communicator MPI_COMM_WORLD\nwith errorcode -1.",
+        "rank 11",
+        "a call of MPI_Abort",
+    ),
+    "MPICH": (
+        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n=   PID 91 RUNNING AT me@node1\n=   EXIT CODE: 255",
+        "a process (pid 91) on node1",
+        "exit code 255",
+    ),
+    "MPICH 3.0": (
+        "=   BAD TERMINATION OF ONE OF YOUR APPLICATION PROCESSES\n\n=   EXIT CODE: 11\n",
+        "a process",
+        "SIGSEGV",
+    ),
+    "Open MPI, wrapped": (
+        "mpiexec noticed that process rank 5 with PID 713 on node n8 exited on \nsignal 9 (Killed).",
+        "rank 5 (pid 713) on n8",
+        "SIGKILL",
+    ),
+    "MPICH, a shell": ("=   PID 108 RUNNING AT node1\n=   EXIT CODE: 134", "a process (pid 108) on node1", "SIGABRT"),
+    "Intel MPI": (
+        "=   RANK 27 PID 33 RUNNING AT cn7\n=   KILLED BY SIGNAL: 11 (Segmentation fault)",
+        "rank 27 (pid 33) on cn7",
+        "SIGSEGV",
+    ),
+    "PALS": ("x42c4s7b0n0.hsn.cm: rank 421 died from signal 7", "rank 421 on x42c4s7b0n0.hsn.cm", "SIGBUS"),
+    "mpd": ("  exit status of rank 3: killed by signal 11 ", "rank 3", "SIGSEGV"),
+    "Flux": (
+        "0.037s: flux-shell[0]: FATAL: task-exit: a.sh: task rank 1 on host corona7 failed and exit-on-error is set",
+        "rank 1 on corona7",
+        "an early exit or an error",
+    ),
+    "Slurm, several tasks": (
+        "srun: error: cn5: tasks 8-11: Exited with exit code 2",
+        "ranks 8-11 on cn5",
+        "exit code 2",
+    ),
+    "torch.distributed.launch": (
+        "CalledProcessError: Command '['python', 'a.py', '--local_rank=7']' died with <Signals.SIGSEGV: 11>.",
+        "a process",
+        "SIGSEGV",
+    ),
+    "torchrun of 2.12": (
+        table((3, -11, "n1")).replace("(pid: 503)", "(pid: 503) (SIGSEGV)"),
+        "rank 3 (pid 503) on n1",
+        "SIGSEGV",
+    ),
+    "spawn": ("ProcessExitedException: process 2 terminated with exit code 1", "local rank 2", "exit code 1"),
+}
+
+
+@pytest.mark.parametrize("launcher", ENDS)
+def test_the_process_is_named_as_the_launcher_names_it(launcher: str) -> None:
+    text, name, how = ENDS[launcher]
+    (end,) = read_process_exits(Paste(text))
+    assert (str(end), end.how) == (name, how)
+
+
+RAY = (
+    "(raylet) A worker died or was killed while executing a task by an unexpected system error. RayTask ID: ff Node "
+    "ID: 8a Worker IP address: 10.2.0.7 Worker port: 10031 Worker PID: 4711 Worker exit type: SYSTEM_ERROR Worker exit "
+    "detail: End of file."
+)
+
+
+def test_a_worker_that_ray_lost_is_named_by_its_process_and_address() -> None:
+    actor = "\tclass_name: Trainer\n\tpid: 88\n\tip: 10.2.0.9\nThe actor is dead because its worker process has died. "
+    actor += "Worker exit type: SYSTEM_ERROR"
+    wrapped = "\n".join(RAY[start : start + 120] for start in range(0, len(RAY), 120))
+    for text, name in (
+        (RAY, "(pid 4711) on 10.2.0.7"),
+        (wrapped, "(pid 4711) on 10.2.0.7"),
+        (RAY.replace("10.2.0.7", "0.0.0.0"), "(pid 4711)"),
+        (actor, "(pid 88) on 10.2.0.9"),
+    ):
+        (finding,) = rank_died(Paste(text))
+        assert finding.subject == f"a worker of Ray {name}"
+
+
+def test_a_host_that_ray_lost_is_named_by_its_address() -> None:
+    text = "The node with node id: 75b2 and address: 10.4.4.107 and node name: gpu7 has been marked dead because the"
+    (finding,) = rank_died(Paste(text))
+    assert finding.subject == "the host 10.4.4.107 of Ray"
+
+
+LIMITS = {
+    "PBS": ("=>> PBS: job killed: walltime 615 exceeded limit 600", "the job, limit of time"),
+    "LSF": ("TERM_MEMLIMIT: job killed after reaching LSF memory usage limit.", "the job, limit of memory"),
+    "Slurm, a node": (
+        "srun: error: Node failure on cn37\nslurmstepd: error: *** STEP 19.0 ON cn17 CANCELLED AT 2026-03-06T03:17:51 "
+        "DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS ***",
+        "cn37, step 19.0",
+    ),
+    "Slurm, a node alone": ("srun: error: Node failure on cn37", "cn37"),
+}
+
+
+@pytest.mark.parametrize("scheduler", LIMITS)
+def test_a_job_that_a_scheduler_ended_names_the_reason(scheduler: str) -> None:
+    text, subject = LIMITS[scheduler]
+    (finding,) = [item for rule in ENDED_RANK_RULES for item in rule(Paste(text))]
+    assert (finding.severity, finding.code, finding.subject) == ("error", "ended-by-launcher", subject)
+
+
+def test_sigterm_follows_from_a_failure_only_if_the_text_has_one() -> None:
+    term = "Sending process 17 closing signal SIGTERM"
+    failed = "failed (exitcode: 1) local_rank: 0 (pid: 5) of binary: python"
+
+    def why(*lines: str) -> str:
+        (finding,) = [item for item in ended_by_launcher(Paste("\n".join(lines))) if item.severity == "normal"]
+        return finding.why
+
+    assert "does not show which" in why(term)
+    assert "after another one failed" in why(term, failed)
+    assert "received SIGTERM itself" in why(term, "SignalException: Process 9 got signal: 15")

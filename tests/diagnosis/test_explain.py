@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import meshlab as ml
+from meshlab.base._documents import LimitError
 from meshlab.base._errors import ParseError
 from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._paste import Paste
@@ -171,3 +172,29 @@ def test_any_text_cut_anywhere_is_explained_or_refused_without_a_rule_that_fails
         face.encode("utf-8")
     for item in explanation.all_findings:
         assert all(1 <= number <= len(explanation.paste) for number in item.lines)
+
+
+def test_a_text_that_would_take_minutes_is_refused_with_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ml.diagnosis._explain, "_MOST_CHARACTERS", 3_000)
+    text = "nodeA:1:2 [0] NCCL INFO Connected all rings\n" * 100
+    for function in (ml.explain, ml.read):
+        with pytest.raises(LimitError, match=r"the text has 4,[34]"):
+            function(text)
+
+
+def test_a_matrix_with_cut_rows_is_refused_and_not_called_asymmetric() -> None:
+    names = [f"GPU{number}" for number in range(3_000)]
+    rows = ["GPU0\t X \t" + "\t".join(["NV18"] * 2_999), "GPU1\tNV18\t X \t" + "\t".join(["NV18"] * 2_998)]
+    text = "\t".join(["", *names]) + "\n" + "\n".join(rows) + "\n"
+    assert ml.topology.read(text).n_devices == 3_000
+    with pytest.raises(LimitError, match="lines of more than"):
+        ml.explain(text)
+
+
+def test_strings_of_a_long_text_without_repetition_are_found() -> None:
+    text = "\n".join(f"{chr(97 + number % 26)}{number * 7919:x} step {number * 31:o} loss" for number in range(40_000))
+    paste = Paste(text)
+    for literal in ("step 0", " loss\nb", "zq step", "lossy", "q", "ab", "k1eef step", "Watchdog caught"):
+        assert paste.may_contain(literal) or literal not in text
+    assert not paste.may_contain("Watchdog caught")
+    assert [paste.raw(number)[:3] for number in paste.numbers("step 37 ")] == ["b1e"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import pprint
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,14 +17,8 @@ from meshlab.base._errors import ParseError
 from meshlab.base._numerals import LARGEST
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.formats._flight_recorder import FLIGHT_RECORDER, n_elements, read_flight_dumps
-from meshlab.diagnosis.rules._hangs import (
-    HANG_RULES,
-    dumps_missing,
-    nccl_timeout,
-    order_mismatch,
-    rank_missing,
-    size_mismatch,
-)
+from meshlab.diagnosis.rules._hangs import HANG_RULES, dumps_missing, order_mismatch, rank_missing, size_mismatch
+from meshlab.diagnosis.rules._timeouts import TIMEOUT_RULES, nccl_timeout
 from tests.examples import examples
 
 
@@ -78,6 +73,10 @@ def forms() -> dict[str, str]:
         "head": "\n".join(
             f"==> fr/nccl_trace_rank_{rank}.json <==\n{json.dumps(content)}" for rank, content in LATE.items()
         ),
+        "printed by Python": f">>> pickle.load(file)\n{first}\n>>> don't\n{second}",
+        "printed in a loop": f"0 {first}\n1 {second}",
+        "printed with tuples": str([first, second]).replace("[[64]]", "((64,),)"),
+        "pprint": pprint.pformat([first, second]),
         "in a log": f"train.py started\nrank 0:\n{json.dumps(first, indent=2)}\nrank 1:\n{json.dumps(second)}\nbye",
     }
 
@@ -228,7 +227,7 @@ def test_a_collective_that_all_ranks_called_and_none_finished_has_no_missing_ran
 
 def test_a_running_job_blames_nobody() -> None:
     text = json.dumps([{"rank": rank, **dump([entry(5), entry(6, state="started")], {"0": [0, 1]})} for rank in (0, 1)])
-    assert not [item for rule in HANG_RULES for item in rule(Paste(text))]
+    assert not [item for rule in (*HANG_RULES, *TIMEOUT_RULES) for item in rule(Paste(text))]
 
 
 def test_a_pickle_is_not_opened() -> None:
@@ -327,3 +326,26 @@ def test_the_rank_that_stops_is_named_and_no_other(
 
 def test_the_number_of_elements_fits_into_64_bits() -> None:
     assert (n_elements(((2, 3), (4,))), n_elements(((LARGEST, LARGEST),))) == (10, LARGEST)
+
+
+def test_the_text_of_a_printed_dump_keeps_its_quotes_and_escapes() -> None:
+    frames = [{"name": "it's", "filename": 'C:\\a"b\x1b.py', "line": 7}]
+    printed = str(dump([entry(5, frames=frames, duration_ms=None)], {"0": [0, 1]}))
+    (read,) = read_flight_dumps(Paste(printed))
+    assert read.calls[0].frames == (("it's", 'C:\\a"b\x1b.py', "7"),)
+
+
+def test_a_printed_dump_that_ends_early_has_its_first_calls() -> None:
+    printed = str(dump([entry(5), entry(6), entry(7)], {"0": [0, 1]}))
+    (read,) = read_flight_dumps(Paste(printed[: printed.rindex("'record_id'")]))
+    assert ([call.seq for call in read.calls], read.is_complete) == ([5, 6], False)
+
+
+def test_dumps_that_do_not_list_the_members_of_a_group_miss_no_rank_for_certain() -> None:
+    waiting = [{**dump([entry(5, state="started", retired=True)], {"0": [0, 1]}), "rank": rank} for rank in (0, 1)]
+    (finding,) = nccl_timeout(Paste(json.dumps(waiting)))
+    assert "no rank is missing" in finding.why
+    for content in waiting:
+        content["pg_config"] = {}
+    (finding,) = nccl_timeout(Paste(json.dumps(waiting)))
+    assert "no rank is missing" not in finding.why

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import meshlab as ml
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis.rules._hangs import (
-    HANG_RULES,
-    collective_mismatch,
-    nccl_timeout,
-    order_mismatch,
-    rank_missing,
-    size_mismatch,
-    watchdog_stuck,
-)
+from meshlab.diagnosis.rules._hangs import HANG_RULES, collective_mismatch, order_mismatch, rank_missing, size_mismatch
+from meshlab.diagnosis.rules._timeouts import TIMEOUT_RULES, nccl_timeout, watchdog_stuck
+from tests.examples import examples
 
 
 def watchdog(rank: int, seq: int, op: str = "ALLREDUCE", size: int = 64, group_rank: int | None = None) -> str:
@@ -52,7 +50,7 @@ def paste(*lines: str) -> Paste:
 
 
 def codes(text: Paste) -> list[str]:
-    return [finding.code for rule in HANG_RULES for finding in rule(text)]
+    return [finding.code for rule in (*HANG_RULES, *TIMEOUT_RULES) for finding in rule(text)]
 
 
 def test_one_rank_is_never_blamed_by_its_own_lines() -> None:
@@ -316,3 +314,202 @@ def test_models_that_differ_between_ranks(line: str, subject: str) -> None:
 
 def test_a_word_about_equal_models_is_no_mismatch() -> None:
     assert not list(size_mismatch(paste("DDP expects same model across all ranks; all 128 params agree.")))
+
+
+# -- sentences about other ranks, and what the rest of the text contains ---------------------------------------------
+
+
+def test_a_rank_that_stopped_at_the_same_number_is_named_too() -> None:
+    text = paste(watchdog(6, 31, group_rank=2), status(6, 31, 33, 30, "5", 2), status(4, 31, 34, 30, "5", 0))
+    (finding,) = nccl_timeout(text)
+    assert finding.subject == "ranks 4 and 6 of PG 5, all_reduce 31"
+    assert "rank 4 stopped at the same number" in finding.why
+    assert "one rank's lines" not in finding.why
+
+
+def test_a_rank_that_stopped_at_another_number_is_not_called_in_agreement() -> None:
+    (finding,) = nccl_timeout(paste(watchdog(6, 31), status(6, 31, 33, 30), status(4, 29, 34, 28)))
+    assert "rank 4 stopped at number 29" in finding.why
+    assert "agree" not in finding.why
+
+
+def test_ranks_of_the_whole_job_wait_for_no_other_rank() -> None:
+    ranks = [
+        f"n1:1:1 [{r}] NCCL INFO comm 0x{r + 1} rank {r} nranks 2 cudaDev {r} busId 1 - Init COMPLETE" for r in (0, 1)
+    ]
+    (finding,) = nccl_timeout(paste(*ranks, watchdog(0, 4), watchdog(1, 4)))
+    assert "a rank that is not in the text" not in finding.why
+    assert "in the network, or on a GPU" in finding.why
+
+
+def test_timeouts_with_different_sizes_do_not_agree() -> None:
+    (finding,) = nccl_timeout(paste(watchdog(0, 4, size=8), watchdog(1, 4, size=9)))
+    assert "agree" not in finding.why
+
+
+OTHER_RANKS = {
+    "a timeout": lambda rank: watchdog(rank, 12),
+    "a timeout elsewhere": lambda rank: watchdog(rank, 13, "BROADCAST"),
+    "a status": lambda rank: status(rank, 12, 12, 11),
+    "a dump signal": lambda rank: dumped(rank, 12, 11),
+    "a traceback": lambda rank: f"[rank{rank}]: ValueError: the batch is empty",
+}
+
+
+@given(st.integers(0, 40), st.integers(0, 40), st.sampled_from(sorted(OTHER_RANKS)), st.booleans())
+@settings(max_examples=examples(60), deadline=None)
+def test_a_line_of_a_second_rank_ends_the_sentence_about_one_rank(
+    first: int, second: int, kind: str, before: bool
+) -> None:
+    lines = [watchdog(first, 12), OTHER_RANKS[kind](second)]
+    (alone,) = nccl_timeout(paste(lines[0]))
+    assert "one rank's lines" in alone.why
+    text = paste(*(lines[::-1] if before else lines))
+    for finding in nccl_timeout(text):
+        assert ("one rank's lines" in finding.why) == (first == second)
+
+
+def fingerprint(rank: int, number: int, op: str) -> str:
+    return f"Rank {rank} is running collective: CollectiveFingerPrint(SequenceNumber={number}OpType={op})"
+
+
+@given(
+    st.integers(0, 99),
+    st.integers(0, 99),
+    st.sampled_from(["BARRIER", "ALLREDUCE"]),
+    st.sampled_from(["BARRIER", "SEND"]),
+)
+@settings(max_examples=examples(60), deadline=None)
+def test_calls_are_under_one_number_only_if_they_have_one(here: int, there: int, op: str, other: str) -> None:
+    findings = list(order_mismatch(paste(f"{fingerprint(7, here, op)}, but {fingerprint(0, there, other)}.")))
+    assert bool(findings) == (here != there or op != other)
+    for finding in findings:
+        assert ("Under one number" in finding.why) == (here == there)
+        assert {str(here), str(there), "7"} <= set(re.findall(r"\d+", finding.why))
+
+
+def test_calls_without_a_number_are_not_said_to_share_one() -> None:
+    text = paste(
+        "Rank 0 is running collective: CollectiveFingerPrint(OpType=ALLREDUCE), but Rank 1 is running collective: SEND"
+    )
+    assert next(iter(order_mismatch(text))).why.startswith("At one call")
+
+
+def test_a_trace_of_other_ranks_is_not_missing() -> None:
+    inconsistent = "Rank 0 is running inconsistent collective: CollectiveFingerPrint(OpType=BROADCAST, TensorShape=[4])"
+    trace = "[I ProcessGroupWrapper.cpp:562] [Rank 1] Running collective: CollectiveFingerPrint(OpType=ALLREDUCE)"
+    assert "is not in the text" in next(iter(collective_mismatch(paste(inconsistent)))).why
+    assert "is not in the text" not in next(iter(collective_mismatch(paste(inconsistent, trace)))).why
+
+
+ANALYSES = {
+    "now": [
+        "Not all ranks joining collective, sequence number: 9",
+        "missing ranks: {2, 3}",
+        "expected ranks: {0, 1, 2, 3}",
+    ],
+    "2024": [
+        "Not all ranks joining collective: sequence number: 9",
+        "internal record id: 8",
+        "missing ranks: {2, 3}",
+        "world size: 4",
+        "expected ranks: {0, 1, 2, 3}",
+    ],
+    "2.5": ["Not all ranks joining collective 9 at entry 8", "missing ranks: {2, 3}", "expected ranks: 4"],
+    "first": [
+        "Not all ranks joining collective for group 0:default_pg collective nccl:all_reduce Missing ranks are {2, 3}"
+    ],
+}
+
+
+@pytest.mark.parametrize("version", ANALYSES)
+def test_every_version_of_torchfrtrace_names_the_missing_ranks(version: str) -> None:
+    (finding,) = rank_missing(paste(*ANALYSES[version]))
+    assert finding.subject.startswith("ranks 2 and 3, ")
+    assert ("ranks 0 and 1 called" in finding.why) == ("expected ranks: {0" in "".join(ANALYSES[version]))
+
+
+def test_the_rank_that_torchfrtrace_takes_for_right_may_be_the_culprit() -> None:
+    message = "error msg: Culprit rank {}; Error type: SIZE_OR_SYNTAX_MISMATCH"
+    head = ["Collective sequence number: 7 has errors", "group info: 0:default_pg", "expected ranks: {0, 1, 2}"]
+    (several,) = size_mismatch(paste(*head, message.format(1), message.format(2)))
+    assert several.subject.startswith("ranks 1 and 2 against rank 0, which may itself")
+    (alone,) = size_mismatch(paste(*head, message.format(2)))
+    assert alone.subject == "rank 2 against ranks 0 and 1, collective 7 of 0:default_pg"
+
+
+STALLS = {
+    "0.15": (
+        ["Stalled ops:", "HorovodAllreduce_w_1 [missing ranks: 3]", "HorovodAllreduce_w_2 [missing ranks: 3]"],
+        "rank 3",
+    ),
+    "0.13": (["Stalled ops: HorovodBroadcast_w_0 [ready ranks: 2, 0, 3],"], "rank 1"),
+    "0.19": (
+        ["[1,0]<stderr>:Stalled ranks:", "[1,0]<stderr>:4: [HorovodAllreduce_w_1, HorovodAllreduce_w_2 ...]"],
+        "rank 4",
+    ),
+    "0.19 alone": (["Stalled ranks:", "4!: [HorovodAllreduce_w_1]", "One or more rank is stalled"], "rank 4"),
+}
+
+
+@pytest.mark.parametrize("version", STALLS)
+def test_horovod_names_the_rank_that_stalls(version: str) -> None:
+    lines, rank = STALLS[version]
+    (finding,) = rank_missing(paste(*lines))
+    assert (finding.severity, finding.subject.partition(",")[0]) == ("warning", rank)
+    assert "Horovod log" in {span.kind for span in ml.explain("\n".join([*lines, ""])).recognised}
+
+
+def test_ranks_that_stall_for_different_tensors_are_in_different_orders() -> None:
+    (finding,) = rank_missing(paste("HorovodAllreduce_a [missing ranks: 1]", "HorovodAllreduce_b [missing ranks: 0]"))
+    assert finding.subject.startswith("ranks 0 and 1")
+    assert "different orders" in finding.why
+    lines = ["[1,0]<stderr>:Missing ranks:", "[1,0]<stderr>:0: [b.1, b.2]", "[1,0]<stderr>:3: [b.2]"]
+    (finding,) = rank_missing(paste(*lines))
+    assert "b.1 by rank 0; b.2 by ranks 0 and 3" in finding.why
+
+
+def test_a_rank_that_submitted_another_tensor_is_missing_for_the_first() -> None:
+    (finding,) = rank_missing(
+        paste("Stalled ops: loss_0 [ready ranks: 2], w_1 [ready ranks: 1, 0], w_2 [ready ranks: 0, 1]")
+    )
+    assert "loss_0 by ranks 0 and 1; w_1 and 1 more by rank 2" in finding.why
+
+
+def test_a_later_report_of_horovod_replaces_the_earlier_one() -> None:
+    (finding,) = rank_missing(
+        paste("HorovodAllreduce_a [missing ranks: 1, 2]", "HorovodAllreduce_a [missing ranks: 2]")
+    )
+    assert finding.subject == "rank 2, HorovodAllreduce_a"
+    assert "different" not in finding.why
+
+
+def test_a_rank_that_waits_in_the_same_collective_by_its_counters_is_named_too() -> None:
+    lines = [watchdog(7, 31), status(7, 31, 31, 30)]
+    (finding,) = nccl_timeout(paste(*lines, dumped(2, 31, 30)))
+    assert finding.subject == "ranks 2 and 7 of default_pg, all_reduce 31"
+    (finding,) = nccl_timeout(paste(*lines, dumped(2, 33, 33)))
+    assert "rank 2 completed number 33" in finding.why
+    assert "agree" not in finding.why
+
+
+@pytest.mark.parametrize("cut", range(4, 22))
+def test_a_line_that_a_terminal_wraps_is_one_message(cut: int) -> None:
+    lines = [watchdog(7, 31), watchdog(2, 31)]
+    at = lines[0].index("OpType") + cut
+    (finding,) = nccl_timeout(paste(*(part for line in lines for part in (line[:at], line[at:].lstrip()))))
+    assert finding.subject == "ranks 2 and 7, all_reduce 31"
+
+
+def test_signals_of_a_timeout_alone_name_the_rank_that_timed_out() -> None:
+    local = dumped(3, 22, 21).replace("from  rank 0", "from this local rank")
+    (finding,) = nccl_timeout(paste(local, dumped(2, 22, 22).replace("rank 0", "rank 9")))
+    assert finding.subject == "ranks 3 and 9"
+    assert "rank 2 had enqueued 22 and completed 22 of default_pg" in finding.why
+
+
+def test_random_numbers_of_gloo_are_no_count_of_calls() -> None:
+    here, there = fingerprint(1, 1977865401, "BROADCAST"), fingerprint(0, 54090078, "BROADCAST")
+    (finding,) = order_mismatch(paste(f"{here}, but {there}."))
+    assert finding.severity == "warning"
+    assert "made call" not in finding.why

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+import meshlab as ml
 from meshlab.diagnosis._findings import TextFinding
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.rules._interfaces import INTERFACE_RULES
+from tests.examples import examples
 
 
 def by_code(text: str) -> dict[str, TextFinding]:
@@ -116,3 +120,42 @@ def test_other_faults_of_the_bootstrap() -> None:
     )
     assert set(by_code(text)) == {"world-size-mismatch", "duplicate-rank", "foreign-connection", "hostname-unresolved"}
     assert by_code(text)["duplicate-rank"].subject == "rank 3 of 8"
+
+
+ONE_HOST = {
+    "vLLM": "(Worker pid=9) DEBUG [parallel_state.py:1689] Detected 1 nodes in the distributed environment\n",
+    "a local store": "world_size=2 rank=1 local_rank=1 distributed_init_method=tcp://127.0.0.1:5179 backend=nccl\n",
+    "torchrun": "+ torchrun --standalone --nproc-per-node=4 train.py\n",
+    "DeepSpeed": "[launch.py:84:main] nnodes=1, num_local_procs=2, node_rank=0\n",
+}
+SEVERAL_HOSTS = {
+    "vLLM": "(Worker pid=9) DEBUG [parallel_state.py:1689] Detected 2 nodes in the distributed environment\n",
+    "torchrun": "+ torchrun --nnodes=4 --nproc-per-node=8 train.py\n",
+    "DeepSpeed": "[launch.py:84:main] nnodes=16, num_local_procs=8, node_rank=0\n",
+    "another host": info("Bootstrap : Using lo:127.0.0.1<0>", "nodeB:5:6 [0]"),
+}
+LOOPBACK = info("NCCL_SOCKET_IFNAME set by environment to lo") + info("Bootstrap: Using lo:127.0.0.1<0>")
+
+
+@pytest.mark.parametrize("source", ONE_HOST)
+def test_the_loopback_is_normal_where_a_framework_counts_one_host(source: str) -> None:
+    assert "wrong-interface-loopback" not in by_code(ONE_HOST[source] + LOOPBACK)
+    assert "nodeA" in ml.explain(LOOPBACK + ONE_HOST[source]).facts["hosts"]
+
+
+@given(st.sampled_from(sorted(SEVERAL_HOSTS)), st.booleans())
+@settings(max_examples=examples(20), deadline=None)
+def test_other_hosts_are_named_only_if_the_text_has_some(source: str, before: bool) -> None:
+    alone = by_code(LOOPBACK)["wrong-interface-loopback"]
+    assert "other hosts" not in f"{alone.title} {alone.why}".replace("does not show whether there are others", "")
+    text = SEVERAL_HOSTS[source] + LOOPBACK if before else LOOPBACK + SEVERAL_HOSTS[source]
+    several = by_code(text)["wrong-interface-loopback"]
+    assert (several.severity, "the other hosts" in several.title) == ("error", True)
+
+
+def test_traffic_between_hosts_is_certain_only_with_several() -> None:
+    sockets = info("Using network Socket")
+    (alone,) = [item for item in ml.explain(sockets).findings if item.code == "socket-fallback"]
+    (several,) = [item for item in ml.explain(sockets + TWO_HOSTS).findings if item.code == "socket-fallback"]
+    assert "if the job has several" in alone.why
+    assert "if the job has several" not in several.why

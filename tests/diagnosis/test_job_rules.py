@@ -6,7 +6,7 @@ import pytest
 
 from meshlab.diagnosis._findings import TextFinding
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis.rules._jobs import JOB_RULES
+from meshlab.diagnosis.rules._jobs import JOB_RULES, peer_ended
 
 
 def by_code(text: str) -> dict[str, TextFinding]:
@@ -131,3 +131,12 @@ def test_a_peer_that_ended_is_found_beside_a_warning_that_does_not_matter() -> N
 def test_the_rank_near_a_mismatch_is_named() -> None:
     line = warn("Mismatched collective detected, please check your collective calls at and around rank 39.")
     assert by_code(line)["size-mismatch"].subject == "nodeA GPU 2, around rank 39"
+
+
+def test_hosts_that_report_each_other_leave_the_first_open() -> None:
+    closed = "{0}:1:2 [0] misc/socket.cc:49 NCCL WARN socketProgress: Connection closed by remote peer {1}<4>"
+    lines = [closed.format("nodeA", "nodeB"), closed.format("nodeB", "nodeA")]
+    assert "ended or aborted first" in next(iter(peer_ended(Paste(lines[0])))).why
+    (finding,) = peer_ended(Paste("\n".join(lines)))
+    assert finding.subject.startswith("a process on nodeB or nodeA")
+    assert "do not show which" in finding.why

@@ -74,10 +74,69 @@ LAUNCHERS = {
         "pmixp_coll_ring.c:769: neighbor id: next 1:node-b, prev 1:node-b",
         "slurmstepd on node-a waiting for node-b",
     ),
-    "ORTE": ("ORTE was unable to reliably start one or more daemons.", "line 1"),
-    "slots": ("There are not enough slots available in the system to satisfy the 16\nslots", "line 1"),
-    "plugin": ("srun: error: Couldn't find the specified plugin name for mpi/pmix looking at all files", "line 1"),
-    "direct": ('The application appears to have been direct launched using "srun",', "line 1"),
+    "ORTE": ("ORTE was unable to reliably start one or more daemons.", "mpirun"),
+    "slots": ("There are not enough slots available in the system to satisfy the 16\nslots", "mpirun"),
+    "plugin": ("srun: error: Couldn't find the specified plugin name for mpi/pmix looking at all files", "srun"),
+    "direct": ('The application appears to have been direct launched using "srun",', "srun"),
+    "credential": (
+        "srun: error: Task launch for 812.0 failed on node cn9: Job credential expired\n"
+        "srun: error: Task launch for 812.0 failed on node cn12: Job credential expired\n"
+        "srun: error: Application launch failed: Job credential expired",
+        "cn9, cn12",
+    ),
+    "step": ("srun: error: Unable to create step for job 10: Error generating job credential", "Slurm"),
+    "layout": (
+        "srun: error: Task launch for StepId=15.4 failed on node n7: Unable to layout tasks on given cpus",
+        "n7",
+    ),
+    "messages": ("srun: error: slurm_receive_msgs: [[ubuntu4]:6818] failed: Socket timed out on send/recv", "ubuntu4"),
+    "submission": ("sbatch: error: Batch job submission failed: Socket timed out on send/recv operation", "Slurm"),
+    "no daemon": ("bash: orted: command not found\nORTE was unable to reliably start one or more daemons.", "mpirun"),
+    "prterun": ("prterun was unable to reliably start one or more daemons.", "mpirun"),
+    "ssh closes": ("ssh_exchange_identification: Connection closed by remote host", "ssh"),
+    "firewall": (
+        "A process or daemon was unable to complete a TCP connection\nto another process:\n  Local host:    3eed8\n"
+        "  Remote host:   0cdbe\nThis is usually caused by a firewall on the remote host.",
+        "0cdbe",
+    ),
+    "execve": (
+        "slurmstepd: error: execve(): ./a: Permission denied\nsrun: error: n31: tasks 4-7: Exited with exit code 13",
+        "n31",
+    ),
+    "lost": (
+        "ORTE has lost communication with a remote daemon.\n\n  HNP daemon   : [[4,0],0] on node head-0\n"
+        "  Remote daemon: [[4,0],3] on node worker-2\n",
+        "worker-2",
+    ),
+    "lost, Open MPI 1": (
+        "ORTE has lost communication with its daemon located on node:\n\n   hostname:  ip-10-1.internal\n",
+        "ip-10-1.internal",
+    ),
+    "program": (
+        "mpirun was unable to launch the specified application as it could not access\nor execute an executable:\n\n"
+        "Executable: ./bench\nNode: cori7\n",
+        "cori7",
+    ),
+    "Hydra, program": (
+        "[mpiexec@lenz5] HYDU_create_process (launch.c:69): execvp error on file ./x (No such file or directory)",
+        "lenz5",
+    ),
+    "Hydra, server": (
+        '[proxy:0:1@n16.local] HYDU_sock_connect (sock.c:145): unable to connect from "n16.local" to "n10.local" '
+        "(Connection refused)\n[proxy:0:1@n16.local] main (pmip.c:1): unable to connect to server n10.local at port 7",
+        "n10.local",
+    ),
+    "Flux": (
+        'exception type="exec" severity=0 note="task 1 (host corona294): start failed: ./a: No such file or directory"',
+        "corona294",
+    ),
+    "pdsh": ("pdsh@head: node002: ssh exited with exit code 255", "node002"),
+    "DeepSpeed": (
+        "CalledProcessError: Command 'ssh -o PasswordAuthentication=no 10.3.0.1 hostname' returned non-zero exit "
+        "status 255.",
+        "10.3.0.1",
+    ),
+    "no key": ("me@worker-4: Permission denied (publickey,password).", "worker-4"),
     "ssh": ("ssh: connect to host node7 port 22: Connection refused", "node7"),
     "CXI": ("start failed on node00: CXI alloc failed on cxi0: request exceeds ACs limits", "node00"),
 }
@@ -130,3 +189,40 @@ def test_missing_gpus_are_found_in_other_words(line: str, part: str) -> None:
 def test_a_peer_that_nccl_does_not_see_is_not_a_missing_gpu() -> None:
     text = "pod-0:12:13 [0] transport/p2p.cc:275 NCCL WARN Cuda failure 101 'invalid device ordinal'"
     assert not list(too_few_gpus(Paste(text)))
+
+
+def test_a_host_that_is_lost_while_a_job_runs_is_no_failed_start() -> None:
+    (finding,) = launcher_failed(Paste(LAUNCHERS["lost"][0]))
+    assert finding.title == "The launcher lost a host while the job ran"
+    assert "could not start" not in finding.why
+    assert "which had started" in finding.why
+
+
+def test_a_host_with_and_without_its_domain_is_one_host() -> None:
+    text = "srun: error: slurm_receive_msgs: [[cn9.our.site]:6818] failed: Socket timed out on send/recv operation\n"
+    text += "srun: error: Task launch for StepId=4.0 failed on node cn9: Socket timed out on send/recv operation"
+    assert [finding.subject for finding in launcher_failed(Paste(text))] == ["cn9"]
+
+
+def test_an_expired_credential_is_a_matter_of_clocks() -> None:
+    (finding,) = launcher_failed(Paste(LAUNCHERS["credential"][0]))
+    assert "clocks" in finding.do
+    assert "PMI" not in finding.do
+
+
+def test_a_killed_command_in_a_pod_is_the_cause_of_the_lost_daemon() -> None:
+    text = "command terminated with exit code 137\n" + LAUNCHERS["lost"][0]
+    (finding,) = launcher_failed(Paste(text))
+    assert finding.follows == "rank-killed"
+
+
+def test_an_error_of_pmix_is_no_failure_of_a_job_that_runs() -> None:
+    error = "[node1:7] PMIX ERROR: ERROR in file gds_ds12_lock_pthread.c at line 168"
+    assert list(launcher_failed(Paste(error)))
+    assert not list(launcher_failed(paste(error, "node1:7:7 [0] NCCL INFO Bootstrap : Using eth0:10.0.0.1<0>")))
+
+
+def test_a_daemon_that_is_lost_before_the_job_is_no_loss_of_a_running_job() -> None:
+    text = LAUNCHERS["lost"][0] + "An PRTE daemon has unexpectedly failed after launch and before\ncommunicating back"
+    (finding,) = launcher_failed(Paste(text))
+    assert (finding.subject, "before the job began" in finding.why) == ("worker-2", True)

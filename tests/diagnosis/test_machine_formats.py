@@ -8,16 +8,13 @@ from hypothesis import strategies as st
 
 import meshlab as ml
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis.formats._gpu_tools import (
-    read_gpu_rows,
-    read_nvlink_counters,
-    read_nvlinks,
-    read_queried_values,
-)
+from meshlab.diagnosis.formats._gpu_tools import read_nvlink_counters, read_nvlinks
 from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links, read_services
 from meshlab.diagnosis.formats._kernel_log import _XID, host_of, read_kernel_log, short_bus
 from meshlab.diagnosis.formats._machine_text import MACHINE_FORMATS, machine_of
 from meshlab.diagnosis.formats._rdma_ports import _plain, read_ports
+from meshlab.diagnosis.formats._smi_query import read_queried_values
+from meshlab.diagnosis.formats._smi_table import read_gpu_rows
 from tests import hostile_inputs
 from tests.examples import examples
 
@@ -297,7 +294,7 @@ def test_all_parts_of_a_paste_describe_one_cluster() -> None:
         "RDMA ports",
         "kernel log",
     }
-    assert set(explanation.tables) == {"links", "ports", "xids"}
+    assert set(explanation.tables) == {"gpus", "links", "ports", "xids"}
     assert explanation.table("ports")["state"].tolist() == ["ACTIVE", "DOWN"]
     assert explanation.facts["RDMA ports"] == "1 of 2 active"
 

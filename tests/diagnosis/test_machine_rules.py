@@ -53,6 +53,25 @@ PCIE = matrix(["X PIX NODE NODE", "PIX X NODE NODE", "NODE NODE X NODE", "NODE N
 FAR = matrix(["X PIX SYS PIX", "PIX X SYS PIX", "SYS SYS X SYS", "PIX PIX SYS X"], nics=1)
 NEAR_ALL = matrix(["X PIX PIX", "PIX X PIX", "PIX PIX X"], nics=1)
 
+HEALTH = """\
+GPU 00000000:1B:00.0
+    Fabric
+        State                             : Completed
+        Status                            : Success
+        CliqueId                          : 2
+        ClusterUUID                       : 9c6f5af3-53bf-49b5-a436-b66766c413c3
+        Health
+            Summary                       : {}
+            Bandwidth                     : {}
+            Route Unhealthy               : {}
+"""
+LOST_ROW = """\
+|   4  ERR!                On   | 00000000:83:00.0 Off |                 ERR! |
+|ERR!  ERR! ERR!    ERR! / ERR! |      0MiB / 46068MiB |    ERR!      Default |
+"""
+# One card of three, with the links of the pair.
+NVL_PAIR = matrix(["X NV12 SYS", "NV12 X SYS", "SYS SYS X"]) + "\n" + links(H100, 0, ON, OFF)
+
 FOUND = [
     ("gpu-off-bus", "error", NVRM + "79, pid=12, GPU has fallen off the bus.\n"),
     ("nvlink-error", "error", NVRM + "74, pid='<unknown>', NVLink: fatal error detected on link 3(0x10000, 0x0)\n"),
@@ -111,7 +130,65 @@ FOUND = [
         "warning",
         "    Product Name : NVIDIA GB200\n    Fabric\n        Status : Success\n        ClusterUUID : 00-00\n",
     ),
+    ("fabric-unhealthy", "error", HEALTH.format("Unhealthy", "Full", "False")),
+    ("fabric-unhealthy", "error", HEALTH.format("Healthy", "Degraded", "False")),
+    ("fabric-unhealthy", "error", HEALTH.format("Limited Capacity", "Full", "False")),
+    ("fabric-unhealthy", "warning", HEALTH.format("Recovering", "Full", "False")),  # unknown values are not healthy
+    ("fabric-unhealthy", "warning", HEALTH.format("Healthy", "Full", "Perhaps")),
+    ("fabric-unhealthy", "warning", FABRIC.format("Completed", "Unknown Error")),
+    ("fabric-unhealthy", "error", '<gpu id="0001:01:00.0">\n<fabric>\n<state>Not Started</state>\n</fabric>\n</gpu>\n'),
     ("nothing-wrong", "info", FABRIC.format("Completed", "Success")),
+    ("nothing-wrong", "info", HEALTH.format("Healthy", "Full", "False")),
+    ("nothing-wrong", "info", HEALTH.format("N/A", "N/A", "N/A")),
+    ("gpu-slowed-down", "warning", "    Clocks Event Reasons\n        HW Power Brake Slowdown : Active\n"),
+    ("gpu-slowed-down", "warning", "    Clocks Throttle Reasons\n        SW Thermal Slowdown : Active\n"),
+    ("gpu-needs-recovery", "error", "GPU 00000000:1B:00.0\n    GPU Recovery Action               : Reset\n"),
+    ("gpu-needs-recovery", "error", "    GPU Reset Status\n        Reset Required : Yes\n"),
+    ("gpu-not-readable", "error", LOST_ROW),
+    (
+        "gpu-not-readable",
+        "warning",
+        "|   0  Quadro P1000        Off  | 00000000:65:00.0  On |                  N/A |\n"
+        "| 41%   53C    P0   ERR! /  N/A |    620MiB /  4035MiB |      0%      Default |\n",
+    ),
+    ("ecc-uncorrectable", "error", "    ECC Errors\n        Aggregate\n            SRAM Threshold Exceeded : Yes\n"),
+    ("ecc-uncorrectable", "warning", "    ECC Errors\n        Channel Repair Pending : Yes\n"),
+    ("ecc-uncorrectable", "info", "    ECC Errors\n        Aggregate\n            DRAM Uncorrectable : 4\n"),
+    (
+        "ecc-uncorrectable",
+        "error",
+        "    ECC Errors\n        Volatile\n            Double Bit\n                Device Memory : 3\n",
+    ),
+    ("row-remapping", "warning", "    Retired Pages\n        Pending Page Blacklist : Yes\n"),
+    ("row-remapping", "error", "    Remapped Rows\n        Remapping Failure Occurred : Yes\n"),
+    (
+        "row-remapping",
+        "error",
+        "    Remapped Rows\n        Bank Remap Availability Histogram\n            None : 2 bank(s)\n",
+    ),
+    ("row-remapping", "error", "<remapped_rows>\n<remapped_row_failure>Yes</remapped_row_failure>\n</remapped_rows>\n"),
+    (
+        "pcie-width",
+        "warning",
+        "    GPU Link Info\n        Link Width\n            Max : 16x\n            Current : 4x\n",
+    ),
+    ("gpu-init-failed", "error", "NVRM: GPU 0000:0a:00.0: RmInitAdapter failed! (0x24:0x72:1568)\n"),
+    ("gpu-init-failed", "error", "[3.1] nvidia: probe of 0000:65:00.0 failed with error -1\n"),
+    ("gpu-init-failed", "error", "[3.1] nvidia 0000:65:00.0: probe with driver nvidia failed with error -1\n"),
+    ("driver-not-loaded", "error", "NVRM: API mismatch: the client has the version 580.1, but\n"),
+    ("driver-message", "info", "[7.1] NVRM: nvAssertFailed: Assertion failed: status == NV_OK @ gpu.c:5\n"),
+    (
+        "gpu-without-nvlink",
+        "info",
+        "".join(links(H100, k, ON, OFF) for k in (0, 1)) + links(H100, 2, OFF, OFF),
+    ),  # no bridge
+    ("ib-port-down", "error", PORT.format("mlx5_0", "Training", "LinkUp", 5)),  # a state that meshlab does not know
+    ("ib-port-down", "warning", PORT.format("mlx5_0", "Active", "LinkErrorRecovery", 5)),
+    ("nvlinks-inactive", "warning", links(V100, 3, ON, ON, "\t Link {}: Sleep\n", ON)),
+    ("ib-port-down", "info", "mlx5_0 port 1 ==> ibp26s0 (Down)\nmlx5_1 port 1 ==> ibp27s0 (Down)\n"),
+    ("ib-port-down", "info", "mlx5_0 port 1 ==> eth2 (Down)\nmlx5_1 port 1 ==> eth3 (Up)\n"),
+    ("ib-port-down", "warning", "mlx5_0 port 1 ==> eth2 (Down)\n"),
+    ("ib-port-down", "error", "0000:18:00.0 mlx5_0 (MT4129 - X) fw 28.39 port 1 (DOWN  ) ==> ibp24s0 (Down)\n"),
     ("driver-not-loaded", "error", "Failed to initialize NVML: Driver/library version mismatch\n"),
     ("gpu-without-nvlink", "error", links(H100, 0, ON, ON) + links(H100, 1, OFF, OFF)),
     ("gpu-without-nvlink", "error", LONELY),
@@ -178,6 +255,27 @@ FOUND = [
 ]
 
 NOT_FOUND = [
+    ("nothing-wrong", HEALTH.format("Unhealthy", "Full", "False")),
+    ("nothing-wrong", HEALTH.format("Recovering", "Full", "False")),
+    ("fabric-unhealthy", HEALTH.format("N/A", "N/A", "N/A")),
+    ("gpu-slowed-down", "    Clocks Event Reasons\n        Idle : Active\n        HW Slowdown : Not Active\n"),
+    ("gpu-slowed-down", "    Clocks Event Reasons\n        SW Power Cap : Active\n        HW Slowdown : N/A\n"),
+    ("gpu-needs-recovery", "    GPU Recovery Action               : None\n"),
+    ("gpu-needs-recovery", "    GPU Recovery Action               : N/A\n"),
+    (
+        "gpu-not-readable",
+        "|   0  NVIDIA A100  On  | 00000000:29:00.0 Off |  0 |\n| N/A 34C P0 61W / 400W | 0MiB / 81920MiB | 0% X |\n",
+    ),
+    ("row-remapping", "    Remapped Rows\n        Pending : No\n        Remapping Failure Occurred : No\n"),
+    ("row-remapping", "    Retired Pages\n        Double Bit ECC : N/A\n        Pending Page Blacklist : N/A\n"),
+    ("pcie-width", "    GPU Link Info\n        Link Width\n            Max : 16x\n            Current : 16x\n"),
+    ("gpu-init-failed", "[1.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23\n"),
+    ("driver-message", "[1.0] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  570.86.15  Thu Jan 23\n"),
+    ("nvlinks-inactive", links(H100, 0, ON, OFF)),
+    ("host-health", NVL_PAIR),
+    ("mixed-gpus", NVL_PAIR),
+    # The state of a port counts more than that of its interface.
+    ("ib-port-down", "mlx5_0 port 1 ==> ib0 (Down)\n" + PORT.format("mlx5_0", "Active", "LinkUp", 5)),
     ("gpu-off-bus", "We fear that a card has fallen off the bus\n" + PORT.format("mlx5_0", "Active", "LinkUp", 1)),
     ("nvlink-error", NVRM + "145, RLW_RXPIPE Nonfatal XC0 i0 Link 11 (0x0409a0c2)\n"),
     ("nvlink-error", NVRM + "45, pid=1, name=python, Ch 1\n"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import meshlab as ml
 from meshlab.diagnosis._findings import TextFinding
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.rules._nccl_normal import NCCL_NORMAL_RULES
+from tests.examples import examples
 
 
 def by_code(text: str) -> dict[str, TextFinding]:
@@ -99,7 +102,90 @@ def test_nothing_is_called_healthy_beside_a_finding() -> None:
 def test_a_warning_that_no_rule_knows_is_quoted() -> None:
     finding = by_code("nodeA:30:40 [2] enqueue.cc:12 NCCL WARN The moon is in the wrong phase\n")["unknown-warning"]
     assert "The moon is in the wrong phase" in finding.why
-    assert finding.severity == "info"
+    assert finding.severity == "warning"
+
+
+FRAMES = ("nodeA:30:40 [2] ", "[2026-01-02 03:04:05] nodeA:30:40 [2] ", "[2] ", "nodeA: ", "")
+FAILED_CALL = (
+    "[2] NCCL INFO src/dev_runtime.cc:77 (symWindowCreate) -> {0}\n"
+    "[2] NCCL INFO src/group.cc:79 (ncclAsyncJobMain) -> {0} [Async thread]\n"
+)
+
+
+@settings(max_examples=examples(60))
+@given(
+    words=st.text("aeioukmnstz ", min_size=6, max_size=60).filter(str.strip),
+    file=st.sampled_from(["", "enqueue.cc:12 ", "src/transport/net_ib/p2p.cc:7 (isend) "]),
+)
+def test_no_warning_is_under_no_known_problem_with_any_frame(words: str, file: str) -> None:
+    seen = set()
+    for frame in FRAMES:
+        explanation = ml.explain(f"{frame}{file}NCCL WARN {words}\n")
+        seen.add(tuple((item.code, item.severity) for item in explanation.findings))
+        assert "No known problem" not in explanation.verdict
+    assert seen == {(("unknown-warning", "warning"),)}
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize(
+    "warning",
+    [
+        "proxy.cc:88 NCCL WARN [Service thread] Error encountered progressing operation=Setup, res=1, closing",
+        "proxy.cc:9 NCCL WARN [Proxy Service 2] Failed to execute operation Connect from rank 2, retcode 6",
+        "misc/socket.cc:9 NCCL WARN socketProgress: a limit was exceeded while the peer was busy",
+    ],
+)
+def test_warnings_whose_cause_is_not_in_the_text_are_in_the_verdict(warning: str, frame: str) -> None:
+    (finding,) = ml.explain(f"{frame}{warning}\n").findings
+    assert (finding.severity, finding.code) == ("warning", "unknown-warning")
+    assert warning.partition("NCCL WARN ")[2].split(",")[0] in finding.why
+
+
+def test_the_result_of_a_failed_operation_is_named() -> None:
+    line = "proxy.cc:88 NCCL WARN [Service thread] Error encountered progressing operation=Setup, res=1, closing\n"
+    assert "The result 1 is an error of CUDA" in ml.explain(line).findings[0].why
+
+
+def test_a_trace_up_to_the_call_of_the_program_makes_a_warning_an_error() -> None:
+    warning = "[2] src/dev_runtime.cc:70 (symWindowCreate) NCCL WARN The moon is in the wrong phase\n"
+    (finding,) = ml.explain(warning + FAILED_CALL.format(3)).findings
+    assert (finding.severity, finding.code, finding.subject) == ("error", "unknown-warning", "GPU 2")
+    assert "failed with an internal error (ncclResult 3)" in finding.why
+    (finding,) = ml.explain(warning + FAILED_CALL.format(7)).findings  # still in progress
+    assert finding.severity == "warning"
+
+
+def test_a_trace_without_its_warning_is_a_failure() -> None:
+    explanation = ml.explain(FAILED_CALL.format(2))
+    assert [(item.severity, item.code) for item in explanation.findings] == [("warning", "warning-missing")]
+
+
+def test_an_echo_needs_no_finding_beside_its_cause() -> None:
+    cause = "a:1:2 [0] misc/shmutils.cc:88 NCCL WARN Error: failed to extend /dev/shm/nccl-a to 4 bytes\n"
+    echo = "a:1:3 [2] proxy.cc:1326 NCCL WARN Socket recv failed while polling for opId=0x7f\n"
+    assert [item.code for item in ml.explain(cause + echo).findings] == ["shm-too-small"]
+
+
+RAS_BIND = "{}ras/client_support.cc:159 NCCL WARN Call to bind failed: Address already in use\n"
+RAS_NOTE = "b:5:6 [1] NCCL INFO RAS failed to establish a client listening socket at localhost:28028\n"
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize("note", ["", RAS_NOTE])
+def test_a_taken_port_of_ras_is_normal(frame: str, note: str) -> None:
+    explanation = ml.explain(RAS_BIND.format(frame) + note)
+    assert not explanation.findings
+    assert [item.code for item in explanation.normal] == ["ras-port-taken"]
+
+
+def test_a_taken_port_of_anything_else_is_not_normal() -> None:
+    text = "nodeA:30:40 [2] misc/socket.cc:407 NCCL WARN Call to bind failed: Address already in use\n"
+    assert [item.code for item in ml.explain(text).findings] == ["unknown-warning"]
+
+
+def test_a_missing_library_of_rdma_is_no_problem_by_itself() -> None:
+    (finding,) = ml.explain("b:5:6 [1] misc/ibvwrap.cc:63 NCCL WARN Failed to open libibverbs.so[.1]\n").findings
+    assert (finding.severity, finding.code) == ("info", "no-rdma-device")
 
 
 @pytest.mark.parametrize(
@@ -136,3 +222,10 @@ def test_a_last_error_that_no_rule_knows_is_quoted() -> None:
 )
 def test_a_last_error_that_a_rule_knows_is_not_quoted(error: str) -> None:
     assert "unknown-warning" not in by_code(f"Last error:\n{error}\n")
+
+
+def test_a_warning_about_a_path_below_sys_is_not_normal_if_the_call_failed() -> None:
+    line = "b:5:6 [1] graph/xml.cc:332 NCCL WARN Could not find real path of /sys/class/pci_bus/0000:0d/0000:0d:00.0\n"
+    explanation = ml.explain(line + "b:5:6 [1] NCCL INFO graph/xml.cc:648 -> 2\nb:5:6 [1] NCCL INFO group.cc:73 -> 2\n")
+    assert [(item.severity, item.code) for item in explanation.findings] == [("error", "unknown-warning")]
+    assert "not-readable" not in {item.code for item in explanation.normal}

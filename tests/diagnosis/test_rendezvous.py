@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import meshlab as ml
 from meshlab.diagnosis._findings import TextFinding
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis.rules._rendezvous import RENDEZVOUS_RULES
@@ -90,6 +91,7 @@ def test_gloo_on_the_loopback_address_is_an_error_only_if_it_failed() -> None:
 
 def test_gloo_that_cannot_connect_is_found() -> None:
     assert summaries(MESH) == [("error", "net-unreachable", "Gloo, rank 8")]
+    assert "store" not in findings(MESH)[0].title
 
 
 def test_ranks_that_did_not_come_are_counted() -> None:
@@ -132,3 +134,66 @@ def test_a_port_that_is_taken_is_found() -> None:
 def test_one_address_that_is_taken_is_no_fault() -> None:
     assert summaries(f"[W {BIND}") == []
     assert summaries("OSError: [Errno 98] Address already in use: dashboard") == []
+
+
+NO_DAEMON = "ORTE was unable to reliably start one or more daemons."
+
+
+@pytest.mark.parametrize(
+    ("lines", "subject", "part"),
+    [
+        (
+            ["ssh: Could not resolve hostname w-3.jobs.svc: Name or service not known", NO_DAEMON],
+            "w-3.jobs.svc",
+            "launcher",
+        ),
+        (
+            ["ssh: Could not resolve hostname w-3: Temporary failure in name resolution", NO_DAEMON],
+            "w-3",
+            "the name may exist",
+        ),
+        (
+            ["ssh: Could not resolve hostname w-0: x", "ssh: Could not resolve hostname w-1: x", NO_DAEMON],
+            "w-0, w-1",
+            "2 names have no address",
+        ),
+        (["ssh: Could not resolve hostname localhost:4: Name or service not known"], "localhost:4", "number of slots"),
+        (
+            [
+                "HYDU_sock_connect (sock.c:145): unable to get host address for Main (4)",
+                "[proxy:0:0@n1] main (pmip.c:183): unable to connect to server Main at port 7 (check for firewalls!)",
+            ],
+            "Main",
+            "could not start its processes",
+        ),
+        (["ValueError: host not found: Name or service not known"], "the host that prints it", "host not found"),
+    ],
+)
+def test_a_name_without_an_address_and_the_launch_that_failed_by_it_are_one_error(
+    lines: list[str], subject: str, part: str
+) -> None:
+    errors = [item for item in ml.explain("\n".join([*lines, ""])).findings if item.severity == "error"]
+    assert [(item.code, item.subject) for item in errors] == [("hostname-unresolved", subject)]
+    assert part in errors[0].why
+
+
+def test_a_name_server_that_does_not_answer_differs_from_a_name_without_an_ipv6_address() -> None:
+    unknown = FAMILY.format(6)
+    silent = unknown.replace("-2 - Name or service not known", "-3 - Temporary failure in name resolution")
+    assert [item.severity for item in findings(unknown)] == ["normal"]
+    (finding,) = findings(silent)
+    assert (finding.severity, finding.subject) == ("warning", "name head-0")
+    assert "-3" in finding.why
+    assert "harmless" not in finding.why
+
+
+def test_an_address_in_brackets_is_no_name() -> None:
+    (finding,) = findings(FAMILY.format(6).replace("head-0", "[fd00::17]"))
+    assert (finding.severity, "without brackets" in finding.do) == ("warning", True)
+
+
+def test_the_loopback_address_of_gloo_is_no_fault_within_one_host() -> None:
+    one_host = "(Worker pid=8) DEBUG [parallel_state.py:16] Detected 1 nodes in the distributed environment"
+    assert any(item.severity == "error" for item in findings(FALLBACK, REFUSED))
+    local = findings(FALLBACK, REFUSED, one_host)
+    assert not [item for item in local if item.code == "wrong-interface-loopback" and item.severity != "normal"]

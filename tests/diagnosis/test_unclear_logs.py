@@ -50,7 +50,7 @@ FAILED = "node00: Test NCCL failure common.cu:1012 'unhandled system error (run 
 
 def test_a_failure_without_its_warning_says_what_to_collect() -> None:
     (finding,) = warning_missing(Paste(FAILED))
-    assert (finding.severity, finding.subject) == ("info", "node00")
+    assert (finding.severity, finding.subject) == ("warning", "node00")
     assert "NCCL_DEBUG=WARN" in finding.do
 
 

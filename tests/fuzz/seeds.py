@@ -12,6 +12,7 @@ import meshlab as ml
 from meshlab.frames._files import frame_to_json
 from tests.diagnosis.questions import QUESTIONS
 from tests.diagnosis.rule_texts import TEXTS
+from tests.diagnosis.tool_texts import TOOL_TEXTS
 
 __all__ = [
     "CONFIGS",
@@ -188,6 +189,7 @@ def tests_log() -> str:
 LOGS = (
     *(question.text for question in QUESTIONS),
     *TEXTS.values(),
+    *TOOL_TEXTS,
     "[rank1]: torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:77, unhandled system error",
     "[ 12.3] NVRM: Xid (PCI:0000:1b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
     "srun: error: node7: task 3: Killed\nslurmstepd: error: Detected 1 oom_kill event in StepId=12.0",

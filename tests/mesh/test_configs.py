@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from meshlab.base._documents import LimitError
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._clues import CallWith, Followed
@@ -279,7 +280,9 @@ def test_sglang_copies_are_slow_and_attention_splits_the_tensor_groups() -> None
     launch = "python -m sglang.launch_server --model-path m"
     assert DeviceMesh.read(f"{launch} --tp 4 --dp 2") == DeviceMesh("dp=2, tp=4")
     assert DeviceMesh.read(f"{launch} --tensor-parallel-size 4 --pp-size 2") == DeviceMesh("pp=2, tp=4")
-    mesh = DeviceMesh.read(f"{launch} --tp-size 8 --dp-size 2 --enable-dp-attention --attn-cp-size 2 --moe-dp-size 2")
+    flags = "--tp-size 8 --dp-size 2 --enable-dp-attention --attn-cp-size 2 --moe-dp-size 2"
+    with pytest.warns(UserWarning, match=r"inside the 8 ranks of tp: mesh\['attn_dp'\] has groups of 2 ranks"):
+        mesh = DeviceMesh.read(f"{launch} {flags}")
     assert lists(mesh, "tp") == [list(range(8))]
     assert lists(mesh, "attn_tp") == [[0, 1], [2, 3], [4, 5], [6, 7]]
     assert lists(mesh, "attn_cp") == [[0, 2], [1, 3], [4, 6], [5, 7]]
@@ -301,10 +304,12 @@ def test_sglang_docstring_of_eight_ranks() -> None:
 def test_sglang_all_to_all_backends_use_every_rank_for_experts() -> None:
     flags = "sglang serve m --tp 8 --dp 8 --enable-dp-attention --moe-a2a-backend deepep"
     assert DeviceMesh.read(flags, experts=True) == DeviceMesh("ep=8, etp=1")
-    with pytest.warns(UserWarning, match="sglang also places experts"):
+    with pytest.warns(UserWarning, match="sglang also places"), pytest.warns(UserWarning, match="data parallel inside"):
         DeviceMesh.read(flags)
     config = "model-path: m\ntp-size: 8\ndp-size: 2\nenable-dp-attention: true\nmem-fraction-static: 0.8\n"
-    assert lists(DeviceMesh.read(config), "attn_tp") == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    with pytest.warns(UserWarning, match="attention is data parallel"):
+        mesh = DeviceMesh.read(config)
+    assert lists(mesh, "attn_tp") == [[0, 1, 2, 3], [4, 5, 6, 7]]
     experts = DeviceMesh("pp=2, edp=1, ep=4, etp=2")
     recipe = DeviceMesh("pp=2, tp=8").to("sglang", experts=experts)
     assert recipe.text == "--pp-size 2 --tp-size 8 --ep-size 4"
@@ -413,7 +418,84 @@ def test_torch_slices_and_further_meshes_are_named() -> None:
     with pytest.warns(UserWarning, match="the text creates 2 meshes, and the first one was read"):
         DeviceMesh.read(f"a = {created}\nb = {created.replace('(2, 2)', '(1, 4)')}")
     with pytest.warns(UserWarning, match="_unflatten of the text was not read"):
-        DeviceMesh.read(f'm = {created}\nn = m._unflatten(0, (2, 1), ("a", "b"))')
+        DeviceMesh.read(f'm = {created}\nn = m._unflatten(0, sizes, ("a", "b"))')
+
+
+def test_torch_meshes_that_are_split_are_read() -> None:
+    world = 'world = init_device_mesh(device_type, (16,), mesh_dim_names=("world",))\n'
+    dense = 'dense = world._unflatten(0, (2, 2, 2, 2), ("pp", "dp", "cp", "tp"))\n'
+    assert DeviceMesh.read(world + dense) == DeviceMesh("pp=2, dp=2, cp=2, tp=2")
+    loss = 'dense["dp", "cp"]._flatten("loss")\n'
+    assert lists(DeviceMesh.read(world + dense + loss), "loss")[:2] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    experts = 'sparse = world._unflatten(0, (2, 2, 4), ("pp", "efsdp", "ep"))\n'
+    with pytest.warns(UserWarning, match="torch also places experts"):
+        assert DeviceMesh.read(world + experts + dense) == DeviceMesh("pp=2, dp=2, cp=2, tp=2")
+    assert DeviceMesh.read(world + experts + dense, experts=True) == DeviceMesh("pp=2, efsdp=2, ep=4")
+    with pytest.warns(UserWarning, match="splits the mesh in several ways, and the first one was read"):
+        DeviceMesh.read(world + dense + dense.replace("dense", "loss").replace("(2, 2, 2, 2)", "(1, 4, 2, 2)"))
+    with pytest.raises(ParseError, match="degrees is not a literal"):
+        DeviceMesh.read(world + 'dense = world._unflatten(0, degrees, ("pp", "dp", "tp"))\n')
+    part = 'm = init_device_mesh("cuda", (8, 2), mesh_dim_names=("dp", "tp"))\n'
+    part += 'hsdp = m["dp"]._unflatten(0, (2, 4), ("dp_replicate", "dp_shard"))'
+    assert DeviceMesh.read(part) == DeviceMesh("dp_replicate=2, dp_shard=4, tp=2")
+    merged = 'm = init_device_mesh("cuda", (2, 2, 2, 2), mesh_dim_names=("pp", "dp", "cp", "tp"))\n'
+    merged += 'moe = m["dp", "cp", "tp"]._flatten("rest")._unflatten(0, (2, 4), ("ep_shard", "ep"))'
+    with pytest.warns(UserWarning, match="torch also places experts"):
+        assert DeviceMesh.read(merged)["rest"].array.tolist() == [list(range(8)), list(range(8, 16))]
+    assert DeviceMesh.read(merged, experts=True) == DeviceMesh("pp=2, ep_shard=2, ep=4")
+
+
+def test_torch_meshes_inside_functions_are_read() -> None:
+    code = """
+def create(device: torch.device, dp: int = 2, *, tp: int = 4):
+    world_size = dist.get_world_size()
+    assert world_size % tp == 0
+    self.sizes = (world_size // (dp * tp), dp)
+    return init_device_mesh(device.type, self.sizes + (tp,), mesh_dim_names=("pp", "dp", "tp"))
+"""
+    assert DeviceMesh.read(code, world_size=16) == DeviceMesh("pp=2, dp=2, tp=4")
+    with pytest.raises(MeshError, match="pp=-1 is filled from the number of ranks, which is unknown; pass world_size="):
+        DeviceMesh.read(code)
+    assert DeviceMesh.read(code + "create(device, tp=2)\n", world_size=16) == DeviceMesh("pp=4, dp=2, tp=2")
+    with pytest.raises(ParseError, match="tp is not a literal"):
+        DeviceMesh.read(code + "create(device, tp=2)\ncreate(device, tp=8)\n", world_size=16)
+    with pytest.raises(ParseError, match="tp is not a literal"):
+        DeviceMesh.read("tp = 2\ndef create(tp):\n    return init_device_mesh('cuda', (tp,), mesh_dim_names=('tp',))")
+    ranks = 'DeviceMesh("cuda", torch.arange(8).view(2, -1), mesh_dim_names=("dp", "tp"))'
+    assert DeviceMesh.read(ranks) == DeviceMesh("dp=2, tp=4")
+    counted = 'DeviceMesh("cuda", torch.arange(dist.get_world_size()).view(-1, 2**2), mesh_dim_names=("dp", "tp"))'
+    assert DeviceMesh.read(counted, world_size=8) == DeviceMesh("dp=2, tp=4")
+    for moved in (".view(4, 2).T", ".view(4, 2).t()", ".view(4, 2).transpose(0, 1)", ".view(4, 2).permute(1, 0)"):
+        transposed = DeviceMesh.read(ranks.replace(".view(2, -1)", moved))
+        assert transposed.ranks.tolist() == [[0, 2, 4, 6], [1, 3, 5, 7]]
+    sizes = 'sizes = {"dp": 2, "tp": max(1, 8 // 2)}\n'
+    sizes += "m = init_device_mesh('cuda', tuple(sizes.values()), mesh_dim_names=tuple(sizes.keys()))"
+    assert DeviceMesh.read(sizes) == DeviceMesh("dp=2, tp=4")
+    with pytest.raises(ParseError, match=r"torch\.cuda\.device_count\(\) is not a literal"):
+        DeviceMesh.read("init_device_mesh('cuda', (2, torch.cuda.device_count()), mesh_dim_names=('a', 'b'))")
+    half = "init_device_mesh('cuda', (int(os.environ['WORLD_SIZE']) // 2, 2), mesh_dim_names=('dp', 'tp'))"
+    assert DeviceMesh.read(half, world_size=8) == DeviceMesh("dp=4, tp=2")
+    with pytest.raises(ParseError, match="world_size is not a literal"):
+        DeviceMesh.read("RankGenerator(tp=2, ep=1, dp=world_size // 2, pp=1, cp=1, order='tp-dp')")
+    environ = "init_device_mesh('cuda', (int(os.environ['WORLD_SIZE']),), mesh_dim_names=('dp',))"
+    assert DeviceMesh.read(environ, world_size=8) == DeviceMesh("dp=8")
+    with pytest.raises(ParseError, match=r"os\.environ is not a literal"):
+        DeviceMesh.read(environ.replace("WORLD", "LOCAL_WORLD"), world_size=8)
+
+
+def test_torch_code_between_other_text_is_read() -> None:
+    call = 'init_device_mesh(\n    device, (2, 4),\n    mesh_dim_names=("dp", "tp"),\n)'
+    expected = DeviceMesh("dp=2, tp=4")
+    assert DeviceMesh.read(f"We create the mesh so:\n\n```python\ntp = 4\nm = {call}\n```\nand it hangs.") == expected
+    assert DeviceMesh.read(f"It hangs (on 8 GPUs) in {call} - why?") == expected
+    assert (
+        DeviceMesh.read(">>> dp = 2\n>>> m = init_device_mesh('cuda', (dp, 4), mesh_dim_names=('dp', 'tp'))")
+        == expected
+    )
+    with pytest.warns(UserWarning, match="the text creates 2 meshes, and the first one was read"):
+        assert (
+            DeviceMesh.read(f"a = init_device_mesh(device, (n, 2), mesh_dim_names=('x', 'y'))\nb = {call}") == expected
+        )
 
 
 def test_names_in_code_stand_for_what_is_assigned_to_them() -> None:
@@ -534,9 +616,10 @@ def test_readers_and_writers_are_listed() -> None:
     ("text", "why"),
     [
         ("vllm serve m --context-parallel-size 2", "no vLLM flag found; use one of --data-parallel-size"),
-        ("trtllm-serve m --tp_size 8 --ep_size 4", "this looks like TensorRT-LLM, which meshlab does not read"),
-        ("ici_fsdp_parallelism: 4\nici_tensor_parallelism: 2\n", "ici_fsdp_parallelism is one of MaxText"),
-        ("distributed_type: FSDP\nnum_processes: 8\n", "the key distributed_type is one of Accelerate"),
+        ("lmdeploy serve api_server m --tp 8 --dp 2", "this looks like LMDeploy, which meshlab does not read"),
+        ("policy:\n  dtensor_cfg:\n    tensor_parallel_size: 2\n", "is one of NeMo RL, which meshlab does not read"),
+        ("distributed_type: FSDP\nnum_processes: 8\n", "this config of Accelerate has no sizes of parallelism"),
+        ("finetuning_type: full\ndo_train: true\n", "this config of LLaMA-Factory has no sizes of parallelism"),
         ("[model]\nname = 'x'\n[training]\nsteps = 3\n", "this config has no sizes of parallelism; meshlab looked"),
         ("model:\n  hidden_size: 1\ntraining:\n  lr: 0.1\n", "torchtitan: parallelism.tensor_parallel_degree"),
         ("[parallelism]\ntensor_parallel_degree = \n", "line 2: not TOML: Invalid value"),
@@ -564,9 +647,9 @@ def test_configs_never_execute_code_and_never_expand_endlessly() -> None:
 
 
 def test_groups_of_read_meshes_contain_every_rank_once() -> None:
-    mesh = DeviceMesh.read(
-        "--tp-size 16 --dp-size 4 --enable-dp-attention --attn-cp-size 2 --moe-dp-size 2 --dcp-size 2"
-    )
+    flags = "--tp-size 16 --dp-size 4 --enable-dp-attention --attn-cp-size 2 --moe-dp-size 2 --dcp-size 2"
+    with pytest.warns(UserWarning, match="attention is data parallel"):
+        mesh = DeviceMesh.read(flags)
     for name in ("attn_dp", "attn_cp", "attn_tp", "dcp"):
         assert np.array_equal(np.sort(mesh[name].array.reshape(-1)), np.arange(16))
 
@@ -589,3 +672,9 @@ def test_keys_and_values_of_configs_are_flat_and_plain() -> None:
     assert {dashed(name) for name in ("tensor_parallel_size", "--tensor-parallel-size")} == {"tensor-parallel-size"}
     assert [is_off(value) for value in (1, "False", None, 2)] == [True, True, True, False]
     assert [is_on(value) for value in ("", "true", True, "False", None)] == [True, True, True, False, False]
+
+
+def test_a_config_of_endless_dotted_keys_is_refused_with_its_size() -> None:
+    keys = "\n".join(f"k{number}.{'.'.join('abcdefghijklmnopqrst')} = 1" for number in range(6_000))
+    with pytest.raises(LimitError, match=r"126,00[0-9] parts of keys"):
+        DeviceMesh.read(f"[parallelism]\ntensor_parallel_degree = 8\n[p]\n{keys}\n")

@@ -49,9 +49,10 @@ import torch
 mesh = torch.distributed.init_device_mesh(
     device, mesh_shape=(2, 4), mesh_dim_names=['dp', 'tp'])
 """
-    with pytest.raises(ParseError, match="device is not a literal; replace it with the number or list itself"):
-        DeviceMesh.read(script)
+    assert DeviceMesh.read(script) == DeviceMesh("dp=2, tp=4")
     assert DeviceMesh.read(script.replace("device,", "'cuda',")) == DeviceMesh("dp=2, tp=4")
+    with pytest.raises(ParseError, match="sizes is not a literal; replace it with the number or list itself"):
+        DeviceMesh.read(script.replace("(2, 4)", "sizes"))
 
 
 def test_indented_code_is_read() -> None:
@@ -69,7 +70,8 @@ def test_meshlabs_text_and_a_mesh_are_accepted() -> None:
 
 def test_unknown_formats_are_rejected_with_a_list() -> None:
     with pytest.raises(
-        ParseError, match=r"unknown format 'alpa.DeviceMesher.*; use one of deepspeed, deepspeed-config, hypercomm"
+        ParseError,
+        match=r"unknown format 'alpa.DeviceMesher.*; use one of accelerate, automodel, deepspeed, deepspeed-config",
     ):
         DeviceMesh.read("alpa.DeviceMesher((2, 4))")
     with pytest.raises(ParseError, match="unknown format '--num-layers 8'"):
@@ -78,7 +80,7 @@ def test_unknown_formats_are_rejected_with_a_list() -> None:
         MESH.to("alpa")
     with pytest.raises(MeshError, match="unknown framework None"):
         MESH.to(None)  # type: ignore[arg-type]
-    with pytest.raises(MeshError, match="a mapping does not identify its framework; pass framework= one of deepspeed"):
+    with pytest.raises(MeshError, match="a mapping does not identify its framework; pass framework= one of accelerate"):
         DeviceMesh.read({"tp": 2})
     with pytest.raises(MeshError, match="cannot read a mesh from a dict_keys; pass text or an object of deepspeed"):
         DeviceMesh.read({}.keys())

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import meshlab as ml
 from meshlab.base._errors import ParseError
+from tests.examples import examples
 
 SETTINGS = (
     "# nThread 1 nGpus {gpus} minBytes 8 maxBytes 1024 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 "
@@ -54,6 +58,30 @@ def test_copies_of_a_test_are_one_section_that_says_so(copies: int) -> None:
 def test_copies_without_a_preamble_are_recognised_by_their_rows() -> None:
     text = "\n".join(interleaved(2).splitlines()[-14:])
     assert [section.copies for section in ml.nccl_tests.read(text).sections] == [2]
+
+
+SIZES = tuple(1 << power for power in range(10, 24, 2))
+
+
+@settings(max_examples=examples(40))
+@given(st.lists(st.booleans(), min_size=2, max_size=14))
+def test_copies_at_their_own_pace_are_recognised_by_their_rows(turns: list[bool]) -> None:
+    """One header, as where the output of the second copy was cut at its beginning."""
+    rows = [[row(size, size / 1e5 + copy) for size in SIZES] for copy in (0, 1)]
+    merged = []
+    for turn in turns * 14:
+        merged += [rows[turn].pop(0)] if rows[turn] else []
+    merged += [*rows[0], *rows[1]]
+    (section,) = ml.nccl_tests.read("\n".join([HEADER, *merged])).sections
+    is_in_turns = [line.split()[0] for line in merged] != [str(size) for size in SIZES] * 2
+    assert section.copies == (2 if is_in_turns else 1)
+    assert any("2 copies" in str(note) for note in section.warnings) == is_in_turns
+
+
+def test_cycles_of_a_run_are_no_copies() -> None:
+    cycles = [row(size, size / 1e5 + cycle) for cycle in range(3) for size in SIZES]
+    (section,) = ml.nccl_tests.read("\n".join([HEADER, *cycles])).sections
+    assert section.copies == 1
 
 
 @pytest.mark.parametrize(
@@ -310,3 +338,117 @@ def test_a_single_row_of_iteration_times_that_lost_digits_is_omitted() -> None:
     assert (len(section.rows), section.unparsable_rows) == (1, 0)
     (section,) = ml.nccl_tests.read(f"{header}\n{line[:-12]}{line[-8:]}\n").sections
     assert (len(section.rows), section.unparsable_rows) == (0, 1)
+
+
+@settings(max_examples=examples(100))
+@given(
+    places=st.lists(st.integers(0, 120), max_size=12),
+    tag=st.sampled_from(["[1,0]<stdout>:", "[node7,3]<stderr>:", "[default0]:"]),
+)
+def test_a_tag_anywhere_in_a_row_changes_nothing(places: list[int], tag: str) -> None:
+    lines = [*HEADER.splitlines(), *(row(size, size / 1e5, 1.75) for size in SIZES)]
+    tagged = []
+    for number, line in enumerate(lines):
+        pieces = [0, *sorted({place % len(line) for place in places}), len(line)] if number > 4 else [0, len(line)]
+        tagged.append("".join(tag + line[start:end] for start, end in itertools.pairwise(pieces)))
+    (section,) = ml.nccl_tests.read("\n".join(tagged)).sections
+    assert [item.out_of_place for item in section.rows] == [
+        item.out_of_place for item in ml.nccl_tests.read("\n".join(lines)).sections[0].rows
+    ]
+    assert (section.n_ranks, section.unparsable_rows) == (8, 0)
+
+
+# -- rates until June 2020, tables of other tools, matrices, the number of ranks ---------------------------------------
+
+OLD_RATES = """# nThread: 1 nGpus: 8 minBytes: 33554432 maxBytes: 33554432 step: 1048576(bytes) warmupIters: 5 iters: 20
+#                                                     out-of-place                       in-place
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+    33554432       1048576   float     sum     4000    7.34    7.34  1e-07     4100    7.16    7.16  1e-07
+"""
+
+
+def test_a_single_row_with_the_rates_until_june_2020_is_read() -> None:
+    (section,) = ml.nccl_tests.read(f"./reduce_scatter_perf -g 8\n{OLD_RATES}").sections
+    assert (section.collective, section.n_ranks, section.unparsable_rows) == ("reduce_scatter", 8, 0)
+    assert section.rows[0].out_of_place.time_us == 4000
+    for whole, damaged in (("4000", "4900"), ("7.34    7.34", "7.84    7.84"), ("1048576   float", "1048577   float")):
+        (section,) = ml.nccl_tests.read(OLD_RATES.replace(whole, damaged)).sections
+        assert (len(section.rows), section.unparsable_rows) == (0, 1)
+
+
+OTHER_TABLES = {
+    "MSCCL": """# Initializing MSCCL++
+#                                    in-place                       out-of-place
+#       size         count     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+     4194304        131072    61.20   68.53   64.25       0
+""",
+    "nccom-test": """   size(B)    count(elems)    type    time:avg(us)    algbw(GB/s)    busbw(GB/s)
+   4194304         4194304   uint8             120          34.95          61.17
+Avg bus bandwidth:    61.1700GB/s
+""",
+}
+
+
+@pytest.mark.parametrize("tool", OTHER_TABLES)
+def test_the_table_of_another_tool_is_refused_by_its_name(tool: str) -> None:
+    with pytest.raises(ParseError, match=rf"{tool}.*meshlab does not read"):
+        ml.nccl_tests.read(OTHER_TABLES[tool])
+    own = "\n".join([SETTINGS.format(gpus=8), *HEADER.splitlines(), *(row(size, size / 1e5, 1.75) for size in SIZES)])
+    both = ml.nccl_tests.read(f"{OTHER_TABLES[tool]}{own}\n{OTHER_TABLES[tool]}{own}\n")
+    assert [len(section.rows) for section in both.sections] == [len(SIZES)] * 2
+    assert any(tool in str(note) for note in both.sections[0].warnings)
+
+
+MATRIX = """# nccl-tests version 2.19.6 nccl-headers=22809 nccl-library=22809
+# Collective test starting: alltoallv_perf
+# nThread 4 nGpus 1 minBytes 4096 maxBytes 4096 step: 1048576(bytes) warmup iters: 1 iters: 20 validation: 1
+#
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+        4096             0     float    none      -1# NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: mode=matrix nranks=4 scale=1
+#   rank=0 send_bytes=1024 recv_bytes=4096 alg_bw=0.20 bus_bw=0.15
+#   rank=1 send_bytes=4096 recv_bytes=1024 alg_bw=0.20 bus_bw=0.15
+    20.48    0.20    0.15       0# NCCL_TESTS_ALLTOALLV_PRINT_SUMMARY: mode=matrix nranks=4 scale=1
+#   rank=0 send_bytes=1024 recv_bytes=4096 alg_bw=0.22 bus_bw=0.16
+    18.61    0.22    0.16    N/A
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 0.157
+"""
+MATRIX_ROW = (
+    f"{4096:12}  {0:12}     float    none      -1    20.48    0.20    0.15       0    18.61    0.22    0.16    N/A"
+)
+
+
+def test_a_row_of_a_traffic_matrix_is_read_although_its_summary_cuts_it() -> None:
+    lines = MATRIX.splitlines()
+    for text in (MATRIX, "\n".join([*lines[:5], MATRIX_ROW, *lines[-2:]])):
+        (section,) = ml.nccl_tests.read(text).sections
+        (item,) = section.rows
+        assert (section.collective, section.unparsable_rows, item.size_bytes, item.count) == (
+            "all_to_all_v",
+            0,
+            4096,
+            0,
+        )
+        assert (item.out_of_place.time_us, item.in_place.time_us, item.in_place.n_wrong) == (20.48, 18.61, None)
+    part = {"time": 20.48, "alg_bw": 0.2, "bus_bw": 0.15, "nwrong": 0.0}
+    result = {"size": 4096, "count": 0, "type": "float", "redop": "none", "root": "-1", "out_of_place": part}
+    document = {"version": 3, "args": ["./alltoallv_perf", "-t", "4"], "config": {"nthreads": 4, "ngpus": 1}}
+    (section,) = ml.nccl_tests.read(json.dumps({**document, "results": [result]})).sections
+    assert (len(section.rows), section.unparsable_rows) == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "n_ranks"),
+    [
+        ("mpirun -n 64 -npernode 8 -x NCCL_DEBUG=WARN ./build/all_reduce_perf -b 8 -g 1", 64),
+        ("$ srun --ntasks=16 -N 2 all_reduce_perf -t 2 -g4", 128),
+        ("srun -n 8 all_reduce_perf -b $MIN", None),
+        ("mpirun -np 64 -x NCCL_TESTS_SPLIT=%8 ./all_reduce_perf", None),
+        ("mpirun -np 2 ./all_reduce_perf -g 2", None),  # the rates are those of more ranks
+    ],
+)
+def test_a_launcher_gives_the_number_of_ranks_that_the_rates_allow(command: str, n_ranks: int | None) -> None:
+    ranks = n_ranks or 64
+    rows = [row(size, size / 1e4, 2 * (ranks - 1) / ranks) for size in SIZES]
+    (section,) = ml.nccl_tests.read("\n".join([command, *HEADER.splitlines(), *rows])).sections
+    assert (section.collective, section.n_ranks) == ("all_reduce", n_ranks)

@@ -159,6 +159,11 @@ CASES = [
 ]
 
 
+def test_the_memory_of_gpus_beside_grace_is_no_hidden_location() -> None:
+    assert health(cluster(plain(4, "PHB", numa="0,2-9"))).codes == ()
+    assert "affinity-spans" in health(cluster(plain(4, "PHB", numa="0,1"))).codes
+
+
 @pytest.mark.parametrize(("code", "severity", "node", "message"), CASES, ids=[case[0] for case in CASES])
 def test_rule_finds_its_fault_and_suggests_a_fix(code: str, severity: str, node: Node, message: str) -> None:
     found = health(cluster(node))

@@ -18,9 +18,17 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MARKS = ('"entries"', '"pg_config"', '"pg_status"')
+_PRINTED_MARKS = tuple(mark.replace('"', "'") for mark in _MARKS)
+_PRINTED = re.compile(r"'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\"|\b(?:True|False|None)\b|,(?=\s*\))|[()]")
+_ESCAPE = re.compile(r'\\x(?P<code>[0-9a-f]{2})|\\?(?P<special>")|\\(?:(?P<letter>[\\/bfnrtu])|(?P<other>.))')
+_JSON_OF = {"True": "true", "False": "false", "None": "null", "(": "[", ")": "]"}
 # A brace or a bracket that may begin JSON, unlike that of [rank3]: or of [2025-11-29 12:00:00].
 _VALUE = r"(?:\{(?=\s*[\"}])|\[(?=\s*(?:[\[{\"\]]|-?\d[\d.eE+-]*\s*[,\]]|true|false|null|NaN|-?Infinity)))"
-_START = re.compile(rf"^[^\S\n]*{_VALUE}", re.MULTILINE)
+# A loop that prints the dumps may put the number of the rank before each.
+_START = re.compile(
+    rf"^(?:[^\S\n]*{_VALUE}|[^\n{{}}\[\]\"]{{1,100}}\{{(?=\s*\"(?:version|entries|pg_config|pg_status)\"))",
+    re.MULTILINE,
+)
 _NEXT = re.compile(rf"[\s,]*{_VALUE}")  # files without a final newline are pasted directly after one another
 _BETWEEN = re.compile(r"[\s,]*")
 _RECORD = re.compile(r'"record_id"\s*:')
@@ -105,6 +113,8 @@ def refuse_pickle(text: str, name: str | None = None) -> None:
 
 def read_flight_dumps(paste: Paste) -> tuple[FlightDump, ...]:
     """Read all dumps in a text: one after the other, in a list, or in an object by rank."""
+    if any(mark in paste.text for mark in _PRINTED_MARKS):
+        paste = Paste(_as_json(paste), paste.name)  # with the same lines
     if not any(mark in paste.text for mark in _MARKS):
         return ()
     dumps: list[_RawDump] = []
@@ -117,6 +127,27 @@ def read_flight_dumps(paste: Paste) -> tuple[FlightDump, ...]:
         check_number(paste, len(dumps), "dumps of the flight recorder", most=1_000, length=1_000, hint=_INSTEAD)
         check_number(paste, n_calls, "calls in dumps of the flight recorder", most=10_000, length=100, hint=_INSTEAD)
     return tuple(_numbered(paste, dumps))
+
+
+def _as_json(paste: Paste) -> str:
+    """Return a text with JSON in the place of what Python prints for dictionaries, without evaluating anything."""
+    check_number(paste, paste.text.count("'"), "quotation marks", most=200_000, length=8, hint=_INSTEAD)
+    return _PRINTED.sub(_json_token, paste.text)
+
+
+def _json_token(match: re.Match[str]) -> str:
+    token = match[0]
+    if token[0] not in "'\"":
+        return "" if token == "," else _JSON_OF.get(token, token)
+    return f'"{_ESCAPE.sub(_json_escape, token[1:-1])}"'
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    """Return a quotation mark or an escape of Python as JSON escapes it. JSON needs no escape for the others."""
+    if match["code"] is not None:
+        return f"\\u00{match['code']}"
+    special = match["special"] or match["letter"]
+    return match["other"] if special is None else f"\\{special}"
 
 
 _RawDump = tuple[int | None, Mapping[str, Any], int, int, bool]

@@ -1,4 +1,4 @@
-"""Output of ``nvidia-smi``: the table of GPUs, ``nvlink``, ``topo``, and ``-q`` about memory and the fabric."""
+"""Output of ``nvidia-smi nvlink`` and ``nvidia-smi topo``."""
 
 from __future__ import annotations
 
@@ -9,29 +9,21 @@ from typing import TYPE_CHECKING
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._paste import Paste, PasteLine, check_number
 from meshlab.diagnosis._seen import frame_of
-from meshlab.diagnosis.formats._kernel_log import host_of, short_bus
+from meshlab.diagnosis.formats._kernel_log import host_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _GPU = re.compile(r"^\s*GPU (\d+): (\S+(?:\s+\S+)*?)(?: \(UUID: [^)]*\))?\s*$")
 _GPU_SIGN = re.compile(r"GPU \d+: ")
-_LINK = re.compile(r"^\s*Link (\d+): (?:<?(inactive)>?|(\d+(?:\.\d+)?) GB/s)\s*$", re.IGNORECASE)
+# Any other word than a rate, such as <inactive>, is the state of a link that is not active.
+_LINK = re.compile(r"^\s*Link (\d+): (?:<?([A-Za-z]+)>?|(\d+(?:\.\d+)?) GB/s)\s*$")
 _COUNTER = re.compile(r"^\s*Link (\d+): ([A-Za-z][\w ]*?Errors): (\d+)\s*$")
 _ALL_INACTIVE = re.compile(r"all links are inactive", re.IGNORECASE)
-_ROW = re.compile(
-    r"^\|\s+(\d+)\s+(\S+(?: \S+)*?)\s+(?:On|Off|N/A)\s*\|\s*"
-    r"([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s+\w+\s*\|\s*(\S+)"
-)
-_QUERY_GPU = re.compile(r"^\s*GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
-_QUERY_VALUE = re.compile(r"^(\s*)([A-Za-z][\w()/.-]*(?: [\w()/.-]+)*)\s+: (.*\S|)\s*$")
-_QUERY_SECTION = re.compile(r"^(\s+)([A-Za-z][\w()/.-]*(?: [\w()/.-]+)*)\s*$")
 _MATRIX_ROW = re.compile(
     r"^[\s|]*(?:GPU\d+|NIC\d+|mlx\d\w*)(?:[\s|]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|OK|[CGT]?NS|DR|U)(?=[\s|]|$))+"
 )
 _FIRST_CELLS = re.compile(r"(?:GPU\d+|NIC\d+|mlx\d\w*)[\s|]+(?:X|NV\d|P|NODE|S|OK|[CGT]?NS|DR|U)")
-_SECTIONS = ("Fabric", "ECC Errors", "Remapped Rows", "Retired Pages")
-_MOST_LINES = 400  # of one GPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,31 +50,6 @@ class NvlinkCounter:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
-class GpuRow:
-    """A GPU in the table of ``nvidia-smi``. `ecc` is the number of uncorrectable errors, None if the GPU has no ECC."""
-
-    line: PasteLine
-    host: str | None
-    gpu: int
-    product: str
-    bus_id: str
-    ecc: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class QueriedValue:
-    """A value of ``nvidia-smi -q``, with the sections that contain it, outermost first."""
-
-    line: PasteLine
-    host: str | None
-    bus_id: str | None
-    product: str | None
-    sections: tuple[str, ...]
-    name: str
-    value: str
-
-
 def read_nvlinks(paste: Paste) -> tuple[NvlinkState, ...]:
     """Read the output of ``nvidia-smi nvlink -s``."""
     states = []
@@ -102,48 +69,6 @@ def read_nvlink_counters(paste: Paste) -> tuple[NvlinkCounter, ...]:
         for gpu, _, line in paste.once(_links)
         if (match := _COUNTER.match(line.text)) is not None
     )
-
-
-def read_gpu_rows(paste: Paste) -> tuple[GpuRow, ...]:
-    """Read the table that ``nvidia-smi`` prints without options."""
-    return tuple(
-        GpuRow(
-            line,
-            host_of(line),
-            whole(match[1]),
-            match[2],
-            short_bus(match[3]) + match[3][-2:],
-            whole(match[4]) if match[4].isdecimal() else None,
-        )
-        for line, match in paste.matches(_ROW, "| 0000")
-    )
-
-
-def read_queried_values(paste: Paste) -> tuple[QueriedValue, ...]:
-    """Read the sections Fabric, ECC Errors and Remapped Rows of ``nvidia-smi -q``."""
-    values: list[QueriedValue] = []
-    done = 0
-    for start in paste.numbers(*_SECTIONS):
-        section = _QUERY_SECTION.match(paste.line(start).text)
-        if start <= done or section is None or section[2] not in _SECTIONS:
-            continue
-        bus_id, product = _owner(paste, start)
-        path = [(len(section[1]), section[2])]
-        done = start
-        for number in range(start + 1, min(len(paste), start + _MOST_LINES) + 1):
-            line = paste.line(number)
-            value, inner = _QUERY_VALUE.match(line.text), _QUERY_SECTION.match(line.text)
-            match = value or inner
-            if match is None or len(match[1]) <= len(section[1]):
-                break
-            done = number
-            path = [entry for entry in path if entry[0] < len(match[1])]
-            if value is None:
-                path.append((len(match[1]), match[2]))
-            else:
-                names = tuple(name for _, name in path)
-                values.append(QueriedValue(line, host_of(line), bus_id, product, names, value[2], value[3]))
-    return tuple(values)
 
 
 def matrix_numbers(paste: Paste) -> list[int]:
@@ -184,16 +109,3 @@ def _links(paste: Paste) -> list[tuple[int, str, PasteLine]]:
         elif gpu is not None and "NCCL" not in line.raw:
             lines.append((*gpu, line))
     return lines
-
-
-def _owner(paste: Paste, number: int) -> tuple[str | None, str | None]:
-    """Return the bus ID and the product of the GPU that a section belongs to."""
-    product = None
-    for before in range(number - 1, max(0, number - _MOST_LINES), -1):
-        text = paste.line(before).text
-        if (head := _QUERY_GPU.match(text)) is not None:
-            return short_bus(head[1]), product
-        value = _QUERY_VALUE.match(text)
-        if value is not None and value[2] == "Product Name":
-            product = value[3]
-    return None, product

@@ -99,6 +99,18 @@ class KernelLog:
         return sorted(set(numbers))
 
 
+def read_driver_messages(paste: Paste) -> tuple[PasteLine, ...]:
+    """Return the lines of the GPU driver that are neither an Xid nor about a GPU that is off the bus."""
+    literals = ("NVRM:", "nvidia: probe of ", "probe with driver nvidia failed")
+    check_number(paste, len(paste.numbers(*literals)), "messages of the driver")
+    others = set(paste.once(read_kernel_log).numbers)
+    return tuple(
+        paste.line(number)
+        for number in paste.numbers(*literals)
+        if number not in others and "NVRM: Xid" not in paste.raw(number)
+    )
+
+
 def host_of(line: PasteLine) -> str | None:
     """Return the host that a prefix or the head of a line of syslog names."""
     return _host_in(line.raw) if line.host is None else line.host

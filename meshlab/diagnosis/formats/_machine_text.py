@@ -8,25 +8,27 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from meshlab.base._documents import LimitError
 from meshlab.base._errors import ParseError, TopologyError
-from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._paste import LONGEST_LINE, Paste
 from meshlab.diagnosis._seen import Seen, TextFormat
-from meshlab.diagnosis.formats._gpu_tools import (
-    link_frame,
-    matrix_numbers,
-    read_gpu_rows,
-    read_nvlink_counters,
-    read_nvlinks,
-    read_queried_values,
-)
+from meshlab.diagnosis.formats._gpu_tools import link_frame, matrix_numbers, read_nvlink_counters, read_nvlinks
 from meshlab.diagnosis.formats._host_settings import read_access_control, read_limits, read_pcie_links, read_services
-from meshlab.diagnosis.formats._kernel_log import read_kernel_log, short_bus, xid_frame
+from meshlab.diagnosis.formats._kernel_log import read_driver_messages, read_kernel_log, short_bus, xid_frame
 from meshlab.diagnosis.formats._rdma_ports import PortState, port_frame, read_ports
+from meshlab.diagnosis.formats._smi_query import read_queried_values
+from meshlab.diagnosis.formats._smi_table import (
+    gpu_frame,
+    process_frame,
+    read_driver_versions,
+    read_gpu_processes,
+    read_gpu_rows,
+)
 from meshlab.topology._health import Findings, health
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Nic, Node
 from meshlab.topology.readers._nccl_info import looks_like_nccl_info, read_nccl_info
-from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
+from meshlab.topology.readers._nvidia_smi import PRODUCT_LINE, read_nvidia_smi
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,12 +51,22 @@ def matrix_of(paste: Paste) -> Cluster | None:
     if not (numbers := matrix_numbers(paste)):
         return None
     # Only the lines around the rows, without the prefixes of launchers: a long log may surround the matrix.
-    near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)})
+    products = {
+        line.number for line in paste.find(*(f"GPU {digit}" for digit in range(10))) if PRODUCT_LINE.search(line.text)
+    }
+    near = sorted({k for number in numbers for k in range(number - 3, number + 30) if 1 <= k <= len(paste)} | products)
     lines = [paste.line(number).text.removeprefix("> ") for number in near]
     if not any(_GPU_ROW.match(line) for line in lines):
         return None  # rows of NICs alone do not show which of their columns are GPUs
     if len(paste) in near and not paste.text.endswith("\n"):
         lines[-1] = re.sub(r"NV\d*$", "", lines[-1])  # the last word may be cut: NV1 of NV18
+    longest = max(end - start for start, end in map(paste.bounds, near))
+    if longest >= LONGEST_LINE:
+        raise LimitError(
+            f"a matrix of nvidia-smi has lines of more than {LONGEST_LINE:,} characters",
+            hint="read it with ml.topology.read()",
+            file=paste.name,
+        )
     text = "\n".join(_without_cut_headers(lines))
     try:
         return read_nvidia_smi(text, machine="all")
@@ -128,7 +140,8 @@ def _completed(node: Node, paste: Paste, *, alone: bool) -> Node:
         node = replace(node, name=next(iter(hosts - {None})) or node.name)
     rows = {row.gpu: row for row in paste.once(read_gpu_rows) if is_here(row.host)}
     links = [link for link in paste.once(read_nvlinks) if is_here(link.host)]
-    products = {link.gpu: link.product for link in links} | {gpu: row.product for gpu, row in rows.items()}
+    products = {link.gpu: link.product for link in links}
+    products |= {gpu: row.product for gpu, row in rows.items() if row.product is not None}
     active = {gpu: sum(link.gbs is not None for link in links if link.gpu == gpu) for gpu in {k.gpu for k in links}}
     lost = {loss.bus_id for loss in paste.once(read_kernel_log).bus_losses if loss.bus_id and is_here(loss.host)}
     devices = []
@@ -153,7 +166,13 @@ def _loose_node(paste: Paste) -> Node | None:
     ports = _latest(paste.once(read_ports))
     gpus: dict[int, Device] = {}
     for row in rows:
-        gpus[row.gpu] = Device(id=row.gpu, name=row.product, bus_id=row.bus_id, ecc_uncorrected=row.ecc)
+        gpus[row.gpu] = Device(
+            id=row.gpu,
+            name=row.product or "GPU",
+            bus_id=row.bus_id,
+            ecc_uncorrected=row.ecc,
+            mig=None if row.mig is None else "on" * row.mig,
+        )
     for number in sorted({link.gpu for link in links}):
         gpu_links = [link for link in links if link.gpu == number]
         gpu = gpus.get(number, Device(id=number, name=gpu_links[0].product))
@@ -178,7 +197,7 @@ def _nic(nic: Nic, ports: Mapping[tuple[str, int], PortState]) -> Nic:
     port = nic_ports[0]
     return replace(
         nic,
-        state=port.state,
+        state=nic.state if port.state == "UNKNOWN" else port.state,
         gbits=port.gbits if port.gbits is not None and port.state == "ACTIVE" else nic.gbits,
         link_layer=port.link_layer or nic.link_layer,
     )
@@ -202,8 +221,9 @@ def _see_machine(paste: Paste) -> Seen:
 
 def _see_ports(paste: Paste) -> Seen:
     ports = paste.once(read_ports)
-    active = sum(port.state == "ACTIVE" for port in _latest(ports).values())
-    facts = {"RDMA ports": f"{active} of {len(_latest(ports))} active"}
+    states = [port.state for port in _latest(ports).values()]
+    unknown = states.count("UNKNOWN")
+    facts = {"RDMA ports": f"{states.count('ACTIVE')} of {len(states)} active" + f", {unknown} unknown" * bool(unknown)}
     return _see(facts, {"ports": lambda: port_frame(ports)}, paste)
 
 
@@ -219,22 +239,36 @@ def _see_kernel(paste: Paste) -> Seen:
     log = paste.once(read_kernel_log)
     codes = sorted({item.code for item in log.xids})
     facts = {"Xid": ", ".join(map(str, codes)), "SXid": ", ".join(str(c) for c in sorted({s.code for s in log.sxids}))}
+    versions = [match[1] for line in paste.once(read_driver_messages) if (match := _MODULE.search(line.text))]
+    facts["driver in the kernel"] = ", ".join(dict.fromkeys(versions))
     return _see(facts, {"xids": lambda: xid_frame(log)} if log.xids else None, paste)
 
 
 def _see_gpus(paste: Paste) -> Seen:
-    rows = paste.once(read_gpu_rows)
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[row.product] = counts.get(row.product, 0) + 1
-    facts = {"GPUs": ", ".join(f"{count} × {name}" for name, count in counts.items())}
-    driver = next((match[1] for _, match in paste.matches(_DRIVER, "Driver Version:")), "")
-    return _see(facts | {"driver": driver}, None, paste)
+    rows, processes = paste.once(read_gpu_rows), paste.once(read_gpu_processes)
+    products = [row.product or "unreadable" for row in rows]
+    drivers, cuda = paste.once(read_driver_versions)
+    sizes = [
+        f"GPU{row.gpu} {row.memory_used_mib:,} of {row.memory_total_mib:,} MiB"
+        for row in rows
+        if row.memory_used_mib is not None and row.memory_total_mib is not None
+    ]
+    parted = [f"GPU{row.gpu}" for row in rows if row.mig]
+    facts = {
+        "GPUs": ", ".join(f"{products.count(name)} × {name}" for name in dict.fromkeys(products)),
+        "driver": ", ".join(drivers),
+        "CUDA of the driver": ", ".join(cuda),
+        "GPU memory": ", ".join(sizes[:8]) + (f" and {len(sizes) - 8} more" if len(sizes) > 8 else ""),
+        "MIG": f"on for {', '.join(parted)}" if parted else "",
+        "processes": str(len(processes) or ""),
+    }
+    frames = {"gpus": lambda: gpu_frame(rows)} if rows else {}
+    return _see(facts, frames | ({"processes": lambda: process_frame(processes)} if processes else {}), paste)
 
 
 _GPU_ROW = re.compile(r"[\s|]*(GPU\d+)[\s|]+(?:X|NV\d+|PIX|PXB|PHB|NODE|SYS|SOC|OK|[CGT]?NS|DR|U)(?=[\s|]|$)")
+_MODULE = re.compile(r"NVRM: loading NVIDIA UNIX .*?Module(?: for \S+)?\s+(\d+(?:\.\d+)+)")
 _COLUMN = re.compile(r"GPU\d+|NIC\d+|mlx\d+_(?:bond_)?\d+|[^\s|]+")
-_DRIVER = re.compile(r"Driver Version: *([\d.]+)")
 
 
 def _find_tree(paste: Paste) -> list[int]:
@@ -245,7 +279,10 @@ def _find_tree(paste: Paste) -> list[int]:
 
 
 def _find_gpus(paste: Paste) -> list[int]:
-    rows = [item.line.number for item in paste.once(read_gpu_rows)]
+    rows = [number for item in paste.once(read_gpu_rows) for number in range(item.line.number, item.line.number + 3)]
+    rows = [number for number in rows if number <= len(paste)]
+    rows += [item.line.number for item in paste.once(read_gpu_processes)]
+    rows += [line.number for line in paste.find("NVIDIA-SMI") if "Driver Version:" in line.raw]
     return [*rows, *paste.numbers("Driver/library version mismatch", "couldn't communicate with the NVIDIA driver")]
 
 
@@ -282,7 +319,13 @@ MACHINE_FORMATS: tuple[TextFormat, ...] = (
     TextFormat("nvidia-smi", _find_gpus, _see_gpus, "the output of nvidia-smi"),
     TextFormat("RDMA ports", _find_ports, _see_ports, "the output of ibstat, ibstatus, ibv_devinfo or rdma link"),
     TextFormat(
-        "kernel log", lambda paste: paste.once(read_kernel_log).numbers, _see_kernel, "the output of dmesg about NVRM"
+        "kernel log",
+        lambda paste: [
+            *paste.once(read_kernel_log).numbers,
+            *(line.number for line in paste.once(read_driver_messages)),
+        ],
+        _see_kernel,
+        "the output of dmesg about NVRM",
     ),
     TextFormat(
         "host settings",

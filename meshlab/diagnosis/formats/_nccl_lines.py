@@ -36,6 +36,8 @@ _FRAMED = re.compile(
 )
 _LONGEST_FRAME = 200
 _MOST_DEVICES = 128
+# What is left of the frame where a forum or a person removed the host, the process and the thread.
+_CUT_HEAD = re.compile(r"(?:^\[(?P<device>-?\d{1,18})\] ?)?(?:(?<!\S)(?P<source>[\w./-]+:\d+)(?: \(\w*\))? ?)?$")
 # Up to 2.2 the word NCCL is missing.
 _OLD_HEAD = re.compile(r"[A-Za-z0-9][\w.-]*:\d+:\d+ \[-?\d+\](?: [^\s:]+:\d+)? (?=(?:INFO|WARN) )")
 
@@ -81,11 +83,16 @@ def message_of(line: PasteLine) -> NcclMessage:
     head, mark, rest = line.text.partition(" NCCL ")
     if not mark and (old := _OLD_HEAD.match(line.text)):
         head, mark, rest = line.text[: old.end() - 1], "NCCL", line.text[old.end() :]
+    elif not mark and line.text.startswith("NCCL "):
+        head, mark, rest = "", "NCCL", line.text[len("NCCL ") :]
     frame = _read_head(head) if mark else None
     if frame is None:
         level, _, text = rest.partition(" ") if mark else ("", "", "")
         if level in ("INFO", "WARN", "TRACE"):  # the beginning of the line was cut
-            return NcclMessage(line.number, level, text, line.host, None, None, None, None, line.rank)
+            cut = _CUT_HEAD.search(line.raw[: line.raw.find("NCCL ")][-_LONGEST_FRAME:].rstrip())
+            device, source = cut.group("device", "source") if cut is not None else (None, None)
+            rank = line.rank if device is None else None  # the number in brackets is the device
+            return NcclMessage(line.number, level, text, line.host, None, None, _device(device), source, rank)
         process = _PROCESS.match(line.text)  # as Open MPI and libibverbs name it
         host, pid = (process[1], whole(process[2])) if process else (line.host, None)
         return NcclMessage(line.number, "", line.text, host, pid, None, None, None, line.rank)
@@ -389,8 +396,32 @@ def hosts_of(paste: Paste, lines: Iterable[int]) -> tuple[str, ...]:
     return tuple(host for host in hosts if host is not None)
 
 
+# vLLM; torchrun and DeepSpeed when they start; torch's address of the first rank, which only one host can use.
+_ONE_NODE = re.compile(
+    r"Detected 1 nodes? in the distributed environment|(?<![\w-])--standalone\b|\bnnodes=1\b, num_local_procs="
+    r"|init_method=tcp://(?:127\.\d+\.\d+\.\d+|localhost|\[::1\]):\d+|WORLD INFO DICT: \{'[^']*': \[[\d, ]*\]\}"
+)
+_MANY_NODES = re.compile(
+    r"Detected (?!1 )\d+ nodes? in the distributed environment|\bnnodes=(?!1\b)\d+, num_local_procs="
+    r"|(?<![\w-])--nnodes[= ](?!1\b)\d+"
+)
+_NODE_WORDS = ("in the distributed environment", "--standalone", "nnodes", "init_method=tcp://", "WORLD INFO DICT")
+
+
 def is_one_host(paste: Paste) -> bool | None:
     """Return True if all ranks of the job are on one host, False if not, and None if the text does not show it."""
+    answer = _hosts_by_nccl(paste)
+    if answer is not None:
+        return answer
+    # Frameworks print the number of nodes, too.
+    lines = paste.find(*_NODE_WORDS)
+    if any(_MANY_NODES.search(line.raw) for line in lines):
+        return False
+    return True if any(_ONE_NODE.search(line.raw) for line in lines) else None
+
+
+def _hosts_by_nccl(paste: Paste) -> bool | None:
+    """Return whether all ranks are on one host, as far as the lines of NCCL and of nccl-tests show it."""
     hosts = paste.once(read_hosts)
     comms = paste.once(read_communicators)
     if len(hosts) > 1 or any(item.n_nodes is not None and item.n_nodes > 1 for item in comms):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from types import MappingProxyType
@@ -21,6 +22,8 @@ from meshlab.diagnosis.formats._nccl_lines import (
     text_list,
 )
 from meshlab.nccl_tests._info import transport_kind
+
+_VIA = re.compile(r" via ([^\n]*)")
 
 
 def _find(paste: Paste) -> list[int]:
@@ -65,10 +68,10 @@ def _facts(paste: Paste) -> dict[str, str]:
 
 
 def _transports(paste: Paste) -> list[str]:
-    ways = Counter(paste.raw(number).partition(" via ")[2].rstrip(" │") for number in paste.numbers(" via "))
+    ways = Counter(_VIA.findall(paste.text)) if paste.may_contain(" via ") else Counter()
     kinds: Counter[str] = Counter()
     for how, count in ways.items():
-        if kind := transport_kind(how):
+        if kind := transport_kind(how.rstrip(" │")):
             kinds[kind] += count
     return [f"{kind} ({count})" for kind, count in kinds.most_common()]
 

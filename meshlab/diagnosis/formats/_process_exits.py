@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._other_lines import other_lines
-from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis._seen import Seen, TextFormat
 from meshlab.diagnosis.formats._torch_lines import last_rank_prefix
 
@@ -21,14 +21,30 @@ _BLOCK_CODE = re.compile(r"(?P<code>-?(?<!\d)\d+) \(pid: (?P<pid>\d+)\)")
 _MPI = re.compile(
     r"process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exited on signal (?P<signal>\d+)"
 )
-_HYDRA = re.compile(r"PID (?P<pid>\d+) RUNNING AT (?P<host>\S+)")
-_HYDRA_CODE = re.compile(r"EXIT CODE: (?P<code>\d+)|EXIT STRING: .*\(signal (?P<signal>\d+)\)")
+# Open MPI and PRRTE, whose sentences continue on the next lines.
+_MPI_IMPROPER = re.compile(
+    r"exited due to process rank (?P<rank>\d+) with PID (?P<pid>\d+) on node (?P<host>\S+) exiting improperly"
+)
+_MPI_CODE = re.compile(r"Process name: \[(?:\[\d+,\d+\]|[\w.@-]+),(?P<rank>\d+)\] +Exit code: +(?P<code>\d+)")
+_MPI_ABORT = re.compile(r"MPI_ABORT was invoked on rank (?P<rank>\d+) in communicator MPI_?COMM_?WORLD\b")
+_HYDRA = re.compile(r"(?:RANK (?P<rank>\d+) )?PID (?P<pid>\d+) RUNNING AT (?:[^\s@]+@)?(?P<host>[^\s@]+)")
+# MPICH 3.0 did not name the process. The exit code is the number of the signal, if there was one.
+_HYDRA_BARE = re.compile(r"PROCESSES[= ]+EXIT CODE: (?:(?P<signal>[46789]|11|15)|(?P<code>\d+))\b")
+_HYDRA_CODE = re.compile(r"EXIT CODE: (?P<code>\d+)|(?:EXIT STRING: .*\(signal |KILLED BY SIGNAL: )(?P<signal>\d+)")
+_MPD = re.compile(r"exit status of rank (?P<rank>\d+): (?:killed by signal (?P<signal>\d+)|return code (?P<code>\d+))")
+_PALS = re.compile(
+    r"(?<![\w.-])(?P<host>[\w.-]+): rank (?P<rank>\d+) "
+    r"(?:died from signal (?P<signal>\d+)|exited with code (?P<code>\d+))"
+)
+_FLUX = re.compile(r"rank (?P<rank>\d+) on host (?P<host>\S+) (?:failed|exited) and exit-(?:on-error|timeout)")
 _SLURM = re.compile(
     r"srun: error: (?P<host>[\w.-]+): tasks? (?P<rank>[\d,-]+): (?P<what>Killed|Out Of Memory|Segmentation fault|"
-    r"Bus error|Aborted|Floating point exception|Exited with exit code (?P<code>\d+))"
+    r"Bus error|Aborted|Floating point exception|Terminated|Exited with exit code (?P<code>\d+))"
 )
-_SPAWN = re.compile(r"process (?P<local>\d+) terminated with signal (?P<signal>SIG\w+)")
-_RETURN = re.compile(r"exits with return code = (?P<code>-\d+)")
+_SPAWN = re.compile(r"process (?P<local>\d+) terminated with (?:signal (?P<signal>SIG\w+)|exit code (?P<code>\d+))")
+# DeepSpeed and torch.distributed.launch name the command of their last process here, whichever ended.
+_DIED = re.compile(r"died with <Signals\.(?P<signal>SIG\w+): \d+>")
+_RETURN = re.compile(r"exits with return code = (?P<code>-?\d+)")
 _KERNEL = re.compile(
     r"(?:Out of memory|Memory cgroup out of memory): Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)"
 )
@@ -52,6 +68,7 @@ _SIGNALS = {
     "Bus error": 7,
     "Aborted": 6,
     "Floating point exception": 8,
+    "Terminated": 15,
 }
 
 
@@ -68,10 +85,24 @@ class ProcessExit:
     is_first: bool  # false if another process ended before it, as far as the text shows
     is_out_of_memory: bool  # the host, or the container, ran out of memory
     lines: tuple[int, ...]
+    ranks: str | None = None  # several ranks that ended alike, such as "0-3,5"
+    reason: str = ""  # in words, if the text has neither a signal nor an exit code
+
+    @property
+    def is_named(self) -> bool:
+        """Whether the text names the process, and not only its host."""
+        return any(name is not None for name in (self.rank, self.ranks, self.local_rank, self.pid))
+
+    @property
+    def how(self) -> str:
+        """How it ended, such as ``"SIGKILL"`` or ``"exit code 1"``."""
+        return self.reason or (f"exit code {self.code}" if self.signal is None else signal_name(self.signal))
 
     def __str__(self) -> str:
         if self.rank is not None:
             name = f"rank {self.rank}"
+        elif self.ranks is not None:
+            name = f"ranks {self.ranks}"
         else:
             name = "a process" if self.local_rank is None else f"local rank {self.local_rank}"
         pid = "" if self.pid is None else f" (pid {self.pid})"
@@ -96,7 +127,8 @@ def read_process_exits(paste: Paste) -> tuple[ProcessExit, ...]:
             (
                 position
                 for position, other in enumerate(merged)
-                if end.pid and other.pid == end.pid and other.signal == end.signal and other.code == end.code
+                if (other.signal, other.code, other.reason) == (end.signal, end.code, end.reason)
+                and (other.pid == end.pid if end.pid else other == replace(end, lines=other.lines))
             ),
             None,
         )
@@ -122,7 +154,7 @@ def _exit(lines: tuple[int, ...], code: int | None, number: int | None, **fields
     elif code is not None and 128 < code < 160:  # a shell's way to say that a signal ended the process
         number, code = code - 128, None
     missing = dict.fromkeys(("rank", "local_rank", "pid", "host"))
-    defaults = {**missing, "is_first": True, "is_out_of_memory": False}
+    defaults = {**missing, "is_first": True, "is_out_of_memory": False}  # the class has those of the others
     return ProcessExit(**{**defaults, **fields}, signal=number, code=code, lines=lines)
 
 
@@ -134,12 +166,22 @@ class _Message(NamedTuple):
     has_prefix: bool = False  # the rank is that of the prefix of the line
     signal: int | None = None
     is_out_of_memory: bool = False
+    n_lines: int = 1  # over which a sentence may be broken
+    reason: str = ""
 
 
 _MESSAGES = (
-    _Message(_MPI, ("exited on signal",)),
+    _Message(_MPI, ("noticed that process rank", "exited on signal"), n_lines=2),
+    _Message(_MPI_IMPROPER, ("exited due to process rank",), n_lines=3, reason="no call of MPI_Finalize"),
+    _Message(_MPI_CODE, ("Process name: ",), n_lines=2),
+    _Message(_MPI_ABORT, ("MPI_ABORT was invoked",), reason="a call of MPI_Abort"),
+    _Message(_HYDRA_BARE, ("BAD TERMINATION OF ONE OF YOUR",), n_lines=3),
+    _Message(_MPD, ("exit status of rank",)),
+    _Message(_PALS, ("died from signal", "exited with code")),
+    _Message(_FLUX, ("and exit-on-error", "and exit-timeout"), reason="an early exit or an error"),
     _Message(_SLURM, ("srun: error:",)),
-    _Message(_SPAWN, ("terminated with signal",)),
+    _Message(_SPAWN, ("terminated with",)),
+    _Message(_DIED, ("died with <Signals.",), has_prefix=True),
     _Message(_RETURN, ("exits with return code =",), has_prefix=True),
     _Message(_KERNEL, ("ut of memory: Kill",), signal=9, is_out_of_memory=True),
     _Message(_CRASH, ("Caught signal", "] Signal: "), has_prefix=True),
@@ -149,8 +191,19 @@ _MESSAGES = (
 )
 
 
+def _matches(paste: Paste, message: _Message) -> Iterator[tuple[PasteLine, re.Match[str]]]:
+    if message.n_lines == 1:
+        yield from other_lines(paste).matches(message.pattern, *message.literals)
+        return
+    for line in other_lines(paste).find(*message.literals):
+        last = min(line.number + message.n_lines, len(paste) + 1)
+        texts = (paste.line(number).text.strip() for number in range(line.number, last))
+        if match := message.pattern.search(" ".join(texts)):
+            yield line, match
+
+
 def _ends_in(paste: Paste, message: _Message) -> Iterator[ProcessExit]:
-    for line, match in other_lines(paste).matches(message.pattern, *message.literals):
+    for line, match in _matches(paste, message):
         named = {name: value for name, value in match.groupdict().items() if value is not None}
         numbers = {name: whole(named[name]) for name in ("rank", "local", "pid") if named.get(name, "").isdecimal()}
         what, ended_by = named.get("what", ""), named.get("signal") or named.get("caught")
@@ -168,6 +221,8 @@ def _ends_in(paste: Paste, message: _Message) -> Iterator[ProcessExit]:
             pid=numbers.get("pid") or None,
             host=named.get("host", line.host),
             is_out_of_memory=message.is_out_of_memory or what == "Out Of Memory",
+            ranks=named["rank"] if "rank" in named and "rank" not in numbers else None,
+            reason=message.reason,
         )
 
 
@@ -175,11 +230,14 @@ def _exits(paste: Paste) -> Iterator[ProcessExit]:
     yield from _ends_in(paste, _Message(_ELASTIC, ("failed (exitcode:",)))
     yield from _blocks(paste)
     for line, match in other_lines(paste).matches(_HYDRA, "RUNNING AT"):
+        rank = None if match["rank"] is None else whole(match["rank"])
         for number in range(line.number, min(line.number + 8, len(paste) + 1)):
             if code := _HYDRA_CODE.search(paste.line(number).text):
                 value = whole(code["code"] or code["signal"])
-                # mpiexec prints the number of the signal as the exit code.
-                yield _exit((line.number, number), None, value, pid=whole(match["pid"]), host=match["host"])
+                # mpiexec prints the number of a signal as the exit code, too.
+                is_signal = code["code"] is None or value in (*_SIGNALS.values(), 4)
+                ended_by = (None, value) if is_signal else (value, None)
+                yield _exit((line.number, number), *ended_by, rank=rank, pid=whole(match["pid"]), host=match["host"])
                 break
     for message in _MESSAGES:
         yield from _ends_in(paste, message)
@@ -211,9 +269,19 @@ def _blocks(paste: Paste) -> Iterator[ProcessExit]:
 
 _LITERALS = (
     *("failed (exitcode:", "exitcode  :", "closing signal SIGTERM", "Root Cause (first observed failure)"),
-    *("ChildFailedError", "exited on signal", "srun: error:", "slurmstepd: error:", "terminated with signal"),
+    *(
+        "ChildFailedError",
+        "exited on signal",
+        "noticed that process rank",
+        "srun: error:",
+        "slurmstepd: error:",
+        "terminated with signal",
+    ),
     *("exits with return code =", "BAD TERMINATION OF ONE OF YOUR", "oom_kill event", "OOMKilled", "ORTE", "PMIX"),
-    *("pmix", "prterun", "Caught signal", "Fatal Python error", "CANCELLED AT", "Worker exit type:"),
+    *("pmix", "prterun", "Caught signal", "Fatal Python error", "CANCELLED AT", "Worker exit type:", "PRTE has lost"),
+    *("MPI_ABORT was invoked", "exited due to process rank", "non-zero status, thus causing", "exit status of rank"),
+    *("died from signal", "flux-shell[", "job.exception ", "PBS: job killed:", "TERM_RUNLIMIT:", "TERM_MEMLIMIT:"),
+    *("HYDU_", "HYD_pmci_", "HYD_pmcd_", "HYDT_"),
 )
 
 
@@ -223,9 +291,7 @@ def _find(paste: Paste) -> list[int]:
 
 def _see(paste: Paste) -> Seen:
     ends = paste.once(read_process_exits)
-    text = "; ".join(
-        f"{end}: {signal_name(end.signal) if end.signal is not None else f'exit code {end.code}'}" for end in ends[:8]
-    )
+    text = "; ".join(f"{end}: {end.how}" for end in ends[:8])
     return Seen(facts={"ended": text} if text else {})
 
 

@@ -1,4 +1,4 @@
-"""State of RDMA ports, as ``ibstat``, ``ibstatus``, ``ibv_devinfo`` and ``rdma link`` print it."""
+"""State of RDMA ports: ``ibstat``, ``ibstatus``, ``ibv_devinfo``, ``rdma link`` and ``ibdev2netdev``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis._paste import Paste, PasteLine, check_matches
 from meshlab.diagnosis._seen import frame_of
 from meshlab.diagnosis.formats._kernel_log import host_of
 
@@ -22,6 +22,11 @@ _DEVINFO = re.compile(r"^\s*hca_id:\s*([\w.-]+)")
 _DEVINFO_PORT = re.compile(r"^\s*port:\s*(\d+)\s*$")
 _VALUE = re.compile(r"^\s*([A-Za-z]\w*(?: +\w+)*)\s*:\s*(\S(?:.*\S)?)\s*$")
 _RDMA = re.compile(r"(?:^|\s)(?:\d+/\d+: |link )([\w.-]+)/(\d+):? (.*\bstate \S+.*)")
+_NETDEV = re.compile(
+    r"^\s*(?:[0-9a-f]{4}:[0-9a-f:.]{7} +)?(?P<device>[A-Za-z][\w.-]{0,60}) .*?\bport +(?P<port>\d+) +"
+    r"(?:\((?P<state>[A-Z]+) *\) +)?<?=+> +(?P<netdev>[\w.-]+) +\((?P<link>Up|Down)\)"
+)
+_PORT = re.compile(r"port +\d+ .{0,20}==>")
 _STATES = {"INIT": "INIT", "INITIALIZING": "INIT", "INITIALIZE": "INIT", "NOP": "DOWN"}
 _MOST_LINES = 40  # of one port
 
@@ -34,7 +39,7 @@ class PortState:
     host: str | None
     device: str  # name of the RDMA device, such as mlx5_0
     port: int  # number of the port, from 1
-    state: str  # logical state: ACTIVE, DOWN, INIT, ARMED and so on
+    state: str  # logical state: ACTIVE, DOWN, INIT, ARMED and so on, or UNKNOWN
     physical: str | None = None  # physical state without separators: LINKUP, POLLING, DISABLED and so on
     gbits: float | None = None  # rate in Gb/s
     lid: int | None = None  # address of the port. 0 or 65535 is none
@@ -42,6 +47,7 @@ class PortState:
     guid: str | None = None
     link_layer: str | None = None  # InfiniBand or Ethernet
     netdev: str | None = None
+    is_netdev_state: bool = False  # the state is that of the network interface, which is not that of the port
 
     @property
     def name(self) -> str:
@@ -52,6 +58,9 @@ class PortState:
 def read_ports(paste: Paste) -> tuple[PortState, ...]:
     """Read the states of all ports in a paste, in the order of the lines."""
     states = [*_rdma_link(paste), *_blocks(paste)]
+    # The state of an interface counts only if no tool shows that of its port.
+    ports = {(state.host, state.device, state.port) for state in states}
+    states += [item for item in _netdevs(paste) if (item.host, item.device, item.port) not in ports]
     return tuple(sorted(states, key=lambda state: state.lines[0].number))
 
 
@@ -82,6 +91,27 @@ def _rdma_link(paste: Paste) -> Iterator[PortState]:
             None,
             layer,
             values.get("netdev"),
+        )
+
+
+def _netdevs(paste: Paste) -> Iterator[PortState]:
+    """Read ``ibdev2netdev``. With ``-v`` it prints the state of the port too."""
+    check_matches(paste, _PORT, ("==>",), "ports of ibdev2netdev", most=20_000, length=2_000)
+    for line, match in paste.matches(_NETDEV, "==>"):
+        is_port = match["state"] is not None
+        layer = "InfiniBand" if match["netdev"].startswith("ib") else "Ethernet"
+        # Without IP over InfiniBand, the interface is down and the port may be active.
+        down = "UNKNOWN" if layer == "InfiniBand" else "DOWN"
+        state = _state(match["state"]) if is_port else "ACTIVE" if match["link"] == "Up" else down
+        yield PortState(
+            (line,),
+            host_of(line),
+            match["device"],
+            whole(match["port"]),
+            state,
+            link_layer=layer,
+            netdev=match["netdev"],
+            is_netdev_state=not is_port,
         )
 
 

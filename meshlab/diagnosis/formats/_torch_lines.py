@@ -37,6 +37,9 @@ _STATUS = re.compile(
     _GROUP + r"(?P<text>.{0,300}?)(?i:last enqueued (?:NCCL )?work): (?P<enqueued>-?\d+)"
     r"(?:, last started (?:NCCL )?work: -?\d+)?, last completed (?:NCCL )?work: (?P<completed>-?\d+)"
 )
+_SIGNAL = re.compile(
+    r"Received a dump signal due to a collective timeout from +(?:(?P<local>this local rank)|rank (?P<source>\d+))"
+)
 _STATUS_AT = re.compile(r"Timeout at NCCL work: (\d+)|at work(?: sequence id)?: (\d+)")
 
 _DESYNC = re.compile(
@@ -55,12 +58,16 @@ _FINGER_PRINT = re.compile(
 )
 _BARRIER = re.compile(r"Ranks? (?P<ranks>\d[\d, ]*) failed to pass monitoredBarrier in (?P<ms>\d+) ms")
 
+# "for group NAME collective OP", then "5 at entry 4", then ": sequence number: 5", and now the same with a comma.
 _ANALYSED = re.compile(
-    r"Not all ranks joining collective(?:, sequence number: | )(?P<missing>\d+)"
+    r"Not all ranks joining collective(?:[,:] sequence number:)? (?P<missing>\d+|for group (?P<group>\S+) collective "
+    r"(?P<op>\S+))"
     r"|Culprit rank (?P<culprit>\d+); Error type: (?P<error>\w+)"
     r"|(?:Collective sequence number: |Error type: \w+ at sequence number )(?P<seq>\d+)"
 )
-_ANALYSED_FIELD = re.compile(r"\b(group info|collective|missing ranks): (.+)$")
+_ANALYSED_FIELD = re.compile(
+    r"\b(group info|collective|[Mm]issing[ _]ranks|expected ranks)(?: are|:) (?!sequence number)(\{[\d, ]*\}|.+)"
+)
 
 _LITERALS = (
     *("ProcessGroupNCCL", "Watchdog caught collective", "timed out in blocking wait", "CollectiveFingerPrint"),
@@ -112,6 +119,11 @@ class GroupStatus:
     completed: int
     at: int | None  # number of the collective that failed, if the line names it
 
+    @property
+    def stopped_at(self) -> int | None:
+        """Number of the collective that the rank did not finish, None if all that it enqueued are completed."""
+        return self.completed + 1 if self.at is None and self.completed < self.enqueued else self.at
+
 
 @dataclass(frozen=True, slots=True)
 class DesyncReport:
@@ -144,6 +156,7 @@ class AnalysedCollective:
     line: PasteLine
     error: str  # "MISSING", or the type of the mismatch, such as "COLLECTIVE_TYPE_MISMATCH"
     ranks: tuple[int, ...]  # the global ranks that are missing, or that differ
+    expected: tuple[int, ...]  # the global ranks of the group. Empty if the text does not contain them
     seq: int | None
     group: str  # empty if the text does not contain it
     op: str
@@ -159,13 +172,25 @@ class TorchLog:
     finger_prints: tuple[FingerPrint, ...]
     barrier_missing: tuple[tuple[PasteLine, tuple[int, ...]], ...]
     analysed: tuple[AnalysedCollective, ...]
+    signals: tuple[tuple[PasteLine, int], ...] = ()  # lines about a timeout, with the rank whose collective timed out
 
 
 def find_all(paste: Paste, pattern: re.Pattern[str], *literals: str) -> Iterator[tuple[PasteLine, re.Match[str]]]:
-    """Yield all matches in the lines that contain one of the strings. A line of a viewer may hold several messages."""
+    """Yield all matches in the lines that contain one of the strings. A line of a viewer may hold several messages.
+
+    A terminal may have wrapped a message into the next line, between two words or within one.
+    """
     for line in other_lines(paste).find(*literals):
+        match = None
         for match in pattern.finditer(line.raw):
             yield line, match
+        if match is None and line.number < len(paste):
+            after = paste.raw(line.number + 1)
+            for joined in (line.raw + after, f"{line.raw} {after}"):
+                match = pattern.search(joined)
+                if match is not None and match.start() < len(line.raw) < match.end():
+                    yield line, match
+                    break
 
 
 _RANK_PREFIX = re.compile(r"\[rank(\d+)\]")
@@ -190,6 +215,7 @@ def read_torch_log(paste: Paste) -> TorchLog:
             (line, ranks_of(match["ranks"])) for line, match in find_all(paste, _BARRIER, "failed to pass monitored")
         ),
         analysed=tuple(_analysed(paste)),
+        signals=tuple(_signals(paste)),
     )
 
 
@@ -219,6 +245,15 @@ def _statuses(paste: Paste) -> Iterator[GroupStatus]:
             whole(match["completed"]),
             next((whole(digits) for digits in at.groups() if digits), None) if at else None,
         )
+
+
+def _signals(paste: Paste) -> Iterator[tuple[PasteLine, int]]:
+    for line, match in find_all(paste, _SIGNAL, "Received a dump signal due to a collective timeout"):
+        rank = last_rank_prefix(line, match.start())
+        if match["source"] is not None:
+            yield line, whole(match["source"])
+        elif rank is not None:
+            yield line, rank
 
 
 def _timeouts(paste: Paste, statuses: tuple[GroupStatus, ...]) -> Iterator[WorkTimeout]:
@@ -323,26 +358,32 @@ def _finger_prints(paste: Paste) -> Iterator[FingerPrint]:
 def _analysed(paste: Paste) -> Iterator[AnalysedCollective]:
     for number in other_lines(paste).numbers("Not all ranks joining collective", "Culprit rank"):
         line = paste.line(number)
-        around = range(number + 1, min(number + 12, len(paste) + 1))
+        around = range(number, min(number + 14, len(paste) + 1))
         if "Culprit rank" in line.raw:
-            around = range(number - 1, max(number - 16, 0), -1)
+            around = range(number - 1, max(number - 18, 0), -1)
         fields: dict[str, str] = {}
         seq = None
         for position in around:
             other = paste.line(position).text
-            if "Not all ranks joining" in other or ("Culprit rank" in other and "Culprit rank" in line.raw):
+            if position != number and (
+                "Not all ranks joining" in other or ("Culprit rank" in other and "Culprit rank" not in line.raw)
+            ):
                 break
             if field := _ANALYSED_FIELD.search(other):
-                fields.setdefault(field[1], field[2].strip())
+                fields.setdefault(field[1].lower().replace("_", " "), field[2].strip())
             elif seq is None and (entry := re.search(r"sequence number: (\d+)|[Cc]ollective (\d+) at entry", other)):
                 seq = whole(entry[1] or entry[2])
         group, op = fields.get("group info", ""), fields.get("collective", "").removeprefix("nccl:")
+        expected = fields.get("expected ranks", "")
+        ranks = ranks_of(expected) if expected.startswith("{") else ()
         for match in _ANALYSED.finditer(line.raw):
             if match["missing"] is not None:
                 missing = ranks_of(fields.get("missing ranks", ""))
-                yield AnalysedCollective(line, "MISSING", missing, whole(match["missing"]), group, op)
+                seq = None if match["group"] else whole(match["missing"])
+                group, op = match["group"] or group, (match["op"] or op).removeprefix("nccl:")
+                yield AnalysedCollective(line, "MISSING", missing, ranks, seq, group, op)
             elif match["culprit"] is not None:
-                yield AnalysedCollective(line, match["error"], (whole(match["culprit"]),), seq, group, op)
+                yield AnalysedCollective(line, match["error"], (whole(match["culprit"]),), ranks, seq, group, op)
 
 
 def _find(paste: Paste) -> list[int]:

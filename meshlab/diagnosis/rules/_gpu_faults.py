@@ -8,19 +8,16 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._paste import Paste, PasteLine
-from meshlab.diagnosis.formats._gpu_tools import (
-    QueriedValue,
-    read_gpu_rows,
-    read_nvlink_counters,
-    read_nvlinks,
-    read_queried_values,
-)
-from meshlab.diagnosis.formats._host_settings import read_services
-from meshlab.diagnosis.formats._kernel_log import SXid, Xid, read_kernel_log
+from meshlab.diagnosis.formats._dcgm import read_link_counters
+from meshlab.diagnosis.formats._gpu_tools import read_nvlink_counters, read_nvlinks
+from meshlab.diagnosis.formats._kernel_log import SXid, Xid, host_of, read_driver_messages, read_kernel_log, short_bus
+from meshlab.diagnosis.formats._smi_query import ECC, REMAPPED, RETIRED, QueriedValue, read_queried_values
+from meshlab.diagnosis.formats._smi_table import read_gpu_rows
+from meshlab.diagnosis.rules._gpu_health import MEMORY_ANSWERS, queried_gpus, unhealthy_values
+from meshlab.topology.model._products import is_bridged
 
 _CATALOG = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
 _MEMORY = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html"
-_FABRIC = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 
 _NVLINK = frozenset((74, 137, 144, 145, 146, 147, 148, 149, 150))
 _RECOVERABLE = (144, 145, 146, 147, 148, 149, 150)  # since Blackwell: the text says fatal or nonfatal
@@ -215,16 +212,7 @@ def ecc_uncorrectable(paste: Paste) -> Iterator[TextFinding]:
             _MEMORY_FIX,
             _lines(items),
         )
-    values = [item for item in paste.once(read_queried_values) if _is_uncorrectable(item)]
-    if counters := [item for item in values if "Volatile" in item.sections]:
-        yield ecc_uncorrectable.finding(
-            "error",
-            _queried_gpus(counters),
-            "nvidia-smi -q counts memory errors that ECC could not correct since the driver was loaded: "
-            + ", ".join(dict.fromkeys(f"{item.name} {item.value}" for item in counters)),
-            _MEMORY_FIX,
-            [item.line for item in counters],
-        )
+    yield from _counted_errors([item for item in paste.once(read_queried_values) if ECC in item.sections])
     if rows := [row for row in paste.once(read_gpu_rows) if row.ecc]:
         yield ecc_uncorrectable.finding(
             "error",
@@ -235,22 +223,49 @@ def ecc_uncorrectable(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
+def _counted_errors(values: Sequence[QueriedValue]) -> Iterator[TextFinding]:
+    """Judge the block ECC Errors of nvidia-smi -q: counters since the driver was loaded, and answers of yes or no."""
+    counters = [
+        item
+        for item in values
+        if ("Uncorrectable" in item.name or "Double Bit" in item.sections)
+        and item.value.isdecimal()
+        and item.value.strip("0")
+    ]
+    if recent := [item for item in counters if "Volatile" in item.sections]:
+        yield ecc_uncorrectable.finding(
+            "error",
+            queried_gpus(recent),
+            "nvidia-smi -q counts memory errors that ECC could not correct since the driver was loaded: "
+            + ", ".join(dict.fromkeys(f"{item.name} {item.value}" for item in recent)),
+            _MEMORY_FIX,
+            [item.line for item in recent],
+        )
+    elif counters:
+        yield ecc_uncorrectable.finding(
+            "info",
+            queried_gpus(counters),
+            "nvidia-smi -q counts memory errors that ECC could not correct in the lifetime of the GPU, but not since "
+            "the driver was loaded: " + ", ".join(dict.fromkeys(f"{item.name} {item.value}" for item in counters)),
+            "Watch whether the counters grow.",
+            [item.line for item in counters],
+        )
+    for problem, items in unhealthy_values(values, MEMORY_ANSWERS).items():
+        is_known = items[0].value.lower() == "yes"
+        yield ecc_uncorrectable.finding(
+            "error" if is_known and "Pending" not in items[0].name else "warning",
+            queried_gpus(items),
+            f"nvidia-smi -q reports for the memory: {problem}."
+            + ("" if is_known else " meshlab does not know what this value means."),
+            _MEMORY_FIX,
+            [item.line for item in items],
+        )
+
+
 _MEMORY_FIX = (
     "Take the GPU out of the job, run nvidia-smi -q -d ECC,ROW_REMAPPER, and reset it with nvidia-smi -r -i GPU or "
     "reboot. If the error comes back, or remapping failed, have the GPU replaced."
 )
-
-
-def _is_uncorrectable(item: QueriedValue) -> bool:
-    return (
-        "ECC Errors" in item.sections and "Uncorrectable" in item.name and item.value.isdecimal() and item.value != "0"
-    )
-
-
-def _queried_gpus(items: Sequence[QueriedValue]) -> str:
-    if all(item.bus_id is None for item in items):
-        return "the GPU of this block"
-    return _names(f"{item.bus_id}" + (f" of {item.host}" if item.host else "") for item in items)
 
 
 @rule("ecc-contained", "A memory error of a GPU stopped one process", source=_MEMORY)
@@ -275,24 +290,33 @@ def ecc_contained(paste: Paste) -> Iterator[TextFinding]:
 
 @rule("row-remapping", "A GPU replaces a memory row", source=_MEMORY)
 def row_remapping(paste: Paste) -> Iterator[TextFinding]:
-    """Looks for Xid 63 and 64 without other memory errors of the GPU, and for the Remapped Rows of nvidia-smi -q."""
+    """Looks for Xid 63 and 64 without other memory errors of the GPU, and for Remapped Rows and Retired Pages."""
     xids = paste.once(read_kernel_log).xids
     worse = {(i.host, i.bus_id) for i in xids if i.code in _WORSE_THAN_REMAPPING}
     items = [i for i in xids if i.code == 64 or (i.code == 63 and (i.host, i.bus_id) not in worse)]
-    values = [item for item in paste.once(read_queried_values) if "Remapped Rows" in item.sections]
-    failed = [item for item in values if "Fail" in item.name and item.value == "Yes"]
-    pending = [item for item in values if item.name == "Pending" and item.value == "Yes"]
+    values = [item for item in paste.once(read_queried_values) if {REMAPPED, RETIRED} & set(item.sections)]
+    answers = [item for group in unhealthy_values(values, MEMORY_ANSWERS).values() for item in group]
+    used_up = [item for item in values if item.name == "None" and item.value[:1].isdecimal() and item.value[0] != "0"]
+    failed = [item for item in (*answers, *used_up) if "Pending" not in item.name]
+    pending = [item for item in answers if "Pending" in item.name]
     has_failed = bool(failed) or any(item.code == 64 for item in items)
     if items or failed or pending:
         yield row_remapping.finding(
             "error" if has_failed else "warning",
-            _names(map(_gpu, items)) if items else _queried_gpus([*failed, *pending]),
-            "Remapping a memory row failed." if has_failed else "A memory row waits to be remapped.",
+            _names(map(_gpu, items)) if items else queried_gpus([*failed, *pending]),
+            ("Remapping a memory row failed." if has_failed else "A memory row or page waits to be replaced.")
+            + _reported([*failed, *pending]),
             "Have the GPU replaced."
             if has_failed
             else "Reset the GPU (nvidia-smi -r -i GPU) or reboot when no job runs on it; jobs may continue until then.",
             [*_lines(items), *(item.line for item in (*failed, *pending))],
         )
+
+
+def _reported(values: Sequence[QueriedValue]) -> str:
+    """Return a sentence with values of nvidia-smi -q, or nothing without any."""
+    texts = dict.fromkeys(f"{item.name} {item.value}" for item in values)
+    return f" nvidia-smi -q reports: {', '.join(texts)}." if texts else ""
 
 
 @rule("application-fault", "A kernel of the program failed", source=_CATALOG)
@@ -372,99 +396,6 @@ def other_xid(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-@rule("fabric-unhealthy", "A GPU did not register with the NVLink fabric", source=_FABRIC, causes=("nvls-fabric",))
-def fabric_unhealthy(paste: Paste) -> Iterator[TextFinding]:
-    """Looks at State, Status and Health of the section Fabric of nvidia-smi -q, and at the services."""
-    values = [item for item in paste.once(read_queried_values) if "Fabric" in item.sections]
-    for problem, items in _fabric_problems(values).items():
-        clique = [item for item in values if item.name in ("CliqueId", "ClusterUUID")]
-        zero = [item for item in clique if set(item.value) <= set("0-")]
-        why = f"nvidia-smi -q reports for the fabric: {problem}."
-        # Zero is normal in hosts without NVLink to other hosts, so it means something only with a failed status.
-        if len(zero) == len(clique) == 2 * len({item.bus_id for item in clique}) and "Status" in problem:
-            why += " Clique and cluster UUID are zero, so the GPU is in no NVLink domain of several hosts."
-        yield fabric_unhealthy.finding(
-            "error",
-            _queried_gpus(items),
-            why,
-            "Check the fabric manager (systemctl status nvidia-fabricmanager, /var/log/fabricmanager.log) or, in a "
-            "rack with NVLink switches, NMX and nvidia-imex. Drain the node until it reports State Completed and "
-            "Status Success.",
-            [item.line for item in items],
-        )
-    if values and not _fabric_problems(values):
-        yield from _registered(values)
-    services = [
-        item
-        for item in paste.once(read_services)
-        if item.name in ("nvidia-fabricmanager", "nvidia-imex") and item.state in ("inactive", "failed")
-    ]
-    nothing_to_do = paste.find("NV_WARN_NOTHING_TO_DO")
-    for service in services:
-        host = f" of {service.host}" if service.host else ""
-        if nothing_to_do:
-            yield fabric_unhealthy.finding(
-                "info",
-                f"{service.name}{host}",
-                "The fabric manager found no NVSwitch (NV_WARN_NOTHING_TO_DO). Without NVSwitches it is not needed; on "
-                "HGX B200 and later it means that the package nvlsm is missing.",
-                "Disable the service on hosts without NVSwitches, or install nvlsm.",
-                [*service.lines, *nothing_to_do],
-            )
-        else:
-            yield fabric_unhealthy.finding(
-                "error" if service.state == "failed" else "warning",
-                f"{service.name}{host}",
-                f"The service is {service.state}. GPUs with NVSwitches cannot be used without it.",
-                f"Start it: systemctl start {service.name}; if it fails, read its log. Its version must be the same "
-                "as that of the driver.",
-                service.lines,
-            )
-
-
-def _registered(values: Sequence[QueriedValue]) -> Iterator[TextFinding]:
-    """Judge GPUs that registered with the fabric: in a rack with NVLink switches they also need a cluster."""
-    ready = [item for item in values if item.name == "Status" and item.value == "Success"]
-    zero = [item for item in values if item.name == "ClusterUUID" and set(item.value) <= set("0-")]
-    if in_rack := [item for item in zero if re.search(r"GB[23]00", item.product or "")]:
-        yield fabric_unhealthy.finding(
-            "warning",
-            _queried_gpus(in_rack),
-            "The GPU registered with the fabric, but its cluster UUID is zero. In an NVL72 rack this means that it is "
-            "in no NVLink domain of several hosts.",
-            "Check NMX and the NVLink switches of the rack, and nvidia-imex.",
-            [item.line for item in in_rack],
-        )
-    elif ready:
-        yield TextFinding(
-            "nothing-wrong",
-            _queried_gpus(ready),
-            "info",
-            "The GPU registered with the NVLink fabric: State Completed, Status Success."
-            + (" A cluster UUID of zero is normal in hosts without NVLink to other hosts." if zero else ""),
-            "",
-            tuple(item.line.number for item in ready),
-        )
-
-
-def _fabric_problems(values: Sequence[QueriedValue]) -> dict[str, list[QueriedValue]]:
-    """Return the values that are not healthy, by what is wrong."""
-    problems: dict[str, list[QueriedValue]] = {}
-    for item in values:
-        value = item.value.lower()
-        bad = (
-            (item.name == "State" and value in ("in progress", "not started"))
-            or (item.name == "Status" and value not in ("success", "n/a", "not supported", "", "unknown"))
-            or (item.name == "Bandwidth" and value == "degraded")
-            or (item.name in ("Route Unhealthy", "Route Recovery in progress") and value in ("true", "yes"))
-            or (item.name.startswith("Access Timeout Recovery") and value in ("true", "yes"))
-            or (item.name == "Incorrect Configuration" and value not in ("none", "n/a", "not supported", "false", "no"))
-        )
-        if bad:
-            problems.setdefault(f"{item.name} {item.value}", []).append(item)
-    return problems
-
-
 @rule("driver-not-loaded", "The driver does not respond to nvidia-smi", source="nvidia-smi(1)")
 def driver_not_loaded(paste: Paste) -> Iterator[TextFinding]:
     """Looks for the messages of nvidia-smi and NVML about the driver itself."""
@@ -473,7 +404,89 @@ def driver_not_loaded(paste: Paste) -> Iterator[TextFinding]:
             yield driver_not_loaded.finding("error", "the NVIDIA driver of this host", why, do, lines)
 
 
+_INIT = re.compile(
+    r"NVRM: GPU (?:at PCI:)?(?P<bus>[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})"
+    r".*RmInitAdapter failed! \((?P<code>[^)]{3,40})\)"
+)
+_PROBED = re.compile(r"nvidia(?:: probe of)? (?P<bus>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2})\.")
+_FIRMWARE = ("Cannot initialize GSP firmware", "GfwBoot", "GFW_BOOT", "GFW boot")
+_PROBE = ("nvidia: probe of ", "probe with driver nvidia failed")
+_INIT_MARKS = ("RmInitAdapter", "rm_init_adapter", *_PROBE, *_FIRMWARE)
+
+
+@rule("gpu-init-failed", "The driver cannot initialise a GPU", source=_CATALOG, causes=("driver-not-loaded",))
+def gpu_init_failed(paste: Paste) -> Iterator[TextFinding]:
+    """Looks for RmInitAdapter failures of the kernel module, which have no Xid."""
+    lines = [line for line in paste.once(read_driver_messages) if any(mark in line.raw for mark in _INIT_MARKS)]
+    if not lines:
+        return
+    failures = [(line, match) for line in lines if (match := _INIT.search(line.text) or _PROBED.search(line.text))]
+    codes = list(dict.fromkeys(match["code"] for _, match in failures if match.re is _INIT))
+    gpus = [short_bus(match["bus"]) + (f" of {host}" if (host := host_of(line)) else "") for line, match in failures]
+    yield gpu_init_failed.finding(
+        "error",
+        _names(gpus) if gpus else "a GPU that the text does not name",
+        f"The driver failed to initialise the GPU{f' (RmInitAdapter, {codes[0]})' if codes else ''}, so no program can "
+        "use it."
+        + " Its firmware did not start." * any(mark in line.raw for mark in _FIRMWARE for line in lines)
+        + " The text does not show whether the driver, the settings of the BIOS or the GPU is at fault.",
+        "Power the host off completely and on again. If it fails again, try another version of the driver, check Above "
+        "4G Decoding and the power cables, and swap the card with another one.",
+        lines,
+    )
+
+
+_TROUBLE = re.compile(
+    r"fail|error|assert|timeout|timed out|invalid|mismatch|cannot|unable|not supported", re.IGNORECASE
+)
+
+
+@rule("driver-message", "The GPU driver logged a message without a rule", source=_CATALOG)
+def driver_message(paste: Paste) -> Iterator[TextFinding]:
+    """Looks for messages of NVRM without an Xid about something that failed, if no other rule is for them."""
+    judged = {mark for marks, _, _ in _DRIVER_FAULTS for mark in marks} | set(_INIT_MARKS)
+    lines = [
+        line
+        for line in paste.once(read_driver_messages)
+        if _TROUBLE.search(line.text) and not any(mark in line.raw for mark in judged)
+    ]
+    if lines:
+        yield driver_message.finding(
+            "info",
+            "the NVIDIA driver of this host",
+            f"{'Messages' if len(lines) > 1 else 'A message'} of the driver (NVRM) without an Xid "
+            f"report{'s' * (len(lines) == 1)} that something failed. meshlab has no rule for this; often it "
+            "accompanies another error.",
+            "Look for the first of them, and for an Xid near it.",
+            lines[:200],
+        )
+
+
 _DRIVER_FAULTS = (
+    (
+        ("NVRM: API mismatch:",),
+        "The kernel module and a library of the driver have different versions. This happens after an update without "
+        "a reboot, and in containers with their own library.",
+        "Reboot, or reload the kernel modules while no process uses a GPU. In a container, use the libraries of the "
+        "host's driver.",
+    ),
+    (
+        ("requires use of the NVIDIA open kernel modules", "is not supported by the NVIDIA"),
+        "The loaded kernel module does not support a GPU of this host.",
+        "Install the version of the driver that the message names; from Blackwell on, it has to be the open kernel "
+        "module.",
+    ),
+    (
+        ("NVRM: No NVIDIA GPU found", "NVRM: None of the NVIDIA", "The NVIDIA probe routine was not called"),
+        "The kernel module started without a GPU: none is visible on PCIe, or another driver (nouveau, vfio-pci) took "
+        "it first.",
+        "Look at lspci -nnk for the GPUs and the driver that each uses.",
+    ),
+    (
+        ("I/O region assigned to your NVIDIA device is invalid",),
+        "The BIOS gave a GPU no address range for its memory (BAR).",
+        "Turn on Above 4G Decoding in the BIOS, or boot with pci=realloc.",
+    ),
     (
         ("Driver/library version mismatch",),
         "The loaded kernel module and the libraries of the driver have different versions, because the driver was "
@@ -500,7 +513,18 @@ def gpu_without_nvlink(paste: Paste) -> Iterator[TextFinding]:
     for key, count in active.items():
         peers = [other for other in active if other != key and products[other] == products[key]]
         is_certain = any(active[other] for other in peers)
-        if count or not (is_certain or (peers and _always_has_nvlink(products[key]))):
+        if count or not (is_certain or (peers and always_has_nvlink(products[key]))):
+            continue
+        # Bridges connect an even number of cards, so an odd one misses this one.
+        if is_bridged(products[key]) and not sum(active[other] > 0 for other in peers) % 2:
+            yield gpu_without_nvlink.finding(
+                "info",
+                f"GPU{key[1]} ({products[key]})" + (f" of {key[0]}" if key[0] else ""),
+                "All its NVLinks are inactive, and other GPUs of the same product have active ones. A bridge connects "
+                "such cards in pairs or groups, so a card without a bridge is normal.",
+                "If it has a bridge, check that it is seated, and look for NVLink errors in dmesg.",
+                [link.line for link in links if (link.host, link.gpu) == key],
+            )
             continue
         yield gpu_without_nvlink.finding(
             "error" if is_certain else "warning",
@@ -529,7 +553,7 @@ def nvlinks_inactive(paste: Paste) -> Iterator[TextFinding]:
         same = [link for link in links if link.product == gpu_links[0].product and link.gbs is not None]
         counts = Counter((link.host, link.gpu) for link in same)
         most = max(counts.values(), default=0)
-        if not active or not dead or not (most > active or _always_has_nvlink(gpu_links[0].product)):
+        if not active or not dead or not (most > active or always_has_nvlink(gpu_links[0].product)):
             continue
         compared = f"other GPUs of this product have {most}" if most > active else f"this product has {len(gpu_links)}"
         yield nvlinks_inactive.finding(
@@ -565,8 +589,9 @@ def nvlinks_active(paste: Paste) -> Iterator[TextFinding]:
 
 @rule("nvlink-error-counters", "NVLinks count errors", source="nvidia-smi nvlink -h")
 def nvlink_error_counters(paste: Paste) -> Iterator[TextFinding]:
-    """Looks in nvidia-smi nvlink -e for counters that are not zero. They count since the driver was loaded."""
-    counted = [item for item in paste.once(read_nvlink_counters) if item.count]
+    """Looks in nvidia-smi and dcgmi nvlink -e for counters that are not zero since the driver was loaded."""
+    counters_of_tools = (*paste.once(read_nvlink_counters), *paste.once(read_link_counters))
+    counted = [item for item in counters_of_tools if item.count]
     for host, gpu in dict.fromkeys((item.host, item.gpu) for item in counted):
         counters = [item for item in counted if (item.host, item.gpu) == (host, gpu)]
         counts = ", ".join(f"link {item.link}: {item.count:,} {item.counter}" for item in counters[:4])
@@ -581,7 +606,7 @@ def nvlink_error_counters(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-def _always_has_nvlink(product: str) -> bool:
+def always_has_nvlink(product: str) -> bool:
     """Return whether a product is an SXM module, of which every link is connected in a complete machine."""
     return "SXM" in product.upper() or "HBM3" in product.upper()
 
@@ -591,9 +616,9 @@ GPU_RULES: tuple[Rule, ...] = (
     nvlink_error,
     ecc_uncorrectable,
     ecc_contained,
-    fabric_unhealthy,
     gpu_without_nvlink,
     gsp_timeout,
+    gpu_init_failed,
     driver_not_loaded,
     application_fault,
     nvlink_warning,
@@ -603,4 +628,5 @@ GPU_RULES: tuple[Rule, ...] = (
     row_remapping,
     other_xid,
     xid_consequence,
+    driver_message,
 )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from operator import attrgetter
 
 from meshlab.base._collectives import TORCH_FUNCTIONS
@@ -12,6 +14,7 @@ from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._late_ranks import (
     GroupCalls,
+    call_name,
     calls_by_group,
     late_in_dumps,
     late_in_logs,
@@ -26,43 +29,23 @@ from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis._seen import grouped, unique
 from meshlab.diagnosis.formats._flight_recorder import FlightDump, n_elements, read_flight_dumps
-from meshlab.diagnosis.formats._torch_lines import FingerPrint, TorchLog, WorkTimeout, last_rank_prefix, read_torch_log
+from meshlab.diagnosis.formats._horovod import StalledTensor, read_stalled_tensors
+from meshlab.diagnosis.formats._torch_lines import (
+    AnalysedCollective,
+    FingerPrint,
+    TorchLog,
+    read_torch_log,
+)
 from meshlab.mesh._axes import MAX_RANKS
 
-_WATCHDOG = "pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
+WATCHDOG = "pytorch/torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp"
 _RECORDER = "pytorch/torch/csrc/distributed/c10d/FlightRecorder.hpp, version 2.0 to 2.10"
 _DESYNC = "pytorch/torch/csrc/distributed/c10d/TraceUtils.h"
 
 # Collectives whose ranks must pass equally many elements. A gather, a scatter and an all-to-all may be uneven.
-_EVEN = re.compile(
+EVEN = re.compile(
     rf"^_?(?:{'|'.join(name.replace('_', '_?') for name, torch in TORCH_FUNCTIONS.items() if torch.is_even)})", re.I
 )
-
-
-def _minutes(milliseconds: int | None) -> str:
-    if milliseconds is None:
-        return ""
-    seconds = milliseconds / 1000
-    if seconds < 180:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h".replace(".0 h", " h")
-
-
-def _collect(paste: Paste, log: TorchLog) -> str:
-    """Return what to set before the next run, for the version of PyTorch that printed the log."""
-    has_recorder = bool(other_lines(paste).numbers("PG GUID", "TORCH_FR_", "flight recorder dump signal"))
-    buffer = "TORCH_NCCL_TRACE_BUFFER_SIZE=2000"
-    if has_recorder or len(paste.once(read_flight_dumps)):
-        buffer = f"TORCH_FR_BUFFER_SIZE=2000 {buffer} (the new and the old name) and"
-    elif not other_lines(paste).numbers("[PG ") and not any(timeout.is_global for timeout in log.timeouts):
-        return (
-            "set NCCL_DESYNC_DEBUG=1 TORCH_DISTRIBUTED_DEBUG=DETAIL (TORCH_NCCL_DESYNC_DEBUG from PyTorch 2.2 on), "
-            "then paste the logs of all ranks"
-        )
-    return (
-        f"set {buffer} TORCH_NCCL_DUMP_ON_TIMEOUT=1 TORCH_NCCL_DESYNC_DEBUG=1, then paste the logs of all ranks, or "
-        "their dumps nccl_trace_rank_* as JSON"
-    )
 
 
 def _order_note(dumps: Sequence[FlightDump]) -> str:
@@ -75,7 +58,7 @@ def _order_note(dumps: Sequence[FlightDump]) -> str:
 @rule(
     "rank-missing",
     "A rank did not join a collective",
-    source=(_WATCHDOG, _DESYNC, _RECORDER, "pytorch/torch/distributed/flight_recorder/components/builder.py"),
+    source=(WATCHDOG, _DESYNC, _RECORDER, "pytorch/torch/distributed/flight_recorder/components/builder.py"),
     causes=("nccl-timeout", "rank-died", "watchdog-stuck"),
 )
 def rank_missing(paste: Paste) -> Iterator[TextFinding]:
@@ -118,10 +101,11 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
             named |= set(analysis.ranks)
             yield rank_missing.finding(
                 "error",
-                f"{rank_list(analysis.ranks)}, collective {analysis.seq}"
+                f"{rank_list(analysis.ranks)}, "
+                + ("a collective" if analysis.seq is None else f"collective {analysis.seq}")
                 + (f" of {analysis.group}" if analysis.group else ""),
-                f"torchfrtrace found no {analysis.op or 'collective'} number {analysis.seq} in the dumps of "
-                f"{rank_list(analysis.ranks)}, while the other ranks of the group called it.",
+                f"torchfrtrace did not find {_analysed_call(analysis)} in the dumps of {rank_list(analysis.ranks)}"
+                + _called_by(analysis),
                 f"Compare what {rank_list(analysis.ranks)} called last with the stack that torchfrtrace prints.",
                 [analysis.line],
             )
@@ -136,10 +120,69 @@ def rank_missing(paste: Paste) -> Iterator[TextFinding]:
                 "took another branch.",
                 [line],
             )
-    if not named:
+    stalled = paste.once(read_stalled_tensors)
+    if stalled:
+        yield _stalled(stalled)
+    if not named and not stalled:
         yield from _missing_in_logs(log)
-    if not named and not log.timeouts:
+    if not named and not stalled and not log.timeouts:
         yield from _missing_id(paste)
+
+
+def _analysed_call(analysis: AnalysedCollective) -> str:
+    name = analysis.op or "collective"
+    return f"{name} {analysis.seq}" if analysis.seq is not None else f"a call of {name}"
+
+
+def _called_by(analysis: AnalysedCollective) -> str:
+    """Return the end of the sentence about a missing rank: who called the collective, as far as the text names them."""
+    callers = set(analysis.expected) - set(analysis.ranks)
+    return f", which {rank_list(callers)} called." if callers else ", and found it in another dump."
+
+
+_MAX_STALLS = 16  # sets of ranks that Horovod waits for, so that a long report stays cheap
+
+
+def _stalled(tensors: Sequence[StalledTensor]) -> TextFinding:
+    """Return the finding about tensors that Horovod waits for."""
+    last = {item.tensor: item for item in tensors}  # Horovod repeats its report, and a rank may have come meanwhile
+    highest = max(rank for item in last.values() for rank in (*item.missing, *item.ready))
+    known = frozenset(range(highest + 1) if highest < MAX_RANKS else ())
+    by_ranks: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
+    for item in last.values():
+        by_ranks.setdefault((item.missing, item.ready), []).append(item.tensor)
+    parts: dict[tuple[int, ...], list[str]] = {}
+    for (missing, ready), names in itertools.islice(by_ranks.items(), _MAX_STALLS):
+        parts.setdefault(missing or tuple(sorted(known - set(ready))), []).extend(names)
+    ranks = sorted({rank for part in parts for rank in part})
+    first, *others = (name for names in parts.values() for name in names)
+    ready = next((item.ready for item in last.values() if item.ready), ())
+    subject = rank_list(ranks) if ranks else f"a rank other than {rank_list(ready)}"
+    count = f"{len(last)} tensors, the first of them {first}" if others else f"the tensor {first}"
+    if len(parts) > 1:
+        # The ranks wait for each other.
+        which = "; ".join(
+            names[0]
+            + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+            + f" by {rank_list(part) if part else 'another rank'}"
+            for part, names in itertools.islice(parts.items(), 3)
+        )
+        why = (
+            f"Horovod waits for {len(last)} tensors that different ranks did not submit: {which}. So the ranks "
+            "submitted them in different orders, or not at all."
+        )
+    else:
+        also = f": Horovod names those that did ({rank_list(ready)})" if ready else ""
+        why = f"Horovod waits for {count}: {subject} did not submit {'them' if others else 'it'}{also}."
+    # It may be no fault: Horovod prints this for a rank that evaluates or writes a checkpoint, too.
+    return rank_missing.finding(
+        "warning",
+        f"{subject}, {first}",
+        why,
+        f"Look at the log and the stack of {subject} (py-spy dump --pid PID): it still loads data, evaluates, ended, "
+        "or took another branch. If it is only late, raise HOROVOD_STALL_CHECK_TIME_SECONDS.",
+        [item.line for item in tensors],
+    )
 
 
 def _missing_in_dumps(paste: Paste) -> Iterator[tuple[TextFinding, set[int]]]:
@@ -248,25 +291,21 @@ def order_mismatch(paste: Paste) -> Iterator[TextFinding]:
         at = grouped((number, (rank, op)) for number, _, op, ranks in report.states for rank in ranks)
         for number, rank_ops in at.items():
             if calls := _differing(rank_ops):
-                yield _different_ops(f"collective #{number}", calls, "the desync report", report.lines)
+                why = f"Under one number, the desync report shows different collectives: {calls}."
+                yield _order_finding(f"{calls} at collective #{number}", why, report.lines)
     for prints in _mismatched_prints(log):
         if len({plain_name(fingerprint.op) for fingerprint in prints}) > 1 or _sequence_differs(prints):
-            calls = ", ".join(f"rank {fingerprint.rank}: {_call_name(fingerprint)}" for fingerprint in prints)
-            yield _different_ops(
-                "this collective", calls, "TORCH_DISTRIBUTED_DEBUG=DETAIL", [fingerprint.line for fingerprint in prints]
-            )
+            calls = ", ".join(f"rank {fingerprint.rank}: {call_name(fingerprint)}" for fingerprint in prints)
+            finding = _order_finding(calls, _order_in_prints(prints, calls), [item.line for item in prints])
+            yield _random_numbers(finding) if _have_random_numbers(prints) else finding
     for timeouts, _ in lines_by_group(log).values():
         for seq, at_seq in grouped((item.seq, item) for item in timeouts if item.seq is not None).items():
             if calls := _differing((timeout.rank, timeout.op) for timeout in at_seq):
-                yield _different_ops(f"collective {seq}", calls, "the watchdogs", [timeout.line for timeout in at_seq])
-    for analysis in log.analysed:
-        if analysis.error == "COLLECTIVE_TYPE_MISMATCH":
-            yield _different_ops(
-                f"collective {analysis.seq}" if analysis.seq is not None else "a collective",
-                rank_list(analysis.ranks),
-                "torchfrtrace",
-                [analysis.line],
-            )
+                why = f"Under one number, the watchdogs show different collectives: {calls}."
+                yield _order_finding(f"{calls} at collective {seq}", why, [timeout.line for timeout in at_seq])
+    for where, ranks, against, lines in _culprits(log, "COLLECTIVE_TYPE_MISMATCH"):
+        why = f"torchfrtrace compared the calls at {where}: {ranks} called another collective than {against}."
+        yield _order_finding(f"{ranks} at {where}", why, lines)
     yield from _order_in_dumps(paste)
 
 
@@ -276,15 +315,62 @@ def _differing(calls: Iterable[tuple[int, str]]) -> str:
     return ", ".join(f"{rank_list(ranks)}: {op}" for op, ranks in by_op.items()) if len(by_op) > 1 else ""
 
 
-def _different_ops(where: str, calls: str, source: str, lines: Sequence[PasteLine | int]) -> TextFinding:
+def _order_finding(subject: str, why: str, lines: Sequence[PasteLine | int]) -> TextFinding:
     return order_mismatch.finding(
         "error",
-        f"{calls} at {where}" if where != "this collective" else calls,
-        f"Under one number, {source} shows different collectives: {calls}.",
+        subject,
+        why,
         "Make all ranks call the same collectives in the same order: look for a branch that depends on the rank, the "
         "data or the number of batches, and for an exception that one rank catches.",
         lines,
     )
+
+
+_RANDOM = 10_000_000  # calls that no job makes
+
+
+def _have_random_numbers(prints: Sequence[FingerPrint]) -> bool:
+    same = len({(plain_name(item.op), item.shape) for item in prints}) == 1
+    return same and _sequence_differs(prints) and max(item.seq or 0 for item in prints) > _RANDOM
+
+
+def _random_numbers(finding: TextFinding) -> TextFinding:
+    """Return the finding about equal calls whose sequence numbers may never have been the same."""
+    return replace(
+        finding,
+        severity="warning",
+        why=f"TORCH_DISTRIBUTED_DEBUG=DETAIL compared equal calls with other numbers: {finding.subject}. "
+        "Before PyTorch 2.1, Gloo began at a random number, on which the ranks of a large job did not always agree.",
+        do="Update PyTorch, or run without TORCH_DISTRIBUTED_DEBUG=DETAIL. If the error stays, compare the calls.",
+    )
+
+
+def _order_in_prints(prints: Sequence[FingerPrint], calls: str) -> str:
+    """Return what TORCH_DISTRIBUTED_DEBUG=DETAIL shows about calls that differ."""
+    if _sequence_differs(prints):
+        numbers = ", ".join(f"rank {item.rank} made call {item.seq} of its process group" for item in prints)
+        same = len({plain_name(item.op) for item in prints}) == 1
+        return (
+            f"TORCH_DISTRIBUTED_DEBUG=DETAIL compared calls with different sequence numbers: {numbers}"
+            + (f", both a {plain_name(prints[0].op)}" if same and len(prints) == 2 else f" ({calls})")
+            + ". So one rank made more calls than the other before, or the processes are of different starts."
+        )
+    where = "Under one number" if prints[0].seq is not None else "At one call"
+    return f"{where}, TORCH_DISTRIBUTED_DEBUG=DETAIL shows different collectives: {calls}."
+
+
+def _culprits(log: TorchLog, *errors: str) -> Iterator[tuple[str, str, str, list[PasteLine]]]:
+    """Yield a collective, the ranks that torchfrtrace calls culprits in it, those that it compared, and the lines."""
+    analyses = [item for item in log.analysed if item.error in errors]
+    for (seq, group, _), items in grouped(((item.seq, item.group, item.error), item) for item in analyses).items():
+        ranks = sorted({rank for item in items for rank in item.ranks})
+        others = set(next((item.expected for item in items if item.expected), ())) - set(ranks)
+        against = rank_list(others) if others else "the rank that they were compared with"
+        # It takes the first rank for right, so that one may be the culprit if it names several.
+        if len(ranks) > 1 and len(others) < 2:
+            against += ", which may itself be the one that differs"
+        where = (f"collective {seq}" if seq is not None else "a collective") + (f" of {group}" if group else "")
+        yield where, rank_list(ranks), against, [item.line for item in items]
 
 
 def _sequence_differs(prints: Sequence[FingerPrint]) -> bool:
@@ -323,7 +409,7 @@ def _order_in_dumps(paste: Paste) -> Iterator[TextFinding]:
     if behind and all(rank in stuck for _, _, late, _ in behind for rank in late):
         # Every rank that is late waits itself, so no rank is the first: a cycle. A rank without a dump could be.
         group, seq, late, call = behind[0]
-        if all(set(late_group.ranks) <= set(late_group.dumps) for late_group, *_ in behind):
+        if all(item.has_members and set(item.ranks) <= set(item.dumps) for item, *_ in behind):
             yield order_mismatch.finding(
                 "error",
                 f"{rank_list(late)} and those that wait in {plain_name(call.op)} {seq} of {group.desc}",
@@ -383,7 +469,7 @@ def _other_place(group: GroupCalls, seq: int, late: Sequence[int]) -> TextFindin
 @rule(
     "size-mismatch",
     "Ranks disagree on the size or the type of a collective",
-    source=(_WATCHDOG, _RECORDER, "pytorch/torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp"),
+    source=(WATCHDOG, _RECORDER, "pytorch/torch/csrc/distributed/c10d/ProcessGroupWrapper.cpp"),
     causes=("nccl-timeout",),
 )
 def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
@@ -409,7 +495,7 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
                 )
                 break
     for timeouts, _ in lines_by_group(log).values():
-        even = [item for item in timeouts if None not in (item.seq, item.elements_in) and _EVEN.match(item.op)]
+        even = [item for item in timeouts if None not in (item.seq, item.elements_in) and EVEN.match(item.op)]
         for (seq, op), same_call in grouped(((item.seq, item.op), item) for item in even).items():
             sizes = grouped((item.elements_in, item) for item in same_call)
             if len(sizes) > 1:
@@ -419,11 +505,9 @@ def size_mismatch(paste: Paste) -> Iterator[TextFinding]:
                 )
                 lines = [timeout.line for same_size in sizes.values() for timeout in same_size]
                 yield _different_sizes(f"{plain_name(op)} {seq}", sides, "sizes", lines)
-    for analysis in log.analysed:
-        if analysis.error in ("SIZE_OR_SYNTAX_MISMATCH", "COLLECTIVE_DTYPE_MISMATCH"):
-            name = "types" if "DTYPE" in analysis.error else "sizes"
-            where = f"collective {analysis.seq}" if analysis.seq is not None else "a collective"
-            yield _different_sizes(where, f"{rank_list(analysis.ranks)} against the others", name, [analysis.line])
+    for error, name in (("SIZE_OR_SYNTAX_MISMATCH", "sizes"), ("COLLECTIVE_DTYPE_MISMATCH", "types")):
+        for where, ranks, against, lines in _culprits(log, error):
+            yield _different_sizes(where, f"{ranks} against {against}", name, lines)
     yield from _sizes_in_dumps(paste)
     yield from _parameters_differ(paste)
 
@@ -477,7 +561,7 @@ def _sizes_in_dumps(paste: Paste) -> Iterator[TextFinding]:
             if len(calls) < 2 or len({plain_name(call.op) for call in calls.values()}) > 1:
                 continue
             op = next(iter(calls.values())).op
-            if not _EVEN.match(op) or "coalesced" in op:
+            if not EVEN.match(op) or "coalesced" in op:
                 continue
             sizes = grouped(((n_elements(call.sizes_in), call.dtypes), rank) for rank, call in calls.items())
             if len(sizes) > 1:
@@ -501,119 +585,17 @@ def collective_mismatch(paste: Paste) -> Iterator[TextFinding]:
     prints = paste.once(read_torch_log).finger_prints
     if len({fingerprint.rank for fingerprint in prints}) == 1:
         first = prints[0]
+        is_traced = bool(other_lines(paste).numbers("Running collective:"))
         yield collective_mismatch.finding(
             "error",
             f"rank {first.rank}, {plain_name(first.op)}",
             f"PyTorch found that rank {first.rank} calls a different collective than the others, or with a different "
-            "size. What the others call is not in the text.",
-            "Paste the same message of all ranks: PyTorch before 2.0 prints on each rank only its own call.",
+            "size." + ("" if is_traced else " What the others call is not in the text."),
+            "Compare it with the lines 'Running collective' of the other ranks."
+            if is_traced
+            else "Paste the same message of all ranks: PyTorch before 2.0 prints on each rank only its own call.",
             [fingerprint.line for fingerprint in prints],
         )
-
-
-@rule("nccl-timeout", "A collective timed out", source=_WATCHDOG)
-def nccl_timeout(paste: Paste) -> Iterator[TextFinding]:
-    """Look for the watchdog's message that a collective ran too long.
-
-    The ranks that print it are those that waited. The lines of one rank never show which other rank did not join.
-    """
-    log = paste.once(read_torch_log)
-    missing = next((finding.subject for finding in rank_missing.check(paste)), None)
-    for timeouts in _timeouts_by_group(log):
-        yield _group_timeout(paste, timeouts, missing)
-    if not log.timeouts:
-        yield from _stuck_in_dumps(paste)
-    for report in log.desync:
-        if report.unfinished and not report.absent and not log.timeouts:
-            yield nccl_timeout.finding(
-                "error",
-                f"{rank_list(report.unfinished)}, collective #{report.at}",
-                f"{rank_list(report.unfinished).capitalize()} joined collective #{report.at} and did not finish it.",
-                f"To find the cause, {_collect(paste, log)}.",
-                report.lines,
-            )
-
-
-def _timeouts_by_group(log: TorchLog) -> list[list[WorkTimeout]]:
-    """Return the timeouts of each process group. Lines without a group belong to the only group with their call."""
-    groups: dict[tuple[object, ...], list[WorkTimeout]] = grouped(
-        (("", item.op, item.seq) if item.group is None else (str(item.group),), item) for item in log.timeouts
-    )
-    for _, *call in [key for key in groups if len(key) > 1]:
-        same = [
-            name
-            for name, timeouts in groups.items()
-            if len(name) == 1 and any([timeout.op, timeout.seq] == call for timeout in timeouts)
-        ]
-        if call[1] is not None and len(same) == 1:
-            groups[same[0]] += groups.pop(("", *call))
-    return list(groups.values())
-
-
-def _group_timeout(paste: Paste, timeouts: Sequence[WorkTimeout], missing: str | None) -> TextFinding:
-    """Return the finding about the timeouts of one process group, and about its missing rank if one is known."""
-    first = min(timeouts, key=lambda timeout: timeout.seq or 0)
-    earliest = [timeout for timeout in timeouts if (timeout.op, timeout.seq) == (first.op, first.seq)]
-    others = [timeout for timeout in timeouts if timeout not in earliest]
-    ranks = sorted({timeout.rank for timeout in earliest})
-    call = _call_name(first)
-    where = f"{rank_list(ranks)}{_place(paste, ranks)}{f' of {first.group}' if first.group else ''}, {call}"
-    waited = _minutes(max((timeout.ran_ms or timeout.limit_ms or 0 for timeout in earliest), default=0) or None)
-    why = f"{rank_list(ranks).capitalize()} waited {waited or 'until the timeout'} in {call}"
-    if others:
-        calls = ", ".join(dict.fromkeys(map(_call_name, others[:4])))
-        why += f"; {rank_list(timeout.rank for timeout in others)} waited in {calls}"
-    lines = [timeout.line for timeout in timeouts]
-    if missing is not None:
-        return nccl_timeout.finding("error", where, f"{why}. It follows from the missing rank: {missing}.", lines=lines)
-    look = ""
-    if others:
-        why += (
-            ". The ranks are in different collectives of one process group. Their lines do not show which of them, or "
-            "which other rank, is the cause."
-        )
-        look = f"Look first at {rank_list(timeout.rank for timeout in others)} and at ranks that are not in the text. "
-    elif len(ranks) == 1:
-        why += (
-            ", and is the one that noticed, not necessarily the cause: one rank's lines do not show which rank did not "
-            "join."
-        )
-        look = _other_end(first, first.op)
-    else:
-        why += f". Their lines agree, so the cause is outside them: {_outside(ranks)}, in the network, or on a GPU."
-    look += f"To find the missing rank, {_collect(paste, paste.once(read_torch_log))}. "
-    look += "While the job hangs, run py-spy dump on every rank, or ncclras on one host."
-    return nccl_timeout.finding("error", where, why, look, lines)
-
-
-def _outside(ranks: Sequence[int]) -> str:
-    """Return the ranks that are not in the text, if they are few and the numbers are plausible."""
-    is_plausible = len(ranks) > 2 and max(ranks) < MAX_RANKS
-    absent = sorted(set(range(max(ranks) + 1)) - set(ranks)) if is_plausible else []
-    if absent and len(absent) <= 16:
-        return f"in ranks that are not in the text (below {max(ranks)}: {rank_list(absent)})"
-    return "in a rank that is not in the text"
-
-
-def _call_name(call: WorkTimeout | FingerPrint) -> str:
-    return plain_name(call.op) + ("" if call.seq is None else f" {call.seq}")
-
-
-def _stuck_in_dumps(paste: Paste) -> Iterator[TextFinding]:
-    """Find a collective that all ranks of a group called and none finished, and that timed out."""
-    for group in paste.once(calls_by_group):
-        waiting = group.waiting()
-        calls = {(plain_name(call.op), call.seq) for call in waiting.values()}
-        if set(waiting) == set(group.ranks) and len(calls) == 1 and any(call.is_retired for call in waiting.values()):
-            ((op, seq),) = calls
-            yield nccl_timeout.finding(
-                "error",
-                f"{rank_list(group.ranks)}, {op} {seq} of {group.desc}",
-                f"All ranks of {group.desc} called {op} {seq}, and it timed out, so no rank is missing. "
-                "The cause is on a GPU, in the network, or in a size or type that the dumps do not contain.",
-                "Look at the kernel messages (dmesg) of all hosts for Xid, and at NCCL's warnings (NCCL_DEBUG=WARN).",
-                [call.line for call in waiting.values()],
-            )
 
 
 @rule("dumps-missing", "Flight recorder dumps of some ranks are not in the text", source=_RECORDER)
@@ -638,75 +620,10 @@ def dumps_missing(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-_COMM_LINE = re.compile(
-    r"(?<![\w.-])(?P<host>[\w.-]+):\d+:\d+ .*comm \w+ rank (?P<rank>\d+) n[rR]anks (?P<n>\d+) cudaDev (?P<gpu>\d+)"
-)
-
-
-def _place(paste: Paste, ranks: Sequence[int]) -> str:
-    """Return the host and the GPU of one rank, if NCCL's lines in the text name them."""
-    if len(ranks) != 1:
-        return ""
-    for _, match in paste.matches(_COMM_LINE, f" rank {ranks[0]} n"):
-        if whole(match["rank"]) == ranks[0]:
-            return f" ({match['host']}, GPU {match['gpu']}) of {match['n']}"
-    return ""
-
-
-def _other_end(timeout: WorkTimeout, op: str) -> str:
-    """Return which rank a rooted collective needs, as far as its sizes show it."""
-    name = plain_name(op)
-    if name in ("gather", "reduce") and timeout.elements_out == 0 and timeout.elements_in:
-        return (
-            f"Rank {timeout.rank} sends its part and gets nothing back, so look first at the destination of the {name} "
-            "(usually rank 0), then at the other ranks: crashed, busy, or in another collective. "
-        )
-    if name == "broadcast":
-        return "Look first at the source of the broadcast (usually rank 0). "
-    if op in ("_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"):
-        return (
-            "FSDP and ZeRO-3 call this for each module, so check that all ranks run the same modules equally often "
-            "(generate with synced_gpus=True, experts without tokens, uneven batches, an early exit). "
-        )
-    if name == "all_reduce" and timeout.elements_in == 1:
-        return "An all_reduce of one element is usually a metric or a flag: look for a branch around it. "
-    return ""
-
-
-_HEARTBEAT = re.compile(r"watchdog got stuck for (\d+) seconds|Heartbeat monitor timed out")
-
-
-@rule("watchdog-stuck", "PyTorch's watchdog thread is stuck", source=_WATCHDOG)
-def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
-    """Look for the heartbeat monitor, which ends a process whose watchdog thread hangs in a call of CUDA or Python."""
-    matches = other_lines(paste).matches(_HEARTBEAT, "watchdog got stuck for", "Heartbeat monitor timed out")
-    ranks = {rank for line, match in matches if (rank := _rank_of(line, match.start())) is not None}
-    if matches:
-        yield watchdog_stuck.finding(
-            "error",
-            rank_list(ranks) if ranks else "the process that prints it",
-            "The watchdog thread itself made no progress: a call of CUDA or NCCL blocks, or another thread holds "
-            "Python's lock (GIL). This is not the timeout of a collective.",
-            "Get the stacks of all threads (py-spy dump --native --pid PID), and look for kernel messages (dmesg) "
-            "about the GPU and for storage that does not answer.",
-            [line for line, _ in matches],
-        )
-
-
-def _rank_of(line: PasteLine, end: int) -> int | None:
-    rank = last_rank_prefix(line, len(line.raw) if end == 0 else end + len(line.raw) - len(line.text))
-    if rank is None:
-        named = re.search(r"Rank (\d+)\]", line.raw)
-        rank = whole(named[1]) if named else None
-    return rank
-
-
 HANG_RULES: tuple[Rule, ...] = (
     rank_missing,
     order_mismatch,
     size_mismatch,
     collective_mismatch,
-    nccl_timeout,
     dumps_missing,
-    watchdog_stuck,
 )

@@ -42,7 +42,8 @@ _CODES = {
     "nvlink-unused": "no-nvlink",
     "maybe-mp": "no-nvlink",
 }
-_BY_DESIGN = frozenset(("affinity-spans",))  # virtual machines of cloud providers: no fault that a user can mend
+# Virtual machines of cloud providers, which a user cannot mend, and GPUs that somebody partitioned.
+_BY_DESIGN = frozenset(("affinity-spans", "mig"))
 _LEVELS: dict[str, Level] = {"error": "error", "warning": "warning", "note": "info"}
 # NCCL prints only the GPUs of a communicator, so that hosts may differ without a reason to worry.
 _OF_WHOLE_HOSTS = frozenset(("uneven-hosts", "mixed-hosts", "mixed-drivers"))

@@ -150,11 +150,19 @@ def peer_ended(paste: Paste) -> Iterator[TextFinding]:
     peers = list(dict.fromkeys(match["peer"] for _, match in closed))
     own_hosts = set(hosts_of(paste, [item.line for item in warnings]))
     others = [peer for peer in peers if peer not in own_hosts] or peers
+    # If hosts report each other, each of the processes noticed an end, and none of them needs to be the first.
+    is_mutual = len(peers) > 1 and own_hosts.issuperset(peers)
     yield peer_ended.finding(
         "error",
-        f"a process on {text_list(others[:6])}, noticed by {affected(paste, [item for item, _ in closed])}",
-        f"A process on {text_list(others[:6])} closed its connection: it ended or aborted first. These lines only "
-        "report this, and do not show why.",
+        f"a process on {text_list(others[:6], 'or' if is_mutual else 'and')}, noticed by "
+        f"{affected(paste, [item for item, _ in closed])}",
+        (
+            f"Processes on {text_list(others[:6])} report each other: the lines do not show which of them ended first, "
+            "or why."
+            if is_mutual
+            else f"A process on {text_list(others[:6])} closed its connection: it ended or aborted first. These lines "
+            "only report this, and do not show why."
+        ),
         "Read the log of the ranks on that host: the first warning or traceback in time is the cause. "
         "Look there for exit codes, dmesg | grep -i -E 'killed process|xid', and the limits of the job.",
         [item.line for item, _ in closed],

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis.formats._host_names import read_unknown_hosts
+from meshlab.diagnosis.formats._nccl_lines import read_hosts
 from meshlab.diagnosis.formats._nccl_tests_starts import TestDevice, TestStart, read_test_starts
+from meshlab.diagnosis.formats._process_exits import read_process_exits
 
 _TESTS = "NVIDIA/nccl-tests/src/common.cu"
 
@@ -71,40 +76,165 @@ def _copies(paste: Paste, start: TestStart) -> TextFinding:
     )
 
 
-_LAUNCH = re.compile(
-    r"(?P<pmix>pmixp_coll_ring_reset_if_to: (?P<node>\S+) .*collective timeout)"
-    r"|(?P<daemon>(?:ORTE|PRTE|PRRTE) (?:was unable to reliably start|daemon has unexpectedly failed|has lost "
-    r"communication with a remote daemon).*)"
-    r"|(?P<launch>mpirun was unable to (?:launch|start|find)\b.*|prterun was unable to (?:launch|start)\b.*)"
-    r"|(?P<slots>There are not enough slots available.*)"
-    r"|(?P<direct>The application appears to have been direct launched using \"srun\".*)"
-    r"|(?P<plugin>srun: error: (?:Couldn't find the specified plugin name for mpi/\S+.*|cannot find mpi plugin.*|"
-    r"Unable to create step.*|Unable to confirm allocation.*|Task launch for \S+ failed.*|Application launch failed.*))"
-    r"|(?P<ssh>ssh: connect to host (?P<host>\S+) port \d+: .*|Host key verification failed.*|Permission denied "
-    r"\(publickey.*)"
-    r"|(?P<init>It looks like MPI_INIT failed.*|PMI2_Init failed.*|(?:OPAL|PMIX) ERROR: .*|Fatal error in "
-    r"(?:internal_)?P?MPI_Init\w*.*)"
-    r"|(?P<cxi>(?:start failed on \S+: )?CXI alloc failed on .*)"
-)
-_LAUNCH_LITERALS = (
-    *("collective timeout seq", "ORTE ", "PRTE ", "PRRTE ", "mpirun was unable to", "prterun was unable to"),
-    *("not enough slots", "direct launched", "srun: error:", "ssh: connect", "Host key verification"),
-    *("Permission denied (publickey", "MPI_INIT failed", "PMI2_Init failed", "OPAL ERROR", "PMIX ERROR"),
-    *("Fatal error in", "CXI alloc failed"),
+class _Phrase(NamedTuple):
+    """What a launcher prints when it fails. A group ``node`` or ``to`` names the host, and ``reason`` the reason."""
+
+    kind: str
+    pattern: re.Pattern[str]
+    literals: tuple[str, ...]
+    launcher: str = "the launcher"  # the subject if the text names no host
+    near: re.Pattern[str] | None = None  # a line below that names the host
+
+
+_ON_NODE = re.compile(r"(?:Remote daemon *: *\S+ on node|hostname:|^\s*Node:|Remote host:) +(?P<node>\S+)")
+_PROGRAM = re.compile(r"^(?:Executable|Application name): +(?P<program>\S+)")
+_REJECTED = re.compile(r"credential expired|Invalid job credential")
+
+_PHRASES = (
+    _Phrase(
+        "pmix",
+        re.compile(r"pmixp_coll_ring_reset_if_to: (?P<node>\S+) .*collective timeout"),
+        ("collective timeout seq",),
+    ),
+    _Phrase(
+        "lost",
+        re.compile(r"(?P<name>ORTE|PRTE|PRRTE) has lost communication with (?:a remote|its) daemon.*"),
+        ("has lost communication with",),
+        "a host of mpirun",
+        _ON_NODE,
+    ),
+    _Phrase(
+        "daemon",
+        re.compile(
+            r"(?:ORTE|PRTE|PRRTE|mpirun|prterun) (?:was unable to reliably start|daemon has unexpectedly failed).*"
+            r"|A daemon on node (?P<node>\S+) failed to start as expected.*"
+            r"|\b(?P<reason>(?:orted|prted|hydra_pmi_proxy): (?:command )?not found)"
+        ),
+        (
+            *("was unable to reliably start", "daemon has unexpectedly failed", "A daemon on node"),
+            *("orted: ", "prted: ", "hydra_pmi_proxy: "),
+        ),
+        "mpirun",
+    ),
+    _Phrase(
+        "launch",
+        re.compile(r"(?:mpirun|mpiexec|prterun|orterun) was unable to (?:launch|start|find)\b.*"),
+        ("was unable to",),
+        "mpirun",
+        _ON_NODE,
+    ),
+    _Phrase(
+        "launch",
+        re.compile(r"\[[\w:]+@(?P<node>[^\]]+)\] .*?(?P<reason>execvp error on file (?P<program>\S+) \([^)]*\))"),
+        ("execvp error on file",),
+    ),
+    _Phrase(
+        "launch",
+        re.compile(r"slurmstepd: error: (?P<reason>execve\(\): .*?: (?:No such file or directory|Permission denied))"),
+        ("slurmstepd: error: execve()",),
+        "srun",
+        re.compile(r"srun: error: (?P<node>[\w.-]+): tasks? [\d,-]+: Exited with exit code (?:2|13)\b"),
+    ),
+    _Phrase(
+        "launch",
+        re.compile(r"task (?P<rank>\d+)(?: \(host (?P<node>[^)\s]+)\))?: (?P<reason>start failed: .*?)\"?$"),
+        (": start failed: ",),
+        "flux",
+    ),
+    _Phrase("slots", re.compile(r"There are not enough slots available.*"), ("not enough slots",), "mpirun"),
+    _Phrase(
+        "direct",
+        re.compile(r"The application appears to have been direct launched using \"srun\".*"),
+        ("direct launched",),
+        "srun",
+    ),
+    _Phrase(
+        "plugin",
+        re.compile(r"srun: error: (?:Couldn't find the specified plugin name for mpi/\S+.*|cannot find mpi plugin.*)"),
+        ("srun: error:",),
+        "srun",
+    ),
+    _Phrase(
+        "step",
+        re.compile(
+            r"srun: error: (?:Task launch for (?:StepId=)?[\d.+]+ failed on node (?P<node>[^\s:]+)"
+            r"|Unable to create step(?: for job \d+)?|Unable to confirm allocation(?: for job \d+)?"
+            r"|Application launch failed): ?(?P<reason>.*)"
+            r"|(?:srun|sbatch|salloc): error: (?:Unable to allocate resources|Batch job submission failed): (?P<why>.*)"
+            r"|slurm_receive_msgs: \[\[(?P<node_message>[^\]]+)\]:\d+\] failed: (?P<what>.*)"
+        ),
+        ("srun: error:", "sbatch: error:", "salloc: error:"),
+        "Slurm",
+    ),
+    _Phrase(
+        "ssh",
+        re.compile(
+            r"ssh: connect to host (?P<node>\S{1,255}) port \d+: (?P<reason>.*)|Host key verification failed.*"
+            r"|(?:ssh|kex)_exchange_identification: .*"
+            r"|(?:(?<![\w.-])(?P<to>[\w.-]{1,255}): )?Permission denied \(publickey.*"
+            r"|pdsh@[^\s:]+: (?P<node_pdsh>[^\s:]{1,255}): (?:ssh exited with exit code 255|connect: .*)"
+            r"|host=(?P<node_deepspeed>\S{1,255}) was not reachable via ssh"
+            r"|ssh -o PasswordAuthentication=no (?P<node_check>\S{1,255}) hostname' returned non-zero exit status 255"
+        ),
+        (
+            *("ssh: connect", "Host key verification", "exchange_identification: ", "Permission denied (publickey"),
+            "pdsh@",
+            *("not reachable via ssh", "ssh -o PasswordAuthentication=no"),
+        ),
+        "ssh",
+    ),
+    _Phrase(
+        "server",
+        re.compile(
+            r"(?P<reason>unable to connect from \"[^\"]*\" to \"(?P<to>[^\"]+)\" \([^)]*\)"
+            r"|unable to connect to server (?P<server>\S+) at port \d+)"
+        ),
+        ("unable to connect from", "unable to connect to server"),
+    ),
+    _Phrase(
+        "server",
+        re.compile(r"(?P<reason>A process or daemon was unable to complete a TCP connection).*"),
+        ("unable to complete a TCP connection",),
+        "mpirun",
+        _ON_NODE,
+    ),
+    _Phrase(
+        "init",
+        re.compile(
+            r"It looks like MPI_INIT failed.*|PMI2_Init failed.*|(?:OPAL|PMIX) ERROR: .*|Fatal error in "
+            r"(?:internal_)?P?MPI_Init\w*.*"
+        ),
+        ("MPI_INIT failed", "PMI2_Init failed", "OPAL ERROR", "PMIX ERROR", "Fatal error in"),
+        "MPI_Init",
+    ),
+    _Phrase(
+        "cxi",
+        re.compile(r"(?:start failed on (?P<node>\S+): )?CXI alloc failed on .*"),
+        ("CXI alloc failed",),
+    ),
 )
 _LAUNCH_DO = {
     "pmix": "Look at the host that did not answer: is slurmstepd up there, do host names resolve in both directions, "
     "is the container image there already (import it before the job), do ports between the slurmstepds pass? For slow "
     "starts, raise PMIxTimeout in mpi.conf.",
+    "lost": "Look whether that host, its pod or its daemon still runs, and why it ended (dmesg -T, kubectl describe "
+    "pod, sacct); if it does, test the TCP connection between the hosts.",
     "daemon": "Check that the daemon of MPI starts on every host (ssh HOST which orted or prted) with the same version "
     "and PATH, and that it may connect back: --mca oob_tcp_if_include INTERFACE.",
-    "launch": "Check that the program exists on every host under the same path, and the host list.",
+    "launch": "Check that the program exists on every host under the same path and may be executed, and the options "
+    "before it: a launcher takes the first word that is no option for the program.",
     "slots": "Ask for as many slots as processes: --host node1:8,node2:8 or slots=8 in the host file, or pass "
     "--map-by :OVERSUBSCRIBE if you want more.",
     "direct": "Start with srun --mpi=pmix (or pmi2) if Open MPI was built for it, else with mpirun in an allocation.",
-    "plugin": "List the PMI types with srun --mpi=list and use one that the MPI of the program was built for; check "
-    "the allocation (squeue, sinfo).",
+    "plugin": "List the PMI types with srun --mpi=list and use one that the MPI of the program was built for.",
+    "credential": "Compare the clocks of the hosts (chronyc tracking, date), check munge on each of them (munge -n | "
+    "ssh HOST unmunge), and the log of slurmd. A node that starts late, after a long prolog, rejects it too: raise "
+    "cred_expire.",
+    "step": "Look at the allocation and the nodes (squeue, sinfo -N -l, scontrol show node), at the logs of slurmctld "
+    "and slurmd, and whether all of them have the same key of munge.",
     "ssh": "Make ssh to every host work without a password from the first host (ssh HOST true), or launch with Slurm.",
+    "server": "Check that the hosts resolve each other's names to addresses of the network between them, that no "
+    "firewall closes the ports, and that mpiexec still runs.",
     "init": "Check that the MPI of the program is the one whose launcher starts it (ldd PROGRAM | grep mpi; "
     "which mpirun) and that both use the same PMIx.",
     "cxi": "Ask for fewer resources of the Slingshot NIC per job, or let the scheduler allocate them "
@@ -112,42 +242,105 @@ _LAUNCH_DO = {
 }
 
 
+class _Failure(NamedTuple):
+    """A line of a launcher that failed."""
+
+    kind: str
+    line: PasteLine
+    match: re.Match[str]
+    node: str
+    program: str
+    launcher: str
+
+    @property
+    def reason(self) -> str:
+        """What the launcher prints, without the part that names the host."""
+        named = self.match.groupdict()
+        reasons = (named.get("reason"), named.get("why"), named.get("what"), self.match[0])
+        return next(text for text in reasons if text).strip().rstrip('.,"')
+
+
+_NODES = ("node", "to", "server")  # how the names of groups begin
+_BELOW = 14  # lines in which a launcher names the host after its sentence
+
+
+def _failures(paste: Paste) -> Iterator[_Failure]:
+    for phrase in _PHRASES:
+        for line, match in other_lines(paste).matches(phrase.pattern, *phrase.literals):
+            named = match.groupdict()
+            node = next((value for name, value in named.items() if value and name.startswith(_NODES)), "")
+            kind = "credential" if _REJECTED.search(named.get("reason") or "") else phrase.kind
+            below = range(line.number, min(line.number + _BELOW, len(paste) + 1)) if phrase.near else ()
+            texts = [paste.line(number).text for number in below]
+            if not node and phrase.near is not None:
+                node = next((match_below["node"] for text in texts if (match_below := phrase.near.search(text))), "")
+            program = next((match_below["program"] for text in texts if (match_below := _PROGRAM.search(text))), "")
+            yield _Failure(kind, line, match, node.strip("'\",.:"), program, phrase.launcher)
+
+
 @rule(
     "launcher-failed",
-    "The launcher failed before NCCL started",
+    "The launcher failed",
     source=("slurm/src/plugins/mpi/pmix/pmixp_coll_ring.c", "Open MPI help texts", "NVIDIA/deepops#1179"),
     causes=("worker-exited", "rank-died"),
 )
 def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
-    """Look for launchers that could not start the processes or bring them together."""
-    matches = other_lines(paste).matches(_LAUNCH, *_LAUNCH_LITERALS)
-    kinds: dict[str, list[tuple[PasteLine, re.Match[str]]]] = {}
-    for line, match in matches:
-        kind = next(name for name in _LAUNCH_DO if match[name] is not None)
-        kinds.setdefault(kind, []).append((line, match))
-    if not kinds:
+    """Look for launchers that could not start the processes or bring them together, or that lost a host later.
+
+    A start that failed because a name cannot be resolved is a part of that finding.
+    """
+    failures = sorted(_failures(paste), key=lambda failure: failure.line.number)
+    has_started = bool(paste.once(read_hosts)) or bool(_devices(paste))
+    if paste.once(read_unknown_hosts):
+        failures = [failure for failure in failures if failure.kind not in ("daemon", "server", "ssh")]
+    if has_started:  # Open MPI prints such errors, and goes on without what failed
+        failures = [failure for failure in failures if not re.match("(?:OPAL|PMIX) ERROR", failure.match[0])]
+    if not failures:
         return
     # A failed start prints several of these messages. The first one is closest to the cause.
-    kind = min(kinds, key=lambda name: kinds[name][0][0].number)
-    line, match = kinds[kind][0]
-    lines = [message for messages in kinds.values() for message, _ in messages]
-    if kind == "pmix":
+    first = failures[0]
+    same = [failure for failure in failures if failure.kind == first.kind]
+    nodes = list(dict.fromkeys(failure.node or failure.line.host or "" for failure in same))
+    # srun names a host with its domain in one line and without it in the next.
+    shorter = (node for node in nodes if "." not in node or node.partition(".")[0] not in nodes)
+    subject = ", ".join(node for node in shorter if node) or first.launcher
+    lines = [failure.line for failure in failures]
+    if first.kind == "pmix":
         neighbour = paste.matches(re.compile(r"neighbor id: next \d+:(\S+?), prev \d+:(\S+)"), "neighbor id:")
-        others = sorted({name for _, ids in neighbour for name in ids.groups()} - {match["node"]})
-        other = ", ".join(others)
-        subject = f"slurmstepd on {match['node']}" + (f" waiting for {other}" if other else "")
+        other = ", ".join(sorted({name for _, ids in neighbour for name in ids.groups()} - {first.node}))
+        subject = f"slurmstepd on {first.node}" + (f" waiting for {other}" if other else "")
         why = (
-            f"The launcher did not get its processes together: the PMIx fence of {match['node']} timed out"
+            f"The launcher did not get its processes together: the PMIx fence of {first.node} timed out"
             + (f" waiting for {other}" if other else "")
             + ", before any call of NCCL."
         )
         lines += [message for message, _ in neighbour]
+    elif first.kind == "lost" and any(failure.kind == "daemon" for failure in failures):
+        why = f"The daemon of mpirun on {subject} ended, or its connection broke, before the job began."
+    elif first.kind == "lost":
+        why = (
+            f"mpirun lost its daemon on {subject}, which had started: the host or the pod ended, the daemon crashed, "
+            "or the TCP connection broke. The processes there are lost, and mpirun then ends the job."
+        )
+    elif first.kind == "init":
+        why = f"The processes started, but MPI could not initialise: {first.reason}."
+    elif first.kind == "credential":
+        why = (
+            f"Slurm did not start the job: slurmd rejected its credential ({first.reason}). It accepts one for a few "
+            "minutes after slurmctld made it, by its own clock."
+        )
+    elif first.program:
+        why = f"The launcher could not start the program {first.program} on {subject}."
     else:
-        host = match["host"] or line.host or ""
-        named = re.search(r"(?:start failed on|on node|Task launch for) (\S+?)[:. ]", line.text)
-        subject = host or (named[1] if named else "") or f"line {line.number}"
-        why = f"The launcher could not start the job: {match[0].strip().rstrip('.')}. NCCL has no part in this."
-    yield launcher_failed.finding("error", subject, why, _LAUNCH_DO[kind], lines)
+        why = f"The launcher could not start the job: {first.reason}."
+    if first.kind not in ("pmix", "lost") and not has_started:
+        why += " NCCL has no part in this."
+    finding = launcher_failed.finding("error", subject, why, _LAUNCH_DO[first.kind], lines)
+    if first.kind == "lost" and "had started" in why:
+        finding = replace(finding, title="The launcher lost a host while the job ran")
+    # The daemon of a host, or the command that runs in its pod, may be what was killed.
+    killed = first.kind == "lost" and any(end.signal == 9 for end in paste.once(read_process_exits))
+    yield replace(finding, follows="rank-killed") if killed else finding
 
 
 _ORDINAL = re.compile(r"invalid device ordinal|cudaErrorInvalidDevice\b")

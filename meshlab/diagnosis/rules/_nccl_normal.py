@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator, Sequence
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import TextFinding, rule
@@ -12,6 +11,7 @@ from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._nccl_channels import read_patterns
 from meshlab.diagnosis.formats._nccl_lines import (
+    NOT_NAMED,
     NcclMessage,
     affected,
     hosts_of,
@@ -24,9 +24,10 @@ from meshlab.diagnosis.formats._nccl_lines import (
     read_ports,
     read_warnings,
     text_list,
+    warnings_with,
 )
 from meshlab.diagnosis.rules._jobs import is_echo_text, read_echoes
-from meshlab.diagnosis.rules._line_rules import LineRule, having, rules_of
+from meshlab.diagnosis.rules._line_rules import LineRule, Lines, having, rules_of
 
 _ENV = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html"
 _MOST = 200  # lines of one kind that are named
@@ -88,6 +89,19 @@ def no_rdma_device(paste: Paste) -> Iterator[TextFinding]:
             "There is no RDMA device. A job on one host does not need a network.",
             lines=lines[:_MOST],
         )
+    elif (
+        not paste.once(read_networks)
+        and not paste.numbers("NET/Socket")
+        and (warnings := [item.line for item in warnings_with(paste, "Failed to open libibverbs")])
+    ):
+        yield no_rdma_device.finding(
+            "info",
+            text_list(hosts_of(paste, warnings[:_MOST])[:8]) or NOT_NAMED,
+            "NCCL did not find the library for InfiniBand and RoCE, and goes on without it. A job on one host does not "
+            "need it. Between hosts, NCCL then uses TCP.",
+            "If the hosts have RDMA NICs, install libibverbs (rdma-core), also in the container.",
+            warnings[:_MOST],
+        )
 
 
 @rule("device-number-odd", "A thread without a device", source="NCCL src/debug.cc")
@@ -129,7 +143,7 @@ def connect_retried(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-_RETURN = re.compile(r"^(?:\S*/)?\w+\.(?:cc|cu|h|c|cpp):\d+ -> \d+")
+_RETURN = re.compile(r"^(?:\S*/)?\w+\.(?:cc|cu|h|c|cpp):\d+(?: \(\w+\))? -> \d+")
 _GENERIC = (
     "please report this issue to the NCCL developers",
     "unhandled system error (run with",
@@ -137,13 +151,18 @@ _GENERIC = (
 )
 
 
+def _traces(paste: Paste) -> tuple[NcclMessage, ...]:
+    """Return the lines with which each function that passes an error on names itself."""
+    sources = messages(paste, ".cc:", ".cu:", ".h:", ".cpp:")
+    return tuple(item for item in sources if item.level == "INFO" and _RETURN.match(item.text))
+
+
 @rule("nccl-echo", "Lines that repeat an error", source="NCCL src/include/checks.h, src/proxy.cc")
 def nccl_echo(paste: Paste) -> Iterator[TextFinding]:
     """Return traces, and warnings that only say that something failed before."""
     warnings = paste.once(read_warnings)
     echoes = sorted(paste.once(read_echoes))
-    sources = messages(paste, ".cc:", ".cu:", ".h:", ".cpp:")
-    traces = [item.line for item in sources if item.level == "INFO" and _RETURN.match(item.text)]
+    traces = [item.line for item in paste.once(_traces)]
     generic = paste.numbers(*_GENERIC)
     has_cause = len(echoes) < len(warnings)
     if (echoes and has_cause) or traces or generic:
@@ -256,36 +275,90 @@ def _is_explained(item: NcclMessage, words: Sequence[str]) -> bool:
     return any(map(item.text.__contains__, words))
 
 
+# The files of NCCL whose functions a program calls. A trace that reaches them is a call that failed.
+_FAILED_CALL = re.compile(
+    r"(?:^|/)(?:group|init|enqueue|collectives|dev_runtime|register)\.(?:cc|cu):\d+(?: \(\w+\))? -> ([1-6])\b"
+)
+_RESULTS = {
+    "1": "an error of CUDA",
+    "2": "a system error",
+    "3": "an internal error",
+    "4": "an invalid argument",
+    "5": "an invalid usage",
+    "6": "an error of another process",
+}
+_ISSUES = "https://github.com/NVIDIA/nccl/issues"
+
+
 @rule("unknown-warning", "A warning that no rule knows", source="NCCL src")
 def unknown_warning(paste: Paste) -> Iterator[TextFinding]:
     """The first warning of NCCL that is neither known nor an echo, also as PyTorch repeats it."""
     echoes = paste.once(read_echoes)
+    normal = paste.once(_taken_ras_ports)
     words = [word for word in _EXPLAINED if paste.may_contain(word)]
-    unknown = (item for item in paste.once(read_warnings) if item.line not in echoes and not _is_explained(item, words))
-    if warnings := list(islice(unknown, _MOST)):
-        first = warnings[0]
-        where = f" ({first.source})" if first.source else ""
-        text = first.text if len(first.text) <= 160 else f"{first.text[:159]}…"
-        yield unknown_warning.finding(
-            "info",
-            affected(paste, [first]),
-            f'NCCL warns: "{text.strip()}"{where}. meshlab has no rule for this warning.',
-            "Read the lines around it, and search for its text in https://github.com/NVIDIA/nccl/issues.",
-            [item.line for item in warnings[:_MOST]],
-        )
-    elif not paste.once(read_warnings) and (last := _unknown_last_error(paste)) is not None:
-        text = last.text.partition("Last error:")[2].strip() or last.text.strip()
-        yield unknown_warning.finding(
-            "info",
-            "the rank that prints it" if last.rank is None else f"rank {last.rank}",
-            f'The last error of NCCL is "{text[:160]}". meshlab has no rule for it.',
-            "Run again with NCCL_DEBUG=INFO, read the first NCCL WARN of each rank, and search for this text in "
-            "https://github.com/NVIDIA/nccl/issues.",
-            [last],
-        )
+    warnings = paste.once(read_warnings)
+    passed_over = (item.line in echoes or item.line in normal or _is_explained(item, words) for item in warnings)
+    unknown = [item for item, is_known in zip(warnings, passed_over, strict=True) if not is_known]
+    if unknown:
+        yield _warning_finding(paste, unknown)
+    elif not warnings and (last := _last_error(paste, is_known=_is_known_text)) is not None:
+        yield _last_error_finding(last)
 
 
-def _unknown_last_error(paste: Paste) -> PasteLine | None:
+def overlooked_warnings(paste: Paste, findings: Sequence[TextFinding]) -> Iterator[TextFinding]:
+    """Return a finding about warnings of NCCL that no other finding covers, so that none is under "no problem"."""
+    if any(item.severity == "error" for item in findings):
+        return
+    covered = {line for item in findings if item.code != nccl_echo.code for line in item.lines}
+    causes = {line for item in findings if item.severity == "warning" for line in item.lines}
+    warnings = paste.once(read_warnings)
+    echoes = paste.once(read_echoes) if any(item.line in causes for item in warnings) else frozenset()
+    if rest := [item for item in warnings if item.line not in covered and item.line not in echoes]:
+        yield _warning_finding(paste, rest)
+    elif not warnings and not causes and (last := _last_error(paste)) is not None and last.number not in covered:
+        yield _last_error_finding(last)
+
+
+def _warning_finding(paste: Paste, warnings: Sequence[NcclMessage]) -> TextFinding:
+    first = warnings[0]
+    where = f" ({first.source})" if first.source else ""
+    text = first.text if len(first.text) <= 160 else f"{first.text[:159]}…"
+    why = f'NCCL warns: "{text.strip()}"{where}. meshlab has no rule for this warning.'
+    if failed := _failed_calls(paste):
+        why += f" The call of the program failed with {_RESULTS[failed[-1][1]]} (ncclResult {failed[-1][1]})."
+    elif (result := re.search(r"\b(?:res=|retcode )([1-6])\b", first.text)) is not None:
+        why += f" The result {result[1]} is {_RESULTS[result[1]]}; ranks that wait for this one hang."
+    do = f"Read the lines around it, and search for its text in {_ISSUES}."
+    lines = [item.line for item in warnings[:_MOST]]
+    return unknown_warning.finding("error" if failed else "warning", affected(paste, [first]), why, do, lines)
+
+
+def _failed_calls(paste: Paste) -> list[re.Match[str]]:
+    """Return the traces that reach a function that the program calls."""
+    return [match for item in paste.once(_traces) if (match := _FAILED_CALL.search(item.text))]
+
+
+def _last_error_finding(last: PasteLine) -> TextFinding:
+    text = last.text.partition("Last error:")[2].strip() or last.text.strip()
+    return unknown_warning.finding(
+        "warning",
+        "the rank that prints it" if last.rank is None else f"rank {last.rank}",
+        f'The last error of NCCL is "{text[:160]}". meshlab has no rule for it.',
+        "Run again with NCCL_DEBUG=INFO, read the first NCCL WARN of each rank, and search for this text in "
+        f"{_ISSUES}.",
+        [last],
+    )
+
+
+def _is_known_text(text: str) -> bool:
+    """Return whether a rule may know the text of a last error."""
+    words: tuple[str, ...] = _EXPLAINED_CUDA if "Cuda failure" in text else (*_EXPLAINED, "reverse path")
+    if "NET/OFI" in text and "completed with error" in text:
+        words = ()
+    return is_echo_text(text) or any(word in text for word in words)
+
+
+def _last_error(paste: Paste, is_known: Callable[[str], bool] = lambda text: False) -> PasteLine | None:
     """Return the first line that PyTorch prints as NCCL's last error, if no rule knows it."""
     for number in other_lines(paste).numbers("Last error:"):
         line = paste.line(number)
@@ -294,18 +367,52 @@ def _unknown_last_error(paste: Paste) -> PasteLine | None:
                 continue
             line = paste.line(number + 1)
         text = line.text.strip()
-        words: tuple[str, ...] = _EXPLAINED_CUDA if "Cuda failure" in text else (*_EXPLAINED, "reverse path")
-        if "NET/OFI" in text and "completed with error" in text:
-            words = ()
-        if text and not is_echo_text(text) and not any(word in text for word in words):
+        if text and not is_known(text):
             return line
     return None
+
+
+# -- the port of RAS ---------------------------------------------------------------------------------------------------
+
+
+def _taken_ras_ports(paste: Paste) -> frozenset[int]:
+    """Return the lines about the port of RAS: it has one number per host, and the first job takes it."""
+    binds = warnings_with(paste, "Call to bind failed: Address already in use")
+    ras = [item.line for item in messages(paste, "RAS failed to establish a client listening socket")]
+    may_be_ras = "" if _failed_calls(paste) else "ras/"  # a line without the file of its source
+    return frozenset([*ras, *(item.line for item in binds if "ras/" in (item.source or may_be_ras))])
+
+
+@rule("ras-port-taken", "RAS of another job has the port", source="NCCL src/ras/client_support.cc (2.24 and newer)")
+def ras_port_taken(paste: Paste) -> Iterator[TextFinding]:
+    """The socket for clients of RAS, which all jobs of a host open at the same port, is taken."""
+    if lines := sorted(paste.once(_taken_ras_ports))[:_MOST]:
+        yield ras_port_taken.finding(
+            "normal",
+            text_list(hosts_of(paste, lines)[:8]),
+            "NCCL opens a port for ncclras, 28028 by default, and another job of this host has it. The job runs as "
+            "usual; only ncclras cannot ask it. NCCL_RAS_ADDR gives it another port, and NCCL_RAS_ENABLE=0 none.",
+            lines=lines,
+        )
+
+
+_DETAILS = (
+    *("Topology detection : could not read", "Could not find real path of", "dlvsym failed on"),
+    *("is not a PCI device (virtio)", "Affinity for GPU", "Failed to open mlx5dv symbols", "Failed to open libmlx5"),
+)
+
+
+def _details_not_read(paste: Paste) -> Lines:
+    """Find the notes about details. Of a warning about one, NCCL may not continue."""
+    warnings = {item.line for item in warnings_with(paste, *_DETAILS)}
+    return Lines([number for number in paste.numbers(*_DETAILS) if number not in warnings])
 
 
 NCCL_NORMAL_RULES = rules_of(
     __name__,
     nccl_healthy,
     unknown_warning,
+    ras_port_taken,
     plugin_not_found,
     LineRule(
         code="nvls-not-available",
@@ -335,15 +442,7 @@ NCCL_NORMAL_RULES = rules_of(
         code="not-readable",
         title="Details of the machine cannot be read",
         looks_for="NCCL cannot read a file below ``/sys``, or does not find an optional symbol.",
-        find=having(
-            "Topology detection : could not read",
-            "Could not find real path of",
-            "dlvsym failed on",
-            "is not a PCI device (virtio)",
-            "Affinity for GPU",
-            "Failed to open mlx5dv symbols",
-            "Failed to open libmlx5",
-        ),
+        find=_details_not_read,
         level="normal",
         subject="{hosts}",
         why=(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Level, TextFinding, rule
@@ -43,6 +44,11 @@ def _set_lines(paste: Paste, *names: str) -> list[int]:
     return [item.line for item in paste.once(read_variables) if item.name in names]
 
 
+def _has_several_hosts(paste: Paste) -> bool:
+    """Return whether the text shows several hosts, or a channel over the network, which NCCL uses between hosts."""
+    return is_one_host(paste) is False or bool(paste.once(network_devices))
+
+
 # -- TCP instead of RDMA -----------------------------------------------------------------------------------------------
 
 
@@ -77,7 +83,9 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
         else "the text does not show why"
     )
     severity: Level = "warning" if hints or others else "info"
-    why = f"Traffic between hosts goes over TCP (NET/Socket): {reason}."
+    is_certain = _has_several_hosts(paste)
+    between = "Traffic between hosts" if is_certain else "Traffic between hosts, if the job has several,"
+    why = f"{between} goes over TCP (NET/Socket): {reason}."
     if hints:
         names = sorted({item.name for item in paste.once(read_variables) if item.name in _FOR_RDMA})
         if names:
@@ -96,7 +104,10 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
             else "."
         )
     )
-    yield socket_fallback.finding(severity, hosts or "the rank that prints it", why, do, [*sockets, *missing, *hints])
+    finding = socket_fallback.finding(
+        severity, hosts or "the rank that prints it", why, do, [*sockets, *missing, *hints]
+    )
+    yield finding if is_certain else replace(finding, title="NCCL would use TCP between hosts")
 
 
 _PROVIDER = re.compile(r"Selected [Pp]rovider is ([\w;.-]+)")
@@ -377,7 +388,8 @@ def single_nic(paste: Paste) -> Iterator[TextFinding]:
     names = sorted({ports[0][0] for ports in single.values()})
     limited = _set_lines(paste, "NCCL_IB_HCA")
     hosts = text_list([host for host in single if host][:8])
-    why = f"NCCL found one RDMA port ({text_list(names)}), so all traffic between hosts goes through it. "
+    why = f"NCCL found one RDMA port ({text_list(names)}), so all traffic between hosts goes through it"
+    why += ". " if _has_several_hosts(paste) else ", if the job has several. "
     why += "Only the GPUs near this NIC can use it directly."
     why += (
         " NCCL_IB_HCA limits the choice."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from meshlab.diagnosis._findings import Level, Rule, TextFinding, rule
@@ -63,12 +64,33 @@ def ib_port_down(paste: Paste) -> Iterator[TextFinding]:
     devices = len({device for _, device, _ in histories})
     last = [states[-1] for states in histories.values()]
     stable = [states[-1] for states in histories.values() if not _is_flapping(states, devices)]
-    inactive = [port for port in stable if port.state in ("DOWN", "ACTIVEDEFER", "INIT", "ARMED")]
+    inactive = [port for port in stable if port.state not in ("ACTIVE", "UNKNOWN")]
     groups = grouped((_judged(port, last), port) for port in inactive)
     for (severity, why, do), ports in groups.items():
-        names = ", ".join(port.name for port in ports[:8]) + (f" and {len(ports) - 8} more" if len(ports) > 8 else "")
+        do = re.sub(r"\bNETDEV\b", ports[0].netdev or "NETDEV", re.sub(r"\bDEV\b", ports[0].device, do))
         lines = [line for port in ports for line in port.lines]
-        yield ib_port_down.finding(severity, names, why, do.replace("DEV", ports[0].device), lines)
+        yield ib_port_down.finding(severity, _names(ports), why, do, lines)
+    if odd := [port for port in stable if port.state == "ACTIVE" and port.physical not in (None, "LINKUP")]:
+        yield TextFinding(
+            ib_port_down.code,
+            _names(odd),
+            "warning",
+            f"The port is active, but its physical state is {', '.join(sorted({str(port.physical) for port in odd}))}.",
+            "Check the cable and the transceiver, and compare the counters of the port with those of another host.",
+            tuple(line.number for port in odd for line in port.lines),
+            title="The physical state of a port is not LinkUp",
+        )
+    if interfaces := [port for port in stable if port.state == "UNKNOWN"]:
+        yield TextFinding(
+            ib_port_down.code,
+            _names(interfaces),
+            "info",
+            "ibdev2netdev prints that the interface for IP over InfiniBand is down. NCCL does not need it, and the "
+            "port itself may be active: the text does not show its state.",
+            f"Run ibstat {interfaces[0].device}: if the state is not Active, check the cable and the switch port.",
+            tuple(line.number for port in interfaces for line in port.lines),
+            title="The network interface of a port is down",
+        )
     for (host, interface), changes in _changes(paste).items():
         if sum(not change.up for change in changes) == 1 and not changes[-1].up:
             yield ib_port_down.finding(
@@ -80,9 +102,21 @@ def ib_port_down(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
+def _names(ports: Sequence[PortState]) -> str:
+    return ", ".join(port.name for port in ports[:8]) + (f" and {len(ports) - 8} more" if len(ports) > 8 else "")
+
+
 def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str, str]:
     """Return the severity of a port that is not active, why, and what to do. Similar ports get equal answers."""
     active = sum(other.host == port.host and other.state == "ACTIVE" for other in all_ports)
+    if port.is_netdev_state:
+        return (
+            "info" if active else "warning",
+            "ibdev2netdev prints that the network interface of the port is down, and RoCE needs it."
+            + " Other ports of the host are active, so this one may be unused on purpose." * bool(active),
+            "If the job needs it, run ip link set NETDEV up, and check the cable and the switch port; otherwise "
+            "exclude it with NCCL_IB_HCA=^DEV.",
+        )
     if port.state in ("INIT", "ARMED") and port.link_layer != "Ethernet":
         return (
             "error",
@@ -103,7 +137,8 @@ def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str
             "node_guid …, port_guid …, state auto), and enable virtualisation in the subnet manager. Then check that "
             "ibstat DEV prints State: Active.",
         )
-    why = f"The port is down (physical state {(port.physical or 'unknown').lower()})."
+    why = "The port is down" if port.state == "DOWN" else f"The state of the port is {port.state}, and not ACTIVE"
+    why += f" (physical state {(port.physical or 'unknown').lower()})."
     if active:
         why += f" {active} other port{'s' * (active > 1)} of the host {'are' if active > 1 else 'is'} active, so "
         why += "this one may be unused on purpose."
@@ -118,7 +153,7 @@ def ports_active(paste: Paste) -> Iterator[TextFinding]:
     histories = _histories(paste)
     last = [states[-1] for states in histories.values()]
     devices = len({device for _, device, _ in histories})
-    if not last or any(port.state != "ACTIVE" for port in last):
+    if not last or any(port.state != "ACTIVE" or port.physical not in (None, "LINKUP") for port in last):
         return
     if any(_is_flapping(states, devices) for states in histories.values()):
         return
@@ -126,14 +161,14 @@ def ports_active(paste: Paste) -> Iterator[TextFinding]:
     if roce and any(port.lid == 0 for port in roce):
         yield ports_active.finding(
             "normal",
-            ", ".join(port.name for port in roce[:8]),
+            _names(roce),
             "These ports have lid 0, because RoCE (link layer Ethernet) has no lids.",
             "",
             [line for port in roce for line in port.lines],
         )
     yield TextFinding(
         "nothing-wrong",
-        ", ".join(port.name for port in last[:8]) + (f" and {len(last) - 8} more" if len(last) > 8 else ""),
+        _names(last),
         "info",
         f"{'All ' + str(len(last)) + ' ports are' if len(last) > 1 else 'The port is'} active.",
         "",

@@ -5,12 +5,15 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis.formats._host_names import UnknownHost, read_unknown_hosts
+from meshlab.diagnosis.formats._nccl_lines import is_one_host
 from meshlab.diagnosis.formats._torch_lines import last_rank_prefix
 
 _SOCKET = "pytorch/torch/csrc/distributed/c10d/socket.cpp"
@@ -19,9 +22,6 @@ _GLOO = "pytorch/torch/csrc/distributed/c10d/ProcessGroupGloo.cpp"
 _UNRESOLVED = re.compile(
     r"The (?P<family>IPv4|IPv6) network addresses of \((?P<name>[^,)]+), (?P<port>\d+)\) cannot be retrieved"
     r"(?: \(gai error: (?P<code>-?\d+))?"
-)
-_UNRESOLVED_PYTHON = re.compile(
-    r"(?:gaierror: \[Errno -[235]\] .+|getaddrinfo failed: .*|Could not resolve host(?:name)?:? \S+)"
 )
 
 
@@ -32,54 +32,128 @@ def _hosts(lines: Sequence[PasteLine]) -> str:
     return ", ".join(str(host) for host in hosts) or (rank_list(ranks) if ranks else "")
 
 
-def _unresolved(paste: Paste) -> dict[tuple[str, str], dict[str, list[PasteLine]]]:
+_Lookup = tuple[PasteLine, str | None]
+"""A line about a name, and the error code of getaddrinfo."""
+
+_TRY_AGAIN = "-3"  # EAI_AGAIN: no name server answered. -2 is an answer: the name does not exist
+
+
+def _unresolved(paste: Paste) -> dict[tuple[str, str], dict[str, list[_Lookup]]]:
     """Return the lines about each name and port, by family of addresses."""
-    names: dict[tuple[str, str], dict[str, list[PasteLine]]] = {}
+    names: dict[tuple[str, str], dict[str, list[_Lookup]]] = {}
     for line, match in other_lines(paste).matches(_UNRESOLVED, "network addresses of ("):
-        names.setdefault((match["name"], match["port"]), {}).setdefault(match["family"], []).append(line)
+        lookups = names.setdefault((match["name"], match["port"]), {}).setdefault(match["family"], [])
+        lookups.append((line, match["code"]))
     return names
 
 
-@rule("hostname-unresolved", "A host name cannot be resolved", source=_SOCKET, causes=("net-unreachable",))
+@rule(
+    "hostname-unresolved",
+    "A host name cannot be resolved",
+    source=_SOCKET,
+    causes=("net-unreachable", "launcher-failed"),
+)
 def hostname_unresolved(paste: Paste) -> Iterator[TextFinding]:
     """Look for names without an address. A name without an IPv6 address is normal as long as IPv4 works."""
     for (name, port), families in _unresolved(paste).items():
-        lines = [line for family in families.values() for line in family]
-        if "IPv4" not in families:
+        lookups = [lookup for family in families.values() for lookup in family]
+        lines = [line for line, _ in lookups]
+        where = _hosts(lines)
+        no_answer = any(code == _TRY_AGAIN for _, code in lookups)
+        is_failed = "IPv4" in families
+        if not is_failed and not no_answer and not name.startswith("["):
             yield hostname_unresolved.finding(
-                "normal", name, f"{name} has no IPv6 address. PyTorch then uses IPv4, so this is harmless.", lines=lines
+                "normal",
+                name,
+                f"{name} has no IPv6 address. PyTorch then tries IPv4, so this line alone is harmless.",
+                lines=lines,
             )
             continue
-        where = _hosts(lines)
+        who = where or "The host that prints this"
+        if name.startswith("["):
+            why = f"{who} looks up {name} with its brackets, which no name server resolves."
+        elif no_answer:
+            why = (
+                f"{who} got no answer about the name {name} from a name server (error -3, a temporary failure), and "
+                "each attempt waits for it."
+            )
+        else:
+            why = f"{who} cannot resolve the name {name} (port {port}): no such name is known there."
         yield hostname_unresolved.finding(
-            "error",
+            "error" if is_failed else "warning",
             (f"{where}, name {name}" if where else f"name {name}"),
-            f"{where or 'The host that prints this'} cannot resolve the name {name} (port {port}), so the rendezvous "
-            "never starts.",
-            f"Set MASTER_ADDR or --rdzv-endpoint to an IP address, or make {name} resolve on every host (DNS, "
-            f"/etc/hosts). Check it with: getent hosts {name}",
+            why
+            + (
+                " So the rendezvous never starts."
+                if is_failed
+                else " PyTorch then tries IPv4, and the text does not show that it worked."
+            ),
+            _lookup_do(name, no_answer=no_answer),
             lines,
         )
-    if not _unresolved(paste):
-        matches = other_lines(paste).matches(
-            _UNRESOLVED_PYTHON, "gaierror", "getaddrinfo failed", "Could not resolve host"
-        )
-        if matches:
-            lines = [line for line, _ in matches]
-            yield hostname_unresolved.finding(
-                "error",
-                _hosts(lines) or "the host that prints it",
-                f"A host name has no address: {matches[0][1][0].strip()}.",
-                "Use IP addresses, or make the name known on every host. Check it with: getent hosts NAME",
-                lines,
-            )
-    if harmless := other_lines(paste).find("The hostname of the client socket cannot be retrieved"):
+    if not _unresolved(paste) and (hosts := paste.once(read_unknown_hosts)):
+        yield _unknown_hosts(paste, hosts)
+    if silent := other_lines(paste).matches(_CLIENT_NAME, "The hostname of the client socket cannot be retrieved"):
+        no_answer = any(match["code"] == _TRY_AGAIN for _, match in silent)
         yield hostname_unresolved.finding(
             "normal",
             "the name of a client",
-            "PyTorch wanted the name of a connected host for its messages only. The connection itself works.",
-            lines=harmless,
+            "PyTorch looks up the name of a connected host for its messages only, and goes on without it."
+            + (" Error -3 is a name server that does not answer, so each lookup may wait for it." if no_answer else ""),
+            lines=[line for line, _ in silent],
         )
+
+
+def _lookup_do(name: str, *, no_answer: bool) -> str:
+    if name.startswith("["):
+        return "Set MASTER_ADDR or --rdzv-endpoint to the address without brackets, or to a name that resolves to it."
+    server = "Check the name server of that host (/etc/resolv.conf), and add its own name to /etc/hosts. "
+    return (server if no_answer else "") + (
+        f"Set MASTER_ADDR or --rdzv-endpoint to an IP address, or make {name} resolve on every host (DNS, "
+        f"/etc/hosts). Check it with: getent hosts {name}"
+    )
+
+
+_CLIENT_NAME = re.compile(r"hostname of the client socket cannot be retrieved(?:\. err=(?P<code>-?\d+))?")
+
+
+def _unknown_hosts(paste: Paste, hosts: Sequence[UnknownHost]) -> TextFinding:
+    """Return the finding about names that ssh, a launcher or Python could not resolve, and what failed by it."""
+    names = list(dict.fromkeys(host.name for host in hosts if host.name))
+    lines = [host.line for host in hosts]
+    where = _hosts(lines)
+    subject = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    failed = other_lines(paste).find(
+        "was unable to reliably start", "daemon has unexpectedly failed", "unable to connect to server"
+    )
+    why = (
+        f"The name {names[0]} has no address"
+        if len(names) == 1
+        else f"{len(names)} names have no address"
+        if names
+        else f"A host name has no address ({hosts[0].text})"
+    )
+    why += " for the host that prints this" if not where else f" on {where}"
+    if any(host.is_temporary for host in hosts):
+        why += ": the name server did not answer (a temporary failure), so the name may exist"
+    why += ". " + ("Therefore the launcher could not start its processes there. " if failed else "")
+    slots = [host for host in hosts if host.has_slots]
+    if slots:
+        why += f"The launcher took {slots[0].name}, with the number of slots, for a name."
+    slots_do = (
+        "Use a launcher that reads HOST:SLOTS (mpirun of Open MPI 1.10 or newer), or pass the slots in a host file. "
+        if slots
+        else ""
+    )
+    return hostname_unresolved.finding(
+        "error",
+        ", ".join(part for part in (where, subject) if part) or "the host that prints it",
+        why.strip(),
+        slots_do
+        + "Use IP addresses, or make the name known on every host (DNS, /etc/hosts; in Kubernetes, wait until the "
+        f"service and the pods are ready). Check it with: getent hosts {names[0] if names and not slots else 'NAME'}",
+        [*lines, *failed],
+    )
 
 
 _TIMED_OUT = re.compile(
@@ -125,7 +199,7 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
             "error",
             f"TCPStore master {host} port {port}" + (f", from {who}" if who else ""),
             (f"A rank tried for {seconds // 1000} s" if seconds else "A rank tried")
-            + f" to reach the store of rank 0 at {host}, port {port}, and got no answer.{_about(host)}",
+            + f" to reach the store of rank 0 at {host}, port {port}, and {_outcome(paste, lines)}.{_about(host)}",
             _do(host, port),
             lines,
         )
@@ -149,6 +223,16 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
                 lines=[line for line, _ in retries],
             )
     yield from _gloo_unreachable(paste)
+
+
+def _outcome(paste: Paste, lines: Sequence[PasteLine]) -> str:
+    """Return what the attempts met, as far as these lines and those of earlier attempts show it."""
+    texts = [line.text for line in (*lines, *other_lines(paste).find("has failed to connect to"))]
+    if any("errno: 111" in text or "Connection refused" in text for text in texts):
+        return "the host refused it: nothing listened on this port there at that time"
+    if any("errno: 113" in text or "No route to host" in text for text in texts):
+        return "there is no route to it, or a firewall rejects it"
+    return "got no answer" if any("timed out" in text for text in texts) else "could not connect"
 
 
 def _about(host: str) -> str:
@@ -192,17 +276,27 @@ def _gloo_failures(paste: Paste) -> tuple[list[PasteLine], list[PasteLine]]:
 
 def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
     failed, loopbacks = _gloo_failures(paste)
-    if failed and not loopbacks and not other_lines(paste).numbers("Using the loopback address as fallback"):
-        yield store_unreachable.finding(
+    is_local = is_one_host(paste) is True  # where the loopback address is no cause
+    if (
+        failed
+        and (is_local or not loopbacks)
+        and not other_lines(paste).numbers("Using the loopback address as fallback")
+    ):
+        finding = store_unreachable.finding(
             "error",
             f"Gloo, {_hosts(failed) or 'the rank that prints it'}",
-            "Gloo, which connects the CPUs of the ranks, could not connect all ranks with each other. Usually a host "
-            "chose an interface that the others cannot reach, or its name resolves to a wrong address. An exit of "
-            "another rank looks the same.",
+            "Gloo, which connects the CPUs of the ranks, could not connect all ranks with each other. "
+            + (
+                "The ranks are on one host, so usually one of them ended before."
+                if is_local
+                else "Usually a host chose an interface that the others cannot reach, or its name resolves to a wrong "
+                "address. An exit of another rank looks the same."
+            ),
             "Set GLOO_SOCKET_IFNAME to the interface that connects the hosts (ip -br addr), on every host, and check "
             "that hostname -i returns its address and not 127.0.1.1.",
             failed,
         )
+        yield replace(finding, title="Gloo could not connect the ranks")
 
 
 @rule(
@@ -215,9 +309,9 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
     """Look for Gloo on the loopback address, which works within one host only."""
     fallback = other_lines(paste).find("Using the loopback address as fallback")
     failed, loopbacks = _gloo_failures(paste)
-    if not (lines := [*fallback, *loopbacks]):
+    if not (lines := [*fallback, *loopbacks]) or (is_one_host(paste) is True and not fallback):
         return
-    if failed or loopbacks:
+    if (failed or loopbacks) and is_one_host(paste) is not True:
         yield gloo_loopback.finding(
             "error",
             _hosts(lines) or "the ranks that print it",
@@ -227,7 +321,9 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
             "(ip -br addr), or make the host name resolve to its address instead of 127.0.0.1 or 127.0.1.1.",
             [*lines, *failed],
         )
-    elif not other_lines(paste).numbers("Expected number of connected peer ranks is"):
+    elif is_one_host(paste) is not True and not other_lines(paste).numbers(
+        "Expected number of connected peer ranks is"
+    ):
         yield gloo_loopback.finding(
             "info",
             _hosts(lines) or "the ranks that print it",
@@ -240,7 +336,7 @@ def gloo_loopback(paste: Paste) -> Iterator[TextFinding]:
         yield gloo_loopback.finding(
             "normal",
             _hosts(lines) or "Gloo",
-            "Gloo uses the loopback address, and its ranks are connected.",
+            "Gloo uses the loopback address, which connects the ranks of one host.",
             lines=lines,
         )
 
@@ -270,11 +366,15 @@ def rendezvous_incomplete(paste: Paste) -> Iterator[TextFinding]:
             [line],
         )
     elif late := other_lines(paste).matches(_RDZV_TIMEOUT, "RendezvousTimeoutError", "RendezvousClosedError"):
+        is_closed = not other_lines(paste).numbers("RendezvousTimeoutError")
         yield rendezvous_incomplete.finding(
             "error",
             "the hosts of this job",
-            "The rendezvous of torchrun ended before all hosts had come.",
-            "Start all hosts within the timeout, with the same --rdzv-id, --rdzv-endpoint and --nnodes.",
+            "The rendezvous of torchrun was closed: the job had ended, or failed on another host, when this one came."
+            if is_closed
+            else "The rendezvous of torchrun ended before all hosts had come.",
+            "Read the log of the other hosts first. Start all hosts within the timeout, with the same --rdzv-id, "
+            "--rdzv-endpoint and --nnodes.",
             [line for line, _ in late],
         )
 

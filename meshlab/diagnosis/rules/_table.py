@@ -5,6 +5,8 @@ from __future__ import annotations
 from meshlab.diagnosis._findings import Rule
 from meshlab.diagnosis.rules._ended_ranks import ENDED_RANK_RULES
 from meshlab.diagnosis.rules._gpu_faults import GPU_RULES
+from meshlab.diagnosis.rules._gpu_health import HEALTH_RULES
+from meshlab.diagnosis.rules._gpu_tests import GPU_TEST_RULES
 from meshlab.diagnosis.rules._hangs import HANG_RULES
 from meshlab.diagnosis.rules._host_links import LINK_RULES
 from meshlab.diagnosis.rules._interfaces import INTERFACE_RULES
@@ -22,6 +24,7 @@ from meshlab.diagnosis.rules._rdma import RDMA_RULES
 from meshlab.diagnosis.rules._rendezvous import RENDEZVOUS_RULES
 from meshlab.diagnosis.rules._slow_hosts import SLOW_HOST_RULES
 from meshlab.diagnosis.rules._software_versions import SOFTWARE_VERSION_RULES
+from meshlab.diagnosis.rules._timeouts import TIMEOUT_RULES
 from meshlab.diagnosis.rules._unclear_logs import UNCLEAR_LOG_RULES
 
 RULES: tuple[Rule, ...] = (
@@ -31,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     *MEMORY_RULES,
     *PEER_RULES,
     *HANG_RULES,
+    *TIMEOUT_RULES,
     *RAS_RULES,
     *ENDED_RANK_RULES,
     *PROGRAM_ERROR_RULES,
@@ -41,6 +45,8 @@ RULES: tuple[Rule, ...] = (
     *MEASURED_RESULT_RULES,
     *UNCLEAR_LOG_RULES,
     *GPU_RULES,
+    *HEALTH_RULES,
+    *GPU_TEST_RULES,
     *PORT_RULES,
     *LINK_RULES,
     *JOB_RULES,

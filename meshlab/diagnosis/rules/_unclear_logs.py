@@ -9,7 +9,7 @@ from meshlab.diagnosis._findings import Rule, TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste
-from meshlab.diagnosis.formats._nccl_lines import messages
+from meshlab.diagnosis.formats._nccl_lines import affected, messages
 from meshlab.diagnosis.formats._nccl_tests_starts import read_test_starts
 
 _ALONE = re.compile(r"(?<![\w.-])(?P<host>[\w.-]+):(?P<pid>\d+):\d+ .*\brank 0 n[rR]anks 1 ")
@@ -69,7 +69,8 @@ def log_ends_early(paste: Paste) -> Iterator[TextFinding]:
 
 _FAILED = re.compile(
     r"(?P<what>unhandled system error|unhandled cuda error|internal error - please report|remote process exited or "
-    r"there was a network error|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError)"
+    r"there was a network error|ncclSystemError|ncclInternalError|ncclUnhandledCudaError|ncclRemoteError"
+    r"|(?<=NCCL INFO )(?:\S*/)?(?:group|init|enqueue)\.(?:cc|cu):\d+(?: \(\w+\))? -> [1-6]\b)"
 )
 _CAUSES = (
     *("NCCL WARN", "Watchdog caught", "out of memory", "OutOfMemory", "Too many open files", "CUDA error"),
@@ -83,13 +84,13 @@ def warning_missing(paste: Paste) -> Iterator[TextFinding]:
     """Look for a failure of NCCL without the warning that says why. The name of the error is too general."""
     matches = other_lines(paste).matches(
         _FAILED, "unhandled ", "internal error", "remote process exited", "ncclSystem", "ncclInternal", "ncclRemote"
-    )
+    ) or paste.matches(_FAILED, "group.cc:", "init.cc:", "enqueue.cc:", "group.cu:", "init.cu:", "enqueue.cu:")
     if not matches or any(mark in paste.text for mark in _CAUSES) or _last_error(paste):
         return
     hosts = dict.fromkeys(match[1] for line, _ in matches if (match := re.match(r"([\w.-]+): Test NCCL", line.text)))
     yield warning_missing.finding(
-        "info",
-        ", ".join(hosts) or "the rank that prints it",
+        "warning",
+        ", ".join(hosts) or affected(paste, [line for line, _ in matches]),
         f'NCCL failed with "{matches[0][1]["what"]}", which names only the kind of the error. The warning that says '
         "what happened is not in the text.",
         "Run again with NCCL_DEBUG=WARN (INFO for all details), and paste the first NCCL WARN line of each rank.",

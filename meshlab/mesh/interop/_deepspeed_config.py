@@ -50,6 +50,8 @@ _TABLE = SettingTable(
     underscores=True,
 )
 
+_OF_NEOX = re.compile(r"(?:pipe|model)[-_]parallel[-_]size")  # in the same file as the settings of DeepSpeed
+
 _SIGNS = re.compile(
     r"^(?:zero_optimization|train_batch_size|train_micro_batch_size_per_gpu|gradient_accumulation_steps|fp16|bf16|"
     r"tensor_parallel|expert_parallel|sequence_parallel_size)(?:\.|$)"
@@ -68,7 +70,7 @@ def _from_config(config: Config) -> Mapping[str, Any] | None:
         return None
     selected = _TABLE.select({key: value for key, value in config.items() if str(value).lower() != "auto"})
     if not any(name in selected for name in _TABLE.sizes):
-        if not any(key.startswith("zero_optimization") for key in config):
+        if not any(key.startswith("zero_optimization") for key in config) or any(map(_OF_NEOX.fullmatch, config)):
             return None
         raise ParseError(
             f"this config of DeepSpeed has no sizes of parallelism; meshlab looked for {_TABLE.names}",

@@ -10,20 +10,31 @@ from typing import Any
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.mesh._axes import check_length, parse_axes, short
 from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh.interop import _accelerate as accelerate
+from meshlab.mesh.interop import _automodel as automodel
 from meshlab.mesh.interop import _deepspeed as deepspeed
 from meshlab.mesh.interop import _deepspeed_config as deepspeed_config
+from meshlab.mesh.interop import _easylm as easylm
 from meshlab.mesh.interop import _foreign as foreign
 from meshlab.mesh.interop import _hypercomm as hypercomm
 from meshlab.mesh.interop import _jax as jax
+from meshlab.mesh.interop import _levanter as levanter
+from meshlab.mesh.interop import _maxtext as maxtext
 from meshlab.mesh.interop import _megatron as megatron
 from meshlab.mesh.interop import _nanotron as nanotron
+from meshlab.mesh.interop import _openrlhf as openrlhf
+from meshlab.mesh.interop import _picotron as picotron
 from meshlab.mesh.interop import _sglang as sglang
+from meshlab.mesh.interop import _tensorrt_llm as tensorrt_llm
 from meshlab.mesh.interop import _torch as torch
 from meshlab.mesh.interop import _torchtitan as torchtitan
+from meshlab.mesh.interop import _variables as variables
 from meshlab.mesh.interop import _verl as verl
 from meshlab.mesh.interop import _vllm as vllm
-from meshlab.mesh.interop._config_text import Config, parse_config
+from meshlab.mesh.interop._config_text import STARTED, Config, parse_config
+from meshlab.mesh.interop._parsing import all_flags, started_ranks
 from meshlab.mesh.interop._recipe import Format, Recipe
+from meshlab.mesh.interop._settings import UNNAMED
 
 _FORMATS: dict[str, Format] = {
     # Text is read by the first format whose pattern matches, or else that recognises its config. Flags come first,
@@ -31,21 +42,33 @@ _FORMATS: dict[str, Format] = {
     # with keys of one framework alone come before those with keys that many frameworks use.
     form.name: form
     for form in (
+        accelerate.FORMAT,
         torchtitan.FORMAT,
+        openrlhf.FORMAT,
         megatron.FLAGS,
+        maxtext.FORMAT,
+        easylm.FORMAT,
+        tensorrt_llm.FORMAT,
+        picotron.FORMAT,
         sglang.FORMAT,
         vllm.FORMAT,
         hypercomm.FORMAT,
         megatron.ORDER,
         deepspeed.FORMAT,
+        automodel.FORMAT,
         torch.FORMAT,
         jax.FORMAT,
         nanotron.FORMAT,
         deepspeed_config.FORMAT,
+        levanter.FORMAT,
         *verl.FORMATS,
+        variables.FORMAT,
     )
 }
-_CONFIGS = ("verl", "nanotron", "torchtitan", "megatron-flags", "deepspeed-config", "sglang", "vllm")
+_CONFIGS = (
+    *("verl", "nanotron", "automodel", "picotron", "levanter", "tensorrt-llm", "accelerate", "torchtitan"),
+    *("megatron-flags", "deepspeed-config", "sglang", "vllm", "variables"),
+)
 
 FRAMEWORKS: tuple[str, ...] = tuple(sorted(name for name, form in _FORMATS.items() if form.write is not None))
 """Names of the formats that `DeviceMesh.to` writes and `DeviceMesh.read` reads."""
@@ -82,7 +105,7 @@ def read_mesh(
         return DeviceMesh(str(source), world_size=world_size)
     form, arguments = match
     mesh = form.build(arguments, world_size, bool(experts))
-    notes = list(form.omissions(arguments))
+    notes = [*form.omissions(arguments), *form.remarks(mesh)]
     if experts is None and form.has_experts(arguments):
         # Two layouts share these ranks, and the caller gets one of them. A silent choice would hide half of the groups.
         notes.append(
@@ -151,7 +174,8 @@ def _find(source: Any, framework: str | None) -> tuple[Format, Mapping[str, Any]
 def _find_in_text(text: str, framework: str | None) -> tuple[Format, Mapping[str, Any]] | None:
     check_length(text)
     if framework is not None:
-        return _format(framework, READERS), _parse_as(_format(framework, READERS), text)
+        named = _parse_as(_format(framework, READERS), text)
+        return _format(framework, READERS), {key: value for key, value in named.items() if key != UNNAMED}
     match = _recognised(text)
     if match is not None:
         form, arguments = match
@@ -160,7 +184,8 @@ def _find_in_text(text: str, framework: str | None) -> tuple[Format, Mapping[str
     if config is not None:
         raise ParseError(
             "this config has no sizes of parallelism",
-            hint="meshlab looked for " + "; ".join(f"{name}: {_FORMATS[name].looks_for}" for name in _CONFIGS),
+            hint="meshlab looked for "
+            + "; ".join(f"{name}: {_FORMATS[name].looks_for}" for name in _CONFIGS if _FORMATS[name].looks_for),
         )
     if "(" in text or "--" in text:
         raise ParseError(f"unknown format {short(text.strip())}", hint=f"use one of {', '.join(READERS)}")
@@ -199,6 +224,7 @@ def _recognised(text: str) -> tuple[Format, Mapping[str, Any] | None] | None:
         arguments = _FORMATS[name].from_config(config)
         if arguments is not None:
             return _FORMATS[name], arguments
+    foreign.check_sizes(config)
     return None
 
 
@@ -207,7 +233,8 @@ _LIKE_CONFIG = re.compile(
 )
 
 _ABOUT_MESHES = re.compile(
-    r"parallel|_degree|zero_optimization|(?:tp|pp|dp|ep|fsdp)[-_]size|distributed|train", re.IGNORECASE
+    r"parallel|_degree|zero_optimization|(?:tp|pp|dp|cp|ep|fsdp|shard|replicate|axis)[-_]size|axes|distributed|train",
+    re.IGNORECASE,
 )
 
 
@@ -215,7 +242,9 @@ def _config_in(text: str) -> Config | None:
     """Return the values of a config that may be about training or serving; other configs are not parsed."""
     if _LIKE_CONFIG.search(text) is None or _ABOUT_MESHES.search(text) is None:
         return None
-    return parse_config(text)
+    config = parse_config(text)
+    started = None if config is None or "torchrun" not in text else started_ranks(text, all_flags(text))
+    return config if config is None or started is None else {**config, STARTED: started}
 
 
 def _format(framework: str, names: tuple[str, ...]) -> Format:

@@ -15,7 +15,7 @@ import numpy as np
 
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.base._hints import Argument, Hint
-from meshlab.mesh._axes import MAX_RANKS
+from meshlab.mesh._axes import MAX_AXES, MAX_RANKS
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._parsing import Devices, Function, find_calls
 from meshlab.mesh.interop._recipe import Format, Recipe, code, rank_array, reject_experts, require, unsupported
@@ -61,9 +61,12 @@ def _device_mesh(mesh_shape: Any = None) -> list[Any] | Devices:
 
 
 def _hybrid_device_mesh(mesh_shape: Any = None, dcn_mesh_shape: Any = None) -> list[Any]:
+    return hybrid_ranks(_sizes("mesh_shape", mesh_shape), _sizes("dcn_mesh_shape", dcn_mesh_shape))
+
+
+def hybrid_ranks(inner: Sequence[int], outer: Sequence[int]) -> list[Any]:
     """Return the ranks of two levels: on each axis, the position among granules is slower than that inside one."""
-    inner, outer = _sizes("mesh_shape", mesh_shape), _sizes("dcn_mesh_shape", dcn_mesh_shape)
-    if len(inner) != len(outer):
+    if len(inner) != len(outer) or len(inner) > MAX_AXES:
         raise ParseError(
             f"mesh_shape {tuple(inner)} and dcn_mesh_shape {tuple(outer)} have different lengths",
             hint="write one size per axis in both, such as 1 for an axis inside a granule",

@@ -13,7 +13,7 @@ from typing import Any
 from meshlab.base._errors import MeshError
 from meshlab.mesh._axes import short
 from meshlab.mesh._mesh import DeviceMesh
-from meshlab.mesh.interop._config_text import Config, last_part, product_of, select_keys
+from meshlab.mesh.interop._config_text import STARTED, Config, product_of, select_keys
 from meshlab.mesh.interop._parsing import find_call, read_settings, require_world_size
 from meshlab.mesh.interop._recipe import (
     Format,
@@ -152,6 +152,7 @@ _TABLE = SettingTable(
         "hybrid-context-parallel": "adds groups of every power of two inside dp and cp",
         "dynamic-context-parallel": "adds groups of several sizes inside dp and cp",
         "inference-shards": "places inference on other groups",
+        "rollout-num-gpus-per-engine": "gives generation engines of their own",
         **{
             f"rl-inference-{name}-parallel-size": "gives inference a layout of its own"
             for name in ("tensor-model", "pipeline-model", "expert-model", "expert-tensor-model")
@@ -167,7 +168,7 @@ _TABLE = SettingTable(
 )
 
 # The two orders that megatron/training/initialize.py passes to initialize_model_parallel, without and with the flag.
-_DEFAULT_ORDER, _STAGES_BEFORE_DATA = "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
+DEFAULT_ORDER, _STAGES_BEFORE_DATA = "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
 
 _EXPERT_AXES = {"tp": "etp", "dp": "edp", _REMAT: "egtp_remat"}
 
@@ -205,12 +206,44 @@ _KEYS = re.compile(rf"parallel|num_weight_shards|optimizer_instances|^{_DATA_FIR
 
 def _flags_from_config(config: Config) -> Mapping[str, Any] | None:
     # Only the names with "model" are Megatron's own; vLLM and others use the short ones too.
-    names = {last_part(key).replace("-", "_") for key in config}
-    if not any(re.fullmatch(r"(?:tensor|pipeline|expert)_model_parallel_size", name) for name in names):
+    keys = [key for key in config if _OWN_KEY.search(key.replace("-", "_"))]
+    if not keys:
         return None
     selected = _TABLE.select(select_keys(config, _KEYS, "Megatron"))
-    world = product_of(config, ("nnodes", "num_nodes"), ("devices", "n_gpus_per_node", "gpus_per_node"))
-    return selected if world is None else {**selected, WORLD_SETTING: world}
+    per_node = ("devices", "n_gpus_per_node", "gpus_per_node", "num_gpus_per_node")
+    world = config.get(STARTED, product_of(config, ("nnodes", "num_nodes"), per_node))
+    if world is not None:
+        selected[WORLD_SETTING] = world
+    # cfg = other_recipe(), followed by cfg.model.tensor_model_parallel_size = 2
+    base = next((config[root] for root in {key.partition(".")[0] for key in keys} if _is_call(config.get(root))), None)
+    return selected if base is None else {**selected, _BASE: base}
+
+
+_OWN_KEY = re.compile(
+    r"(?:^|[./@]|__)(?:(?:tensor|pipeline|expert)_model_parallel_size$|\w+\.model\.(?:context|expert_tensor)_parallel_size$)"
+)
+
+_BASE = "base"
+
+
+def _is_call(value: Any) -> bool:
+    return isinstance(value, str) and value.endswith(")")
+
+
+def _flag_omissions(arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    selected = _TABLE.select({name: value for name, value in arguments.items() if name != _BASE})
+    notes = _TABLE.omissions(selected)
+    unset = [_TABLE.written(name).lstrip("-") for name in list(_TABLE.sizes)[:3] if name not in selected]
+    if arguments.get(_BASE) and unset:
+        verb = "was" if len(unset) == 1 else "were"
+        notes += (f"Megatron: {', '.join(unset)} {verb} read as 1, but {arguments[_BASE]} may set it",)
+    sizes = _TABLE.axis_sizes(selected)
+    if arguments.get(_BASE) and "etp" not in sizes and min(sizes.get("ep", 1), sizes.get("tp", 1)) > 1:
+        notes += (
+            f"Megatron: expert-tensor-parallel-size is not set, so it is {sizes['tp']} as in Megatron-LM; recent "
+            f"versions of Megatron-Bridge set it to 1",
+        )
+    return notes
 
 
 def _build_flags(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
@@ -218,7 +251,7 @@ def _build_flags(arguments: Mapping[str, Any], world_size: int | None, experts: 
     _TABLE.check(selected)
     world_size = selected.get(WORLD_SETTING) if world_size is None else world_size
     sizes = _TABLE.axis_sizes(selected)
-    order = _STAGES_BEFORE_DATA if selected.get(_DATA_FIRST) else _DEFAULT_ORDER
+    order = _STAGES_BEFORE_DATA if selected.get(_DATA_FIRST) else DEFAULT_ORDER
     return build_from_sizes(sizes, order, require_world_size(world_size, "Megatron"), experts)
 
 
@@ -280,6 +313,6 @@ FLAGS = Format(
     _build_flags,
     has_experts=_flags_have_experts,
     from_config=_flags_from_config,
-    omissions=lambda arguments: _TABLE.omissions(_TABLE.select(arguments)),
+    omissions=_flag_omissions,
     looks_for="tensor_model_parallel_size, pipeline_model_parallel_size, context_parallel_size",
 )

@@ -17,6 +17,9 @@ from meshlab.mesh._axes import MAX_RANKS, as_integer, short
 WORLD_SETTING = "world-size"
 """Setting with the number of ranks, for texts that contain it, such as a command of torchrun."""
 
+UNNAMED = "unnamed-program"
+"""Switch for flags of a program that the text names, and that is not the framework whose flags they seem to be."""
+
 _NUMBER = re.compile(r"-?[0-9]{1,12}")
 
 _FALSE = ("0", "false", "none", "null", "no", "off", "~")
@@ -67,6 +70,7 @@ class SettingTable:
     harmless: str = ""  # a pattern for names that look like parallelism and change no groups
     left_out: Mapping[str, str] = field(default_factory=dict)  # effects that a mesh does not show, for a warning
     refused: Mapping[str, str] = field(default_factory=dict)  # reasons and remedies, if no mesh can be read
+    order: str = ""  # of the axes, slowest first, if programs of others have the same flags in another order
     style: str = "--{}"  # how the framework's users write a name
     underscores: bool = False  # whether they write it with underscores
 
@@ -87,7 +91,7 @@ class SettingTable:
             if plain in self.sizes or plain == WORLD_SETTING:
                 if value is not None and str(value).lower() not in ("none", "null"):
                     selected[plain] = as_size(self.written(plain), value)
-            elif plain in self.switches:
+            elif plain in self.switches or plain == UNNAMED:
                 selected[plain] = is_on(value)
             elif plain in self.left_out or plain in self.refused or _ABOUT_PARALLELISM.search(plain):
                 selected[plain] = value
@@ -113,8 +117,14 @@ class SettingTable:
     def omissions(self, selected: Mapping[str, Any]) -> tuple[str, ...]:
         """Return one sentence for each given setting that changes, or may change, groups that a mesh does not show."""
         notes = []
+        if selected.get(UNNAMED):
+            notes.append(
+                f"{self.framework}: the text does not name its program, and these settings were read as those of "
+                f"{self.framework}, whose order is {self.order}; pass framework={self.framework.lower()!r} if that is "
+                f"right"
+            )
         for name, value in selected.items():
-            if name in self.sizes or name in self.switches or name == WORLD_SETTING:
+            if name in self.sizes or name in (*self.switches, WORLD_SETTING, UNNAMED):
                 continue
             off = value != "" and is_off(value)
             if off or (name not in self.left_out and self.harmless and re.search(self.harmless, name)):

@@ -52,6 +52,7 @@ _TABLE = SettingTable(
         "ep": "ep-size",
     },
     harmless=r"^max-ep-size$|^moe-dense-tp-size$|sequence-parallel|^data-parallel-(?:rank|address|backend)",
+    order="dp, pp, tp",
     left_out={
         "shared-experts-tp-size": "splits the groups of tp once more for shared experts",
         "dwdp-size": "adds groups that exchange weights",
@@ -154,6 +155,16 @@ def _omissions(arguments: Mapping[str, Any]) -> tuple[str, ...]:
     return notes
 
 
+def attention_remarks(mesh: DeviceMesh) -> tuple[str, ...]:
+    """Return a sentence about the groups of DP attention, if a mesh has them."""
+    if all(group.name != "attn_dp_0" for group in mesh.custom_groups):
+        return ()
+    return (
+        f"attention is data parallel inside the {mesh.size('tp')} ranks of tp: mesh['attn_dp'] has groups of "
+        f"{mesh['attn_dp'].size} ranks with different requests",
+    )
+
+
 _CALL = CallWith(re.compile(r"\b(?:Engine|ServerArgs)\s*\("), re.compile(r"\b(?:tp|pp|dp|ep)_size\s*="))
 
 _LENGTHS = r"(?:tp|pp|dp|ep|dcp|attn[-_]cp|moe[-_]dp)[-_]size"
@@ -175,5 +186,6 @@ FORMAT = Format(
     has_experts=lambda arguments: _expert_size(_TABLE.select(arguments)) > 1,
     from_config=_from_config,
     omissions=_omissions,
+    remarks=attention_remarks,
     looks_for="tp-size, pp-size, dp-size, ep-size",
 )

@@ -16,9 +16,18 @@ import numpy as np
 
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.base._hints import Argument, Hint
-from meshlab.mesh._axes import MAX_RANKS, short
+from meshlab.mesh._axes import MAX_RANKS, WORLD, axis_pairs, short
 from meshlab.mesh._mesh import DeviceMesh
-from meshlab.mesh.interop._parsing import assignments_in, called, calls_in, find_calls, parse_source
+from meshlab.mesh.interop._parsing import (
+    Devices,
+    Evaluator,
+    WorldSize,
+    assignments_in,
+    called,
+    calls_in,
+    dotted,
+    parse_code,
+)
 from meshlab.mesh.interop._recipe import Format, Recipe, code, rank_array, reject_experts, require, unsupported
 
 _SIGNATURES = {
@@ -60,8 +69,9 @@ def _parse(text: str) -> Mapping[str, Any]:
     match = _REPR.search(text)
     if match is not None and (match["axes"].strip() == "" or "=" in match["axes"]):
         return _parse_repr(match)
-    calls = find_calls(text, _SIGNATURES)
-    arguments = dict(calls[0].arguments)
+    tree = parse_code(text, _SIGNATURES)
+    reader = Evaluator(assignments_in(tree), {}, counts_ranks=True)
+    arguments = _first_mesh(tree, reader, text)
     if "=" in str(arguments.get("device_type")):
         raise ParseError("this text is meshlab's own DeviceMesh", hint="run it instead of reading it", text=text)
     if isinstance(arguments.get("device_type"), (tuple, int)):
@@ -69,10 +79,22 @@ def _parse(text: str) -> Mapping[str, Any]:
         raise ParseError(
             "this repr of a torch mesh has no axis names", hint="write them, such as (dp=2, tp=4)", text=text
         )
-    others = [call for call in calls[1:] if str(call.arguments) != str(calls[0].arguments)]
-    if others:
-        arguments["others"] = len(others)
-    return {**arguments, **_derived(text)}
+    return {**arguments, **_derived(tree, reader, arguments.get("mesh_dim_names"))}
+
+
+def _first_mesh(tree: ast.Module, reader: Evaluator, text: str) -> dict[str, Any]:
+    """Return the arguments of the first mesh whose sizes are known, and the number of further meshes."""
+    calls: list[Mapping[str, Any]] = []
+    failures: list[ParseError] = []
+    for node in calls_in(tree, _SIGNATURES):
+        try:
+            calls.append(reader.call(node, _SIGNATURES[called(node)]).arguments)
+        except ParseError as error:
+            failures.append(error)
+    if not calls:
+        raise failures[0] if failures else ParseError("no mesh of torch found", text=text.strip())
+    others = len({str(call) for call in calls} - {str(calls[0])}) + len(failures)
+    return {**calls[0], **({"others": others} if others else {})}
 
 
 def _parse_repr(match: re.Match[str]) -> dict[str, Any]:
@@ -103,64 +125,158 @@ def _parse_repr(match: re.Match[str]) -> dict[str, Any]:
     return arguments
 
 
-def _derived(text: str) -> dict[str, Any]:
-    """Return the axes of a text that are flattened under a new name, and the slice that is its result."""
-    tree = parse_source(text)
+_UNFLATTEN = ["dim", "mesh_sizes", "mesh_dim_names", "backend_override"]
+
+_Step = tuple[Any, ...]
+"""Part of the way from the complete mesh to another one: ("slice", dims), ("flatten", name) or ("split", dim, axes)."""
+
+
+def _derived(tree: ast.Module, reader: Evaluator, dims: Any) -> dict[str, Any]:
+    """Return the meshes that a text derives from its mesh, and the slice that is its result."""
     names = assignments_in(tree)
-    flattened = {}
-    for node in calls_in(tree, ("_flatten",)):
-        if not isinstance(node.func, ast.Attribute):
+    failures: list[ParseError] = []
+    parts: dict[str, Any] = {"flattened": {}, "views": [], "inside": []}
+    unread = {called(node) for node in calls_in(tree, ("_concatenate", "from_group"))}
+    for node in calls_in(tree, ("_flatten", "_unflatten")):
+        try:
+            steps = _steps_to(node, names, reader)
+        except ParseError as error:
+            if called(node) == "_flatten":
+                raise
+            unread.add("_unflatten")
+            failures.append(error)
             continue
-        dims = _slice_of(node.func.value, names)
-        values = [*node.args, *(item.value for item in node.keywords if item.arg == "mesh_dim_name")]
-        name = values[0].value if values and isinstance(values[0], ast.Constant) else None
-        flattened[str(name or "_".join(dims or ()))] = dims
-    parts: dict[str, Any] = {"flattened": flattened} if flattened else {}
-    unread = sorted({called(node) for node in calls_in(tree, ("_unflatten", "_concatenate", "from_group"))})
-    if unread:
-        parts["unread"] = unread
+        if called(node) == "_unflatten":
+            parts["views"].append(steps)
+        elif any(step[0] == "split" for step in steps):
+            parts["inside"].append(steps)
+        else:
+            merged = steps[0][1] if len(steps) > 1 else None
+            parts["flattened"][str(steps[-1][1] or "_".join(merged or ()))] = merged
+    if failures and not parts["views"] and dims in ([WORLD], (WORLD,), WORLD):
+        raise failures[0]  # without what it is split into, a mesh of all ranks says nothing
+    parts["unread"] = sorted(unread)
     statement = tree.body[-1] if len(tree.body) == 1 else None
     if isinstance(statement, (ast.Assign, ast.Expr, ast.AnnAssign)) and isinstance(statement.value, ast.Subscript):
-        dims = _slice_of(statement.value, names)
-        if dims:
-            parts["slice"] = dims
-    return parts
+        steps = _steps_to(statement.value, names, reader)
+        if len(steps) == 1:
+            parts["slice"] = steps[0][1]
+    return {name: value for name, value in parts.items() if value}
 
 
-def _slice_of(node: ast.expr, names: Mapping[str, ast.expr]) -> tuple[str, ...] | None:
-    """Return the axes of a slice such as ``mesh["dp", "cp"]``; None for a complete mesh."""
-    seen = 0
-    while isinstance(node, ast.Name) and node.id in names and seen < 10:
-        node, seen = names[node.id], seen + 1
-    if not isinstance(node, ast.Subscript):
-        return None
-    try:
-        dims = ast.literal_eval(node.slice)
-    except (ValueError, TypeError):
-        raise ParseError(
-            f"the slice {short(ast.unparse(node.slice))[1:-1]} is not a literal", hint="write the names of the axes"
-        ) from None
-    return (dims,) if isinstance(dims, str) else tuple(map(str, dims))
+def _steps_to(node: ast.expr, names: Mapping[str, ast.expr], reader: Evaluator) -> tuple[_Step, ...]:
+    """Return the steps from the complete mesh to the mesh of an expression; none for the complete mesh."""
+    steps: list[_Step] = []
+    for _ in range(_LONGEST_WAY):
+        if dotted(node) in names:
+            node = names[dotted(node)]
+        elif isinstance(node, ast.Subscript):
+            try:
+                dims = ast.literal_eval(node.slice)
+            except (ValueError, TypeError):
+                raise ParseError(
+                    f"the slice {short(ast.unparse(node.slice))[1:-1]} is not a literal",
+                    hint="write the names of the axes",
+                ) from None
+            steps.append(("slice", (dims,) if isinstance(dims, str) else tuple(map(str, dims))))
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called(node) == "_flatten":
+            values = [*node.args, *(item.value for item in node.keywords if item.arg == "mesh_dim_name")]
+            name = values[0].value if values and isinstance(values[0], ast.Constant) else None
+            steps.append(("flatten", name))
+            node = node.func.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and called(node) == "_unflatten":
+            dim, sizes, dims, _ = (reader.call(node, _UNFLATTEN).arguments.get(name) for name in _UNFLATTEN)
+            steps.append(("split", dim, axis_pairs(sizes, dims)))
+            node = node.func.value
+        else:
+            break
+    return tuple(reversed(steps))
 
 
 def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
-    reject_experts("torch", experts)
+    if not _has_experts(arguments):
+        reject_experts("torch", experts)
+    mesh = _complete(arguments, world_size)
+    views = arguments.get("views") or []
+    of_experts = [steps for steps in views if _holds_experts(steps)]
+    chosen = of_experts if experts else [steps for steps in views if steps not in of_experts]
+    if not chosen and len(mesh.axes) == 1:
+        chosen = views
+    if not chosen:
+        return _with_flattened(mesh, arguments.get("flattened") or {})
+    way = chosen[0]
+    rest = [steps[len(way) :] for steps in arguments.get("inside") or () if steps[: len(way)] == way]
+    dims = {
+        steps[-1][1]: steps[0][1] if len(steps) > 1 else None for steps in rest if steps[0][0] in ("slice", "flatten")
+    }
+    return _with_flattened(_followed(mesh, way), {name or "_".join(axes or ()): axes for name, axes in dims.items()})
+
+
+def _complete(arguments: Mapping[str, Any], world_size: int | None) -> DeviceMesh:
+    """Return the mesh of the arguments, before anything is derived from it."""
     (names,) = require(arguments, "torch", "mesh_dim_names")
+    # torch's own name for all ranks is a reserved name here. Only a mesh that is split has to have one.
+    names = [_WORLD if name == WORLD and arguments.get("views") else name for name in names]
     backends = {}
     # Keys are axis names or indices; values are a backend or a pair of a backend and its options.
     for axis, choice in (arguments.get("backend_override") or {}).items():
         backends[names[axis] if isinstance(axis, int) else axis] = choice[0] if isinstance(choice, tuple) else choice
+    if isinstance(arguments.get("mesh"), Devices):  # torch.arange(world_size), in a shape that may contain a -1
+        return DeviceMesh(arguments["mesh"].shape, names, world_size=world_size, backends=backends)
     if arguments.get("mesh") is not None:
         ranks = rank_array("torch", arguments["mesh"])
-        mesh = DeviceMesh(ranks.shape, names, ranks=ranks, world_size=world_size, backends=backends)
-        return _with_flattened(mesh, arguments.get("flattened") or {})
+        return DeviceMesh(ranks.shape, names, ranks=ranks, world_size=world_size, backends=backends)
     (shape,) = require(arguments, "torch", "mesh_shape")
+    shape = _filled(shape, world_size)
     strides = arguments.get("strides")
     placed = _ranks_of_strides(DeviceMesh(shape, names), strides, world_size) if strides else None
     if placed is not None and world_size is None:
         world_size = int(placed.max()) + 1  # the slice of one rank: more ranks may follow
-    mesh = DeviceMesh(shape, names, ranks=placed, world_size=world_size, backends=backends)
-    return _with_flattened(mesh, arguments.get("flattened") or {})
+    return DeviceMesh(shape, names, ranks=placed, world_size=world_size, backends=backends)
+
+
+def _filled(shape: Any, world_size: int | None) -> Any:
+    """Return a shape with the number of ranks in place of what code computes from it."""
+    if not isinstance(shape, (tuple, list)):
+        return shape
+    return [size.of(world_size) if isinstance(size, WorldSize) else size for size in shape]
+
+
+_WORLD = "all_ranks"
+
+_LONGEST_WAY = 20
+
+_EXPERT_DIM = re.compile(r"e(?:|t|d|fsd)p$|(?:expert|expt|moe)", re.IGNORECASE)
+
+
+def _holds_experts(steps: Sequence[_Step]) -> bool:
+    """Return whether a derived mesh has a dim for experts."""
+    return any(_EXPERT_DIM.match(name) for step in steps if step[0] == "split" for name, _ in step[2])
+
+
+def _has_experts(arguments: Mapping[str, Any]) -> bool:
+    views = arguments.get("views") or []
+    of_experts = sum(map(_holds_experts, views))
+    return bool(of_experts) and (of_experts < len(views) or len(arguments.get("mesh_dim_names") or ()) > 1)
+
+
+def _followed(mesh: DeviceMesh, steps: Sequence[_Step]) -> DeviceMesh:
+    """Return the mesh after some steps. A slice restricts the following steps, not the mesh."""
+    dims = mesh.axis_names
+    for kind, *details in steps:
+        if kind == "slice":
+            dims = tuple(_WORLD if dim == WORLD else dim for dim in details[0])
+        elif kind == "flatten":
+            name = details[0] or "_".join(dims)
+            mesh, dims = (mesh.flatten(*dims, name=name), (name,)) if len(dims) > 1 else (mesh, dims)
+        else:
+            dim, pairs = details
+            axis = dims[dim] if isinstance(dim, int) and -len(dims) <= dim < len(dims) else dim
+            sizes = [(name, size.of(mesh.size()) if isinstance(size, WorldSize) else size) for name, size in pairs]
+            mesh = mesh.split_axis(axis, sizes)
+            dims = tuple(new for old in dims for new in ([name for name, _ in pairs] if old == axis else [old]))
+    return mesh
 
 
 def _with_flattened(mesh: DeviceMesh, flattened: Mapping[str, Sequence[str] | None]) -> DeviceMesh:
@@ -233,6 +349,8 @@ def _omissions(arguments: Mapping[str, Any]) -> Sequence[str]:
         notes.append(
             f"torch: the text creates {arguments['others'] + 1} meshes, and the first one was read; paste one of them"
         )
+    if sum(not _holds_experts(steps) for steps in arguments.get("views") or ()) > 1:
+        notes.append("torch: the text splits the mesh in several ways, and the first one was read; paste one of them")
     if arguments.get("slice"):
         axes = ", ".join(code(name) for name in arguments["slice"])
         notes.append(
@@ -273,5 +391,6 @@ FORMAT = Format(
     _parse,
     _build,
     _from_object,
+    has_experts=_has_experts,
     omissions=_omissions,
 )

@@ -20,7 +20,7 @@ from meshlab.mesh.interop._clues import AnyOf, CallWith, Followed
 from meshlab.mesh.interop._config_text import Config, last_part, select_keys
 from meshlab.mesh.interop._parsing import find_call, read_settings
 from meshlab.mesh.interop._recipe import Format, Recipe, first_rank, require_order, unsupported
-from meshlab.mesh.interop._settings import SettingTable
+from meshlab.mesh.interop._settings import UNNAMED, SettingTable
 
 _OUTSIDE = "dp_outside"
 _ORDER = (_OUTSIDE, "dp", "pp", "pcp", "tp")
@@ -48,6 +48,7 @@ _TABLE = SettingTable(
     # How the copies of dp are started and reached, and how the processes load weights
     harmless=r"^data-parallel-(?:size-local|rank|start-rank|address|master|rpc-port|backend|hybrid|external|multi)|"
     r"^max-parallel-loading-workers$|sequence-parallel",
+    order="dp, pp, tp",
     left_out={"enable-elastic-ep": "changes the number of ranks while the server runs; the mesh shows the start"},
 )
 
@@ -111,7 +112,16 @@ _KEYS = re.compile(r"^(?:tensor|pipeline|data|prefill_context|decode_context)_pa
 def _from_config(config: Config) -> Mapping[str, Any] | None:
     if not any(_KEYS.match(last_part(key).replace("-", "_")) for key in config):
         return None
-    return _TABLE.select(select_keys(config, re.compile(r"parallel"), "vLLM"))
+    selected = _TABLE.select(select_keys(config, re.compile(r"parallel"), "vLLM"))
+    # Others have the same names, and the order of dp and pp differs.
+    widths = [selected.get(name, 1) for name in ("data-parallel-size", "pipeline-parallel-size")]
+    is_named = any(_OWN_KEYS.search(key) for key in config)
+    return selected if is_named or min(widths) <= 1 else {**selected, UNNAMED: True}
+
+
+_OWN_KEYS = re.compile(
+    r"vllm|(?:^|\.)(?:--)?(?:max[-_]model[-_]len|gpu[-_]memory[-_]utilization|served[-_]model[-_]name|enable[-_]expert)"
+)
 
 
 def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:

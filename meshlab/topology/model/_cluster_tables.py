@@ -42,16 +42,22 @@ def summary(cluster: Cluster) -> str:
         parts.append(" and ".join(f"{count:,} {name}" for name, count in backends.items()) + " devices")
     if cluster.n_devices:
         # A device whose links are partly unknown may belong to the domain of others, so its own is no statement.
-        links = [node.distance[: len(node.devices), : len(node.devices)] for node in cluster.templates]
-        unknown = per_device(cluster, [(distance == Distance.UNKNOWN).any(axis=1) for distance in links])
+        links = [
+            node.distance[: len(node.devices), : len(node.devices)] == Distance.UNKNOWN for node in cluster.templates
+        ]
+        unknown = per_device(cluster, [is_unknown.any(axis=1) for is_unknown in links])
+        of_known_host = per_device(cluster, [np.full(len(is_unknown), not is_unknown.any()) for is_unknown in links])
         # Not np.unique, which takes ten times as long for one number per host.
-        sizes = np.flatnonzero(np.bincount(np.bincount(cluster.domains[1][~unknown])))
-        sizes = sizes[sizes > 0]
-        if sizes.size and sizes[-1] > 1:
-            parts.append("NVLink domains of " + " and ".join(str(size) for size in sizes))
+        sizes = np.flatnonzero(np.bincount(np.bincount(cluster.domains[1][of_known_host])))
+        texts = [str(size) for size in sizes[sizes > 0]] if sizes.size and sizes[-1] > 1 else []
+        if (least := np.bincount(cluster.domains[1][~of_known_host]).max(initial=0)) > 1:
+            texts.append(f"at least {least}")
+        if texts:
+            parts.append(f"NVLink domains of {' and '.join(texts)}")
         if unknown.any() and any(node.nvlink_known for node in cluster.templates):
             count = int(unknown.sum())
-            parts.append("links unknown" if count == cluster.n_devices else f"links of {count:,} unknown")
+            every = "other links unknown" if texts else "links unknown"
+            parts.append(every if count == cluster.n_devices else f"links of {count:,} unknown")
     return ", ".join(parts)
 
 

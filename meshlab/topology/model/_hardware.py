@@ -17,6 +17,7 @@ from meshlab.base import _markup as markup
 from meshlab.base._errors import TopologyError, did_you_mean
 from meshlab.base._forwarding import implementation
 from meshlab.topology.model._links import (
+    NEAR,
     UNKNOWN,
     Distance,
     clique_numbers,
@@ -294,7 +295,7 @@ class Node:
                     hint="pass one row and one column per endpoint, devices before NICs",
                 )
 
-    @property
+    @cached_property
     def ends(self) -> tuple[str, ...]:
         """Names of the endpoints in the order of `words`: ``GPU0``, …, then the NICs."""
         return tuple(f"{'CPU' if d.backend == 'cpu' else 'GPU'}{d.id}" for d in self.devices) + tuple(
@@ -364,7 +365,9 @@ class Node:
         if not away.size:
             return np.zeros(away.shape, dtype=bool)
         nearest = away.min(axis=1, keepdims=True)
-        near: npt.NDArray[np.bool_] = (away == nearest) & (nearest < Distance.UNKNOWN)
+        # Where a row was cut, a NIC that is nearer than a far one may be among the unknown ones.
+        is_cut = (away == Distance.UNKNOWN).any(axis=1, keepdims=True)
+        near: npt.NDArray[np.bool_] = (away == nearest) & (nearest <= np.where(is_cut, NEAR, Distance.SYS))
         return near
 
     @cached_property

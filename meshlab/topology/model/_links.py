@@ -8,6 +8,7 @@ equivalent in nvidia-smi.
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from types import MappingProxyType
@@ -93,14 +94,14 @@ def distances(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int8]:
         word: Distance.NVLINK if word.startswith("NV") else _DISTANCE.get(word, Distance.UNKNOWN) for word in different
     }
     shape = len(words), len(words[0]) if words else 0
-    return np.array([[numbers[word] for word in row] for row in words], dtype=np.int8).reshape(shape)
+    return np.frombuffer(b"".join(bytes(map(numbers.__getitem__, row)) for row in words), dtype=np.int8).reshape(shape)
 
 
 def nvlink_counts(words: Sequence[Sequence[str]]) -> npt.NDArray[np.int16]:
     """Return the number of NVLinks of every link word, 0 for other links, as int16 of the same shape."""
     counts = {word: int(word[2:]) if word.startswith("NV") else 0 for word in set().union(*words)}
     shape = len(words), len(words[0]) if words else 0
-    return np.array([[counts[word] for word in row] for row in words], dtype=np.int16).reshape(shape)
+    return np.array([array("h", map(counts.__getitem__, row)) for row in words], dtype=np.int16).reshape(shape)
 
 
 def nvlink_gbs(compute_capability: tuple[int, int] | None) -> float:

@@ -74,9 +74,30 @@ def find_product(name: str) -> Product:
 _MODEL = re.compile(r"\b(?!HBM|SXM)(?:[A-Z]{1,3}\d{1,4}[A-Z]*|\d{4})\b")
 
 
+_BRIDGED = re.compile(r"\bNVL\b|PCI|RTX|Quadro|TITAN|GeForce|\bA(?:30|40|4500|5000|6000)\b", re.IGNORECASE)
+
+
+def is_bridged(name: str) -> bool:
+    """Return whether NVLink bridges connect the cards of a product, so that a card without any is normal.
+
+    Examples
+    --------
+    >>> is_bridged("NVIDIA H100 NVL"), is_bridged("NVIDIA H100 80GB HBM3")
+    (True, False)
+    """
+    return _BRIDGED.search(name) is not None
+
+
 def models_in(name: str) -> set[str]:
     """Return the models in the name of a GPU, such as H100. Memory and form factor are not models."""
     return set(_MODEL.findall(name))
+
+
+def capability_of(name: str) -> tuple[int, int] | None:
+    """Return the compute capability of a model, or None if it is unknown or ambiguous."""
+    models = models_in(name)
+    capabilities = {product.compute_capability for product in PRODUCTS if models & models_in(product.name)}
+    return capabilities.pop() if len(capabilities) == 1 else None
 
 
 def product_of_pci(vendor: str | None, device: str | None) -> Product | None:

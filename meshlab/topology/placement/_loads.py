@@ -21,7 +21,7 @@ from meshlab.base._units import parse_size
 from meshlab.topology.model._levels import HOST, INNER_LEVELS, NVLINK, Floats, Ints
 from meshlab.topology.placement._crossings import uplink_gbs
 from meshlab.topology.placement._flows import Flows, flows_of
-from meshlab.topology.placement._placement import Placement
+from meshlab.topology.placement._placement import Placement, has_unknown_links
 from meshlab.topology.placement._rank_map import RankMap
 from meshlab.topology.placement._scene import Scene, scene_of
 
@@ -295,7 +295,9 @@ def _links(placement: Placement, scene: Scene, flows: Flows, count: int) -> tupl
     """Sum the flows on every link."""
     rank_map, cluster = placement.rank_map, placement.cluster
     links = []
-    for name, label, level in (("nvlink", "NVLink, per device", NVLINK), ("host", "PCIe, per device", HOST)):
+    is_cut = any(map(has_unknown_links, cluster.templates))
+    inside = "PCIe or unknown links, per device" if is_cut else "PCIe, per device"
+    for name, label, level in (("nvlink", "NVLink, per device", NVLINK), ("host", inside, HOST)):
         link = _inside_load(placement, flows, name, label, level, count)
         if link is not None:
             links.append(link)

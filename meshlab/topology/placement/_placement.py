@@ -14,10 +14,11 @@ from meshlab.base._forwarding import implementation
 from meshlab.base._units import format_bandwidth
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model._cluster import Cluster
+from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._levels import HOST, NVLINK, Ints
 from meshlab.topology.model._links import UNKNOWN, Distance
 from meshlab.topology.model._presets import ClusterLike, as_cluster
-from meshlab.topology.placement._crossings import Crossings, cross
+from meshlab.topology.placement._crossings import Crossings, all_hops, cross
 from meshlab.topology.placement._rank_map import RankMap, devices_of_ranks
 from meshlab.topology.placement._regular import cross_regular
 
@@ -500,11 +501,34 @@ def _explain_axis(placement: Placement, axis: str) -> str:
         # The ring avoids a pair without NVLink, but an all_to_all does not.
         unlinked = ((answer.domains[HOST] == 1) & (answer.domains[NVLINK] > 1)).any()
         but = ", but not all pairs of its devices have NVLink" if unlinked else ""
+        if but and any(has_unknown_links(template) for template in placement.cluster.templates):
+            but = ", as far as the links of its devices are known"
         way = " per direction" if rate else ""  # a call may have more bus bandwidth, because NVSwitch reduces
         return f"{name} stays inside NVLink{across}: {'NVLink' if word == 'nvlink' else word}{rate}{way}{but}"
+    if level == HOST and word == UNKNOWN:
+        return f"{name} stays inside the host{_worst_known(placement, answer, worst, axis)}"
     if level == HOST:
         return f"{name} stays inside the host{_why_no_nvlink(placement, answer, worst)}: its worst link is {word}{rate}"
     return f"{name} leaves the host: {_explain_nics(placement, answer)}; {_explain_network(placement, answer)}"
+
+
+def has_unknown_links(node: Node) -> bool:
+    count = len(node.devices)
+    return bool((node.distance[:count, :count] == Distance.UNKNOWN).any())
+
+
+def _worst_known(placement: Placement, answer: Crossings, worst: int, axis: str) -> str:
+    """Return the clause about an axis of which the source does not describe all links."""
+    members, level, distance, _ = all_hops(placement.rank_map, placement.mesh[axis].array)
+    described = np.where((level <= HOST) & (distance < Distance.UNKNOWN), distance, 0)
+    if not described.any():
+        return ", and the source does not list its links"
+    hop, group = np.unravel_index(int(described.argmax()), described.shape)
+    word = placement.word_between(int(members[hop, group]), int(np.roll(members, -1, axis=0)[hop, group]))
+    if described[hop, group] == Distance.NVLINK:
+        return f": its known links are {word}, and the source does not list the others"
+    why = _why_no_nvlink(placement, answer, worst)
+    return f"{why}: its worst known link is {word}, and the source does not list all of them"
 
 
 def _why_no_nvlink(placement: Placement, answer: Crossings, worst: int) -> str:

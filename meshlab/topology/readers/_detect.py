@@ -7,6 +7,7 @@ from pathlib import Path
 
 from meshlab.base._errors import ParseError
 from meshlab.base._files import describe_text, text_of
+from meshlab.base._other_tools import name_of, other_tool
 from meshlab.base._prefixes import lines_by_source
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.readers._nccl_graph import NcclGraphs, read_nccl_graph
@@ -63,26 +64,16 @@ def read(source: str | bytes | Path, *, machine: int | None = None) -> Cluster |
 
 _LARGEST_PREFIXED = 8 << 20  # characters of a text in which prefixes are looked for
 
-_INSTEAD_OF_AMD = (
-    "meshlab reads no topology of AMD's GPUs yet; "
-    "pass a topology XML of RCCL (NCCL_TOPO_DUMP_FILE), or create a Cluster by hand"
-)
-
-# Tools whose output people pass for nvidia-smi topo -m, with strings that only they print.
-_OTHER_TOOLS = (
-    (
-        "rocm-smi, which is a tool for AMD's GPUs",
-        ("ROCm System Management Interface", "Link Type between two GPUs", "ROCM-SMI"),
-        _INSTEAD_OF_AMD,
-    ),
-    (
-        "amd-smi, which is a tool for AMD's GPUs",
-        ("AMD-SMI", "ACCESS TABLE:", "LINK TYPE TABLE:"),
-        _INSTEAD_OF_AMD,
-    ),
+# Tools that meshlab reads, and that show no links between GPUs, with strings that only they print.
+_WITHOUT_LINKS = (
     (
         "nvidia-smi nvlink, which says nothing about which GPUs are connected",
         ("nvidia-smi nvlink", "<inactive>", "GB/s\n\t Link 1:", "Link 0: "),
+        "pass the output of nvidia-smi topo -m as well; ml.explain() reads both",
+    ),
+    (
+        "nvidia-smi without topo -m, which shows GPUs, but not how they are connected",
+        ("| NVIDIA-SMI ", "Bus-Id          Disp.A", "Bus-Id        Disp.A"),
         "pass the output of nvidia-smi topo -m as well; ml.explain() reads both",
     ),
 )
@@ -104,7 +95,9 @@ def _read(text: str, machine: int | None, *, may_be_name: bool) -> Cluster | Ncc
         return read_nccl_info(text, machine=machine)
     if looks_like_slurm(text):
         return read_slurm_topology(text)
-    for what, marks, instead in _OTHER_TOOLS:
+    if (tool := other_tool(text)) is not None:
+        raise ParseError(f"this is {name_of(tool, text)}; it is not read yet", hint=tool.instead)
+    for what, marks, instead in _WITHOUT_LINKS:
         if any(mark in text for mark in marks):
             raise ParseError(f"this is the output of {what}", hint=instead)
     raise ParseError(

@@ -19,7 +19,7 @@ from meshlab.base._numerals import whole
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Nic, Node
 from meshlab.topology.model._links import UNKNOWN
-from meshlab.topology.model._products import PRODUCTS, models_in
+from meshlab.topology.model._products import capability_of
 
 _ID = r"(?:([0-9a-fA-F]+)-)?([0-9a-fA-F]+)"  # up to 2.20 without the number of the system
 # The first characters of a message that belongs to a tree or to the paths. The pattern begins with a constant, which
@@ -470,7 +470,7 @@ def _device(number: int, end: _End, host: _Host, products: dict[str, str]) -> De
     total = sum(gbs for kind, _, _, gbs in end.nvlinks)
     paths = [gbs for (source, _), (kind, gbs) in host.paths.items() if source == end.key and kind == "NVL"]
     count, rate = _nvlink_count(total or max(paths)) if total or paths else (0, 0.0)
-    capability = _CAPABILITIES.get(rate) or _capability_of(name)
+    capability = _CAPABILITIES.get(rate) or capability_of(name)
     if capability is None and rate == 20.0 and count > 12:
         capability = (9, 0)
     elif capability is None and rate in (20.0, 21.0, 22.0) and count > 6:
@@ -498,13 +498,6 @@ def _remotes(end: _End) -> tuple[tuple[str, str, int], ...]:
         for kind, _, bus, gbs in end.nvlinks
         if kind in kinds
     )
-
-
-def _capability_of(name: str) -> tuple[int, int] | None:
-    """Return the compute capability of a model, or None if it is unknown or ambiguous."""
-    models = models_in(name)
-    capabilities = {product.compute_capability for product in PRODUCTS if models & models_in(product.name)}
-    return capabilities.pop() if len(capabilities) == 1 else None
 
 
 def _nic(end: _End, host: _Host) -> Nic:

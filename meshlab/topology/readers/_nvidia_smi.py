@@ -18,7 +18,7 @@ from meshlab.base._numerals import whole
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Nic, Node
 from meshlab.topology.model._links import HIDES_NVLINK, LINK_PATTERN, UNKNOWN
-from meshlab.topology.model._products import Product, find_product
+from meshlab.topology.model._products import Product, capability_of, find_product, models_in
 
 _ANSI = re.compile(r"\x1b\[[0-9;]*[A-Za-z]|\r")
 _P2P = frozenset(("OK", "CNS", "GNS", "TNS", "NS", "DR", "U"))
@@ -96,6 +96,7 @@ def read_nvidia_smi(text: TextSource, *, machine: int | str | None = None, devic
         Index of the machine, counted from 0, if the text contains several. ``"all"`` creates a cluster of all machines.
     device : str, optional
         The GPU product, such as ``"H100"``. The output does not contain it, and bandwidths are unknown without it.
+        By default the names that ``nvidia-smi -L``, ``collect_env`` or ``check_env`` print beside the matrix are used.
 
     Returns
     -------
@@ -147,9 +148,29 @@ def read_nvidia_smi(text: TextSource, *, machine: int | str | None = None, devic
         return _cluster(_nodes(machines, product), clean)
     p2p = next((peer for peer in peers if _n_gpus(peer) == _n_gpus(machines[0])), None)
     node = _node("node0", machines[0], p2p, _legend(clean), product)
+    if product is None and (names := _product_names(clean)):
+        node = replace(node, devices=tuple(_named(gpu, names.get(gpu.id)) for gpu in node.devices))
     if _legend_hides_nvlink(clean) and not node.nvlinks.any():
         node = replace(node, nvlink_known=False, notes=(*node.notes, HIDES_NVLINK))
     return _cluster([node], clean)
+
+
+# As check_env of SGLang, collect_env of PyTorch and vLLM, and nvidia-smi -L print them.
+PRODUCT_LINE = re.compile(r"GPU (\d+(?:, ?\d+)*): ([A-Z][\w. -]{2,60}?)[ \t]*(?:\(UUID|(?m:$))")
+
+
+def _product_names(text: str) -> dict[int, str]:
+    """Return the products that a text names beside the matrix, by GPU."""
+    return {
+        whole(number): name
+        for numbers, name in PRODUCT_LINE.findall(text)
+        if models_in(name)
+        for number in numbers.split(",")
+    }
+
+
+def _named(gpu: Device, name: str | None) -> Device:
+    return gpu if name is None else replace(gpu, name=name, compute_capability=capability_of(name))
 
 
 def _chosen(machines: list[_Matrix], machine: int | str | None, *, is_counted: bool) -> list[_Matrix]:
@@ -246,9 +267,11 @@ def _matrices(lines: Sequence[str]) -> Iterator[_Matrix]:
 
 def _row(line: str, header: str) -> _Row | None:
     """Return the row in a line: the name of an endpoint, and link words or peer access."""
-    if _GLUED.search(line) is not None:
-        line = _GLUED.sub(lambda glued: _GLUED_WORD.sub(r"\1 ", glued[0]), line)
     match = _ROW.match(line)
+    # A row ends before a word that lost its white space. To look for one in a complete row takes as long as to read it.
+    if _GLUED.search(line, 0 if match is None else match.end()) is not None:
+        line = _GLUED.sub(lambda glued: _GLUED_WORD.sub(r"\1 ", glued[0]), line)
+        match = _ROW.match(line)
     if match is None:
         return None
     name, cells = match[1], tuple(match[2].replace("|", " ").split())
@@ -325,13 +348,19 @@ def _node(name: str, matrix: _Matrix, p2p: _Matrix | None, legend: dict[str, str
         cells = list(row.cells) if row is not None else []
         if row is None:
             missing.append(end)
-        elif len(cells) < len(ends):
+        elif len(cells) < len(ends) or (end == matrix.last and _may_be_cut(row, matrix)):
             truncated.append(end)
             if cells and cells[-1].startswith("NV") and not row.rest.strip():
                 cells.pop()  # the text may be truncated inside the number: NV1 of NV18
         cells = (cells + [UNKNOWN] * len(ends))[: len(ends)]
         cells[index] = "X"
         words.append(cells if "SOC" not in cells else ["SYS" if cell == "SOC" else cell for cell in cells])
+    if missing or truncated:  # links are symmetric, so the rows of the text have cells of the others
+        columns = list(zip(*words, strict=True))
+        words = [
+            [other if cell == UNKNOWN else cell for cell, other in zip(row, column, strict=True)]
+            for row, column in zip(words, columns, strict=True)
+        ]
     complete = {end: matrix.rows[end] for end in gpus if end in matrix.rows and end not in truncated}
     devices = []
     for number, end in enumerate(gpus):
@@ -351,6 +380,12 @@ def _node(name: str, matrix: _Matrix, p2p: _Matrix | None, legend: dict[str, str
         complete=not notes,
         notes=tuple(notes),
     )
+
+
+def _may_be_cut(row: _Row, matrix: _Matrix) -> bool:
+    """Return whether the text may end inside the last cell of a row: the other rows and the header have more."""
+    has_more = "Affinity" in matrix.header or any(other.rest.strip() for other in matrix.rows.values())
+    return has_more and bool(row.cells) and row.cells[-1].startswith("NV") and not row.rest.strip()
 
 
 def _shortened(state: str, names: list[str]) -> list[str]:

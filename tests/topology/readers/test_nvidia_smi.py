@@ -7,9 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from meshlab.base._errors import MeshlabError, ParseError, TopologyError
+from meshlab.diagnosis._explain import explain
 from meshlab.topology._render import links_text
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Device, Nic, Node
+from meshlab.topology.placement._placement import place
 from meshlab.topology.readers._nvidia_smi import read_nvidia_smi
 from tests.examples import examples
 
@@ -109,8 +111,8 @@ def test_wrapped_headers_and_rows_are_joined() -> None:
 def test_number_at_the_end_of_a_truncated_text_is_ignored() -> None:
     text = "\n".join(FOUR.splitlines()[:2]) + "\nGPU1\tNV1"
     node = read_nvidia_smi(text).node(0)
-    assert node.words[1] == ("?", "X", "?", "?")
-    assert node.nvlinks[1, 0] == 12  # from the other direction
+    assert node.words[1] == ("NV12", "X", "?", "?")  # from the other direction
+    assert node.nvlinks[1, 0] == 12
     assert not node.complete
     assert node.notes == ("the text is truncated: missing NIC0, NIC1, incomplete GPU1",)
 
@@ -254,6 +256,75 @@ GPU2  NV18  NV18   X    NODE
         "GPU2 has no NIC closer than NODE",
         "GPU1 has no NIC closer than SYS",
     ]
+
+
+SIX = """
+        GPU0    GPU1    GPU2    GPU3    GPU4    GPU5    NIC0    NIC1    CPU Affinity    NUMA Affinity
+GPU0     X      NV18    NV18    NV18    NV18    SYS     PIX     NODE    0-31    0
+GPU1    NV18     X      NV18    NV18    NV18    SYS     NODE    PIX     0-31    0
+GPU2    NV18    NV18     X      NV18    NV18    SYS     NODE    NODE    0-31    0
+GPU3    NV18    NV18    NV18     X      NV18    SYS     SYS     SYS     32-63   1
+GPU4    NV18    NV18    NV18    NV18     X      SYS     SYS     SYS     32-63   1
+GPU5    SYS     SYS     SYS     SYS     SYS      X      SYS     SYS     32-63   1
+NIC0    PIX     NODE    NODE    SYS     SYS     SYS      X      NODE
+NIC1    NODE    PIX     NODE    SYS     SYS     SYS     NODE     X
+"""
+SIX_NODE = read_nvidia_smi(SIX).node(0)
+
+
+@settings(deadline=None, max_examples=examples(150))
+@given(st.integers(SIX.index("GPU1    NV18"), len(SIX)))
+def test_a_matrix_that_is_cut_anywhere_has_no_wrong_link(length: int) -> None:
+    cluster = read_nvidia_smi(SIX[:length])
+    node = cluster.node(0)
+    for i, row in enumerate(node.words):
+        for j, word in enumerate(row):
+            assert word in (SIX_NODE.words[i][j], "?")
+            assert word == node.words[j][i]
+    unknown = any("?" in row[:6] for row in node.words[:6])
+    assert ("domains of at least" in cluster.summary) == unknown
+    if "?" in node.words[2][6:8]:  # GPU2 alone has no NIC that is known to be near
+        assert not node.near_nics[2].any()
+    said = str(cluster.health())
+    assert "NVLink" not in said or not unknown
+    for axis in ("tp=6", "dp=2, tp=3", "tp=3, dp=2"):
+        text = place(axis, cluster).explain()
+        assert "?" not in text
+        assert not ("leaves NVLink" in text and "SYS" not in text)
+
+
+def test_known_links_of_a_cut_matrix_are_named_and_the_others_are_not_bad() -> None:
+    cluster = read_nvidia_smi(SIX[: SIX.index("GPU1    NV18")])
+    assert cluster.summary == "1 node, 6 × GPU, NVLink domains of at least 2, links of 5 unknown"
+    four = place("tp=4", cluster)
+    known = "tp stays inside the host: its known links are NV18, and the source does not list the others"
+    assert four.explain() == known
+    assert "leaves NVLink: its worst known link is SYS" in place("tp=6", cluster).explain()
+    assert "PCIe or unknown links, per device" in [link.label for link in four.loads("tp").links]
+    no_link = read_nvidia_smi("      GPU0  GPU1  GPU2  GPU3\nGPU0  X  NV4\nGPU1  NV4  X")
+    assert "dp stays inside the host, and the source does not list its" in place("dp=2, tp=2", no_link).explain()
+
+
+def test_a_number_at_the_end_of_the_last_column_may_be_cut() -> None:
+    text = "      GPU0  GPU1  CPU Affinity\nGPU0   X    NV18  0-31\nGPU1  NV18   X    32-63\n"
+    cut = text[: text.index("18  0-31") + 1]
+    assert read_nvidia_smi(cut).link_words().tolist() == [["X", "?"], ["?", "X"]]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "GPU 0,1,2,3,4,5: NVIDIA B200",
+        "GPU models and configuration: GPU 0: NVIDIA B200\n" + "".join(f"GPU {k}: NVIDIA B200\n" for k in range(1, 6)),
+        "".join(f"GPU {k}: NVIDIA B200 (UUID: GPU-12ab-{k})\n" for k in range(6)),
+    ],
+)
+def test_the_products_beside_a_matrix_name_the_gpus(lines: str) -> None:
+    cluster = read_nvidia_smi(f"{lines}\nGPU 0,1 Compute Capability: 10.0\n{SIX}")
+    assert cluster.models == {"NVIDIA B200": 6}
+    assert cluster.node(0).gbs[0, 1] == pytest.approx(18 * 40.1)
+    assert read_nvidia_smi(f"{lines}\n{SIX}", device="H100").models == {"H100 80GB": 6}
+    assert explain(f"{lines}\nother\nlines\nbetween\n{SIX}").facts["hardware"].startswith("1 node, 6 × NVIDIA B200")
 
 
 def test_unknown_links_are_no_domain_of_their_own() -> None:
