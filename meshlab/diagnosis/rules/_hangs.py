@@ -147,13 +147,13 @@ def _stalled(tensors: Sequence[StalledTensor]) -> TextFinding:
     """Return the finding about tensors that Horovod waits for."""
     last = {item.tensor: item for item in tensors}  # Horovod repeats its report, and a rank may have come meanwhile
     highest = max(rank for item in last.values() for rank in (*item.missing, *item.ready))
-    known = frozenset(range(highest + 1) if highest < MAX_RANKS else ())
+    every_rank = frozenset(range(highest + 1) if highest < MAX_RANKS else ())
     by_ranks: dict[tuple[tuple[int, ...], tuple[int, ...]], list[str]] = {}
     for item in last.values():
         by_ranks.setdefault((item.missing, item.ready), []).append(item.tensor)
     parts: dict[tuple[int, ...], list[str]] = {}
     for (missing, ready), names in itertools.islice(by_ranks.items(), _MAX_STALLS):
-        parts.setdefault(missing or tuple(sorted(known - set(ready))), []).extend(names)
+        parts.setdefault(missing or tuple(sorted(every_rank - set(ready))), []).extend(names)
     ranks = sorted({rank for part in parts for rank in part})
     first, *others = (name for names in parts.values() for name in names)
     ready = next((item.ready for item in last.values() if item.ready), ())
