@@ -81,7 +81,8 @@ def _run(options: argparse.Namespace) -> int:
             if measured is None:
                 raise
             result, interrupted = measured, True
-    print_text(f"\n{result.verdict}")
+    decided = "" if result.outcome != "not decided" or "not decided" in result.verdict.lower() else "not decided: "
+    print_text(f"\n{decided}{result.verdict}")
     is_written = _write(result, None if out is None else Path(out), options)
     if interrupted:
         return INTERRUPTED
