@@ -26,6 +26,7 @@ SEVERITIES = ("error", "warning", "note")
 _PAIRS_PER_LOST_PAIR = 4  # up to one pair in four without NVLink is a fault; more are missing by design
 _HIDDEN_PCIE_GBS = 1.0  # a slower PCIe link to the CPU is not real: even one lane of generation 4 has 1.5 GB/s
 _UNNAMED = Device(id=0).name
+_MOST_BRIDGED = 12  # links of three bridges between two cards
 _BUSY_PERCENT = 20.0  # a GPU with this utilisation should run its PCIe link at full speed
 
 
@@ -203,8 +204,8 @@ def _lost_nvlinks(node: Node) -> Iterator[Finding]:
     lonely = [i for i in range(count) if per_gpu[i] == 0 and is_known[i].all()]
     if lonely and len(lonely) < count / 2 and np.median(per_gpu) >= 1:
         products = {device.name for device in node.devices} - {_UNNAMED}
-        # Only bridges connect no more than pairs.
-        if all(map(is_bridged, products)) if products else per_gpu.max() == 1:
+        # Bridges connect only pairs, with at most 12 links.
+        if all(map(is_bridged, products)) if products else per_gpu.max() == 1 and usual <= _MOST_BRIDGED:
             yield Finding(
                 "note",
                 "off-fabric",
