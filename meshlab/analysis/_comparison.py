@@ -19,6 +19,7 @@ from meshlab.base._files import is_folder
 from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._markup import card, escape, table
+from meshlab.base._outcome import Outcome
 from meshlab.base._units import format_size, format_time_us
 from meshlab.frames._labels import pair_label
 from meshlab.frames._schema import LOAD, PAIR, is_plain, plain_value
@@ -131,6 +132,22 @@ class Comparison:
                 what = "all of them take" if len(single) > 1 else "it takes"
                 sentence += f", because each side has one launch; {what} {span} times as long after as before"
         return f"{sentence}."
+
+    @property
+    def outcome(self) -> Outcome:
+        """``"failed"`` if a row is wrong or slower, and ``"passed"`` if every row is as fast as before, or faster.
+
+        Otherwise ``"not decided"``: a row is unclear or has no counterpart, the sides are not comparable, or their
+        ranks shared cores.
+        """
+        if (self.rows["verdict"] == "WRONG").any():
+            return "failed"
+        if self.oversubscribed or not len(self.rows):
+            return "not decided"
+        if len(self.regressions()):
+            return "failed"
+        is_open = self.only_before or any(difference.blocks for difference in self.differences)
+        return "passed" if not is_open and self.rows["verdict"].isin(["SAME", "FASTER"]).all() else "not decided"
 
     def regressions(self, threshold: float = 0.05) -> pd.DataFrame:
         """Return the rows that became slower or wrong.

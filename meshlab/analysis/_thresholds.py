@@ -15,6 +15,7 @@ from meshlab.base import _markup as markup
 from meshlab.base._documents import parse_toml
 from meshlab.base._errors import BenchError, ParseError, did_you_mean
 from meshlab.base._files import TextSource, text_of
+from meshlab.base._outcome import Outcome, overall
 from meshlab.base._units import THIN, format_bandwidth, format_size, format_time_us, parse_size
 from meshlab.frames._labels import is_wrong, value_label
 from meshlab.frames._schema import is_plain, plain_value
@@ -40,7 +41,7 @@ _SELECTING = ("collective", "axis", "op", "dtype", "mode", "n_ranks")
 _CASE = ["collective", "axis", "op", "dtype", "mode", "n_ranks", "size_bytes"]
 _MOST_NAMED = 3
 
-Outcome = Literal["passed", "failed", "not measured"]
+LimitOutcome = Literal["passed", "failed", "not measured"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,18 +288,23 @@ class ThresholdCheck:
         return self.rows.copy()
 
     @cached_property
-    def outcomes(self) -> tuple[Outcome, ...]:
+    def outcomes(self) -> tuple[LimitOutcome, ...]:
         """The outcome of each limit, which is the worst one of its rows."""
-        order: dict[Outcome, int] = {"passed": 0, "not measured": 1, "failed": 2}
-        worst: list[Outcome] = ["passed"] * len(self.thresholds.limits)
+        order: dict[LimitOutcome, int] = {"passed": 0, "not measured": 1, "failed": 2}
+        worst: list[LimitOutcome] = ["passed"] * len(self.thresholds.limits)
         for number, outcome in zip(self.rows["threshold"], self.rows["outcome"], strict=True):
             worst[number] = max(worst[number], outcome, key=lambda name: order[name])
         return tuple(worst)
 
     @property
+    def outcome(self) -> Outcome:
+        """``"failed"`` if a limit is missed, and ``"not decided"`` if one was not measured, or there are none."""
+        return overall("not decided" if outcome == "not measured" else outcome for outcome in self.outcomes)
+
+    @property
     def is_passed(self) -> bool:
         """True if every limit was measured and met."""
-        return all(outcome == "passed" for outcome in self.outcomes)
+        return self.outcome == "passed"
 
     @property
     def verdict(self) -> str:
@@ -451,7 +457,7 @@ def _checked(number: int, limit: Threshold, results: pd.DataFrame) -> Iterator[t
         yield number, *map(plain_value, case), *_outcome(limit, part)
 
 
-def _outcome(limit: Threshold, rows: pd.DataFrame) -> tuple[str | None, float, float, Outcome, str]:
+def _outcome(limit: Threshold, rows: pd.DataFrame) -> tuple[str | None, float, float, LimitOutcome, str]:
     """Return the worst group of a case, its value, margin and outcome, and a note."""
     if limit.metric != "n_wrong" and rows["_bad"].any():
         first = rows[rows["_bad"]].iloc[0]
@@ -465,7 +471,7 @@ def _outcome(limit: Threshold, rows: pd.DataFrame) -> tuple[str | None, float, f
     nearest = values.iloc[int((values["_value"] - worst).abs().to_numpy().argmin())]
     scale = abs(limit.limit) or 1.0
     margin = (worst - limit.limit) / scale if is_floor else (limit.limit - worst) / scale
-    outcome: Outcome = "passed" if limit.is_met_by(worst) else "failed"
+    outcome: LimitOutcome = "passed" if limit.is_met_by(worst) else "failed"
     return plain_value(nearest["group"]), worst, margin, outcome, ""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
@@ -22,6 +22,7 @@ from meshlab.engines._engines import Engines
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._arguments import PlanArguments, add_documentation, check_arguments, takes_plan_arguments
+from meshlab.plans._functions import name_of, with_expected
 from meshlab.plans._options import CALL_OPTIONS, OPTIONS
 from meshlab.plans._plan import Plan
 from meshlab.plans._steps import PAIRED, Function, axes_of
@@ -43,6 +44,7 @@ def bench(
     *,
     axis: str | Sequence[str] | None = None,
     sizes: str | int | Sequence[int | str] = "1K:16M",
+    expected: Function | Mapping[str, Function] | None = None,
     deadline_s: float | None = None,
     resume: RunData | str | Path | None = None,
     out: str | Path | None = None,
@@ -70,6 +72,11 @@ def bench(
         axes.
     sizes, **arguments
         The arguments of `Plan`.
+    expected : callable or mapping of str to callable, optional
+        The expected result of a function in `collective`, or of several by name: a function that takes a `Communicator`
+        and returns the array that the timed call has to return on that rank. It is compared once, outside the timed
+        part, and ``n_wrong`` counts the elements that differ. Floating-point numbers may differ by as much as the order
+        of additions changes. Without it, the results of a function are not checked, so they do not pass.
     deadline_s : float, optional
         Time limit of a step, in seconds, after which its ranks are considered stuck. By default that of the engines.
     resume : RunData or path, optional
@@ -143,6 +150,11 @@ def bench(
     if mesh is None:
         mesh = DeviceMesh(all_ranks=engines.world_size) if earlier is None else earlier.mesh
     mesh = as_mesh(mesh, fill=engines.world_size)
+    if expected is not None and isinstance(collective, Plan):
+        raise BenchError(
+            "expected belongs to functions in collective, not to a Plan", hint="pass the functions themselves"
+        )
+    collective = with_expected(collective, expected)
     if earlier is not None:
         plan = _resumed_plan(earlier, collective)
     elif isinstance(collective, Plan):
@@ -216,7 +228,7 @@ def _resumed_plan(run: RunData, collective: Any) -> Plan:
     plan = run.plan
     if collective is not None:
         functions = [collective] if callable(collective) else list(collective)
-        names = {getattr(function, "__name__", type(function).__name__): function for function in functions}
+        names = {name_of(function): function for function in functions}
         if not all(callable(function) for function in functions) or set(names) - set(plan.functions):
             raise BenchError(
                 "collective must be omitted to resume a run, or be a Plan or the functions of the run "

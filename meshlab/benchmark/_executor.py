@@ -33,6 +33,7 @@ from meshlab.engines._rounds import RankInfo, Reply, Round, number_of_gpus
 from meshlab.frames._rows import RankSamples, join_blocks, rows_of_step, rows_without_times, samples_of_step
 from meshlab.frames._schema import DEVICES
 from meshlab.mesh._axes import WORLD
+from meshlab.plans._functions import CheckedFunction
 from meshlab.plans._sampling import n_blocks
 from meshlab.plans._steps import Step, turns
 from meshlab.runs._rundata import Progress, RunData, State
@@ -276,6 +277,8 @@ class Executor:
         arguments: tuple[Any, ...] = (step, plan.sampling, plan.check and not block)
         groups = data.mesh[step.axis]
         function = plan.functions.get(step.collective)
+        if isinstance(function, CheckedFunction) and (block or not plan.check):
+            function = function.function
         if step.grouping == "pairs":
             yield new_round(measure_pair, arguments=arguments)
         elif step.concurrent is not None:

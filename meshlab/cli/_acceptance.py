@@ -17,7 +17,7 @@ from meshlab.cli._arguments import (
     gpus_of,
     read_thresholds,
 )
-from meshlab.cli._output import BAD_INPUT, FAILED, INTERRUPTED, OK, error_text, print_error, print_text
+from meshlab.cli._output import FAILED, INTERRUPTED, OK, error_text, print_error, print_text
 from meshlab.cli._ranks import default_ranks, opened_engines, size_fix, system_label
 from meshlab.engines._launchers import launched_as
 
@@ -81,11 +81,12 @@ def _run(options: argparse.Namespace) -> int:
             if measured is None:
                 raise
             result, interrupted = measured, True
-    print_text(f"\n{result.verdict}")
+    decided = "" if result.outcome != "not decided" or "not decided" in result.verdict.lower() else "not decided: "
+    print_text(f"\n{decided}{result.verdict}")
     is_written = _write(result, None if out is None else Path(out), options)
     if interrupted:
         return INTERRUPTED
-    code = {"passed": OK, "failed": FAILED, "not carried out": BAD_INPUT}[result.outcome]
+    code = OK if result.is_passed else FAILED
     return code if is_written else code or FAILED
 
 

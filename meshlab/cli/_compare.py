@@ -57,6 +57,8 @@ def print_comparison(
         but = f", not counted because {comparison.oversubscribed}" if comparison.oversubscribed else ""
         word = "regression" if n_slower == 1 else "regressions"
         print(f"{n_slower} {word} beyond {100 * threshold:g}%{but}", file=file)
+    if not n_wrong and not n_slower and comparison.outcome == "not decided":
+        print("not decided: no row is slower or wrong, but not every row has a verdict", file=file)
     return FAILED if n_wrong or (n_slower and not comparison.oversubscribed) else OK
 
 

@@ -61,7 +61,9 @@ examples:
   meshlab acceptance --out node7              check a machine, unattended
 
 exit codes:
-  0 success · 1 failed, wrong or slower · 2 invalid arguments or files · 130 interrupted
+  0 success, and what was checked has passed (compare: nothing is slower or wrong, even if rows are unclear)
+  1 failed, wrong or slower, or not decided, because something was not checked (bench, report, acceptance)
+  2 invalid arguments or files · 130 interrupted
 """
 
 COMMANDS = (

@@ -78,6 +78,8 @@ def measure(
 
 def _wait(run: Run, out: Path | None) -> int:
     """Print the estimate of a run, wait for it, and return the exit code. Rows of a run that ended early are kept."""
+    from meshlab.report._correct import judge_results
+
     try:
         print_text(run.estimate)
         results = run.wait()
@@ -92,7 +94,12 @@ def _wait(run: Run, out: Path | None) -> int:
     except MeshlabError as error:
         print_error(error_text(error))
         return FAILED
-    return OK if results["status"].isin(["ok", "skipped"]).all() else FAILED
+    if not results["status"].isin(["ok", "skipped"]).all():
+        return FAILED
+    outcome, sentence = judge_results(results)
+    if outcome == "not decided":
+        print_text(f"not decided: {sentence}")
+    return OK if outcome == "passed" else FAILED
 
 
 def _stop(run: Run) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Write the report of saved runs. Return 1 if a result is wrong, slow, below a threshold or missing."""
+    """Write the report of saved runs. Return 1 if a result is wrong, slow or below a threshold, or was not checked."""
     from meshlab.base._files import is_file
     from meshlab.mesh._describe import wrapped
     from meshlab.report._report import Report
@@ -48,6 +48,8 @@ def _run(options: argparse.Namespace) -> int:
         report.save(file, pictures=options.pictures and file.suffix == ".md")
     print_text(wrapped(str(report), shutil.get_terminal_size().columns))
     print_text("\n" + "\n".join(map(str, files)))
+    if report.outcome == "not decided":
+        print_text(f"not decided: {report.verdict}")
     return OK if report.is_passed else FAILED
 
 

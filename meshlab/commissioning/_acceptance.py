@@ -28,7 +28,7 @@ from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._plan import Plan
 from meshlab.report._answers import Answer, ReportEvidence, answers, load_findings, pair_label_of
 from meshlab.report._repeating import with_settings
-from meshlab.report._stages import Outcome, StageResult, Stages
+from meshlab.report._stages import StageOutcome, StageResult, Stages
 from meshlab.report._words import count
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import Frames
@@ -47,7 +47,7 @@ SLOW_ON_CPU = 0.5
 _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
 _MOST_NAMED = 3
 
-_Finding = tuple[Outcome, list[str]]
+_Finding = tuple[StageOutcome, list[str]]
 
 
 def acceptance(
@@ -122,7 +122,7 @@ def acceptance(
     >>> with ml.launch(2, backend="threads") as engines:
     ...     acceptance = ml.acceptance(engines, quick=True, installation="not needed for this example")
     >>> acceptance.outcome, [stage.name for stage in acceptance.stages.items if stage.outcome == "passed"]
-    ('passed', ['groups', 'pairs', 'sweep'])
+    X)
     """
     machine, why_no_machine = _machine(engines, cluster)
     limits = thresholds if thresholds is None or isinstance(thresholds, Thresholds) else Thresholds.read(thresholds)
@@ -429,7 +429,7 @@ def _reference(answer: Answer | None) -> _Finding:
     if answer.state == "plain":
         reason = answer.sentences[0]  # why nothing is expected
         return _skipped(f"{reason[:1].lower()}{reason[1:]}")
-    return "failed" if answer.state == "bad" else "passed", list(answer.sentences)
+    return answer.outcome or "passed", list(answer.sentences)
 
 
 def _thresholds(answer: Answer | None, limits: Thresholds | None) -> _Finding:
@@ -438,4 +438,4 @@ def _thresholds(answer: Answer | None, limits: Thresholds | None) -> _Finding:
         return _skipped(f"there are none for this machine. Pass a file of thresholds, or a preset: {presets}.")
     if answer is None:
         return _skipped("nothing was measured.")
-    return "passed" if answer.state == "good" else "failed", list(answer.sentences)
+    return answer.outcome or "failed", list(answer.sentences)

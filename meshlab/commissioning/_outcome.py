@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from meshlab.analysis._thresholds import Thresholds
 from meshlab.base import _markup as markup
+from meshlab.base._outcome import Outcome
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.report._report import Report
@@ -46,13 +46,17 @@ class Acceptance:
     thresholds: Thresholds | None = field(default=None, repr=False)
 
     @property
-    def outcome(self) -> Literal["passed", "failed", "not carried out"]:
-        """``"failed"`` if a stage failed. ``"not carried out"`` if the sweep did not pass, or it was interrupted."""
+    def outcome(self) -> Outcome:
+        """``"failed"`` if a stage failed. ``"not decided"`` if too little was judged.
+
+        That is the case if it was interrupted, if nothing or not every limit was measured, or if the speed was not
+        judged, because neither thresholds nor an expectation are known.
+        """
         return self.stages.outcome
 
     @property
     def is_passed(self) -> bool:
-        """True if the sweep passed and no stage failed. Skipped stages do not count."""
+        """True if the outcome is ``"passed"``."""
         return self.outcome == "passed"
 
     @property

@@ -20,6 +20,7 @@ from meshlab.comm._validate import check_config
 from meshlab.mesh._axes import as_integer, short
 from meshlab.mesh._mesh import MeshLike, as_mesh
 from meshlab.plans._arguments import DEFAULTS, PlanArguments, check_arguments, takes_plan_arguments
+from meshlab.plans._functions import name_of
 from meshlab.plans._options import CALL_OPTIONS, CONFIGURED, OPTIONS, PlannedOptions, option_value, repr_with_options
 from meshlab.plans._sampling import Sampling
 from meshlab.plans._steps import GROUPINGS, PAIRED, Function, Grouping, Step, axes_of, expand_steps, option_combinations
@@ -411,7 +412,7 @@ def _name(collective: str | Function, named: dict[str, Function | None]) -> str:
         raise BenchError(
             f"collective must be the name of a collective or a function that takes a communicator, not {collective!r}"
         )
-    name = str(getattr(collective, "__name__", type(collective).__name__))
+    name = name_of(collective)
     if name in CATALOG:
         raise BenchError(
             f"function {name!r} has the name of a collective, so its rows would be ambiguous; rename the function"

@@ -18,12 +18,14 @@ from meshlab.analysis._expectations import (
 from meshlab.analysis._pairs import pair_table
 from meshlab.analysis._thresholds import ThresholdCheck
 from meshlab.base._backends import BACKENDS
+from meshlab.base._outcome import Outcome
 from meshlab.base._units import SEPARATOR, THIN, format_bandwidth, format_range, format_size, format_time_us
-from meshlab.frames._labels import CPU_SOURCES, LABELLED, axis_label, describe_groups, is_wrong, pair_label, where_text
+from meshlab.frames._labels import CPU_SOURCES, LABELLED, axis_label, describe_groups, pair_label, where_text
 from meshlab.frames._schema import empty_samples, is_pair, is_plain
 from meshlab.plots._lines import Line, lines_of
 from meshlab.prediction._bounds import bound_lines, bound_note, share_of_bound
-from meshlab.report._words import UNFINISHED, count, is_missing, listed, results_have, size_text, was
+from meshlab.report._correct import judge_results
+from meshlab.report._words import UNFINISHED, count, is_missing, listed, results_have, size_text
 from meshlab.runs._store import Frames
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ class Answer:
     question: str  # in a word or two
     state: State  # note: worth a look; skipped: only stages of an acceptance
     sentences: tuple[str, ...]
+    outcome: Outcome | None = None  # None if the answer decides nothing
 
     @property
     def sign(self) -> str:
@@ -72,15 +75,15 @@ def answers(evidence: ReportEvidence) -> tuple[Answer, ...]:
     """Answer the questions about a measurement."""
     results = evidence.results
     state: State = "bad" if evidence.state in UNFINISHED else "note" if evidence.progress else "plain"
-    replies = [Answer("measured", state, tuple(_measured(evidence)))]
-    replies.append(Answer("correct", _correct_state(results), (_correctness(results),)))
+    is_open = bool(evidence.progress) or not len(results)
+    outcome: Outcome | None = "failed" if state == "bad" else "not decided" if is_open else None
+    replies = [Answer("measured", state, tuple(_measured(evidence)), outcome), _correct(results)]
     if not len(results):
         return tuple(replies)
     replies += _speed(evidence)
     if evidence.check is not None:
         sentences = [evidence.check.verdict, evidence.check.note]
-        state = "good" if evidence.check.is_passed else "bad"
-        replies.append(Answer("thresholds", state, tuple(filter(None, sentences))))
+        replies.append(_decided("thresholds", evidence.check.outcome, filter(None, sentences)))
     replies.append(_unusual(evidence))
     if evidence.comparison is not None:
         replies.append(_changed(evidence.comparison))
@@ -107,15 +110,16 @@ def headline(replies: Sequence[Answer]) -> Answer:
         return Answer("", measured.state, (f"{measured.sentences[0]} {correct.sentences[0]}",))
     if correct.state == "bad" or "fast enough" not in by_question:
         return Answer("", correct.state, (correct.sentences[0],))
-    for question, text in (
-        ("thresholds", "not all thresholds are met"),
-        ("fast enough", "slower than expected"),
-        ("changed", "slower than the baseline"),
+    for question, state, text in (
+        ("thresholds", "bad", "not all thresholds are met"),
+        ("fast enough", "bad", "slower than expected"),
+        ("changed", "bad", "slower than the baseline"),
+        ("thresholds", "note", "not all thresholds were measured"),
     ):
         answer = by_question.get(question)
-        if answer is not None and answer.state == "bad":
+        if answer is not None and answer.state == state:
             right = "Correct, but" if correct.state == "good" else "Not checked, and"
-            return Answer("", "bad", (f"{right} {text}. {answer.sentences[0]}",))
+            return Answer("", answer.state, (f"{right} {text}. {answer.sentences[0]}",))
     fast = by_question["fast enough"]
     if fast.state == "good":
         right = "Correct, and" if correct.state == "good" else "Not checked, but"
@@ -160,41 +164,15 @@ def _measured(evidence: ReportEvidence) -> Iterator[str]:
     yield f"{names}{where}{span}{how}{times}{on}."
 
 
-def _correct_state(results: pd.DataFrame) -> State:
-    if is_wrong(results).any() or results["status"].isin(UNFINISHED).any():
-        return "bad"
-    measured = results[~results["status"].eq("skipped").fillna(value=False)]
-    return "good" if len(measured) and measured["n_wrong"].notna().any() else "note"
+def _decided(question: str, outcome: Outcome, sentences: Iterable[str]) -> Answer:
+    states: dict[Outcome, State] = {"passed": "good", "failed": "bad", "not decided": "note"}
+    return Answer(question, states[outcome], tuple(sentences), outcome)
 
 
-def _correctness(results: pd.DataFrame) -> str:
-    if not (total := len(results)):
-        return "Nothing was measured."
-    wrong = results[is_wrong(results)]
-    failed = int(results["status"].isin(UNFINISHED).sum())
-    checked = int(results["n_wrong"].notna().sum())
-    skipped = int(results["status"].eq("skipped").sum())
-    unchecked = total - checked - failed - skipped
-    if len(wrong):
-        named = [
-            f"{row.collective} on {row.group} at {size_text(row.size_bytes)}"
-            + ("" if is_missing(row.n_wrong) else f" ({row.n_wrong:,} elements)")
-            for row in wrong.head(_MOST_NAMED).itertuples()
-        ]
-        more = len(wrong) - len(named)
-        verb = "is" if len(wrong) == 1 else "are"
-        text = f"{len(wrong):,} of {count(total, 'result')} {verb} WRONG: {', '.join(named)}"
-        text += f" and {more:,} more." if more else "."
-    elif not checked:
-        text = f"None of the {total:,} results were checked." if total > 1 else "The result was not checked."
-    elif unchecked > 0:
-        text = f"All {checked:,} checked results are correct" if checked > 1 else "The only checked result is correct"
-        text += f"; {unchecked:,} {'was' if unchecked == 1 else 'were'} not checked."
-    else:
-        text = f"All {checked:,} results are correct." if checked > 1 else "The result is correct."
-    text += f" {count(failed, 'measurement')} did not finish." if failed else ""
-    exceed = f"because {'its' if skipped == 1 else 'their'} buffers exceed the memory"
-    return text + (f" {count(skipped, 'measurement')} {was(skipped)} skipped {exceed}." if skipped else "")
+def _correct(results: pd.DataFrame) -> Answer:
+    """Judge the results: wrong elements, times that cannot be, measurements that did not finish or were not checked."""
+    outcome, sentence = judge_results(results)
+    return _decided("correct", outcome, [sentence])
 
 
 # -- fast enough -------------------------------------------------------------------------------------------------------
@@ -212,17 +190,17 @@ def _speed(evidence: ReportEvidence) -> list[Answer]:
         lines = [line for line in lines_of(rows, "busbw_gbs") if len(line)]
     expected = evidence.expected
     if expected is not None and expected["verdict"].ne("unknown").any():
-        state, sentences = _judged(expected)
+        outcome, sentences = _judged(expected)
         bounds = bound_note(line_rows)
         if len(bound_lines(line_rows)) == 1:
             bounds = bounds[1:]  # the sentences name the only bound already
-        return [Answer("fast enough", state, (*sentences, *bounds, *differences))]
+        return [_decided("fast enough", outcome, (*sentences, *bounds, *differences))]
     peaks = [_no_expectation(evidence, bool(lines)), *_peaks(lines, line_rows), *bound_note(line_rows), *differences]
     remarks = tuple(filter(None, peaks))
     return [Answer("fast enough", "plain", remarks)] if remarks else []  # pairs are judged by each other
 
 
-def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
+def _judged(expected: pd.DataFrame) -> tuple[Outcome, list[str]]:
     """Summarise the rows with an expectation: the slow ones, or else the one with the smallest share of its bound."""
     rows = expected[expected["verdict"] != "unknown"]
     slow, has_modes = rows[rows["verdict"] == "slow"], rows["mode"].nunique() > 1
@@ -232,15 +210,15 @@ def _judged(expected: pd.DataFrame) -> tuple[State, list[str]]:
         subject = "The only measurement is" if len(rows) == 1 else f"{len(slow)} of {len(rows)} measurements are"
         subject = f"1 of {len(rows)} measurements is" if len(slow) == 1 < len(rows) else subject
         subject = f"All {len(rows)} measurements are" if len(slow) == len(rows) > 1 else subject
-        return "bad", [f"{subject} SLOW at the largest size: {'; '.join([*named, *more])}."]
+        return "failed", [f"{subject} SLOW at the largest size: {'; '.join([*named, *more])}."]
     share = rows["of_bound"].fillna(rows["of_published"])
     ordered = rows.iloc[share.to_numpy(dtype=float).argsort(kind="stable")]
     best, worst = (describe_expectation(ordered.iloc[number], with_mode=has_modes) for number in (-1, 0))
     if len(ordered) == 1:
-        return "good", [f"{best}{_beside_prediction(ordered.iloc[0])}."]
+        return "passed", [f"{best}{_beside_prediction(ordered.iloc[0])}."]
     of = "bandwidth that the hardware allows" if rows["of_bound"].notna().all() else "expected bandwidth"
     low, high = (f"{100 * limit:.0f}{THIN}%" for limit in (share.min(), share.max()))
-    return "good", [
+    return "passed", [
         f"At the largest size, the collectives reach {format_range(low, high)} of the {of}.",
         f"Lowest: {worst}{_beside_prediction(ordered.iloc[0])}.",
         f"Highest: {best}.",
@@ -528,8 +506,6 @@ def _changed(comparison: Comparison) -> Answer:
     others = [str(difference) for difference in comparison.differences if not difference.blocks]
     more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
     also = [f"Also different: {'; '.join(others[:_MOST_NAMED])}{more}."] if others else []
-    return Answer(
-        "changed",
-        state,
-        (comparison.headline, *blocking, *also, *(f"{note[0].upper()}{note[1:]}." for note in comparison.notes)),
-    )
+    sentences = comparison.headline, *blocking, *also, *(f"{note[0].upper()}{note[1:]}." for note in comparison.notes)
+    # A row without a verdict hides neither a wrong result nor one that is clearly slower.
+    return Answer("changed", state, sentences, "failed" if state == "bad" else None)

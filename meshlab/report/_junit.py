@@ -13,6 +13,9 @@ from meshlab.report._stages import Stages
 # XML 1.0 has no way to write these characters, not even as references.
 _ILLEGAL = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
+# A failure is a verdict. Without a verdict, JUnit has errors.
+_TAGS = {"failed": "failure", "not decided": "error"}
+
 
 def junit_xml(
     title: str, answers: Sequence[Answer], check: ThresholdCheck | None, elapsed_s: float, stages: Stages | None = None
@@ -26,12 +29,13 @@ def junit_xml(
         text = _legal("\n".join(stage.sentences))
         if stage.outcome == "failed":
             ET.SubElement(case, "failure", message=_legal(stage.sentences[0])).text = text
+        elif stage.outcome == "not decided":
+            ET.SubElement(case, "error", message=_legal(stage.sentences[0])).text = text
         elif stage.outcome == "skipped":
             ET.SubElement(case, "skipped", message=text)
         else:
             ET.SubElement(case, "system-out").text = text
-    # A failure is a verdict. Without a verdict, JUnit has errors.
-    if stages is not None and stages.outcome == "not carried out":
+    if stages is not None and stages.outcome == "not decided":
         case = ET.SubElement(suite, "testcase", classname="meshlab.acceptance", name="verdict")
         ET.SubElement(case, "error", message=_legal(stages.headline.sentences[0]))
     # The stages of an acceptance contain the answers already.
@@ -40,8 +44,8 @@ def junit_xml(
             continue
         case = ET.SubElement(suite, "testcase", classname="meshlab.report", name=answer.question)
         text = _legal("\n".join(answer.sentences))
-        if answer.state == "bad":
-            ET.SubElement(case, "failure", message=_legal(answer.sentences[0])).text = text
+        if answer.outcome in _TAGS:
+            ET.SubElement(case, _TAGS[answer.outcome], message=_legal(answer.sentences[0])).text = text
         else:
             ET.SubElement(case, "system-out").text = text
     for number, outcome in enumerate(check.outcomes if check is not None else ()):
@@ -49,7 +53,8 @@ def junit_xml(
         limit = check.thresholds.limits[number]
         case = ET.SubElement(suite, "testcase", classname="meshlab.analysis._thresholds", name=_legal(str(limit)))
         if outcome != "passed":
-            ET.SubElement(case, "failure", message=outcome).text = _legal("\n".join(check.sentences(number)))
+            tag = "failure" if outcome == "failed" else "error"
+            ET.SubElement(case, tag, message=outcome).text = _legal("\n".join(check.sentences(number)))
     tags = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     counts = {name: str(len(suite.findall(f"testcase/{tag}"))) for name, tag in tags.items()}
     suite.attrib |= {"tests": str(len(suite)), **counts, "time": f"{elapsed_s:.3f}"}

@@ -23,6 +23,7 @@ from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyEr
 from meshlab.base._files import is_folder, text_of, write_file
 from meshlab.base._folders import staged_folder
 from meshlab.base._markup import visible
+from meshlab.base._outcome import Outcome, overall
 from meshlab.base._units import THIN
 from meshlab.frames._files import frame_to_csv, frame_to_json, frame_to_parquet
 from meshlab.frames._labels import where_text
@@ -306,11 +307,19 @@ class Report:
         return self._headline.sentences[0]
 
     @property
+    def outcome(self) -> Outcome:
+        """``"failed"`` if something is wrong, impossible, below a threshold, or slower than expected or the baseline.
+
+        Otherwise ``"not decided"`` if the run has not ended, a result was not checked, or a threshold was not measured,
+        and else ``"passed"``. For an acceptance, the stages decide as well.
+        """
+        outcomes = [answer.outcome for answer in self.answers if answer.outcome is not None]
+        return overall(outcomes if self.stages is None else [*outcomes, self.stages.outcome])
+
+    @property
     def is_passed(self) -> bool:
-        """True if something was measured, and nothing is wrong, below a threshold, or slower than expected."""
-        if self.stages is not None and self.stages.outcome != "passed":
-            return False
-        return bool(len(self.results)) and all(answer.state != "bad" for answer in self.answers)
+        """True if the outcome is ``"passed"``. What was not checked has not passed."""
+        return self.outcome == "passed"
 
     @property
     def _headline(self) -> Answer:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from meshlab.base._outcome import Outcome, overall
 from meshlab.report._answers import Answer, State
 from meshlab.report._words import listed
 
-Outcome = Literal["passed", "failed", "skipped"]
+StageOutcome = Outcome | Literal["skipped"]
 
-_STATES: dict[Outcome, State] = {"passed": "good", "failed": "bad", "skipped": "skipped"}
+_STATES: dict[StageOutcome, State] = {"passed": "good", "failed": "bad", "not decided": "note", "skipped": "skipped"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +19,7 @@ class StageResult:
     """One stage of an acceptance."""
 
     name: str
-    outcome: Outcome  # skipped: could not run, or had nothing to compare with
+    outcome: StageOutcome  # skipped: could not run, or had nothing to compare with
     sentences: tuple[str, ...]  # the findings, or why it was skipped
     elapsed_s: float = 0.0
 
@@ -29,7 +30,7 @@ class StageResult:
         return Answer(self.name, _STATES[self.outcome], (first, *self.sentences[1:]))
 
     def __str__(self) -> str:
-        return f"{self.outcome:<8} {self.name:<13} {' '.join(self.sentences)}"
+        return f"{self.outcome:<11} {self.name:<13} {' '.join(self.sentences)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +44,20 @@ class Stages:
     repeat: str = ""  # the command that repeats the acceptance
 
     @property
-    def outcome(self) -> Literal["passed", "failed", "not carried out"]:
-        """``"failed"`` if a stage failed. ``"not carried out"`` if the essential stage did not pass."""
-        if any(stage.outcome == "failed" for stage in self.items):
-            return "failed"
-        has_passed = any(stage.outcome == "passed" and stage.name == self.essential for stage in self.items)
-        return "passed" if has_passed and not self.interruption else "not carried out"
+    def outcome(self) -> Outcome:
+        """``"failed"`` if a stage failed. ``"not decided"`` if it was interrupted, or too little was judged."""
+        outcomes = [stage.outcome for stage in self.items if stage.outcome != "skipped"]
+        if self.interruption or not self._is_measured or self._is_speed_open:
+            outcomes.append("not decided")
+        return overall(outcomes)
+
+    @property
+    def _is_measured(self) -> bool:
+        return any(stage.outcome == "passed" and stage.name == self.essential for stage in self.items)
+
+    @property
+    def _is_speed_open(self) -> bool:
+        return bool(self.judging) and set(self.judging) <= set(self._named("skipped"))
 
     @property
     def headline(self) -> Answer:
@@ -59,16 +68,19 @@ class Stages:
             return Answer("", "bad", (f"FAILED: {listed(failed)}. {first.sentences[0]}",))
         if self.interruption:
             return Answer("", "note", (f"Not accepted: {self.interruption}.",))
-        if self.outcome == "not carried out":
+        if not self._is_measured:
             reason = next((stage.sentences[0] for stage in self.items if stage.name == self.essential), "")
             return Answer("", "note", (f"Not accepted, because nothing was measured: {reason}",))
+        if unclear := self._named("not decided"):
+            first = next(stage for stage in self.items if stage.outcome == "not decided")
+            return Answer("", "note", (f"Not decided: {listed(unclear)}. {first.sentences[0]}",))
         stages = "1 stage" if len(passed) == 1 else f"{len(passed)} stages"
         if not skipped:
             return Answer("", "good", (f"Accepted: all {stages} passed.",))
         counts = f"{stages} passed, and {listed(skipped)} {'was' if len(skipped) == 1 else 'were'} skipped."
-        if self.judging and set(self.judging) <= set(skipped):
-            return Answer("", "note", (f"Nothing failed, but the speed was not judged: {counts}",))
+        if self._is_speed_open:
+            return Answer("", "note", (f"Not decided: nothing failed, but the speed was not judged. {counts}",))
         return Answer("", "good", (f"Nothing failed: {counts}",))
 
-    def _named(self, outcome: Outcome) -> list[str]:
+    def _named(self, outcome: StageOutcome) -> list[str]:
         return [stage.name for stage in self.items if stage.outcome == outcome]

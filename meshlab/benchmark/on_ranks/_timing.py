@@ -19,7 +19,9 @@ from meshlab.benchmark.on_ranks._buffers import StepBuffers, allocate
 from meshlab.benchmark.on_ranks._sampling import StopVote, calls_per_batch, group_vote, per_call, take_batches
 from meshlab.benchmark.on_ranks._step_calls import aggregated, set_up_step
 from meshlab.comm._backend import Mode, Timings
+from meshlab.comm._elements import is_integer
 from meshlab.frames._rows import Floats, RankSamples
+from meshlab.plans._functions import CheckedFunction
 
 if TYPE_CHECKING:
     from meshlab.comm._communicator import Communicator
@@ -150,7 +152,11 @@ def measure_function(
     function: Callable[[Communicator], Any],
 ) -> RankSamples:
     """Time a user-defined function, or the callable that it returns, in all groups at the same time. Collective."""
+    n_wrong = None
     returned = function(comm)
+    if isinstance(function, CheckedFunction):
+        result = returned() if callable(returned) else returned
+        n_wrong = _count_unexpected(comm, function.__name__, result, function.expected(comm))
     recorder = _Arrivals(comm, returned if callable(returned) else lambda: function(comm))
     after = partial(_after, getattr(function, "__name__", "the function"), comm.world_rank)
     with after():
@@ -174,7 +180,27 @@ def measure_function(
 
     with comm.backend.local():  # on a GPU, this includes the kernels of the function in the measured time
         batches = take_batches(measure, _VoteAfter(after, everyone, groups), step.mode, sampling, n_blocks)
-    return replace(batches, arrive_us=np.array(arrivals) if arrivals else None)
+    return replace(batches, arrive_us=np.array(arrivals) if arrivals else None, n_wrong=n_wrong)
+
+
+def _count_unexpected(comm: Communicator, name: str, result: Any, expected: Any) -> int:
+    """Return the number of elements of the result of a function that differ from the expected ones."""
+    if result is None:
+        raise CommunicatorError(f"{name} returns nothing, but it has an expected result; return the array to check")
+    values, exact = (
+        comm.to_host(array) if hasattr(array, "dtype") else np.asarray(array) for array in (result, expected)
+    )
+    if values.shape != exact.shape:
+        raise CommunicatorError(f"{name} returns an array of shape {values.shape}, but {exact.shape} is expected")
+    if is_integer(values.dtype):
+        return int(np.count_nonzero(values != exact))
+    # Ranks add in any order, and each addition rounds.
+    step = float(np.finfo(values.dtype).eps) if values.dtype.kind == "f" else 2.0**-7
+    exact = exact.astype(float)
+    share = 2 * comm.size * step
+    nearby = share * float(np.max(np.abs(exact), initial=0.0, where=np.isfinite(exact)))
+    is_close = np.isclose(values.astype(float), exact, rtol=share, atol=nearby, equal_nan=True)
+    return int(np.count_nonzero(~is_close))
 
 
 class EarlyReturnError(CommunicatorError):
