@@ -178,6 +178,10 @@ class Paste:
             return literal in self.text
         return literal.encode().translate(None, _VARYING) in self._skeleton
 
+    def readings(self) -> tuple[Any, ...]:
+        """Return what the readers that ran have extracted."""
+        return tuple(self._read.values())
+
     def starting_with(self, pattern: re.Pattern[str], numbers: Iterable[int]) -> list[int]:
         """Return the numbers of those lines that a pattern without ``^`` matches, with or without their prefix.
 

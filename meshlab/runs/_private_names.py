@@ -76,7 +76,8 @@ these they this thread threads three through timed timeout timeouts times token 
 trace traces train trainer training transport tree true two type types uid undefined under undrained unexpected
 unhealthy unique unless unreachable unresponsive until unused up use used using utilization value values variable
 venv version versions view visible volume volumes wait waiting wants warm warnings weights were when which while will
-within without work working workspace write writes written wrong your zero
+within without slurmstepd slurmd srun mpirun mpiexec torchrun prterun orted ulimit libfabric gloo
+fabricmanager nvlsm cxi0 around py-spy rccl work working workspace write writes written wrong your zero
 nccl-tests all_reduce_perf megatron megatron-lm deepspeed vllm sglang transformers conda miniconda miniconda3 anaconda
 anaconda3 mambaforge miniforge miniforge3 pytorch openmpi mpich ucx spack modules apps opt usr sbin var lib64
 site-packages include local project projects workspaces software sw models slurm llama llm moe nemo ray accelerate
@@ -107,10 +108,11 @@ CLOSED_COLUMNS = frozenset((*_COLUMN_WORDS.split(), *OPTIONS))
 _LISTED = re.compile(r"[^,\[\]]{1,300}(?:\[[^\[\]]{0,2000}\][^,\[\]]{0,100})*")
 _SHORTEST_SERIAL = 5
 _LONGEST_PREFIX = 400
+_MOST_ROWS = 20_000
 _TABLE_HEAD = re.compile(
-    r"(?im)^.{0,2000}?(?<![\w-])(?:[\w.]{0,30}serial(?:[_ ]number)?|hostname|host|node(?:list|name)?|user(?:name)?|pods?)(?![\w=:\"'-])"
-    r".{0,2000}$"
+    r"(?i)(?<![\w-])(?:[\w.]{0,30}serial(?:[_ ]number)?|host_?name|host|node(?:list|_?name)?|user(?:name)?|pods?)(?![\w=:-])"
 )
+_SEPARATED = ",;\t|"
 
 
 class PrivateNames:
@@ -208,36 +210,32 @@ class PrivateNames:
                 learn(self, match)
         for number in lines.where(lambda head: bool(find_prefix(head[:_LONGEST_PREFIX])[2])):
             self.add_host(find_prefix(lines.lines[number][:_LONGEST_PREFIX])[2] or "", is_guess=True)
-        if "\n" in text:
+        if "\n" not in text:
+            return
+        heads, table_heads = lines.containing([shapes.BLOCK_HEAD, _TABLE_HEAD])
+        if heads:
             for match in shapes.HOST_BLOCKS.finditer(text):
                 for name in shapes.LISTED_ITEM.findall(match["hosts"]):
                     self.add_host(name, is_guess=True)
-            if _TABLE_HEAD.search(text):
-                self._learn_tables(text)
+        for name in (lines.lines[number] for number in table_heads):
+            if len(columns := _columns_of(name)) > 0:
+                self._learn_table(text, name, columns)
 
-    def _learn_tables(self, text: str) -> None:
-        """Learn the columns of tables, such as the serial numbers of ``nvidia-smi --query-gpu=serial --format=csv``."""
-        columns: list[tuple[int, str]] = []
-        separator: str | None = None
-        n_fields = 0
-        for line in text.split("\n"):
-            if _TABLE_HEAD.match(line):
-                separator = next((sign for sign in (",", ";", "\t", "|") if line.count(sign)), None)
-                head = [name.strip(" \t\"'#") for name in line.split(separator)]
-                kinds = [(number, kind) for number, name in enumerate(head) if (kind := _kind_of(name.strip()))]
-                is_table = len(head) > 1 and (separator is not None or sum(map(str.isupper, head)) > 1)
-                columns, n_fields = (kinds, len(head)) if is_table else ([], 0)
-            elif columns:
-                cells = line.split(separator)
-                if len(cells) != n_fields:
-                    columns = [] if separator is not None or not line.strip() else columns
-                    continue
-                for number, kind in columns:
-                    cell = cells[number].strip(" \t\"'")
-                    if kind == "host":
-                        self._add_list(cell)
-                    else:
-                        self.add(kind, cell, is_guess=True)
+    def _learn_table(self, text: str, head: str, columns: Mapping[int, str]) -> None:
+        """Learn columns of a table, such as the serial numbers of ``nvidia-smi --query-gpu=serial --format=csv``."""
+        separator = _separator_of(head)
+        n_fields = len(head.split(separator))
+        start = text.find(head) if text.startswith(head) else text.find(f"\n{head}\n") + 1
+        for line in text[start + len(head) + 1 :].split("\n", _MOST_ROWS)[:_MOST_ROWS]:
+            cells = line.split(separator)
+            if len(cells) != n_fields:
+                break
+            for number, kind in columns.items():
+                cell = cells[number].strip(" \t\"'")
+                if kind == "host":
+                    self._add_list(cell)
+                else:
+                    self.add(kind, cell, is_guess=True)
 
     # -- adding --------------------------------------------------------------------------------------------------------
 
@@ -254,7 +252,7 @@ class PrivateNames:
         if is_guess and (domain.lower().rpartition(".")[2] in FILE_SUFFIXES or not shapes.WORD.fullmatch(name)):
             return
         self.add("host", short, is_guess=is_guess)
-        if "." in domain or (domain and domain.lower() not in FILE_SUFFIXES | self._keep):
+        if "." in domain or (domain and domain.lower() not in FILE_SUFFIXES | shapes.TOP_DOMAINS | self._keep):
             self.add("domain", domain, is_guess=is_guess)
         stem = short.lower().rstrip("0123456789")
         if stem != short.lower():
@@ -382,10 +380,17 @@ def _learn_frame(names: PrivateNames, match: re.Match[str]) -> None:
     names.add_host(match["host"], is_guess=shapes.PRODUCT.fullmatch(match["host"]) is None)
 
 
+def _learn_resources(names: PrivateNames, match: re.Match[str]) -> None:
+    for resource in shapes.RESOURCE.finditer(match["resources"]):
+        names.add_host(resource["host"], is_guess=True)
+
+
 def _learn_pod(names: PrivateNames, match: re.Match[str]) -> None:
-    """Learn a pod by the name of its job, without the numbers that the controller adds."""
+    """Learn a pod, and its job: the name without the numbers that the controller adds."""
+    names.add_host(match["pod"], is_guess=True)
     base = shapes.POD_SUFFIX.sub("", match["pod"])
-    names.add_host(base if "-" in base else match["pod"], is_guess=True)
+    if "-" in base:
+        names.add_host(base, is_guess=True)
 
 
 def _learn_serial(names: PrivateNames, match: re.Match[str]) -> None:
@@ -398,6 +403,7 @@ _LEARN: dict[re.Pattern[str], Callable[[PrivateNames, re.Match[str]], None]] = {
     shapes.USER_AT_HOST: _learn_user_at_host,
     **dict.fromkeys(shapes.USER_SHAPES, _learn_user),
     **dict.fromkeys(shapes.HOST_LISTS, _learn_list),
+    shapes.RESOURCES: _learn_resources,
     shapes.FRAME: _learn_frame,
     **dict.fromkeys(shapes.POD_SHAPES, _learn_pod),
     **dict.fromkeys(shapes.HOST_SHAPES, _learn_host),
@@ -405,6 +411,22 @@ _LEARN: dict[re.Pattern[str], Callable[[PrivateNames, re.Match[str]], None]] = {
     shapes.SERIAL: _learn_serial,
 }
 _PATTERNS = list(_LEARN)
+
+
+def _separator_of(head: str) -> str | None:
+    """Return the sign between the columns of a table, or None for blanks."""
+    return next((sign for sign in _SEPARATED if sign in head), None)
+
+
+def _columns_of(head: str) -> dict[int, str]:
+    """Return which columns of a table have names, by its head, and their kinds. Of a line without columns, none."""
+    separator = _separator_of(head)
+    if separator is None and sum(name.isupper() for name in head.split()) < 3:
+        return {}
+    names = [name.strip(" \t\"'#") for name in head.split(separator)]
+    is_head = 1 < len(names) == len(set(names))  # a row of nvidia-smi topo -m repeats NODE
+    kinds = {number: _kind_of(name) for number, name in enumerate(names)} if is_head else {}
+    return {number: kind for number, kind in kinds.items() if kind is not None}
 
 
 @lru_cache(4096)

@@ -141,7 +141,7 @@ HOME = re.compile(
 SHARED_FOLDER = re.compile(
     rf"(?P<folder>/(?:\w{{0,10}}scratch\w{{0,8}}|gpfs\w{{0,8}}|lustre\w{{0,8}}|beegfs|weka\w{{0,8}}|fsx|nfs\w{{0,8}}|nobackup"
     rf"|work\d{{0,2}}|projects?|afs|u|global|data\d{{1,2}})/(?:[a-z]{{1,2}}\d?/){{0,2}})(?P<first>{_FOLDER})"
-    rf"(?P<slash>/?)(?P<second>(?<=/){_FOLDER}(?=/))?"
+    rf"(?P<slash>/?)(?P<second>(?<=/){_FOLDER})?"
 )
 """The first two folders in a file system of a cluster: those of a project and of a user."""
 
@@ -160,6 +160,7 @@ USER_SHAPES = tuple(
         r"(?i:(?<![A-Za-z])(?:user|owner)(?:[ _]?(?:name|id))?)(?:=|[\"'][ \t]*:[ \t]*)[\"']?"
         r"(?P<user>[A-Za-z][\w.-]{1,63})(?![\w[]|\((?!\d))",
         r"(?<![A-Za-z])(?:Account=|uid=\d{1,10}\()(?P<user>[A-Za-z][\w.-]{1,63})",  # of Slurm, and of id
+        r"(?<!\S)(?:-u|--user(?:name)?)[ =](?P<user>[A-Za-z][\w.-]{1,63})(?=[^|;&\n]{0,100} -p)",
         r" for (?:user )?(?P<user>[A-Za-z][\w.-]{1,63}) from (?=\S*\d)",  # of sshd
         r"(?<![\w/.~])~(?P<user>[A-Za-z][\w.-]{1,63})/",
         r"\[(?P<user>[A-Za-z][\w.-]{1,63})@[\w.-]{1,63} [^\]\n]{1,100}\][$#]",  # a prompt
@@ -171,6 +172,8 @@ _DOMAINS = (
     "com|org|net|edu|gov|mil|int|io|ai|dev|cloud|de|fr|uk|ch|at|nl|eu|jp|cn|kr|us|ca|au|it|es|se|no|fi|dk|pl|cz|be|sg"
     "|local|lan|internal|intern|intra|intranet|corp|hpc|example|invalid|localdomain|svc"
 )
+
+TOP_DOMAINS = frozenset(_DOMAINS.split("|"))
 
 PRODUCT = re.compile(
     r"(?i)(?:a100|a800|a10g?|a30|a40|h100|h200|h800|h20|b100|b200|b300|gb200|gb300|gh200|l4|l40s?|v100|t4|p100|k80|mi\d{3}\w*"
@@ -211,13 +214,13 @@ HOST_SHAPES = tuple(
     re.compile(pattern)
     for pattern in (
         rf"\[(?P<host>{_WITH_LETTER}):\d{{2,}}\]",  # Open MPI
-        rf"(?<![\w.-])(?P<host>{_WITH_LETTER})<\d+>",  # NCCL's addresses
+        rf"(?<![\w.:-])(?P<host>{_WITH_LETTER})<\d{{2,}}>",  # NCCL's addresses
         rf"'(?P<host>{_WITH_LETTER})_\d{{2,}}_\d+'",  # the names of nodes of torchrun
         rf"\[(?P<host>{_WITH_LETTER})\]:\d{{2,5}}(?!\d)|\((?P<second>{_WITH_LETTER}), \d{{2,5}}\)",  # stores of PyTorch
         rf"(?<!\w)host[ \t]{{2,20}}: (?P<host>{_WITH_LETTER})(?!\S)",  # the summary of torchrun
         rf"(?i:\brdzv[_-]endpoint[\"']?[=: ]+[\"']?|\bhost=[\"']?|\bswitch_?name[\"']?[=:][ \t]*[\"']?"
         rf"|--?(?:master|head|server|node|dist)[_-]?(?:addr(?:ess)?|ip|host|name)[= ][\"']?|--address[= ][\"']?)"
-        rf"(?P<host>{_WITH_LETTER})(?![\w(\[])",
+        rf"(?![a-z]{{1,8}}://)(?P<host>{_WITH_LETTER})(?![\w(\[])",
         rf"(?i:\b(?:to|from|for|with|at|reach) )(?P<host>{_WITH_NUMBER}):\d{{2,5}}(?![\w:.])",
         rf"(?i:\b(?:connect\w{{0,4}} to|connection to|reach|cluster at address:|listening on) )(?P<host>{_WITH_LETTER}):\d{{2,5}}"
         r"(?![\w:.])",
@@ -241,10 +244,10 @@ HOST_SHAPES = tuple(
         rf"\bON (?P<host>{_WITH_LETTER}) CANCELLED|\bRUNNING AT (?P<second>{_WITH_LETTER})",  # Slurm, Hydra
         rf"\b(?:srun|slurmstepd|mpirun|mpiexec|prterun): (?:\w+: )?(?P<host>{_WITH_NUMBER}): ",
         rf"\bsrun: error: (?P<host>{_WITH_LETTER}): tasks? \d|\bpmixp_coll_ring\w+: (?P<second>{_WITH_LETTER})",
+        rf"\b(?:start failed on|Task launch for) (?P<host>{_WITH_LETTER})",  # Slurm
         rf"\bPid +\d+ on +(?P<host>{_WITH_LETTER}) +device",  # nccl-tests
         rf"\bNode (?P<host>{_WITH_LETTER}) (?:running process|managing GPU|not responding|is down|unexpectedly)",
         rf"(?i:\b(?:rank|task|process)s? \d+ (?:\(|on |at )(?:host |node )?)(?P<host>{_WITH_NUMBER})(?![\w-])",
-        rf"['\"](?P<host>{_WITH_LETTER})['\"]: \[\d+(?:, ?\d+)*\]",  # the resources of DeepSpeed
         rf"(?<!\S)(?:[A-Z][a-z]{{2}} +\d+ [\d:]{{8}}|\d{{4}}-\d\d-\d\dT\S+) (?P<host>{_WITH_LETTER}) "
         r"(?:kernel|[\w./-]+(?:\[\d+\])?):",
     )
@@ -271,11 +274,18 @@ HOST_LISTS = tuple(
 )
 """Lists of hosts: in the notation of Slurm, in variables, and in options of launchers."""
 
+RESOURCES = re.compile(r"(?i)(?:world info dict: ?|rank_mapping=)(?P<resources>[^\n]{1,20000})")
+RESOURCE = re.compile(rf"['\"](?P<host>{_WITH_LETTER})['\"]: \[\d")
+"""The hosts of DeepSpeed with their GPUs."""
+
 HOST_BLOCKS = re.compile(
     rf"(?im:(?<![A-Za-z]){_HOST_WORDS}[\"']?[ \t]{{0,20}}[:=])"
     r"(?P<hosts>[ \t]{0,20}\[[\w.\"', \t\n:-]{1,10000}\]|(?:[ \t]*\r?\n[ \t]*- [ \t]*[\"']?[A-Za-z0-9][\w.-]{1,200}[\"']?(?![^\r\n])){1,5000})"
 )
 """Lists of hosts in JSON and YAML, which may have several lines."""
+
+BLOCK_HEAD = re.compile(rf"(?i:(?<![A-Za-z]){_HOST_WORDS}[\"']?[ \t]{{0,20}}[:=])[ \t\r]{{0,20}}(?:\[|\n|\Z)")
+"""The line with which every match of `HOST_BLOCKS` begins."""
 
 LISTED_ITEM = re.compile(r"[A-Za-z0-9][\w.-]{1,200}")
 
@@ -287,7 +297,7 @@ nvidia.com github.com github.io githubusercontent.com gitlab.com pytorch.org pyt
 arxiv.org wikipedia.org open-mpi.org openmpi.org mpich.org mpi-forum.org kernel.org docker.com docker.io nvcr.io
 huggingface.co anaconda.org conda-forge.org schedmd.com intel.com amd.com microsoft.com ubuntu.com debian.org
 redhat.com w3.org jupyter.org matplotlib.org numpy.org pydata.org stackoverflow.com stackexchange.com openucx.org
-docs.aws.amazon.com docs.cloud.google.com cloud.google.com zeromq.org ietf.org rfc-editor.org jax.dev
+amazon.com google.com meta.com apache.org gnu.org docs.cloud.google.com cloud.google.com zeromq.org ietf.org rfc-editor.org jax.dev
 """
 PUBLIC_DOMAINS = tuple(_PUBLIC.split())
 """Sites of documentation and software, which do not identify a person."""
