@@ -43,8 +43,8 @@ def redactor_for(paste: Paste, findings: Iterable[TextFinding], seen: Sequence[S
 
 def redact_finding(finding: TextFinding, redactor: Redactor) -> TextFinding:
     """Return a finding with hashes. Its code and its title are those of the rule."""
-    texts = {name: redactor.text(getattr(finding, name)) for name in ("subject", "why", "do")}
-    return replace(finding, **texts)
+    subject, why, do = redactor.text(finding.subject), redactor.text(finding.why), redactor.text(finding.do)
+    return replace(finding, subject=subject, why=why, do=do)
 
 
 def redact_seen(seen: Seen, redactor: Redactor) -> Seen:

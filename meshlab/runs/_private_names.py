@@ -7,7 +7,7 @@ from facts, such as the hosts of a run and what the readers of a log have extrac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -88,6 +88,9 @@ _SUFFIX_WORDS = """
 log txt out err json yaml yml toml csv parquet xml html md py sh so png svg pdf gz zip tar conf cfg ini env cc cpp cu h
 """
 FILE_SUFFIXES = frozenset(_SUFFIX_WORDS.split())
+_DATA_SUFFIXES = frozenset(
+    ("pt", "pth", "bin", "safetensors", "ckpt", "npy", "npz", "gguf", "sif", "sqsh", "ipynb", "c")
+)
 
 # Keys of mappings, columns of tables, and fields of what a reader extracts, whose values are names.
 _HOST_KEYS = re.compile(
@@ -268,7 +271,9 @@ class PrivateNames:
             low = stem.lower()
             if not bracket:
                 self.add_host(re.sub(r":\d+\Z", "", name.strip("\"' :.-")), is_guess=True)
-            elif re.search(r"[^\W\d]", low) and low.strip("-_.") not in self._keep and not shapes.PRODUCT.fullmatch(low):
+            elif (
+                re.search(r"[^\W\d]", low) and low.strip("-_.") not in self._keep and not shapes.PRODUCT.fullmatch(low)
+            ):
                 self.stems.add(low)
                 self.listed.add(low)
 
@@ -301,7 +306,7 @@ class PrivateNames:
     def as_folder(self, name: str) -> str | None:
         """Return the name of a folder as it is hashed, or None if it is an ordinary word or a file."""
         low = name.lower()
-        is_file = low.rpartition(".")[2] in FILE_SUFFIXES and "." in low
+        is_file = "." in low and low.rpartition(".")[2] in FILE_SUFFIXES | _DATA_SUFFIXES
         if is_file or low in self._keep or low in _ORDINARY or not re.search(r"[^\W\d]", low) or len(low) < 2:
             return None
         return low
@@ -334,7 +339,6 @@ class PrivateNames:
                     break
         return places or None
 
-
     def _name(self, part: str) -> tuple[str, str] | None:
         low = part.lower()
         return None if self._exact.get(low, part) != part else self.words.get(low)
@@ -361,8 +365,9 @@ def _learn_user_at_host(names: PrivateNames, match: re.Match[str]) -> None:
 
 
 def _learn_folder(names: PrivateNames, match: re.Match[str]) -> None:
-    if "." not in match["first"]:
-        names.add("user", match["first"], is_guess=True)
+    for name in (match["first"], match["second"]):
+        if name is not None and "." not in name:
+            names.add("user", name, is_guess=True)
 
 
 def _learn_list(names: PrivateNames, match: re.Match[str]) -> None:
@@ -437,9 +442,9 @@ def _kind_of(key: str) -> str | None:
 
 
 @lru_cache(1024)
-def _fields_of(kind: type) -> tuple[str, ...] | None:
+def _fields_of(kind: Hashable) -> tuple[str, ...] | None:
     """Return the fields of a dataclass or a named tuple."""
-    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return tuple(kind._fields)
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
 

@@ -81,13 +81,15 @@ SHORT_OPTION_SECRET = re.compile(
     r"(?<![^\s\"'`(])(?<!mkdir )(?<!sinfo )(?<!squeue )(?<!srun )(?<!sbatch )(?<!salloc )(?<!SBATCH )(?<!topo )(?<!ps )"
     rf"(?P<key>-p(?:[ \t]+|=)[\"']?)(?!-){_NO_COUNT}(?!{_NO_PASSWORD})[^\s\"'<>&,;|]+"
     # Attached to -p, a password has a digit, a capital or a sign, unlike the options -pthread and -prepend-rank.
-    rf"|(?<![^\s\"'`(])(?P<attached>-p)(?=[^\s\"'<>&,;|]{{0,100}}[^a-z\s_=-])(?!{_NO_PASSWORD})(?![a-z-]{{2,30}}[= :])"
+    rf"|(?<![^\s\"'`(])(?P<attached>-p)(?=[^\s\"'<>&,;|]{{0,100}}[^a-z\s_=\"'<>&,;|-])(?!{_NO_PASSWORD})(?![a-z-]{{2,30}}[= :])"
     r"[^\s\"'<>&,;|]{4,}"
     r"|(?P<login>(?:\bsshpass|\bmysql\w*|\bmariadb\w*)[^|;&\n]{0,200} -p)(?![ \t\[])[^\s\"'<>&,;|]+"
 )
 """A password after ``-p``, as for sshpass, mysql and docker login."""
 
-PARTITION_COMMAND = re.compile(r"\b(?:srun|sbatch|salloc|sinfo|squeue|scontrol|mkdir|pytest|nvidia-smi|lsof|nsys)\b|SBATCH")
+PARTITION_COMMAND = re.compile(
+    r"\b(?:srun|sbatch|salloc|sinfo|squeue|scontrol|mkdir|pytest|nvidia-smi|lsof|nsys)\b|SBATCH"
+)
 """A command with another meaning of ``-p``."""
 
 # -- hardware ----------------------------------------------------------------------------------------------------------
@@ -214,7 +216,7 @@ HOST_SHAPES = tuple(
     re.compile(pattern)
     for pattern in (
         rf"\[(?P<host>{_WITH_LETTER}):\d{{2,}}\]",  # Open MPI
-        rf"(?<![\w.:-])(?P<host>{_WITH_LETTER})<\d{{2,}}>",  # NCCL's addresses
+        rf"(?<![\w.:-])(?P<host>{_WITH_LETTER})<\d{{3,}}>",  # NCCL's addresses
         rf"'(?P<host>{_WITH_LETTER})_\d{{2,}}_\d+'",  # the names of nodes of torchrun
         rf"\[(?P<host>{_WITH_LETTER})\]:\d{{2,5}}(?!\d)|\((?P<second>{_WITH_LETTER}), \d{{2,5}}\)",  # stores of PyTorch
         rf"(?<!\w)host[ \t]{{2,20}}: (?P<host>{_WITH_LETTER})(?!\S)",  # the summary of torchrun
