@@ -7,7 +7,7 @@ from facts, such as the hosts of a run and what the readers of a log have extrac
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -113,7 +113,8 @@ _SHORTEST_SERIAL = 5
 _LONGEST_PREFIX = 400
 _MOST_ROWS = 20_000
 _TABLE_HEAD = re.compile(
-    r"(?i)(?<![\w-])(?:[\w.]{0,30}serial(?:[_ ]number)?|host_?name|host|node(?:list|_?name)?|user(?:name)?|pods?)(?![\w=:-])"
+    r"(?i)(?<![\w-])(?:[\w.]{0,30}serial(?:[_ ]number)?|host_?name|host|node(?:list|_?name)?|user(?:name)?|pods?)"
+    r"(?![\w=:-])"
 )
 _SEPARATED = ",;\t|"
 
@@ -158,6 +159,7 @@ class PrivateNames:
     def learn_facts(self, value: Any) -> None:
         """Learn the fields that are names by their keys, in anything that a reader returns. Texts are not searched."""
         items, done = [value], set()
+        fields_of: dict[type, tuple[str, ...] | None] = {}
         while items:
             value = items.pop()
             if isinstance(value, (str, bytes, int, float, type(None))) or id(value) in done:
@@ -166,7 +168,7 @@ class PrivateNames:
                 done.add(id(value))
                 named: Iterable[tuple[str, Any]] = [(str(key), item) for key, item in value.items()]
                 items += [key for key in value if isinstance(key, tuple)]
-            elif (names := _fields_of(type(value))) is not None:
+            elif (names := _remembered(fields_of, type(value))) is not None:
                 named = [(name, getattr(value, name, None)) for name in names]
             elif isinstance(value, (list, tuple, set, frozenset)):
                 done.add(id(value))
@@ -441,12 +443,17 @@ def _kind_of(key: str) -> str | None:
     return next((kind for kind, pattern in kinds if pattern.match(key)), None)
 
 
-@lru_cache(1024)
-def _fields_of(kind: Hashable) -> tuple[str, ...] | None:
+def _fields_of(kind: type) -> tuple[str, ...] | None:
     """Return the fields of a dataclass or a named tuple."""
-    if isinstance(kind, type) and issubclass(kind, tuple) and hasattr(kind, "_fields"):
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         return tuple(kind._fields)
     return tuple(field.name for field in fields(kind)) if is_dataclass(kind) else None
+
+
+def _remembered(fields_of: dict[type, tuple[str, ...] | None], kind: type) -> tuple[str, ...] | None:
+    if kind not in fields_of:
+        fields_of[kind] = _fields_of(kind)
+    return fields_of[kind]
 
 
 def is_frame(value: Any) -> bool:

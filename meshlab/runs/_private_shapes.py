@@ -81,7 +81,8 @@ SHORT_OPTION_SECRET = re.compile(
     r"(?<![^\s\"'`(])(?<!mkdir )(?<!sinfo )(?<!squeue )(?<!srun )(?<!sbatch )(?<!salloc )(?<!SBATCH )(?<!topo )(?<!ps )"
     rf"(?P<key>-p(?:[ \t]+|=)[\"']?)(?!-){_NO_COUNT}(?!{_NO_PASSWORD})[^\s\"'<>&,;|]+"
     # Attached to -p, a password has a digit, a capital or a sign, unlike the options -pthread and -prepend-rank.
-    rf"|(?<![^\s\"'`(])(?P<attached>-p)(?=[^\s\"'<>&,;|]{{0,100}}[^a-z\s_=\"'<>&,;|-])(?!{_NO_PASSWORD})(?![a-z-]{{2,30}}[= :])"
+    rf"|(?<![^\s\"'`(])(?P<attached>-p)(?=[^\s\"'<>&,;|]{{0,100}}[^a-z\s_=\"'<>&,;|-])"
+    rf"(?!{_NO_PASSWORD})(?![a-z-]{{2,30}}[= :])"
     r"[^\s\"'<>&,;|]{4,}"
     r"|(?P<login>(?:\bsshpass|\bmysql\w*|\bmariadb\w*)[^|;&\n]{0,200} -p)(?![ \t\[])[^\s\"'<>&,;|]+"
 )
@@ -224,7 +225,8 @@ HOST_SHAPES = tuple(
         rf"|--?(?:master|head|server|node|dist)[_-]?(?:addr(?:ess)?|ip|host|name)[= ][\"']?|--address[= ][\"']?)"
         rf"(?![a-z]{{1,8}}://)(?P<host>{_WITH_LETTER})(?![\w(\[])",
         rf"(?i:\b(?:to|from|for|with|at|reach) )(?P<host>{_WITH_NUMBER}):\d{{2,5}}(?![\w:.])",
-        rf"(?i:\b(?:connect\w{{0,4}} to|connection to|reach|cluster at address:|listening on) )(?P<host>{_WITH_LETTER}):\d{{2,5}}"
+        rf"(?i:\b(?:connect\w{{0,4}} to|connection to|reach|cluster at address:|listening on) )"
+        rf"(?P<host>{_WITH_LETTER}):\d{{2,5}}"
         r"(?![\w:.])",
         rf"(?<=://)(?:[^\s/@]{{0,700}}@)?(?P<host>{_WITH_LETTER})",
         rf"(?<![\w.@/-])(?P<host>(?:[A-Za-z0-9](?:[A-Za-z0-9-]{{0,62}}[A-Za-z0-9])?\.){{1,8}}(?:{_DOMAINS}))(?![\w-]|\.\w|\()",
@@ -235,9 +237,11 @@ HOST_SHAPES = tuple(
         rf"(?i:\b(?:hosts?|nodes?|servers?|peers?|machines?)[\"']?[ \t]*[:=][ \t]*[\"']?)(?P<host>{_WITH_NUMBER})",
         # A value in quotes, the element of an XML document, or the rest of a line.
         rf"(?i:(?<![A-Za-z]){_HOST_WORDS}(?:[\"'][ \t]*:[ \t]*[\"']|=[\"']|>))(?P<host>{_WITH_LETTER})(?=[\"'<:])",
-        rf"(?im:(?<![A-Za-z]){_HOST_WORDS}[ \t]{{0,20}}[:=][ \t]{{0,20}})(?P<host>{_WITH_LETTER})(?=,?[ \t\r]{{0,20}}(?:\n|\Z))",
+        rf"(?im:(?<![A-Za-z]){_HOST_WORDS}[ \t]{{0,20}}[:=][ \t]{{0,20}})"
+        rf"(?P<host>{_WITH_LETTER})(?=,?[ \t\r]{{0,20}}(?:\n|\Z))",
         rf"(?i:\b(?:host|node|server|peer|machine|ssh|rdzv_endpoint=|remote) )(?P<host>{_WITH_NUMBER})(?![\w(=]|\.\w)",
-        rf"(?i:\b(?:on|to|from|at) (?:the )?(?:node|host|machine|server):? ['\"]?)(?P<host>{_WITH_LETTER})(?![\w(=]|\.\w)",
+        rf"(?i:\b(?:on|to|from|at) (?:the )?(?:node|host|machine|server):? ['\"]?)"
+        rf"(?P<host>{_WITH_LETTER})(?![\w(=]|\.\w)",
         rf"(?i:\b(?:host|resolve hostname|known hosts:|added '|hostname for) )?(?<=[ '])(?P<host>{_WITH_LETTER})"
         r"(?= port \d{1,5}\b|: (?:Name or service not known|Temporary failure in name|Permission denied \(public))",
         rf"(?<![^\n])(?P<host>{_WITH_LETTER})(?=: (?:Permission denied \(|ssh: |Connection (?:refused|closed|timed))"
@@ -271,7 +275,8 @@ HOST_LISTS = tuple(
         r"(?<![A-Za-z])(?:[A-Z]{1,20}_){0,4}(?:HOST|HOSTNAME|HOSTS|NODE|NODES|NODELIST|NODENAME|NODE_NAME|POD_NAME|MASTER_ADDR"
         rf"|TOPOLOGY_ADDR)(?:=|[\"']?: ?)[\"']?(?P<hosts>{_NAMES})",
         rf"(?<![A-Za-z])(?:Req|Exc|Sched)?(?:NodeList|BatchHost|AllocNode|NodeName|NodeHostName|NodeAddr|Nodes)=(?P<hosts>{_NAMES})",
-        r"(?i:(?<![A-Za-z])(?:nodes?|hosts?):? )(?P<hosts>[A-Za-z][\w.-]{1,100}(?:,[A-Za-z][\w.-]{1,100}){1,300})(?![\w=(])",
+        r"(?i:(?<![A-Za-z])(?:nodes?|hosts?):? )(?P<hosts>[A-Za-z][\w.-]{1,100}(?:,[A-Za-z][\w.-]{1,100}){1,300})"
+        r"(?![\w=(])",
     )
 )
 """Lists of hosts: in the notation of Slurm, in variables, and in options of launchers."""
@@ -282,7 +287,8 @@ RESOURCE = re.compile(rf"['\"](?P<host>{_WITH_LETTER})['\"]: \[\d")
 
 HOST_BLOCKS = re.compile(
     rf"(?im:(?<![A-Za-z]){_HOST_WORDS}[\"']?[ \t]{{0,20}}[:=])"
-    r"(?P<hosts>[ \t]{0,20}\[[\w.\"', \t\n:-]{1,10000}\]|(?:[ \t]*\r?\n[ \t]*- [ \t]*[\"']?[A-Za-z0-9][\w.-]{1,200}[\"']?(?![^\r\n])){1,5000})"
+    r"(?P<hosts>[ \t]{0,20}\[[\w.\"', \t\n:-]{1,10000}\]"
+    r"|(?:[ \t]*\r?\n[ \t]*- [ \t]*[\"']?[A-Za-z0-9][\w.-]{1,200}[\"']?(?![^\r\n])){1,5000})"
 )
 """Lists of hosts in JSON and YAML, which may have several lines."""
 
@@ -299,7 +305,7 @@ nvidia.com github.com github.io githubusercontent.com gitlab.com pytorch.org pyt
 arxiv.org wikipedia.org open-mpi.org openmpi.org mpich.org mpi-forum.org kernel.org docker.com docker.io nvcr.io
 huggingface.co anaconda.org conda-forge.org schedmd.com intel.com amd.com microsoft.com ubuntu.com debian.org
 redhat.com w3.org jupyter.org matplotlib.org numpy.org pydata.org stackoverflow.com stackexchange.com openucx.org
-amazon.com google.com meta.com apache.org gnu.org docs.cloud.google.com cloud.google.com zeromq.org ietf.org rfc-editor.org jax.dev
+amazon.com google.com meta.com apache.org gnu.org zeromq.org ietf.org rfc-editor.org jax.dev
 """
 PUBLIC_DOMAINS = tuple(_PUBLIC.split())
 """Sites of documentation and software, which do not identify a person."""

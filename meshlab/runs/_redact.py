@@ -1,8 +1,8 @@
 """Redaction: replace the names of hosts and users, addresses, serial numbers and secrets by hashes before sharing.
 
-A `Redactor` first learns names (see `PrivateNames`). Then it replaces every name wherever it occurs, so that a host that
-only one line of a log identifies is also replaced in a title. Shapes such as addresses and tokens are replaced without
-being learned.
+A `Redactor` first learns names (see `PrivateNames`). Then it replaces every name wherever it occurs, so that a host
+that only one line of a log identifies is also replaced in a title. Shapes such as addresses and tokens are replaced
+without being learned.
 """
 
 from __future__ import annotations

@@ -56,7 +56,8 @@ _RAS_JSON = """{"nccl_version": "2.28.9", "communicators": [{"hash": "0x1234", "
   {"rank": 0, "host": "excelsior", "pid": 7, "cuda_dev": 0, "status": {"init_state": 0}}]}]}"""
 _FLIGHT = """{"version": "2.5", "hostname": "defiant", "entries": [{"record_id": 1, "pg_id": 0, "process_group":
  ["0", "default_pg"], "collective_seq_id": 1, "profiling_name": "nccl:all_reduce", "state": "scheduled",
- "input_sizes": [[4]], "output_sizes": [[4]], "frames": [{"name": "train", "filename": "/gpfs/u/kira/train.py", "line": 7}]}]}"""
+ "input_sizes": [[4]], "output_sizes": [[4]], "frames": [{"name": "train",
+ "filename": "/gpfs/u/kira/train.py", "line": 7}]}]}"""
 _YAML = """compute_environment: LOCAL_MACHINE
 main_process_ip: 10.77.3.40
 hosts:
