@@ -112,6 +112,7 @@ _LISTED = re.compile(r"[^,\[\]]{1,300}(?:\[[^\[\]]{0,2000}\][^,\[\]]{0,100})*")
 _SHORTEST_SERIAL = 5
 _LONGEST_PREFIX = 400
 _MOST_ROWS = 20_000
+_MOST_TABLES = 50  # of different columns
 _TABLE_HEAD = re.compile(
     r"(?i)(?<![\w-])(?:[\w.]{0,30}serial(?:[_ ]number)?|host_?name|host|node(?:list|_?name)?|user(?:name)?|pods?)"
     r"(?![\w=:-])"
@@ -222,9 +223,9 @@ class PrivateNames:
             for match in shapes.HOST_BLOCKS.finditer(text):
                 for name in shapes.LISTED_ITEM.findall(match["hosts"]):
                     self.add_host(name, is_guess=True)
-        for name in (lines.lines[number] for number in table_heads):
-            if len(columns := _columns_of(name)) > 0:
-                self._learn_table(text, name, columns)
+        heads_of_tables = [(head, _columns_of(head)) for head in (lines.lines[number] for number in table_heads)]
+        for head, columns in [(head, columns) for head, columns in heads_of_tables if columns][:_MOST_TABLES]:
+            self._learn_table(text, head, columns)
 
     def _learn_table(self, text: str, head: str, columns: Mapping[int, str]) -> None:
         """Learn columns of a table, such as the serial numbers of ``nvidia-smi --query-gpu=serial --format=csv``."""

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _MESH_COLUMNS = ("collective", "axis", "group", "concurrent_axis", "concurrent_collective")
+_LONGEST_COMMAND = 300  # characters before an option
 _TOKEN = re.compile(r"[^\W_][\w.-]*")
 
 Step = tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]
@@ -252,7 +253,7 @@ def _without_short_option(match: re.Match[str]) -> str:
     """Replace a password after ``-p``, unless the command before it has another meaning of this option."""
     if match["login"] is not None:
         return f"{match['login']}[secret]"
-    if shapes.PARTITION_COMMAND.search(match.string, 0, match.start()):
+    if shapes.PARTITION_COMMAND.search(match.string, max(0, match.start() - _LONGEST_COMMAND), match.start()):
         return match[0]
     return f"{match['key'] or match['attached']}[secret]"
 
