@@ -21,7 +21,7 @@ import psutil
 import pytest
 
 import meshlab as ml
-from meshlab.engines._reaper import marked_processes
+from meshlab.engines._reaper import is_running, marked_processes, started_at
 
 PATIENCE_S = 60.0
 
@@ -263,3 +263,13 @@ def test_the_next_client_cleans_up_after_one_that_was_killed_with_its_reaper(tmp
     assert run_python(common + "ml.launch(1).close()", tmp_path).returncode == 0
     assert not folder.exists()
     assert not [path for path in segments if Path(path).exists()]
+
+
+def test_a_step_of_the_clock_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pid, start, created = os.getpid(), started_at(os.getpid()), psutil.Process().create_time()
+    # The kernel derives the time of the boot, which psutil adds, from the present time.
+    stepped = psutil.boot_time() - 3600
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: stepped)
+    assert psutil.Process().create_time() < created - 3000
+    assert is_running(pid, start)
+    assert not is_running(pid, start - 100)
