@@ -53,6 +53,7 @@ _ABORT_S = 5.0
 _TEARDOWN_S = 15.0  # maximum time that the kernel takes to remove a process with a GPU
 
 _MOST_LOG = 1 << 20  # bytes
+_TERMINATED = re.compile(rf"^=   EXIT CODE: {signal.SIGTERM:d}$", re.MULTILINE)  # of MPICH's mpiexec
 _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
 
 _UNNOTICED_S = 3.0  # maximum time until the controller notices the end of an engine
@@ -176,7 +177,7 @@ class LaunchedSet(ProcessSet):
                 return
             # Its engines cannot be reached by another one.
             controller.close()
-            self._client, self._controller = None, None
+            self._client, self._controller, self._views = None, None, {}
             remove_files(kill_processes(RUN, self._id))
         self._n_controllers += 1
         folder = self._folder / f"controller-{self._n_controllers}"
@@ -347,6 +348,8 @@ class LaunchedSet(ProcessSet):
         # The record of a rank comes a moment after its end, and of several exits the first one is the cause.
         time.sleep(_LINE_S)
         lost = self._starts[-1].lost() or lost
+        if lost.how == how_recorded(WITHOUT_SHELL):
+            lost = self._terminated_launcher() or lost
         log = without_banner(self.log_tail())
         raise EngineError(f"{lost.text} during start-up", hint="start the engines again", log=log)
 
@@ -408,8 +411,23 @@ class LaunchedSet(ProcessSet):
             for shell, code in records.exits():
                 # In an older file, the other lines are of ranks that were killed before.
                 if shell in ranks or records is self._starts[-1]:
+                    if code == WITHOUT_SHELL and (launcher := self._terminated_launcher()) is not None:
+                        return launcher
                     rank = ranks.get(shell)
                     return RankExit(rank, how_recorded(code), also=self._other_exits(rank))
+        return None
+
+    def _terminated_launcher(self) -> RankExit | None:
+        """Return the launcher if SIGTERM has ended it, and it has passed the signal on to the shells of all ranks."""
+        # If a shell was killed, the launcher kills the others by SIGKILL, and exits with the bits of both signals. It
+        # prints how the first shell has ended.
+        deadline = time.monotonic() + 2 * _LINE_S
+        while self._by_mpiexec and time.monotonic() < deadline:
+            lost = self._parts.lost(math.inf)
+            if lost is not None:
+                is_terminated = lost.how == f"exited with code {signal.SIGTERM}" and _TERMINATED.search(self.printed())
+                return RankExit(None, "ended", lost.part) if is_terminated else None
+            time.sleep(_POLL_S)
         return None
 
     def _other_exits(self, first: int | None) -> tuple[RankExit, ...]:

@@ -30,7 +30,7 @@ RUN = "MESHLAB_RUN"
 
 _POLL_S = 0.5  # interval between checks that the client is alive, if the pipe stays open
 _SHARED_MEMORY = tuple(
-    f"/dev/shm/{name}" for name in ("mpich_shm_", "mpich_vci_", "nccl-", "vader_segment", "psm2_shm")
+    f"/dev/shm/{name}" for name in ("mpich_shm_", "mpich_vci_", "ucx_shm_posix_", "nccl-", "vader_segment", "psm2_shm")
 )
 
 _START = 22  # the number of the start of a process among the fields of /proc/PID/stat, see proc(5)
@@ -87,7 +87,8 @@ class Reaper:
 
     def watch_descendants(self) -> None:
         """Add the descendants of the processes of the run, because one whose parent has ended may have no mark."""
-        with (Path(self._folder) / _DESCENDANTS).open("a") as file:
+        # If the disk is full or the folder was removed, the ranks must be stopped nevertheless.
+        with contextlib.suppress(OSError), (Path(self._folder) / _DESCENDANTS).open("a") as file:
             for process in _descendants(marked_processes(self._variable, self._value)):
                 with contextlib.suppress(psutil.Error):
                     file.write(f"{process.pid} {started_at(process.pid)!r}\n")

@@ -34,7 +34,8 @@ NOTICE_S = 2.0
 
 _STOPPED_S = 10.0  # the same for a rank that is stopped, which may be continued within the first 5 s
 
-_N_STARTS = {"tune": 5, "compare_env": 2}  # starts of ranks that a function makes one after the other
+# Starts of ranks that a function makes one after the other. The first report of a process imports the plots.
+_N_STARTS = {"tune": 5, "compare_env": 2, "report_once": 1}
 
 _STARTS = ("launch", "restart", "resume")  # a resumed run measures
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import psutil
 import pytest
 
 import meshlab as ml
-from meshlab.engines._reaper import is_running, marked_processes, started_at
+from meshlab.engines._reaper import Reaper, is_running, marked_processes, started_at
 
 PATIENCE_S = 60.0
 
@@ -273,3 +274,27 @@ def test_a_step_of_the_clock_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch)
     assert psutil.Process().create_time() < created - 3000
     assert is_running(pid, start)
     assert not is_running(pid, start - 100)
+
+
+@pytest.mark.parametrize("library", ["mpich_shm_", "ucx_shm_posix_", "nccl-"])
+def test_a_segment_that_no_process_of_a_start_has_open_any_more_is_removed(tmp_path: Path, library: str) -> None:
+    reaper = Reaper("MESHLAB_RUN", "none", make_folder(tmp_path))
+    old, new = (Path(f"/dev/shm/{library}{secrets.token_hex(8)}") for _ in range(2))
+    old.touch()
+    try:
+        starting = reaper.starting()
+        starting.__enter__()
+        new.touch()  # its creator is killed before it has unlinked or reported it, so the start does not end
+        reaper.release(PATIENCE_S)
+        assert old.exists()
+        assert not new.exists()
+    finally:
+        reaper.release()
+        for path in (old, new):
+            path.unlink(missing_ok=True)
+
+
+def make_folder(parent: Path) -> Path:
+    folder = parent / "meshlab-run"
+    folder.mkdir()
+    return folder
