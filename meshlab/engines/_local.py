@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -12,10 +13,12 @@ import shutil
 import signal
 import site
 import sys
+import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +71,8 @@ _CONTROLLERS = 3  # maximum number of controllers that a start tries
 # MPICH's launcher writes the topology of the host to a file in /tmp, which stays if the launcher is killed. It does not
 # if this variable is set. The shells of the ranks remove it again, so that their library reads the topology itself.
 _NO_TOPOLOGY_FILE = {"HWLOC_XMLFILE": ""}
+
+_UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EFBIG)
 
 _LONGEST_TMPDIR = 64  # characters, because the path of a socket has at most 107
 
@@ -124,11 +129,15 @@ class LaunchedSet(ProcessSet):
         self._is_closing = self._is_closed = False
         self._mpiexec = find_mpiexec() if self._by_mpiexec else ""
         clean_up_after_others()
-        self._folder = make_folder()
-        (self._folder / "tmp").mkdir()
         # The reaper starts before any other process, so that no process ever runs without one. The finalizer runs when
         # the object is garbage-collected or at exit, whichever is first, and at most once.
-        self._reaper = Reaper(RUN, self._id, self._folder)
+        with ExitStack() as stack:
+            stack.enter_context(_without_system_errors())
+            self._folder = make_folder()
+            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)  # without an owner, nobody would remove it
+            (self._folder / "tmp").mkdir()
+            self._reaper = Reaper(RUN, self._id, self._folder)
+            stack.pop_all()
         self._finalizer = weakref.finalize(self, self._reaper.release)
 
     @property
@@ -140,7 +149,7 @@ class LaunchedSet(ProcessSet):
         deadline = time.monotonic() + timeout_s
         with self._starting:
             try:
-                with interrupts_kept():
+                with interrupts_kept(), _without_system_errors():
                     self._check_closing()
                     self._reaper.renew()
                     infos = self._start_processes(deadline)
@@ -573,6 +582,19 @@ class LaunchedSet(ProcessSet):
         deadline = time.monotonic() + _CLOSE_S
         while time.monotonic() < deadline and any(_is_alive(info.pid) for info in self._infos):
             time.sleep(2 * _POLL_S)
+
+
+@contextlib.contextmanager
+def _without_system_errors() -> Iterator[None]:
+    """Raise errors of the operating system, such as that of a full disk, as an `EngineError`."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error) or "not in time"
+        hint = f"make {tempfile.gettempdir()} writable, or set TMPDIR to a different folder"
+        raise EngineError(
+            f"the engines cannot be started: {reason}", hint=hint if error.errno in _UNWRITABLE else "try again"
+        ) from error
 
 
 def _is_alive(pid: int) -> bool:

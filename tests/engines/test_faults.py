@@ -437,6 +437,48 @@ def test_a_failed_start_shows_the_log_and_cleans_up(monkeypatch: pytest.MonkeyPa
     assert [entry.name for entry in tmp_path.iterdir()] == ["mpiexec"]
 
 
+FULL_DISK = """
+import os, resource, sys, tempfile
+from pathlib import Path
+import meshlab as ml
+
+tempfile.tempdir = sys.argv[1]
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+
+def attempt(action):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))  # the kernel lets no file grow, as on a full disk
+    try:
+        action()
+    except ml.MeshlabError as error:
+        print(error, flush=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+attempt(lambda: ml.launch(1, backend="mpi"))
+print(os.listdir(tempfile.tempdir), flush=True)
+with ml.launch(1, backend="mpi", timeout_s=120) as engines:
+    engines.kill()
+    attempt(engines.restart)
+    engines.restart()
+    print(engines.run(lambda comm: comm.size)["value"].tolist(), flush=True)
+print(os.listdir(tempfile.tempdir))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_start_on_a_full_disk_raises_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    problem = f"the engines cannot be started: File too large; make {tmp_path} writable, or set TMPDIR to a different"
+    first, left, second, values, left_at_the_end = done.stdout.splitlines() or [done.stderr]
+    assert first.startswith(problem), done.stderr
+    assert second.startswith(problem)
+    assert (left, values, left_at_the_end) == ("[]", "[1]", "[]")
+
+
 def test_an_interrupt_while_idle_does_not_affect_the_next_call(engines: ml.Engines) -> None:
     assert engines.run(lambda comm: comm.rank, MESH, axis="tp")["value"].tolist() == [0, 1, 0, 1]
     engines.interrupt()
