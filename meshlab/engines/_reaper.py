@@ -224,10 +224,19 @@ def clean_up(variable: str, value: str, folder: str) -> None:
         remove_files((Path(folder) / _SEGMENTS).read_text().splitlines())
     remove_files(_abandoned_segments(Path(folder)))
     for _ in range(10):  # a dying process may still write into the folder
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_folder(Path(folder))
         if not Path(folder).exists():
             return
         time.sleep(0.02)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove the folder of a run. Whoever is killed meanwhile leaves its owner, so that the next client goes on."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.name != _OWNER:
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def clean_up_after_others() -> None:

@@ -421,7 +421,7 @@ class Client:
             for axis in self._mesh.axis_names
         ]
         with self._measured():
-            rehearsal = ml.rehearse(self._engines, self._mesh, calls, rounds=6, steps=20, progress=False)
+            rehearsal = ml.rehearse(self._engines, self._mesh, calls, rounds=6, steps=6, progress=False)
         return {"rows": len(rehearsal.frame())}
 
     @contextlib.contextmanager

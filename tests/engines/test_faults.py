@@ -349,6 +349,18 @@ def test_every_rank_that_is_killed_is_named_and_no_other(victims: tuple[int, ...
     assert named == set(victims)
 
 
+@pytest.mark.full
+@pytest.mark.slow
+def test_every_rank_without_mpi_that_is_killed_is_named_and_no_other(gloo_engines: ml.Engines) -> None:
+    for rank in (1, 3):
+        os.kill(gloo_engines.ranks[rank].pid, signal.SIGKILL)
+    with pytest.raises(EngineError, match="were killed by signal 9 while") as caught:
+        gloo_engines.run(lambda comm: comm.barrier(), deadline_s=60)
+    assert {int(number) for number in re.findall(r"rank (\d+)", str(caught.value))} == {1, 3}
+    gloo_engines.restart()
+    assert gloo_engines.verify("dp=2, tp=2")["is_right"].all()
+
+
 def test_a_rank_sends_the_start_of_a_long_message() -> None:
     reply = Reply.of_error(1, ValueError("x" * 10_000_000))
     assert len(pickle.dumps(reply)) < 1_000_000
@@ -477,6 +489,46 @@ def test_a_start_on_a_full_disk_raises_and_leaves_nothing(tmp_path: Path) -> Non
     assert first.startswith(problem), done.stderr
     assert second.startswith(problem)
     assert (left, values, left_at_the_end) == ("[]", "[1]", "[]")
+
+
+STEPPED_CLOCK = """
+import sys, threading, time
+import meshlab as ml
+
+clock, offset_s = time.time, 0.0
+time.time = lambda: clock() + offset_s
+
+
+def step(delay_s, by_s):
+    def jump():
+        global offset_s
+        time.sleep(delay_s)
+        offset_s += by_s
+
+    threading.Thread(target=jump, daemon=True).start()
+
+
+began = time.monotonic()
+step(1.0, -3600)
+with ml.launch(2, backend="mpi", timeout_s=120) as engines:
+    step(0.3, -3600)
+    sampling = ml.Sampling(max_s=0.1, precision=1e-9, min_batches=6)
+    run = ml.bench(engines, "tp=2", sizes="1K:32K", sampling=sampling, out=sys.argv[1])
+    print(run.wait(120)["time_us"].gt(0).sum(), run.state, 0 < run.progress.elapsed_s < 120)
+    engines.kill()
+    step(0.5, 3600)
+    engines.restart()
+print(time.monotonic() - began < 600)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_clock_that_is_set_back_delays_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STEPPED_CLOCK, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
+    assert done.stdout.splitlines() == ["6 done True", "True"]
+    assert ml.Run.load(tmp_path / "run").state == "done"
 
 
 def test_an_interrupt_while_idle_does_not_affect_the_next_call(engines: ml.Engines) -> None:
