@@ -299,7 +299,7 @@ class Client:
         results = run.results
         # If a function raises on all ranks of a group, only its step fails. Its reason begins with the first rank.
         reasons = results.loc[results["status"] == "failed", "stop_reason"].tolist()
-        found = re.match(r"rank (\d+): ", reasons[0]) if reasons else None
+        found = re.match(r"rank (\d+)(?:: | has returned)", reasons[0]) if reasons else None
         failed = None if found is None else describe_error(ml.errors.EngineError(reasons[0], rank=int(found[1])))
         return {"state": run.state, "rows": rows_of(run), "expected": expected, "failed": failed}
 

@@ -472,7 +472,7 @@ class Harness:
             seen.was_hit = self._wait_for_moment(fault, command) and self._cause(fault)
             self._hold.unlink(missing_ok=True)
         self._observe(command, self._since, seen)
-        seen.victims = [self._numbered(victim) for victim in self._victims]
+        seen.victims = [self._completed(victim) for victim in self._victims]
         if fault.hits_new_ranks and seen.error is None and self._was_closing():
             seen.was_hit = False
         if fault.kind in FUNCTION_KINDS:
@@ -620,14 +620,14 @@ class Harness:
             threading.Timer(fault.pause_s, _continue, [found]).start()
         return bool(found)
 
-    def _numbered(self, victim: Victim) -> Victim:
-        """Return a rank that was hit with its number, if it has got one after it was hit."""
+    def _completed(self, victim: Victim) -> Victim:
+        """Return a process that was hit with what is known later: its rank, and whether it still runs."""
         assert self._client is not None
         sets = [event["ranks"] for event in self._client.events[self._since :] if event["event"] == "started"]
-        for pids in (*sets, self._pids):
-            if victim.rank is None and victim.pid in pids:
-                return replace(victim, rank=pids.index(victim.pid))
-        return victim
+        ranks = (pids.index(victim.pid) for pids in (*sets, self._pids) if victim.pid in pids)
+        rank = next(ranks, None) if victim.rank is None else victim.rank
+        has_survived = any(part.process.pid == victim.pid for part in find_parts(self._mark))
+        return replace(victim, rank=rank, has_survived=has_survived)
 
     def _was_closing(self) -> bool:
         """Return whether the newest ranks of a function were not needed any more when the fault hit them."""

@@ -65,11 +65,14 @@ class Victim:
         The rank that it is, or belongs to. None if it had no number.
     is_numbered : bool
         Whether it had its number before it became a rank, as with MPI.
+    has_survived : bool
+        Whether it still ran when the command that was hit had ended.
     """
 
     pid: int
     rank: int | None
     is_numbered: bool
+    has_survived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +188,7 @@ def is_named_right(seen: Observation) -> bool:
     if client_ended and fault.moment != "exit":
         return False
     if error is None:
-        return _may_be_silent(fault)
+        return _may_be_silent(seen)
     if fault.kind == "interrupt":
         return bool(error["is_interrupt"]) or "interrupt" in error["text"]
     if not error["is_meshlab"]:
@@ -226,14 +229,18 @@ def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
-def _may_be_silent(fault: Fault) -> bool:
+def _may_be_silent(seen: Observation) -> bool:
     """Return whether it is right that a fault has no effect that the client reports."""
+    fault = seen.fault
     if fault.kind in ("pause", "interrupt") or fault.moment in ("close", "exit", "restart"):
         return True
     if fault.kind == "stop" and fault.target in ("shell", "launcher", "proxy"):
         return True  # they only wait for their children
     if fault.kind == "terminate" and fault.target == "proxy":
         return True  # MPICH's proxy ignores SIGTERM
+    if fault.kind == "terminate" and fault.target == "launcher":
+        # MPICH's launcher passes SIGTERM on to the processes that it has started, and ignores it if it has none yet.
+        return any(victim.has_survived for victim in seen.victims)
     return fault.target in ("nanny", "scheduler", "hub", "reaper")
 
 

@@ -40,7 +40,7 @@ def _read_page(path: Path) -> None:
 def _read_markdown(path: Path) -> None:
     from PIL import Image
 
-    for name in re.findall(r"!\[[^]]*\]\(([^)]+\.png)\)", path.read_text()):
+    for name in re.findall(r"!\[[^]]*\]\(<?([^)>]+\.png)>?\)", path.read_text()):
         Image.open(path.parent / name).load()
 
 
