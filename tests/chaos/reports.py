@@ -41,7 +41,7 @@ def _read_markdown(path: Path) -> None:
     from PIL import Image
 
     for name in re.findall(r"!\[[^]]*\]\(<?([^)>]+\.png)>?\)", path.read_text()):
-        Image.open(path.parent / name).load()
+        Image.open(io.BytesIO((path.parent / name).read_bytes())).load()
 
 
 def _read_csv(path: Path) -> int:
