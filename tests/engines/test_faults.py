@@ -336,6 +336,24 @@ def test_exits_are_found_in_the_files_of_all_starts(thread_engines: ml.Engines) 
 
 
 @pytest.mark.parametrize(
+    ("exits", "text"),
+    [
+        ("51 137\n50 -1\n52 -1\n", "rank 1 (process 61) was killed by signal 9"),
+        ("51 137\n50 137\n52 -1\n", "rank 1 (process 61) and rank 0 (process 60) were killed by signal 9"),
+        ("52 143\n9 139\n51 1\n", "rank 2 (process 62) was killed by signal 15, and an engine was killed by signal 11"),
+        ("52 -1\n51 -1\n", "rank 2 (process 62) was killed together with the shell that started it"),
+    ],
+)
+def test_every_rank_that_is_killed_in_a_start_is_named(tmp_path: Path, exits: str, text: str) -> None:
+    records = RankRecords(tmp_path, 1)
+    (tmp_path / "processes-1").write_text("50 60 0\n51 61 1\n52 62 2\n")
+    (tmp_path / "exits-1").write_text(exits)
+    lost = records.lost()
+    assert lost is not None
+    assert lost.text == text
+
+
+@pytest.mark.parametrize(
     ("victims", "text"), [((1,), r"rank 1 \([^)]*\) was killed by signal 9 while"), ((0, 1), None)]
 )
 def test_every_rank_that_is_killed_is_named_and_no_other(victims: tuple[int, ...], text: str | None) -> None:
