@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -11,9 +11,9 @@ from meshlab.base._errors import BenchError, did_you_mean
 from meshlab.diagnosis._findings import FINDING_FIELDS, LEVELS, Rule, TextFinding
 from meshlab.diagnosis._html import as_html
 from meshlab.diagnosis._paste import Paste
+from meshlab.diagnosis._redaction import redact_finding, redact_seen, redactor_for
 from meshlab.diagnosis._seen import Seen, Span, frame_of
 from meshlab.diagnosis._text import as_brief, as_json, as_markdown, as_text, verdict
-from meshlab.runs._redact import Redactor, redactor_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -132,12 +132,11 @@ class Explanation:
         >>> "node7" in str(ml.explain(text)), "node7" in str(ml.explain(text).redacted())
         (True, False)
         """
-        text, cluster, facts = self.paste.text, self.cluster, [seen.facts for seen in self.seen]
-        redactor = redactor_of(None, text, facts, hosts=() if cluster is None else cluster.names, mesh=self.mesh)
+        redactor = redactor_for(self.paste, self.all_findings, self.seen)
         name = None if self.paste.name is None else redactor.text(self.paste.name)
-        paste = Paste(redactor.text(text), name)
-        seen = tuple(_redacted(part, redactor) for part in self.seen)
-        return Explanation(paste, self.recognised, redactor.anything(self.all_findings), seen)
+        paste = Paste(redactor.text(self.paste.text), name)
+        findings = tuple(redact_finding(finding, redactor) for finding in self.all_findings)
+        return Explanation(paste, self.recognised, findings, tuple(redact_seen(part, redactor) for part in self.seen))
 
     def to_markdown(self) -> str:
         """Return the explanation as Markdown for an issue. Nothing that was pasted is interpreted in it."""
@@ -155,14 +154,6 @@ class Explanation:
 
     def _repr_html_(self) -> str:
         return as_html(self)
-
-
-def _redacted(seen: Seen, redactor: Redactor) -> Seen:
-    def table(make: Callable[[], pd.DataFrame]) -> Callable[[], pd.DataFrame]:
-        return lambda: redactor.frame(make())
-
-    facts, cluster, mesh = (redactor.anything(part) for part in (seen.facts, seen.cluster, seen.mesh))
-    return Seen(facts, {name: table(make) for name, make in seen.frames.items()}, cluster, mesh)
 
 
 def sort_findings(findings: Iterable[TextFinding], rules: Iterable[Rule]) -> tuple[TextFinding, ...]:

@@ -184,6 +184,10 @@ class Paste:
             answer = self._answers[literal] = may and data in self._skeleton
         return answer
 
+    def readings(self) -> tuple[Any, ...]:
+        """Return what the readers that ran have extracted."""
+        return tuple(self._read.values())
+
     def starting_with(self, pattern: re.Pattern[str], numbers: Iterable[int]) -> list[int]:
         """Return the numbers of those lines that a pattern without ``^`` matches, with or without their prefix.
 

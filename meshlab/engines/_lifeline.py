@@ -105,11 +105,11 @@ def _set_process_option(option: int, value: int) -> None:
 def _guard(role: str, parent: int) -> None:
     """Wait for the end of the client, and start a new reaper if this process then still exists after a while."""
     reaper = json.loads(os.environ[REAPER])
-    folder, client, created = reaper[-3], int(reaper[-2]), float(reaper[-1])
+    folder, client, start = reaper[-3], int(reaper[-2]), float(reaper[-1])
     shell = _opened(parent) if role == "rank" else -1
     descriptor = _opened(client)
     # The client is checked after it was opened, because another process may have its number by now.
-    while is_running(client, created):
+    while is_running(client, start):
         # A descriptor is readable when its process has ended.
         descriptors = [number for number in (descriptor, shell) if number >= 0]
         ended, _, _ = select.select(descriptors, [], [], None if descriptor >= 0 else _POLL_S)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -12,10 +13,12 @@ import shutil
 import signal
 import site
 import sys
+import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +56,7 @@ _ABORT_S = 5.0
 _TEARDOWN_S = 15.0  # maximum time that the kernel takes to remove a process with a GPU
 
 _MOST_LOG = 1 << 20  # bytes
+_TERMINATED = re.compile(rf"^=   EXIT CODE: {signal.SIGTERM:d}$", re.MULTILINE)  # of MPICH's mpiexec
 _NOISE = re.compile(r"\[(?:IPEngine|KernelNanny|IPController)[^]]*\]|^\s*$|mpi_(?:rank|size) =|from mpi4py import MPI")
 
 _UNNOTICED_S = 3.0  # maximum time until the controller notices the end of an engine
@@ -67,6 +71,8 @@ _CONTROLLERS = 3  # maximum number of controllers that a start tries
 # MPICH's launcher writes the topology of the host to a file in /tmp, which stays if the launcher is killed. It does not
 # if this variable is set. The shells of the ranks remove it again, so that their library reads the topology itself.
 _NO_TOPOLOGY_FILE = {"HWLOC_XMLFILE": ""}
+
+_UNWRITABLE = (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EFBIG)
 
 _LONGEST_TMPDIR = 64  # characters, because the path of a socket has at most 107
 
@@ -123,11 +129,15 @@ class LaunchedSet(ProcessSet):
         self._is_closing = self._is_closed = False
         self._mpiexec = find_mpiexec() if self._by_mpiexec else ""
         clean_up_after_others()
-        self._folder = make_folder()
-        (self._folder / "tmp").mkdir()
         # The reaper starts before any other process, so that no process ever runs without one. The finalizer runs when
         # the object is garbage-collected or at exit, whichever is first, and at most once.
-        self._reaper = Reaper(RUN, self._id, self._folder)
+        with ExitStack() as stack:
+            stack.enter_context(_without_system_errors())
+            self._folder = make_folder()
+            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)  # without an owner, nobody would remove it
+            (self._folder / "tmp").mkdir()
+            self._reaper = Reaper(RUN, self._id, self._folder)
+            stack.pop_all()
         self._finalizer = weakref.finalize(self, self._reaper.release)
 
     @property
@@ -139,7 +149,7 @@ class LaunchedSet(ProcessSet):
         deadline = time.monotonic() + timeout_s
         with self._starting:
             try:
-                with interrupts_kept():
+                with interrupts_kept(), _without_system_errors():
                     self._check_closing()
                     self._reaper.renew()
                     infos = self._start_processes(deadline)
@@ -176,7 +186,7 @@ class LaunchedSet(ProcessSet):
                 return
             # Its engines cannot be reached by another one.
             controller.close()
-            self._client, self._controller = None, None
+            self._client, self._controller, self._views = None, None, {}
             remove_files(kill_processes(RUN, self._id))
         self._n_controllers += 1
         folder = self._folder / f"controller-{self._n_controllers}"
@@ -347,6 +357,8 @@ class LaunchedSet(ProcessSet):
         # The record of a rank comes a moment after its end, and of several exits the first one is the cause.
         time.sleep(_LINE_S)
         lost = self._starts[-1].lost() or lost
+        if lost.how == how_recorded(WITHOUT_SHELL):
+            lost = self._terminated_launcher() or lost
         log = without_banner(self.log_tail())
         raise EngineError(f"{lost.text} during start-up", hint="start the engines again", log=log)
 
@@ -408,8 +420,23 @@ class LaunchedSet(ProcessSet):
             for shell, code in records.exits():
                 # In an older file, the other lines are of ranks that were killed before.
                 if shell in ranks or records is self._starts[-1]:
+                    if code == WITHOUT_SHELL and (launcher := self._terminated_launcher()) is not None:
+                        return launcher
                     rank = ranks.get(shell)
                     return RankExit(rank, how_recorded(code), also=self._other_exits(rank))
+        return None
+
+    def _terminated_launcher(self) -> RankExit | None:
+        """Return the launcher if SIGTERM has ended it, and it has passed the signal on to the shells of all ranks."""
+        # If a shell was killed, the launcher kills the others by SIGKILL, and exits with the bits of both signals. It
+        # prints how the first shell has ended.
+        deadline = time.monotonic() + 2 * _LINE_S
+        while self._by_mpiexec and time.monotonic() < deadline:
+            lost = self._parts.lost(math.inf)
+            if lost is not None:
+                is_terminated = lost.how == f"exited with code {signal.SIGTERM}" and _TERMINATED.search(self.printed())
+                return RankExit(None, "ended", lost.part) if is_terminated else None
+            time.sleep(_POLL_S)
         return None
 
     def _other_exits(self, first: int | None) -> tuple[RankExit, ...]:
@@ -555,6 +582,19 @@ class LaunchedSet(ProcessSet):
         deadline = time.monotonic() + _CLOSE_S
         while time.monotonic() < deadline and any(_is_alive(info.pid) for info in self._infos):
             time.sleep(2 * _POLL_S)
+
+
+@contextlib.contextmanager
+def _without_system_errors() -> Iterator[None]:
+    """Raise errors of the operating system, such as that of a full disk, as an `EngineError`."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error) or "not in time"
+        hint = f"make {tempfile.gettempdir()} writable, or set TMPDIR to a different folder"
+        raise EngineError(
+            f"the engines cannot be started: {reason}", hint=hint if error.errno in _UNWRITABLE else "try again"
+        ) from error
 
 
 def _is_alive(pid: int) -> bool:

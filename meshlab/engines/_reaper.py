@@ -30,8 +30,10 @@ RUN = "MESHLAB_RUN"
 
 _POLL_S = 0.5  # interval between checks that the client is alive, if the pipe stays open
 _SHARED_MEMORY = tuple(
-    f"/dev/shm/{name}" for name in ("mpich_shm_", "mpich_vci_", "nccl-", "vader_segment", "psm2_shm")
+    f"/dev/shm/{name}" for name in ("mpich_shm_", "mpich_vci_", "ucx_shm_posix_", "nccl-", "vader_segment", "psm2_shm")
 )
+
+_START = 22  # the number of the start of a process among the fields of /proc/PID/stat, see proc(5)
 
 _PREFIX = "meshlab-"  # of the folder of a run
 # In that folder: whose run it is, the shared-memory files of its ranks, those that existed before ranks that are now
@@ -43,14 +45,13 @@ class Reaper:
     """The client's handle on its reaper, which kills the processes with a variable in their environment."""
 
     def __init__(self, variable: str, value: str, folder: str | Path) -> None:
-        me = psutil.Process()
+        client = str(os.getpid()), repr(started_at(os.getpid()))
         self._variable, self._value, self._folder = variable, value, str(folder)
-        # The start time goes with the pid, because the kernel reuses pids.
-        self.command = [sys.executable, "-I", __file__, variable, value, self._folder]
-        self.command += [str(me.pid), repr(me.create_time())]
+        # The start goes with the pid, because the kernel reuses pids.
+        self.command = [sys.executable, "-I", __file__, variable, value, self._folder, *client]
         self._lock = threading.Lock()
         self._is_released = False
-        owner = variable, value, str(me.pid), repr(me.create_time()), _processes_here()
+        owner = variable, value, *client, _processes_here()
         (Path(folder) / _OWNER).write_text("\n".join(owner))
         self._start()
 
@@ -86,10 +87,11 @@ class Reaper:
 
     def watch_descendants(self) -> None:
         """Add the descendants of the processes of the run, because one whose parent has ended may have no mark."""
-        with (Path(self._folder) / _DESCENDANTS).open("a") as file:
+        # If the disk is full or the folder was removed, the ranks must be stopped nevertheless.
+        with contextlib.suppress(OSError), (Path(self._folder) / _DESCENDANTS).open("a") as file:
             for process in _descendants(marked_processes(self._variable, self._value)):
                 with contextlib.suppress(psutil.Error):
-                    file.write(f"{process.pid} {process.create_time()!r}\n")
+                    file.write(f"{process.pid} {started_at(process.pid)!r}\n")
 
     def renew(self) -> None:
         """Start another reaper if this one has died or was stopped."""
@@ -213,8 +215,8 @@ def remove_files(paths: Iterable[str]) -> None:
 
 def clean_up(variable: str, value: str, folder: str) -> None:
     """Kill the processes of a run, then remove the files that it has made and its folder."""
-    for pid, created in _pairs(Path(folder) / _DESCENDANTS):
-        if is_running(pid, created):
+    for pid, start in _pairs(Path(folder) / _DESCENDANTS):
+        if is_running(pid, start):
             with contextlib.suppress(psutil.Error):
                 psutil.Process(pid).kill()
     remove_files(kill_processes(variable, value))
@@ -222,19 +224,28 @@ def clean_up(variable: str, value: str, folder: str) -> None:
         remove_files((Path(folder) / _SEGMENTS).read_text().splitlines())
     remove_files(_abandoned_segments(Path(folder)))
     for _ in range(10):  # a dying process may still write into the folder
-        shutil.rmtree(folder, ignore_errors=True)
+        _remove_folder(Path(folder))
         if not Path(folder).exists():
             return
         time.sleep(0.02)
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove the folder of a run. Whoever is killed meanwhile leaves its owner, so that the next client goes on."""
+    with contextlib.suppress(OSError):
+        for path in folder.iterdir():
+            if path.name != _OWNER:
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def clean_up_after_others() -> None:
     """Clean up the runs of this user whose client and reaper were both killed before they could do it."""
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         try:
-            variable, value, client, created, processes = (folder / _OWNER).read_text().splitlines()
+            variable, value, client, start, processes = (folder / _OWNER).read_text().splitlines()
             is_own = folder.stat().st_uid == os.getuid() and processes == _processes_here()
-            if not is_own or is_running(int(client), float(created)) or _has_reaper(variable, value):
+            if not is_own or is_running(int(client), float(start)) or _has_reaper(variable, value):
                 continue
         except (OSError, ValueError):  # not a run, or it is being made or removed
             continue
@@ -265,23 +276,31 @@ def _processes_here() -> str:
 
 
 def _pairs(path: Path) -> list[tuple[int, float]]:
-    """Return the processes in a file: their pids and start times."""
+    """Return the processes in a file: their pids and starts."""
     try:
-        return [(int(pid), float(created)) for pid, created in map(str.split, path.read_text().splitlines())]
+        return [(int(pid), float(start)) for pid, start in map(str.split, path.read_text().splitlines())]
     except (OSError, ValueError):
         return []
 
 
-def is_running(pid: int, created: float) -> bool:
-    """Return whether the process with this pid and this start time has not ended."""
+def started_at(pid: int) -> float:
+    """Return the start of a process: its clock ticks since the boot of the host. Without /proc, a time in seconds."""
+    # Not the time that psutil computes from them, which moves with every step of the clock.
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return float(fields[_START - 3])  # the name in parentheses is the second field
+    return float(psutil.Process(pid).create_time())
+
+
+def is_running(pid: int, start: float) -> bool:
+    """Return whether the process with this pid and this start has not ended."""
     try:
-        process = psutil.Process(pid)
-        return abs(process.create_time() - created) < 1 and process.status() != psutil.STATUS_ZOMBIE
+        return abs(started_at(pid) - start) < 1 and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
         return False
 
 
-def _main(variable: str, value: str, folder: str, client: str, created: str) -> None:
+def _main(variable: str, value: str, folder: str, client: str, start: str) -> None:
     # These signals often reach all processes of a session, and the reaper's work begins when the others end.
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -289,7 +308,7 @@ def _main(variable: str, value: str, folder: str, client: str, created: str) -> 
         # The kernel closes the pipe when the client dies, even by SIGKILL. A forked child of the client inherits the
         # pipe and may keep it open, so also check whether the client itself is alive.
         ready, _, _ = select.select([0], [], [], _POLL_S)
-        if ready or not is_running(int(client), float(created)):
+        if ready or not is_running(int(client), float(start)):
             break
     clean_up(variable, value, folder)
 

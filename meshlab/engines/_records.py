@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -89,16 +89,22 @@ class RankRecords:
         """Return the first rank that has ended or is stopped, while the client does not have their descriptions."""
         processes = self.processes()
         by_shell = {process.shell: process for process in processes}
-        for shell, code in self.exits():
-            process = by_shell.get(shell)
-            part = "an engine" if process is None else f"{process.name} (process {process.pid})"
-            return RankExit(None, how_recorded(code), part)
+        if exits := self.exits():
+            # mpiexec ends the other ranks through their shells. Those that a signal has ended were killed separately.
+            killed = [(shell, code) for shell, code in exits[1:] if code > 128]
+            first, *others = (_exit_of(by_shell.get(shell), code) for shell, code in (exits[0], *killed))
+            return replace(first, also=tuple(others))
         for process in processes:
             if process.pid not in self._watched:
                 self._watched.add(process.pid)
                 with contextlib.suppress(psutil.NoSuchProcess):  # its shell records the exit
                     self._parts.add(process.name, psutil.Process(process.pid))
         return self._parts.lost()
+
+
+def _exit_of(process: RankProcess | None, code: int) -> RankExit:
+    part = "an engine" if process is None else f"{process.name} (process {process.pid})"
+    return RankExit(None, how_recorded(code), part)
 
 
 def how_recorded(code: int) -> str:

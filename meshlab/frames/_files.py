@@ -176,7 +176,10 @@ def _complete(path: str | Path | None, kind: str) -> Iterator[None]:
 
 
 def frame_to_csv(frame: pd.DataFrame, path: str | Path) -> None:
-    """Write a frame to CSV: one header row, floats in full, missing values empty, and formulas with an apostrophe."""
+    """Write a frame to CSV: one header row, floats in full, missing values empty, and formulas with an apostrophe.
+
+    A carriage return in a text becomes a line break, and NUL the sign ``␀``: readers of CSV take them for ends.
+    """
     # 17 significant digits identify every float64. Other tools may then compute the same statistics from the file.
     without_formulas(frame).to_csv(path, index=False, float_format="%.17g", lineterminator="\n")
 
@@ -188,15 +191,17 @@ def without_formulas(frame: pd.DataFrame) -> pd.DataFrame:
     safe = frame.copy()
     for name in safe.columns:
         if isinstance(safe[name].dtype, pd.StringDtype) or safe[name].dtype == object:
-            safe[name] = safe[name].map(_guard_formula, na_action="ignore")
+            safe[name] = safe[name].map(_safe_cell, na_action="ignore")
     return safe
 
 
-def _guard_formula(text: object) -> object:
+def _safe_cell(text: object) -> object:
+    if not isinstance(text, str):
+        return text
+    if "\r" in text or "\0" in text:  # which the writer of CSV does not quote
+        text = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "␀")
     # Spreadsheets ignore white space before a formula.
-    if isinstance(text, str) and (text[:1] in ("'", "\t", "\r", "\n") or text.lstrip()[:1] in ("=", "+", "-", "@")):
-        return f"'{text}"
-    return text
+    return f"'{text}" if text[:1] in ("'", "\t", "\n") or text.lstrip()[:1] in ("=", "+", "-", "@") else text
 
 
 def frame_from_csv(path: str | Path, columns: Sequence[Column], content: bytes | None = None) -> pd.DataFrame:

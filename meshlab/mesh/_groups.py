@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._errors import MeshError
+from meshlab.base._garbage import collector_paused
 from meshlab.mesh._axes import Ranks, check_rank, format_ranks
 
 if TYPE_CHECKING:
@@ -135,6 +136,10 @@ class Group:
         return f"Group({self.name!r}, {ranks_repr(self.array)})"
 
 
+_LARGEST_CHUNK = 1 << 16  # groups that an iteration builds at once
+_SETTERS = tuple(vars(Group)[name].__set__ for name in ("name", "array", "axes", "index"))
+
+
 class Groups(Sequence[Group]):
     """All groups along one or more axes: a sequence of `Group` over one array.
 
@@ -243,6 +248,26 @@ class Groups(Sequence[Group]):
             raise IndexError(f"group index {index} is out of range: {self.name!r} has {len(self)} groups")
         name = self.name if self.single else f"{self.name}_{number}"
         return Group(name, self.array[number], axes=self.axes, index=number)
+
+    def __iter__(self) -> Iterator[Group]:
+        start, number = 0, 64  # few at first, because many loops end early
+        while start < len(self):
+            yield from self._chunk(start, start + number)
+            start, number = start + number, min(2 * number, _LARGEST_CHUNK)
+
+    def _chunk(self, start: int, stop: int) -> list[Group]:
+        """Return some groups without the checks of the constructor: a large world has millions of them."""
+        put_name, put_array, put_axes, put_index = _SETTERS
+        new, axes, groups = Group.__new__, self.axes, []
+        with collector_paused():  # which would look at all groups again and again
+            for index, ranks in enumerate(self.array[start:stop], start):  # read-only, as the array is
+                group = new(Group)
+                put_name(group, self.name if self.single else f"{self.name}_{index}")
+                put_array(group, ranks)
+                put_axes(group, axes)
+                put_index(group, index)
+                groups.append(group)
+        return groups
 
     def __len__(self) -> int:
         return len(self.array)

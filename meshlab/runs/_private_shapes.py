@@ -1,4 +1,8 @@
-"""The shapes of identifying parts of a text: addresses, serial numbers, secrets, and names after known words."""
+"""The shapes of identifying parts of a text: addresses, serial numbers, secrets, and names after known words.
+
+No shape contains a digit literally, so that it matches either all or none of the lines that differ only in their
+digits. `SimilarLines` tries it once for all of them.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +27,11 @@ TOKENS = re.compile(
             r"\bnvapi-[\w-]{20,}",
             r"\bxox[abeprs]-[\w-]{10,}",  # Slack
             r"\bAIza[\w-]{30,}",  # Google
-            r"\bya29\.[\w-]{16,}",
+            r"\bya\d\d\.[\w-]{16,}",  # Google, which writes 29
             r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*",  # JSON web tokens
             r"\b(?:npm_|pypi-|dckr_pat_)[\w-]{20,}",
-            r"\bssh-(?:rsa|dss|ed25519) [A-Za-z0-9+/=]{40,}",
+            r"\bssh-(?:rsa|dss|ed\d{5}) [A-Za-z0-9+/=]{40,}",
+            r"(?<=--world_info=)[\w+/=-]{8,}",  # the hosts of DeepSpeed, in Base64
             r"(?<=hooks\.slack\.com/services/)[\w/]{20,}",
             r"(?<=[?&]sig=)[\w%.~+/=-]{6,}|(?<=[?&]key=)[\w%.~+/=-]{6,}",  # addresses that are signed
             r"(?i:\b(?:bearer|basic) )(?=[A-Za-z._~+/=-]*\d)[\w.~+/=-]{8,}",
@@ -50,7 +55,7 @@ SECRET_WORD = re.compile(r"(?i:token|secret|pass|key|cred|auth|sign|cookie)|_P")
 """What every match of `KEYED_SECRET` contains."""
 
 KEYED_SECRET = re.compile(
-    rf"(?P<key>(?i:(?<!\w){_SECRET_WORDS})|(?<!\w)[A-Z][A-Z0-9_]{0, 60}_(?:KEY|PAT|PWD|PASS)(?!\w))"
+    rf"(?P<key>(?i:(?<!\w){_SECRET_WORDS})|(?<!\w)[A-Z][A-Z0-9_]{{0,60}}_(?:KEY|PAT|PWD|PASS)(?!\w))"
     r"(?P<between>(?:\\?[\"'])?[ \t]*(?:[:=]|(?<=\w)[ \t](?=\S*\d))[ \t]*"
     r"(?:\\?[\"'])?(?:(?i:bearer|basic|token)[ \t]+)?)"
     rf"{_NO_COUNT}"
@@ -63,6 +68,30 @@ OPTION_SECRET = re.compile(
     rf"(?P<key>(?<![\w-])--?(?i:{_SECRET_WORDS}))(?P<between>[ \t]+[\"']?){_NO_COUNT}(?!-)[^\s\"'<>&,;]+"
 )
 """An option of a command with a value, such as ``--token abc``."""
+
+FURTHER_WORDS = re.compile(
+    r"(?P<key>(?i:passw(?:or)?d|passwd|passphrase|pwd)[\w.-]{0,60}(?:\\?[\"'])?[ \t]*[:=]?[ \t]*\[secret\])"
+    r"(?:[ \t]+(?![\w.-]{1,60}[=:]|-|\[secret\])[^\s\"'<>&,;|#]{1,200}){1,20}"
+)
+"""The words after the first one of a password without quotes, which `KEYED_SECRET` has replaced."""
+
+_NO_PASSWORD = r"(?:[\d:.,-]+|\d*p\d*p|[\w.-]*[/:~][^\s]*|[./~$%{][^\s]*)(?![^\s\"'<>&,;|)])"
+SHORT_OPTION_SECRET = re.compile(
+    # Where -p is a partition, a port, a folder or a plugin.
+    r"(?<![^\s\"'`(])(?<!mkdir )(?<!sinfo )(?<!squeue )(?<!srun )(?<!sbatch )(?<!salloc )(?<!SBATCH )(?<!topo )(?<!ps )"
+    rf"(?P<key>-p(?:[ \t]+|=)[\"']?)(?!-){_NO_COUNT}(?!{_NO_PASSWORD})[^\s\"'<>&,;|]+"
+    # Attached to -p, a password has a digit, a capital or a sign, unlike the options -pthread and -prepend-rank.
+    rf"|(?<![^\s\"'`(])(?P<attached>-p)(?=[^\s\"'<>&,;|]{{0,100}}[^a-z\s_=\"'<>&,;|-])"
+    rf"(?!{_NO_PASSWORD})(?![a-z-]{{2,30}}[= :])"
+    r"[^\s\"'<>&,;|]{4,}"
+    r"|(?P<login>(?:\bsshpass|\bmysql\w*|\bmariadb\w*)[^|;&\n]{0,200} -p)(?![ \t\[])[^\s\"'<>&,;|]+"
+)
+"""A password after ``-p``, as for sshpass, mysql and docker login."""
+
+PARTITION_COMMAND = re.compile(
+    r"\b(?:srun|sbatch|salloc|sinfo|squeue|scontrol|mkdir|pytest|nvidia-smi|lsof|nsys)\b|SBATCH"
+)
+"""A command with another meaning of ``-p``."""
 
 # -- hardware ----------------------------------------------------------------------------------------------------------
 
@@ -88,7 +117,7 @@ HARDWARE_IDS = {
 
 SERIAL = re.compile(
     r"(?P<key>(?<!\w)(?i:(?:[\w-]{0,30}[ _])?serial(?:[ _]?(?:number|num|no\.?|id))?|s/n|asset[ _]tag)"
-    r"[\"']?[ \t]{0,40}[:=]?[ \t]{0,40}[\"']?)"
+    r"[\"']?[ \t]{0,40}[:=>]?[ \t]{0,40}[\"']?)"
     r"(?!serial-)(?P<serial>(?=[A-Za-z-]*\d)[A-Za-z0-9][A-Za-z0-9-]{4,})"
 )
 
@@ -106,10 +135,18 @@ VERSION_BEFORE = re.compile(
 
 # -- users and hosts ---------------------------------------------------------------------------------------------------
 
+_FOLDER = r"[^/\\\s:\"'<>,;)\]]{1,200}"
 HOME = re.compile(
-    r"(?P<folder>/(?:home\d*|users?|Users)/|\b[A-Za-z]:[\\/]+Users[\\/]+)(?P<user>[^/\\\s:\"'<>,;)\]]{1,200})"
+    rf"(?P<folder>/(?:home\d*|homes|users?|Users|people)/(?:[a-z]\d?/)?|\b[A-Za-z]:[\\/]+Users[\\/]+)(?P<user>{_FOLDER})"
 )
 """The folder of a user."""
+
+SHARED_FOLDER = re.compile(
+    rf"(?P<folder>/(?:\w{{0,10}}scratch\w{{0,8}}|gpfs\w{{0,8}}|lustre\w{{0,8}}|beegfs|weka\w{{0,8}}|fsx|nfs\w{{0,8}}|nobackup"
+    rf"|work\d{{0,2}}|projects?|afs|u|global|data\d{{1,2}})/(?:[a-z]{{1,2}}\d?/){{0,2}})(?P<first>{_FOLDER})"
+    rf"(?P<slash>/?)(?P<second>(?<=/){_FOLDER})?"
+)
+"""The first two folders in a file system of a cluster: those of a project and of a user."""
 
 # All repetitions are bounded, so that the time is linear in the length of the text.
 _HOST = r"[^\W_](?:[\w-]{0,62}[^\W_])?(?:\.[^\W_](?:[\w-]{0,62}[^\W_])?){0,8}"
@@ -126,6 +163,7 @@ USER_SHAPES = tuple(
         r"(?i:(?<![A-Za-z])(?:user|owner)(?:[ _]?(?:name|id))?)(?:=|[\"'][ \t]*:[ \t]*)[\"']?"
         r"(?P<user>[A-Za-z][\w.-]{1,63})(?![\w[]|\((?!\d))",
         r"(?<![A-Za-z])(?:Account=|uid=\d{1,10}\()(?P<user>[A-Za-z][\w.-]{1,63})",  # of Slurm, and of id
+        r"(?<!\S)(?:-u|--user(?:name)?)[ =](?P<user>[A-Za-z][\w.-]{1,63})(?=[^|;&\n]{0,100} -p)",
         r" for (?:user )?(?P<user>[A-Za-z][\w.-]{1,63}) from (?=\S*\d)",  # of sshd
         r"(?<![\w/.~])~(?P<user>[A-Za-z][\w.-]{1,63})/",
         r"\[(?P<user>[A-Za-z][\w.-]{1,63})@[\w.-]{1,63} [^\]\n]{1,100}\][$#]",  # a prompt
@@ -138,23 +176,58 @@ _DOMAINS = (
     "|local|lan|internal|intern|intra|intranet|corp|hpc|example|invalid|localdomain|svc"
 )
 
+TOP_DOMAINS = frozenset(_DOMAINS.split("|"))
+
 PRODUCT = re.compile(
     r"(?i)(?:a100|a800|a10g?|a30|a40|h100|h200|h800|h20|b100|b200|b300|gb200|gb300|gh200|l4|l40s?|v100|t4|p100|k80|mi\d{3}\w*"
     r"|rtx.*|gpu\d*|cpu\d*|cuda[\d.]*|sm_?\d+|mlx\d.*|eth\d*|ib\d*|en[ops]\w*|bond\d*|hsn\d*|nvlink.*|rank\d*|numa\d*)"
 )
 """Products and devices, which stand where the name of a host may stand."""
 
+NUMBERED_HOST = re.compile(r"(?:gpu|cpu)\d{2,}")
+"""Hosts of many clusters, which look like devices."""
+
+FRAME = re.compile(rf"(?<![\w.-])(?P<host>{_WITH_LETTER}):\d+:\d+ (?:\[-?\d+\] |NCCL )")
+"""The head of a line of NCCL."""
+
+_POD = r"(?P<pod>[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?)"
+POD_SHAPES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        r"(?<![\w/.-])(?:pods?|nodes?|jobs?|deployments?|statefulsets?|services?|svc|namespaces?|pytorchjobs?|mpijobs?"
+        rf"|rayclusters?|rayjobs?|jobsets?|replicasets?)(?:\.[a-z.]{{1,60}})?/{_POD}",
+        rf"(?i:\bpods?[:=]? [\"'])(?:[a-z0-9-]{{1,63}}/)?{_POD}",
+        rf"\b[Pp]od (?=[a-z0-9.]{{1,63}}-){_POD}",
+    )
+)
+"""Names of pods and other objects of Kubernetes."""
+
+POD_SUFFIX = re.compile(
+    r"(?:-(?:master|worker|launcher|head|leader|replica|server|ps|chief)s?)?(?:-\d{1,5}){0,3}"
+    r"(?:-(?=[a-z0-9]*\d)[a-z0-9]{8,10}-[a-z0-9]{5}|-(?=[a-z0-9]*\d)[a-z0-9]{5})?\Z"
+)
+
+_HOST_WORDS = (
+    r"(?:(?:local|remote|head|master|launch|compute|target|source|peer|batch|submit)[ _-]?)?"
+    r"(?:hosts?|host[ _-]?names?|nodes?|node[ _-]?names?|node[ _-]?ids?|servers?|peers?|machines?|pods?|pod[ _-]?names?"
+    r"|master[ _-]addr(?:ess)?|machine[ _-]names?)"
+)
+
 HOST_SHAPES = tuple(
     re.compile(pattern)
     for pattern in (
-        rf"(?<![\w.-])(?P<host>{_WITH_LETTER}):\d+:\d+ (?:\[-?\d+\] |NCCL )",  # the frame of NCCL
         rf"\[(?P<host>{_WITH_LETTER}):\d{{2,}}\]",  # Open MPI
-        rf"(?<![\w.-])(?P<host>{_WITH_LETTER})<\d+>",  # NCCL's addresses
+        rf"(?<![\w.:-])(?P<host>{_WITH_LETTER})<\d{{3,}}>",  # NCCL's addresses
         rf"'(?P<host>{_WITH_LETTER})_\d{{2,}}_\d+'",  # the names of nodes of torchrun
+        rf"\[(?P<host>{_WITH_LETTER})\]:\d{{2,5}}(?!\d)|\((?P<second>{_WITH_LETTER}), \d{{2,5}}\)",  # stores of PyTorch
         rf"(?<!\w)host[ \t]{{2,20}}: (?P<host>{_WITH_LETTER})(?!\S)",  # the summary of torchrun
-        rf"(?i:\brdzv[_-]endpoint[\"']?[=: ]+[\"']?|\bhost=[\"']?|\bswitch_?name[\"']?[=:][ \t]*[\"']?)"
-        rf"(?P<host>{_WITH_LETTER})(?![\w(\[])",
+        rf"(?i:\brdzv[_-]endpoint[\"']?[=: ]+[\"']?|\bhost=[\"']?|\bswitch_?name[\"']?[=:][ \t]*[\"']?"
+        rf"|--?(?:master|head|server|node|dist)[_-]?(?:addr(?:ess)?|ip|host|name)[= ][\"']?|--address[= ][\"']?)"
+        rf"(?![a-z]{{1,8}}://)(?P<host>{_WITH_LETTER})(?![\w(\[])",
         rf"(?i:\b(?:to|from|for|with|at|reach) )(?P<host>{_WITH_NUMBER}):\d{{2,5}}(?![\w:.])",
+        rf"(?i:\b(?:connect\w{{0,4}} to|connection to|reach|cluster at address:|listening on) )"
+        rf"(?P<host>{_WITH_LETTER}):\d{{2,5}}"
+        r"(?![\w:.])",
         rf"(?<=://)(?:[^\s/@]{{0,700}}@)?(?P<host>{_WITH_LETTER})",
         rf"(?<![\w.@/-])(?P<host>(?:[A-Za-z0-9](?:[A-Za-z0-9-]{{0,62}}[A-Za-z0-9])?\.){{1,8}}(?:{_DOMAINS}))(?![\w-]|\.\w|\()",
         r"(?<![\w.-])(?P<host>ip-\d+-\d+-\d+-\d+)(?![\w-])",  # AWS
@@ -162,16 +235,32 @@ HOST_SHAPES = tuple(
         rf"[\"']?[ \t]*[:=][ \t]*[\"']?)(?P<host>{_WITH_LETTER})",
         rf"(?i:\b(?:cluster[_ ]?name)[\"']?[ \t]*[:=][ \t]*[\"']?)(?P<host>{_WITH_LETTER})",
         rf"(?i:\b(?:hosts?|nodes?|servers?|peers?|machines?)[\"']?[ \t]*[:=][ \t]*[\"']?)(?P<host>{_WITH_NUMBER})",
+        # A value in quotes, the element of an XML document, or the rest of a line.
+        rf"(?i:(?<![A-Za-z]){_HOST_WORDS}(?:[\"'][ \t]*:[ \t]*[\"']|=[\"']|>))(?P<host>{_WITH_LETTER})(?=[\"'<:])",
+        rf"(?im:(?<![A-Za-z]){_HOST_WORDS}[ \t]{{0,20}}[:=][ \t]{{0,20}})"
+        rf"(?P<host>{_WITH_LETTER})(?=,?[ \t\r]{{0,20}}(?:\n|\Z))",
         rf"(?i:\b(?:host|node|server|peer|machine|ssh|rdzv_endpoint=|remote) )(?P<host>{_WITH_NUMBER})(?![\w(=]|\.\w)",
-        rf"\bON (?P<host>{_WITH_LETTER}) CANCELLED",  # Slurm
+        rf"(?i:\b(?:on|to|from|at) (?:the )?(?:node|host|machine|server):? ['\"]?)"
+        rf"(?P<host>{_WITH_LETTER})(?![\w(=]|\.\w)",
+        rf"(?i:\b(?:host|resolve hostname|known hosts:|added '|hostname for) )?(?<=[ '])(?P<host>{_WITH_LETTER})"
+        r"(?= port \d{1,5}\b|: (?:Name or service not known|Temporary failure in name|Permission denied \(public))",
+        rf"(?<![^\n])(?P<host>{_WITH_LETTER})(?=: (?:Permission denied \(|ssh: |Connection (?:refused|closed|timed))"
+        r"|[ \t]+(?:max[-_])?slots=\d)",
+        rf"(?i:Could not resolve hostname |Permanently added '|Host key for )(?P<host>{_WITH_LETTER})",
+        rf"\bON (?P<host>{_WITH_LETTER}) CANCELLED|\bRUNNING AT (?P<second>{_WITH_LETTER})",  # Slurm, Hydra
         rf"\b(?:srun|slurmstepd|mpirun|mpiexec|prterun): (?:\w+: )?(?P<host>{_WITH_NUMBER}): ",
+        rf"\bsrun: error: (?P<host>{_WITH_LETTER}): tasks? \d|\bpmixp_coll_ring\w+: (?P<second>{_WITH_LETTER})",
+        rf"\b(?:start failed on|Task launch for) (?P<host>{_WITH_LETTER})",  # Slurm
+        rf"\bPid +\d+ on +(?P<host>{_WITH_LETTER}) +device",  # nccl-tests
+        rf"\bNode (?P<host>{_WITH_LETTER}) (?:running process|managing GPU|not responding|is down|unexpectedly)",
         rf"(?i:\b(?:rank|task|process)s? \d+ (?:\(|on |at )(?:host |node )?)(?P<host>{_WITH_NUMBER})(?![\w-])",
         rf"(?<!\S)(?:[A-Z][a-z]{{2}} +\d+ [\d:]{{8}}|\d{{4}}-\d\d-\d\dT\S+) (?P<host>{_WITH_LETTER}) "
-        r"(?:kernel|\w+\[\d+\]):",
+        r"(?:kernel|[\w./-]+(?:\[\d+\])?):",
     )
 )
 """Names of hosts by the words around them."""
 
+_NAMES = r"[A-Za-z0-9_][\w.,:\[\]-]{1,3000}"
 HOST_LISTS = tuple(
     re.compile(pattern)
     for pattern in (
@@ -179,9 +268,34 @@ HOST_LISTS = tuple(
         r"|(?:on|of) (?:nodes?|hosts?))"
         r"[\"']?[ \t]{0,40}[:= ][ \t]{0,40}[\"']?)(?P<hosts>(?=[\w.,-]{1,300}\[\d{1,15}[,-])[\w.,\[\]-]{2,3000})",
         r"(?<!\S)(?:-H|--hosts?|--nodelist)[= ](?P<hosts>(?=[\w.-]{0,100}(?:\d|:\d|,))[A-Za-z][\w.,:-]{1,3000})",
+        # With letters only, a list has a comma, or follows a word that nothing but hosts follow.
+        r"(?<!\S)(?:-H|-w|--hosts?|--nodelist|--exclude|--include|-host)[= ][\"']?"
+        r"(?P<hosts>(?=[\w.-]{1,100}[,:])[A-Za-z][\w.,:\[\]-]{1,3000})",
+        rf"(?<!\S)--nodelist[= ](?P<hosts>{_NAMES})",
+        r"(?<![A-Za-z])(?:[A-Z]{1,20}_){0,4}(?:HOST|HOSTNAME|HOSTS|NODE|NODES|NODELIST|NODENAME|NODE_NAME|POD_NAME|MASTER_ADDR"
+        rf"|TOPOLOGY_ADDR)(?:=|[\"']?: ?)[\"']?(?P<hosts>{_NAMES})",
+        rf"(?<![A-Za-z])(?:Req|Exc|Sched)?(?:NodeList|BatchHost|AllocNode|NodeName|NodeHostName|NodeAddr|Nodes)=(?P<hosts>{_NAMES})",
+        r"(?i:(?<![A-Za-z])(?:nodes?|hosts?):? )(?P<hosts>[A-Za-z][\w.-]{1,100}(?:,[A-Za-z][\w.-]{1,100}){1,300})"
+        r"(?![\w=(])",
     )
 )
-"""Lists of hosts: in the notation of Slurm, and in options of launchers."""
+"""Lists of hosts: in the notation of Slurm, in variables, and in options of launchers."""
+
+RESOURCES = re.compile(r"(?i)(?:world info dict: ?|rank_mapping=)(?P<resources>[^\n]{1,20000})")
+RESOURCE = re.compile(rf"['\"](?P<host>{_WITH_LETTER})['\"]: \[\d")
+"""The hosts of DeepSpeed with their GPUs."""
+
+HOST_BLOCKS = re.compile(
+    rf"(?im:(?<![A-Za-z]){_HOST_WORDS}[\"']?[ \t]{{0,20}}[:=])"
+    r"(?P<hosts>[ \t]{0,20}\[[\w.\"', \t\n:-]{1,10000}\]"
+    r"|(?:[ \t]*\r?\n[ \t]*- [ \t]*[\"']?[A-Za-z0-9][\w.-]{1,200}[\"']?(?![^\r\n])){1,5000})"
+)
+"""Lists of hosts in JSON and YAML, which may have several lines."""
+
+BLOCK_HEAD = re.compile(rf"(?i:(?<![A-Za-z]){_HOST_WORDS}[\"']?[ \t]{{0,20}}[:=])[ \t\r]{{0,20}}(?:\[|\n|\Z)")
+"""The line with which every match of `HOST_BLOCKS` begins."""
+
+LISTED_ITEM = re.compile(r"[A-Za-z0-9][\w.-]{1,200}")
 
 BRACKETED = re.compile(r"(?<![\w.-])(?P<stem>[^\W_][\w.-]{0,62})(?P<numbers>\[\d[\d, -]{0,2000}\])")
 """A list of hosts in the notation of Slurm."""
@@ -191,7 +305,7 @@ nvidia.com github.com github.io githubusercontent.com gitlab.com pytorch.org pyt
 arxiv.org wikipedia.org open-mpi.org openmpi.org mpich.org mpi-forum.org kernel.org docker.com docker.io nvcr.io
 huggingface.co anaconda.org conda-forge.org schedmd.com intel.com amd.com microsoft.com ubuntu.com debian.org
 redhat.com w3.org jupyter.org matplotlib.org numpy.org pydata.org stackoverflow.com stackexchange.com openucx.org
-docs.aws.amazon.com docs.cloud.google.com cloud.google.com zeromq.org ietf.org rfc-editor.org jax.dev
+amazon.com google.com meta.com apache.org gnu.org zeromq.org ietf.org rfc-editor.org jax.dev
 """
 PUBLIC_DOMAINS = tuple(_PUBLIC.split())
 """Sites of documentation and software, which do not identify a person."""

@@ -338,6 +338,7 @@ class Measuring:
             "none": "No engines are running.",
             "busy": "The engines are busy.",
             "broken": "The ranks have stopped.",
+            "closing": "The engines are closing.",
             "closed": "The engines are closed.",
         }.get(state, "")
         self._view._bench = {
@@ -385,7 +386,7 @@ class Measuring:
         state = engines.state
         dead = _dead_ranks(engines) if state == "ready" else set()
         calls = engines.calls() if state == "busy" else []
-        word = {"ready": "idle", "busy": "busy", "broken": "stopped", "closed": "closed"}[state]
+        word = {"ready": "idle", "broken": "stopped"}.get(state, state)
         error = None if self._run is None else self._run.error
         culprit = error.rank if state == "broken" and isinstance(error, EngineError | CommunicatorError) else None
         ranks = [

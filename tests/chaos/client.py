@@ -1,12 +1,14 @@
 """The process that the chaos test attacks: it launches ranks, measures, saves and recovers, as a notebook does.
 
-It reads one JSON document per line from standard input, each with a command, and writes events to standard output.
+As a program, it reads one JSON document per line from standard input, each with a command, and writes events to
+standard output. In a Jupyter kernel, the commands are the code of cells, and the events are appended to a file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import faulthandler
+import itertools
 import json
 import os
 import queue
@@ -15,20 +17,36 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import meshlab as ml
 from meshlab.base._errors import MeshlabError
+from meshlab.benchmark import _environments as comparing
+from meshlab.benchmark.tuning import _search as tuning
 from meshlab.frames import RunData
+from meshlab.prediction._job import StepCall
 
-__all__ = ["HIT", "describe_error", "digest", "main", "rows_of"]
+__all__ = ["HIT", "REPORTS", "describe_error", "digest", "main", "rows_of", "start_in_kernel"]
 
 HIT = "-was-hit"
 """The end of the name of the file that a faulty function writes, beside its trigger."""
 
 _SAVING_S = 1.2  # duration of the moment "save"
+
+REPORTS = ("report.html", "report.md", "report.csv", "report.parquet", "report.xml", "report.json")
+"""The files of the moment "report". The second one has figures beside it."""
+
+# Two algorithms of MPICH, whose choice needs new ranks, and an environment variable of each backend that makes a
+# difference.
+_ALGORITHMS = ("recursive_doubling", "ring")
+_SETTING = {
+    "mpi": {"MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM": "recursive_doubling"},
+    "nccl": {"NCCL_ALGO": "Ring"},
+    "gloo": {"GLOO_SOCKET_IFNAME": "lo"},
+}
 
 
 def rows_of(run: RunData) -> list[list[Any]]:
@@ -102,14 +120,14 @@ def call_for_a_while(comm: Any, trigger: str, kind: str, culprit: int, n: int) -
 class Client:
     """The commands. Each one runs on the main thread, where an interrupt arrives."""
 
-    def __init__(self, settings: dict[str, Any]) -> None:
+    def __init__(self, settings: dict[str, Any], events: int = 1) -> None:
         self._settings = settings
+        self._events = events  # the file descriptor that they are written to
         self._engines: Any = None
         self._run: Any = None
         self._saved: Any = None
         self._writing = threading.Lock()
         self._commands: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
-        self._may_continue = threading.Event()
         self._may_interrupt = False
         self._mesh = ml.DeviceMesh(settings["mesh"])
 
@@ -124,9 +142,18 @@ class Client:
             name = command.pop("command")
             if name == "leave":
                 # Without closing anything: the exit of the interpreter has to.
-                self._tell("begin", command=name)
+                self.leave()
                 return
             self._execute(name, command)
+
+    def execute(self, name: str, arguments: str) -> None:
+        """Run a command in a cell. The kernel has its own handler of interrupts outside of cells."""
+        signal.signal(signal.SIGINT, self._interrupt)
+        self._execute(name, json.loads(arguments))
+
+    def leave(self) -> None:
+        """Report that the client is about to exit."""
+        self._tell("begin", command="leave")
 
     def _execute(self, name: str, arguments: dict[str, Any]) -> None:
         error, value = None, None
@@ -150,17 +177,13 @@ class Client:
 
     def _read(self) -> None:
         for line in sys.stdin:
-            command = json.loads(line)
-            if command["command"] == "continue":
-                self._may_continue.set()
-            else:
-                self._commands.put(command)
+            self._commands.put(json.loads(line))
         self._commands.put(None)
 
     def _tell(self, event: str, **values: Any) -> None:
         line = json.dumps({"event": event, "at": time.monotonic(), **values}, default=str) + "\n"
         with self._writing:
-            os.write(1, line.encode())
+            os.write(self._events, line.encode())
 
     # -- engines -------------------------------------------------------------------------------------------------------
 
@@ -220,9 +243,10 @@ class Client:
 
     # -- runs ----------------------------------------------------------------------------------------------------------
 
-    def sweep(self, folder: str, trigger: str, kind: str, culprit: int, hold_after: int, mode: str) -> dict[str, Any]:
-        """Measure, and write the rows to a folder while measuring."""
-        self._may_continue.clear()
+    def sweep(
+        self, folder: str, trigger: str, kind: str, culprit: int, hold_after: int, hold_file: str, mode: str
+    ) -> dict[str, Any]:
+        """Measure, and write the rows to a folder while measuring. After a step, wait until a file is removed."""
 
         def planted(comm: Any) -> Callable[[], None] | None:
             # Calls of a graph are captured once, so a function of a graph decides here.
@@ -246,11 +270,11 @@ class Client:
             sampling=sampling,
             out=folder,
         )
-        self._follow(run, hold_after)
+        self._follow(run, hold_after, hold_file)
         run.wait()
         return self.report()
 
-    def _follow(self, run: Any, hold_after: int = -1) -> None:
+    def _follow(self, run: Any, hold_after: int, hold_file: str) -> None:
         seen = -1
 
         def tell(_: Any) -> None:
@@ -259,8 +283,9 @@ class Client:
             if done != seen:
                 seen = done
                 self._tell("step", done=done, measured=len(rows_of(run)))
-                if done == hold_after:
-                    self._may_continue.wait(30)
+                end = time.monotonic() + 30
+                while done == hold_after and Path(hold_file).exists() and time.monotonic() < end:
+                    time.sleep(0.01)
 
         run.subscribe(tell)
 
@@ -274,7 +299,7 @@ class Client:
         results = run.results
         # If a function raises on all ranks of a group, only its step fails. Its reason begins with the first rank.
         reasons = results.loc[results["status"] == "failed", "stop_reason"].tolist()
-        found = re.match(r"rank (\d+): ", reasons[0]) if reasons else None
+        found = re.match(r"rank (\d+)(?:: | has returned)", reasons[0]) if reasons else None
         failed = None if found is None else describe_error(ml.errors.EngineError(reasons[0], rank=int(found[1])))
         return {"state": run.state, "rows": rows_of(run), "expected": expected, "failed": failed}
 
@@ -321,6 +346,120 @@ class Client:
         version.save(folder, overwrite=True)
         return digest(version)
 
+    # -- other measurements --------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _watched(self, module: ModuleType) -> Iterator[None]:
+        """Report the starts and the ends of ranks that a module launches."""
+        launch = module.launch  # type: ignore[attr-defined]
+        numbers = itertools.count()
+
+        def watched(n: int, **options: Any) -> Any:
+            self._tell("starting", number=next(numbers))
+            options["deadline_s"], options["timeout_s"] = self._settings["deadline_s"], self._settings["timeout_s"]
+            try:
+                engines = launch(n, **options)
+            except MeshlabError as error:
+                self._tell("not started", error=describe_error(error))
+                raise
+            pids = [info.pid for info in engines.ranks]
+            self._tell("started", ranks=pids)
+            close = engines.close
+
+            def closing(**arguments: Any) -> None:
+                self._tell("closing", ranks=pids)
+                close(**arguments)
+
+            engines.close = closing
+            return engines
+
+        module.launch = watched  # type: ignore[attr-defined]
+        try:
+            yield
+        finally:
+            module.launch = launch  # type: ignore[attr-defined]
+
+    def tune(self) -> dict[str, Any]:
+        """Search for the fastest options of a call. Some of them need new ranks, whose failure is a row."""
+        options = _ALGORITHMS if self._settings["backend"] == "mpi" else None
+        with self._watched(tuning), self._measured():
+            frame = ml.tune(
+                self._engines,
+                self._mesh,
+                axis=self._mesh.axis_names[-1],
+                sizes="1K",
+                options=options,
+                rounds=4,
+                progress=False,
+            ).trials
+        messages = list(dict.fromkeys(frame.loc[frame["status"] == "failed", "message"]))
+        return {"messages": messages, "failed": _failure(messages), "rows": len(frame)}
+
+    def compare_env(self) -> dict[str, Any]:
+        """Compare two settings, on ranks of their own."""
+        backend = self._settings["backend"]
+        sampling = ml.Sampling(max_s=self._settings["step_s"], precision=1e-9, min_batches=6)
+        with self._watched(comparing), self._measured():
+            comparison = ml.compare_env(
+                self._mesh,
+                {"default": {}, "other": _SETTING[backend]},
+                rounds=1,
+                backend=backend,
+                devices=self._settings["devices"] or None,
+                axis=self._mesh.axis_names[-1],
+                sizes="1K, 32K",
+                sampling=sampling,
+                progress=False,
+            )
+        _check_rows(comparison)
+        return {"rows": len(comparison.results)}
+
+    def rehearse(self) -> dict[str, Any]:
+        """Rehearse a step with a call along each axis."""
+        calls = [
+            StepCall((axis,), "all_reduce", 4096, "float32", "activations", "forward", 0, 2, 1, 4e8, "nothing", 0.0)
+            for axis in self._mesh.axis_names
+        ]
+        with self._measured():
+            rehearsal = ml.rehearse(self._engines, self._mesh, calls, rounds=6, steps=6, progress=False)
+        return {"rows": len(rehearsal.frame())}
+
+    @contextlib.contextmanager
+    def _measured(self) -> Iterator[None]:
+        """Read what an error has of the measurement, as a person does."""
+        try:
+            yield
+        except (MeshlabError, KeyboardInterrupt) as error:
+            if (measured := getattr(error, "measured", None)) is not None:
+                _check_rows(measured)
+            raise
+
+    # -- reports -------------------------------------------------------------------------------------------------------
+
+    def write_report(self, folder: str) -> None:
+        """Write the reports of two versions of a run over each other, in turns."""
+        versions = self._versions()
+        self._tell("versions", digests=[len(version.results) for version in versions])
+        end = time.monotonic() + _SAVING_S
+        number = 0
+        while time.monotonic() < end or number % 2 == 0:
+            self._write_all(versions[number % 2], Path(folder))
+            self._tell("saved", number=number)
+            number += 1
+
+    def report_once(self, folder: str) -> int:
+        """Write the reports of one version of a run, and return the number of its results."""
+        version = self._versions()[1]
+        self._write_all(version, Path(folder))
+        return len(version.results)
+
+    @staticmethod
+    def _write_all(version: RunData, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        report = ml.Report(version)
+        for name in REPORTS:
+            report.save(folder / name, pictures=name.endswith(".md"))
+
     def _versions(self) -> tuple[RunData, RunData]:
         if self._saved is None:
             with ml.launch(2, backend="threads") as engines:
@@ -337,6 +476,25 @@ class Client:
         return self._saved
 
 
+def _failure(messages: list[str]) -> dict[str, Any] | None:
+    """Return the first failure of ranks among the messages of trials, as an error."""
+    for message in messages:
+        if re.search(r"\b(killed|stopped|ended|exited|respond|disconnected|closed|in time)\b", message):
+            found = None if "during start-up" in message else re.match(r"rank (\d+)\b", message)
+            return describe_error(ml.errors.EngineError(message, rank=int(found[1]) if found else None))
+    return None
+
+
+def _check_rows(measured: Any) -> None:
+    """Raise unless a result can be read, and each row that was measured has its time."""
+    frame = measured.results if hasattr(measured, "results") else None
+    if frame is None:
+        frame = measured.trials if hasattr(measured, "trials") else measured.frame()
+    if "status" in frame and frame.loc[frame["status"] == "ok", "time_us"].isna().any():
+        raise AssertionError(f"a row without a time:\n{frame.to_string()}")
+    str(measured)
+
+
 def healthy(comm: Any) -> Callable[[], None]:
     """Stand in for the function of a run that was loaded from its folder, which has no functions."""
     x = comm.xp.ones(64)
@@ -346,14 +504,20 @@ def healthy(comm: Any) -> Callable[[], None]:
 healthy.__name__ = "planted"
 
 
-def main(settings: str) -> None:
-    """Serve commands. The settings are a JSON document."""
+def main(settings: str, events: int = 1) -> Client:
+    """Return a client. The settings are a JSON document."""
     options = json.loads(settings)
     stacks = Path(options["stacks"]).open("w")  # noqa: SIM115 - open as long as the process runs
     faulthandler.register(signal.SIGUSR1, stacks, all_threads=True)
-    client = Client(options)
-    client.serve()
+    return Client(options, events)
+
+
+def start_in_kernel(settings: str, events: str) -> Client:
+    """Return a client whose commands are cells. It appends its events to a file."""
+    client = main(settings, os.open(events, os.O_WRONLY | os.O_APPEND | os.O_CREAT))
+    client._tell("ready", pid=os.getpid())
+    return client
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1]).serve()

@@ -6,7 +6,21 @@ import random
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-__all__ = ["FUNCTION_KINDS", "KINDS", "MOMENTS", "SIGNAL_KINDS", "SWEEPS", "TARGETS", "Fault", "draw", "draw_all"]
+from meshlab.base._backends import BACKENDS
+
+__all__ = [
+    "CLIENTS",
+    "FUNCTION_KINDS",
+    "KINDS",
+    "MEASUREMENTS",
+    "MOMENTS",
+    "SIGNAL_KINDS",
+    "SWEEPS",
+    "TARGETS",
+    "Fault",
+    "draw",
+    "draw_all",
+]
 
 SIGNAL_KINDS = ("kill", "terminate", "stop", "pause")
 """Signals to a process: SIGKILL, SIGTERM, SIGSTOP for good, and SIGSTOP followed by SIGCONT."""
@@ -19,12 +33,21 @@ KINDS = (*SIGNAL_KINDS, *FUNCTION_KINDS, "interrupt")
 SWEEPS = ("step", "between", "graph")
 """Moments of a benchmark: within a step, between two steps, and within a step whose calls are replayed as a graph."""
 
-MOMENTS = ("start", "idle", "call", *SWEEPS, "save", "close", "exit", "restart")
+MEASUREMENTS = ("tune", "compare_env", "rehearse")
+"""Moments of the other functions that measure. The first two start ranks of their own."""
+
+MOMENTS = ("start", "idle", "call", *SWEEPS, *MEASUREMENTS, "save", "report", "close", "exit", "restart")
+
+CLIENTS = ("program", "kernel")
+"""The processes that use meshlab: a program, and the Jupyter kernel of a notebook."""
+
+_KERNELS = 0.3  # the share of the faults whose client is a kernel
+_BLOCK = 8  # consecutive faults with the same client, because another one has to start first
 
 _OF_THE_SET = ("rank", "nanny", "hub", "scheduler", "reaper")
-_OF_MPI = ("shell", "launcher", "proxy")
+_OF_BACKENDS = {"mpi": ("shell", "launcher", "proxy"), "gloo": ("shell",)}
 
-TARGETS = (*_OF_THE_SET, *_OF_MPI, "client", "reaper and client", "terminal")
+TARGETS = (*_OF_THE_SET, *_OF_BACKENDS["mpi"], "client", "reaper and client", "terminal")
 """The processes of a set of ranks. A terminal sends SIGINT to all processes of its foreground group."""
 
 # Functions fail in many ways that are handled alike. Ranks are the parts that fail most often, and the only ones whose
@@ -56,7 +79,10 @@ class Fault:
     pause_s : float
         Time until a paused process continues, in seconds.
     from_folder : bool
-        Whether the run is resumed from its folder instead of from memory.
+        Whether the run is resumed from its folder instead of from memory. For the moment "tune": whether ranks that the
+        tuning has started are hit, instead of those that it was called with.
+    client : str
+        One of `CLIENTS`.
     """
 
     number: int
@@ -68,6 +94,13 @@ class Fault:
     is_before: bool = False
     pause_s: float = 0.0
     from_folder: bool = False
+    client: str = "program"
+
+    @property
+    def hits_new_ranks(self) -> bool:
+        """Whether the fault hits ranks that exist only while a function measures."""
+        is_process = self.kind in SIGNAL_KINDS and "client" not in self.target
+        return is_process and (self.moment == "compare_env" or (self.moment == "tune" and self.from_folder))
 
     @property
     def ends_client(self) -> bool:
@@ -77,7 +110,9 @@ class Fault:
     def __str__(self) -> str:
         part = f"{self.target} {self.rank}" if self.target in ("rank", "nanny", "shell") else self.target
         before = " (before)" if self.is_before else ""
-        return f"{self.kind} · {part} · {self.moment}{before} at {self.delay:.2f}"
+        moment = f"{self.moment} of new ranks" if self.hits_new_ranks and self.moment == "tune" else self.moment
+        kernel = " · kernel" if self.client == "kernel" else ""
+        return f"{self.kind} · {part} · {moment}{before} at {self.delay:.2f}{kernel}"
 
 
 def draw(
@@ -89,6 +124,7 @@ def draw(
     kinds: Collection[str] = (),
     targets: Collection[str] = (),
     moments: Collection[str] = (),
+    client: str = "program",
 ) -> Fault:
     """Draw one fault. The same arguments give the same fault, whatever was drawn before.
 
@@ -96,12 +132,14 @@ def draw(
     ----------
     seed, number : int
         The sequence, and the position in it.
-    backend : {"mpi", "nccl", "threads"}
-        Threads have no processes other than the client. NCCL ranks have no launcher.
+    backend : {"mpi", "gloo", "nccl", "threads"}
+        Threads have no processes other than the client. Ranks of NCCL and Gloo have no launcher.
     ranks : int
         The number of ranks.
     kinds, targets, moments : collection of str, default ()
         Those to choose from. By default all that the backend has.
+    client : {"program", "kernel", "mixed"}, default "program"
+        The client. If mixed, it depends on the seed and the number.
     """
     chance = random.Random(f"{seed} {number}")
     possible = [
@@ -131,7 +169,13 @@ def draw(
         is_before=moment in ("close", "exit") and chance.random() < 0.5,
         pause_s=chance.uniform(0.5, 2.5) if kind == "pause" else 0.0,
         from_folder=chance.random() < 0.5,
+        client=_client(seed, number) if client == "mixed" else client,
     )
+
+
+def _client(seed: int, number: int) -> str:
+    is_kernel = random.Random(f"{seed} client {number // _BLOCK}").random() < _KERNELS
+    return "kernel" if is_kernel else "program"
 
 
 def draw_all(seed: int, n: int, **options: object) -> list[Fault]:
@@ -150,14 +194,17 @@ def _targets(kind: str, backend: str) -> Sequence[str]:
         clients = ()  # a client that is stopped for good has nobody to report to
     if backend == "threads":
         return clients
-    return *_OF_THE_SET, *(_OF_MPI if backend == "mpi" else ()), *clients
+    return *_OF_THE_SET, *_OF_BACKENDS.get(backend, ()), *clients
 
 
 def _moments(kind: str, target: str, backend: str) -> Sequence[str]:
     if kind in FUNCTION_KINDS:
         return "call", "step", "graph"
+    facts = BACKENDS[backend]
+    # Threads have no environment to compare. NCCL takes long to start.
+    without = {"tune": facts.why_not_tuned, "compare_env": not facts.variables, "start": backend == "nccl"}
+    possible = tuple(moment for moment in MOMENTS if not without.get(moment))
     if kind == "interrupt":
-        return "start", "call", "step", "save", "close", "restart"
-    if backend == "nccl":
-        return tuple(moment for moment in MOMENTS if moment != "start")
-    return MOMENTS
+        quiet = ("idle", "between", "graph", "exit")
+        return tuple(moment for moment in possible if moment not in quiet)
+    return possible

@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,9 @@ import psutil
 
 from tests.chaos.client import HIT, digest
 from tests.chaos.faults import FUNCTION_KINDS, SIGNAL_KINDS, SWEEPS, Fault
-from tests.chaos.judging import HANG_S, Observation, Phase, judge
-from tests.chaos.processes import MARK, Part, end_all, files_of, find_parts, is_left
+from tests.chaos.judging import HANG_S, NOTICE_S, Observation, Phase, Victim, judge, start_limit_s
+from tests.chaos.processes import MARK, Part, abandoned_segments, end_all, files_of, find_parts, is_left, segments
+from tests.chaos.reports import broken_reports
 
 __all__ = ["Harness", "Settings", "attack_all"]
 
@@ -31,6 +32,21 @@ _AFTER_S = 5.0  # time to clean up after a start that has reached its limit
 _EVENT_S = 60.0  # time until a command begins, or a run reports its next step
 _MEASURING_S = 60.0
 _START_S = 90.0  # time that a client gets to import everything, which is not part of the test
+_SPANS_S = {
+    "launch": 2.5,
+    "restart": 2.0,
+    "call": 0.5,
+    "close": 0.4,
+    "leave": 0.5,
+    "save": 0.9,
+    "write_report": 3.0,
+    "tune": 8.0,
+    "compare_env": 6.0,
+    "rehearse": 1.2,
+}
+_SETS = {"compare_env": 2, "tune": 3}  # sets of ranks that a function starts one after the other
+_LIFE_S = 3.5  # time from the start of such ranks to their end
+_CLOSING_S = 0.5  # time that the last call before the end of such ranks may take
 _NUMBERS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM, "stop": signal.SIGSTOP, "pause": signal.SIGSTOP}
 
 
@@ -56,6 +72,8 @@ class Settings:
         The longest time that anything but a start may take, in seconds.
     gone_s : float, default 10
         The time that processes and files get to go away, in seconds.
+    notice_s : float, default 2
+        The time in which the death of a rank that is being started has to raise, in seconds.
     """
 
     backend: str = "mpi"
@@ -67,6 +85,7 @@ class Settings:
     step_s: float = 0.15
     hang_s: float = HANG_S
     gone_s: float = 10.0
+    notice_s: float = NOTICE_S
 
     @property
     def mesh(self) -> str:
@@ -82,6 +101,7 @@ class SlowClientError(Exception):
     """The client has not answered in time. The message shows where its threads are."""
 
 
+_ROOT = Path(__file__).parents[2]
 _UNPREPARED = (RuntimeError, ClientEndedError, SlowClientError)
 
 
@@ -91,7 +111,9 @@ def _own_error(text: str) -> dict[str, Any]:
 
 
 class ClientProcess:
-    """A client, and the events that it has reported."""
+    """A program that is a client, and the events that it has reported."""
+
+    kind = "program"
 
     def __init__(self, settings: Settings, folder: Path, mark: str) -> None:
         self.temporary = folder / "tmp"
@@ -101,23 +123,29 @@ class ClientProcess:
             name: getattr(settings, name)
             for name in ("backend", "ranks", "devices", "env", "deadline_s", "timeout_s", "step_s", "mesh")
         }
-        environment = os.environ | {MARK: mark, "TMPDIR": str(self.temporary), "MESHLAB_PROGRESS": "0"}
         self._errors = (folder / "stderr").open("ab")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.chaos.client", json.dumps({**options, "stacks": str(self._stacks)})],
+        self.events: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self.process = self._start(
+            json.dumps({**options, "stacks": str(self._stacks)}),
+            os.environ | {MARK: mark, "TMPDIR": str(self.temporary), "MESHLAB_PROGRESS": "0"},
+            folder,
+        )
+        self._reader = threading.Thread(target=self._read, name="chaos events", daemon=True)
+        self._reader.start()
+        self.wait_for(lambda event: event["event"] == "ready", _START_S)
+
+    def _start(self, settings: str, environment: dict[str, str], folder: Path) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "tests.chaos.client", settings],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
-            cwd=Path(__file__).parents[2],
+            cwd=_ROOT,
             env=environment,
             text=True,
             start_new_session=True,  # a process group of its own, like the foreground job of a terminal
         )
-        self.events: list[dict[str, Any]] = []
-        self._changed = threading.Condition()
-        self._reader = threading.Thread(target=self._read, name="chaos events", daemon=True)
-        self._reader.start()
-        self.wait_for(lambda event: event["event"] == "ready", _START_S)
 
     @property
     def pid(self) -> int:
@@ -130,9 +158,12 @@ class ClientProcess:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            with self._changed, contextlib.suppress(json.JSONDecodeError):  # a line may be cut off by SIGKILL
-                self.events.append(json.loads(line))
-                self._changed.notify_all()
+            self._add(line)
+
+    def _add(self, line: str) -> None:
+        with self._changed, contextlib.suppress(json.JSONDecodeError):  # a line may be cut off by SIGKILL
+            self.events.append(json.loads(line))
+            self._changed.notify_all()
 
     def send(self, command: str, **arguments: Any) -> int:
         """Send a command, and return the number of events before it."""
@@ -178,6 +209,14 @@ class ClientProcess:
             return self._stacks.read_text()
         return ""
 
+    def interrupt(self, *, is_terminal: bool) -> None:
+        """Interrupt the process, or all processes of its terminal."""
+        with contextlib.suppress(ProcessLookupError):
+            if is_terminal:
+                os.killpg(self.pid, signal.SIGINT)
+            else:
+                os.kill(self.pid, signal.SIGINT)
+
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
@@ -188,6 +227,69 @@ class ClientProcess:
             with contextlib.suppress(OSError):
                 if stream is not None:
                     stream.close()
+
+
+class KernelProcess(ClientProcess):
+    """A Jupyter kernel that is a client. The commands are cells, and the events are in a file."""
+
+    kind = "kernel"
+
+    def _start(self, settings: str, environment: dict[str, str], folder: Path) -> subprocess.Popen[str]:
+        from jupyter_client.manager import KernelManager
+
+        self._events_file = folder / "events"
+        self._events_file.touch()
+        self._manager = KernelManager(kernel_name="python3", connection_file=str(folder / "kernel.json"))
+        environment |= {"IPYTHONDIR": str(folder / "ipython"), "PYTHONPATH": os.pathsep.join(_import_path())}
+        self._manager.start_kernel(cwd=str(_ROOT), env=environment, stdout=self._errors, stderr=self._errors)
+        self._channels = self._manager.client()
+        self._channels.start_channels()
+        self._channels.wait_for_ready(timeout=_START_S)
+        arguments = f"{settings!r}, {str(self._events_file)!r}"
+        self._run(f"from tests.chaos.client import start_in_kernel; chaos = start_in_kernel({arguments})")
+        process: subprocess.Popen[str] = self._manager.provisioner.process
+        return process
+
+    def _run(self, code: str) -> None:
+        self._channels.execute(code, store_history=False, allow_stdin=False)
+
+    def _read(self) -> None:
+        with self._events_file.open() as file:
+            line = ""
+            while True:
+                is_over = not self.is_running
+                line += file.readline()
+                if line.endswith("\n"):
+                    self._add(line)
+                    line = ""
+                elif is_over:
+                    return
+                else:
+                    time.sleep(0.01)
+
+    def send(self, command: str, **arguments: Any) -> int:
+        n = len(self.events)
+        if command == "leave":  # as the user interface requests it
+            self._run("chaos.leave()")
+            self._channels.shutdown()
+        else:
+            self._run(f"chaos.execute({command!r}, {json.dumps(arguments)!r})")
+        return n
+
+    def interrupt(self, *, is_terminal: bool) -> None:
+        """Interrupt the kernel as the button of a notebook does, which signals its process group in either case."""
+        if self.is_running:
+            self._manager.interrupt_kernel()
+
+    def close(self) -> None:
+        self._channels.stop_channels()
+        self._manager.cleanup_resources()
+        super().close()
+
+
+def _import_path() -> list[str]:
+    """Return the import path of the kernel: the folder of these tests first."""
+    return [str(_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
 
 
 class Harness:
@@ -210,6 +312,8 @@ class Harness:
         self._client: ClientProcess | None = None
         self._pids: list[int] = []
         self._files: set[str] = set()
+        self._existing = segments()
+        self._victims: list[Victim] = []
         self._since = 0
         self._fault_at = 0.0
         self._digests: list[Any] = []  # of the two versions that the client saves
@@ -227,7 +331,7 @@ class Harness:
             self._client.kill()
             self._client.close()
         end_all(self._mark)
-        for name in self._files:
+        for name in {*self._files, *abandoned_segments(self._existing)}:
             Path(name).unlink(missing_ok=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -236,10 +340,11 @@ class Harness:
     def attack(self, fault: Fault) -> dict[str, Any]:
         """Prepare the moment of a fault, cause it, recover, and return the judgement."""
         seen = Observation(fault)
-        self._fault_at, self._digests, self._n_saved = 0.0, [], 0
+        self._fault_at, self._digests, self._n_saved, self._victims = 0.0, [], 0, []
         self._place = self._folder / f"fault-{fault.number}"
         self._place.mkdir()
         self._trigger = self._place / "trigger"
+        self._hold = self._place / "hold"
         try:
             self._prepare_patiently(fault)
         except _UNPREPARED as error:
@@ -256,12 +361,20 @@ class Harness:
             self._resume(fault, seen)
         if fault.moment == "save":
             self._check_saved(seen)
+        if fault.moment == "report":
+            self._check_reports(seen)
         self._look_for_leftovers(seen)
         return self._judge(seen)
 
     def _judge(self, seen: Observation) -> dict[str, Any]:
         settings = self._settings
-        return judge(seen, seed=self._seed, start_s=settings.timeout_s + _AFTER_S, hang_s=settings.hang_s)
+        return judge(
+            seen,
+            seed=self._seed,
+            start_s=settings.timeout_s + _AFTER_S,
+            hang_s=settings.hang_s,
+            notice_s=settings.notice_s,
+        )
 
     def _prepare_patiently(self, fault: Fault) -> None:
         """Prepare a fault. On a busy machine, a start may take longer than its limit, which is nobody's fault."""
@@ -272,15 +385,16 @@ class Harness:
             except _UNPREPARED:
                 if not n_left:
                     raise
-                if self._client is not None:
-                    self._client.kill()
-                end_all(self._mark)
+                self._end_client()
 
     def _prepare(self, fault: Fault) -> None:
         """Bring the client to the point at which the moment of the fault begins."""
         client = self._client
+        if client is not None and client.is_running and client.kind != fault.client:
+            self._do("close")
+            self._end_client()
         if client is None or not client.is_running:
-            client = self._start_client()
+            client = self._start_client(fault.client)
         if fault.moment == "start":
             if self._pids:
                 self._do("close")
@@ -290,15 +404,27 @@ class Harness:
         self._snapshot()
         if fault.moment == "save" and fault.number % 2:  # half of the saves find a folder that is there
             self._do("save_once", folder=str(self._place / "saved"))
+        if fault.moment == "report" and fault.number % 2:
+            self._do("report_once", folder=str(self._place / "report"))
         if fault.moment == "restart":
             self._do("kill")
 
-    def _start_client(self) -> ClientProcess:
+    def _end_client(self) -> None:
+        """Kill the client, and give its reapers the time to clean up."""
+        if self._client is not None:
+            self._client.kill()
+        deadline = time.monotonic() + self._settings.gone_s
+        while find_parts(self._mark) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        end_all(self._mark)
+
+    def _start_client(self, kind: str) -> ClientProcess:
         if self._client is not None:
             self._client.close()
         self._n_clients += 1
         self._pids = []
-        self._client = ClientProcess(self._settings, self._folder / f"client-{self._n_clients}", self._mark)
+        start = KernelProcess if kind == "kernel" else ClientProcess
+        self._client = start(self._settings, self._folder / f"client-{self._n_clients}", self._mark)
         return self._client
 
     def _do(self, command: str, **arguments: Any) -> Any:
@@ -317,7 +443,9 @@ class Harness:
 
     def _limit_s(self, command: str) -> float:
         """Return the time after which a command is given up, in seconds."""
-        return 2 * self._settings.hang_s + (self._settings.timeout_s if command in ("launch", "restart") else 0)
+        return self._settings.hang_s + start_limit_s(
+            command, self._settings.timeout_s + _AFTER_S, self._settings.hang_s
+        )
 
     def _note_pids(self, event: dict[str, Any]) -> None:
         value = event.get("value")
@@ -342,9 +470,11 @@ class Harness:
         self._since = client.send(command, **arguments)
         if not (fault.is_before or fault.moment == "idle"):
             seen.was_hit = self._wait_for_moment(fault, command) and self._cause(fault)
-            if fault.moment == "between":
-                client.send("continue")
+            self._hold.unlink(missing_ok=True)
         self._observe(command, self._since, seen)
+        seen.victims = [self._completed(victim) for victim in self._victims]
+        if fault.hits_new_ranks and seen.error is None and self._was_closing():
+            seen.was_hit = False
         if fault.kind in FUNCTION_KINDS:
             # On a busy machine, the function may have been called for the last time before its trigger was there.
             seen.was_hit = seen.was_hit and Path(f"{self._trigger}{HIT}").exists()
@@ -362,13 +492,24 @@ class Harness:
         }
         if fault.moment in SWEEPS:
             held = int(fault.delay * 4) + 1 if fault.moment == "between" else -1
+            self._hold.touch()
             mode = "graph" if fault.moment == "graph" and self._settings.backend == "nccl" else "pipelined"
-            return "sweep", {"folder": str(self._place / "run"), "hold_after": held, "mode": mode, **planted}
+            return "sweep", {
+                "folder": str(self._place / "run"),
+                "hold_after": held,
+                "hold_file": str(self._hold),
+                "mode": mode,
+                **planted,
+            }
         return {
             "start": ("launch", {}),
             "idle": ("call", {**planted, "n": 5}),
             "call": ("call", planted),
+            "tune": ("tune", {}),
+            "compare_env": ("compare_env", {}),
+            "rehearse": ("rehearse", {}),
             "save": ("save", {"folder": str(self._place / "saved")}),
+            "report": ("write_report", {"folder": str(self._place / "report")}),
             "close": ("close", {}),
             "exit": ("leave", {}),
             "restart": ("restart", {}),
@@ -379,9 +520,18 @@ class Harness:
         client = self._client
         assert client is not None
         client.wait_for(lambda event: event["event"] == "begin" and event["command"] == command, since=self._since)
-        span = {"launch": 2.5, "restart": 2.0, "call": 0.5, "close": 0.4, "leave": 0.5, "save": 0.9}.get(command, 0.0)
+        span = _SPANS_S.get(command, 0.0)
         until = time.monotonic() + fault.delay * span
-        while command in ("launch", "restart") and fault.target not in ("client", "terminal"):
+        if fault.hits_new_ranks:
+            number, share = divmod(fault.delay * _SETS[command], 1)
+            client.wait_for(
+                lambda event: (event["event"] == "starting" and event["number"] >= number) or event["event"] == "end",
+                start_limit_s(command, self._settings.timeout_s, self._settings.hang_s),
+                since=self._since,
+            )
+            until = time.monotonic() + share * _LIFE_S
+        is_start = command in ("launch", "restart") and fault.target not in ("client", "terminal")
+        while is_start or fault.hits_new_ranks:
             # The part may appear only at the end of the start.
             if client.ended(command, self._since) is not None or not client.is_running:
                 return False
@@ -401,7 +551,7 @@ class Harness:
                 )
             is_exact = fault.moment == "between" or (fault.moment == "graph" and fault.kind in FUNCTION_KINDS)
             until = time.monotonic() + (0 if is_exact else fault.delay * self._settings.step_s)
-        if command == "save":
+        if command in ("save", "write_report"):
             event = client.wait_for(lambda event: event["event"] in ("versions", "end"), since=self._since)
             self._digests = event.get("digests", [])
             until = time.monotonic() + fault.delay * span
@@ -415,6 +565,9 @@ class Harness:
         parts = self._snapshot()
         if fault.target in ("client", "terminal"):
             return [part for part in parts if part.process.pid == client.pid]
+        if fault.hits_new_ranks:
+            present = {part.run for part in parts if part.process.pid in self._pids}
+            parts = _newest([part for part in parts if part.run not in present], "run")
         roles = ("reaper", "client") if fault.target == "reaper and client" else (fault.target,)
         found = [part for part in parts if part.role in roles]
         if fault.target == "reaper and client" and len(found) < 2:
@@ -428,9 +581,12 @@ class Harness:
 
     def _of_rank(self, fault: Fault, found: Sequence[Part]) -> list[Part]:
         """Return the process among `found` that belongs to the rank of the fault."""
-        if fault.moment in ("start", "restart"):
-            # The ranks have no numbers yet, and those of the previous set may still be ending.
-            return sorted(found, key=lambda part: part.process.create_time())[-1:]
+        if fault.moment in ("start", "restart") or fault.hits_new_ranks:
+            # Those of the previous set may still be ending. Without MPI, the ranks have no numbers yet.
+            newest = _newest(found, "ranks_of")
+            if any(part.rank is not None for part in newest):
+                return [part for part in newest if part.rank == fault.rank][:1]
+            return sorted(newest, key=lambda part: part.process.create_time())[-1:]
         pid = self._pids[fault.rank]
         chosen = []
         for part in found:
@@ -452,20 +608,35 @@ class Harness:
             return True
         if fault.kind == "interrupt":
             self._fault_at = time.monotonic()
-            with contextlib.suppress(ProcessLookupError):
-                if fault.target == "terminal":
-                    os.killpg(client.pid, signal.SIGINT)
-                else:
-                    os.kill(client.pid, signal.SIGINT)
+            client.interrupt(is_terminal=fault.target == "terminal")
             return True
         found = self._find(fault)
         self._fault_at = time.monotonic()
         for part in found:
             with contextlib.suppress(psutil.Error):
                 part.process.send_signal(_NUMBERS[fault.kind])
+                self._victims.append(Victim(part.process.pid, part.rank, is_numbered=part.rank is not None))
         if fault.kind == "pause":
             threading.Timer(fault.pause_s, _continue, [found]).start()
         return bool(found)
+
+    def _completed(self, victim: Victim) -> Victim:
+        """Return a process that was hit with what is known later: its rank, and whether it still runs."""
+        assert self._client is not None
+        sets = [event["ranks"] for event in self._client.events[self._since :] if event["event"] == "started"]
+        ranks = (pids.index(victim.pid) for pids in (*sets, self._pids) if victim.pid in pids)
+        rank = next(ranks, None) if victim.rank is None else victim.rank
+        has_survived = any(part.process.pid == victim.pid for part in find_parts(self._mark))
+        return replace(victim, rank=rank, has_survived=has_survived)
+
+    def _was_closing(self) -> bool:
+        """Return whether the newest ranks of a function were not needed any more when the fault hit them."""
+        assert self._client is not None
+        events = [event for event in self._client.events[self._since :] if event["at"] < self._fault_at + _CLOSING_S]
+        started = [event["ranks"] for event in events if event["event"] == "started"]
+        n_starts = sum(event["event"] == "starting" for event in events)
+        closed = [event["ranks"] for event in events if event["event"] == "closing"]
+        return bool(started) and len(started) == n_starts and started[-1] in closed
 
     def _observe(self, command: str, since: int, seen: Observation) -> None:
         """Wait until the command ends, or the client."""
@@ -487,10 +658,12 @@ class Harness:
             )
             error = event["error"]
             self._note_pids(event)
+            seen.noticed_s = self._noticed_s(event, since)
             if event["value"] is None and command in ("launch", "close"):
                 self._pids = []
             if command == "sweep" and isinstance(event["value"], dict):
                 seen.after, seen.n_expected = event["value"]["rows"], event["value"]["expected"]
+            if isinstance(event["value"], dict) and event["value"].get("failed"):
                 error = event["value"]["failed"]
         except ClientEndedError:
             seen.client_ended = True
@@ -501,6 +674,14 @@ class Harness:
             seen.client_ended = True
             self._pids = []
         seen.phases.append(Phase(command, time.monotonic() - began, error, stacks))
+
+    def _noticed_s(self, end: dict[str, Any], since: int) -> float | None:
+        """Return the time from the fault until a start of ranks has failed. None if none has."""
+        assert self._client is not None
+        for event in (*self._client.events[since:], end):
+            if (error := event.get("error")) and event["event"] in ("not started", "end"):
+                return event["at"] - self._fault_at if "during start-up" in error["text"] else None
+        return None
 
     # -- recovery ------------------------------------------------------------------------------------------------------
 
@@ -513,7 +694,7 @@ class Harness:
             self._count_measured(client, seen, since)
             # Before a new client starts, so that its processes are not mistaken for those that were left.
             self._look_for_leftovers(seen, is_client_gone=True)
-            self._start_client()
+            self._start_client(fault.client)
             self._try("launch", seen)
         elif fault.moment in SWEEPS:
             self._count_measured(client, seen, since)
@@ -538,14 +719,15 @@ class Harness:
             assert self._client is not None
             self._client.kill()
             self._look_for_leftovers(seen, is_client_gone=True)
-            self._start_client()
+            self._start_client(fault.client)
             self._try("launch", seen)
             self._try("verify", seen)
 
     @staticmethod
     def _needs_restart(fault: Fault) -> bool:
         """Return whether a part is gone whose absence no error has shown yet."""
-        return fault.kind in ("kill", "terminate", "stop") and fault.target not in ("client", "reaper")
+        is_gone = fault.kind in ("kill", "terminate", "stop") and fault.target not in ("client", "reaper")
+        return is_gone and not fault.hits_new_ranks
 
     def _try(self, command: str, seen: Observation, **arguments: Any) -> Any:
         """Run a command of the recovery, and record how it went."""
@@ -614,6 +796,15 @@ class Harness:
         ]
         seen.files += [f"beside the saved run: {name}" for name in beside]
 
+    def _check_reports(self, seen: Observation) -> None:
+        """Read the reports that were being written, and those that the next attempt writes over them."""
+        folder = self._place / "report"
+        seen.file_error = "; ".join(broken_reports(folder, self._digests))
+        n_rows = self._try("report_once", seen, folder=str(folder))
+        if not seen.file_error and n_rows:
+            seen.file_error = "; ".join(broken_reports(folder, [n_rows], is_complete=True))
+        seen.files += [f"beside the report: {path.name}" for path in folder.glob(".*")]
+
     # -- what is left --------------------------------------------------------------------------------------------------
 
     def _look_for_leftovers(self, seen: Observation, *, is_client_gone: bool = False, is_closed: bool = False) -> None:
@@ -628,6 +819,7 @@ class Harness:
             if not (is_client_gone or is_closed):
                 self._files |= files_of(parts)
             processes, files = is_left(parts, self._files, client.temporary, pids=pids, client=alive)
+            files = sorted({*files, *abandoned_segments(self._existing)})
             if not (processes or files) or time.monotonic() > deadline:
                 break
             time.sleep(0.1)
@@ -641,6 +833,17 @@ class Harness:
         for name in files:
             path = Path(name)
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+
+
+def _newest(parts: Sequence[Part], attribute: str) -> list[Part]:
+    """Return the parts with the same value of an attribute as the newest ones: of one run, or of one set of ranks."""
+    born: dict[str, float] = {}
+    for part in parts:
+        with contextlib.suppress(psutil.Error):
+            value, time_s = getattr(part, attribute), part.process.create_time()
+            born[value] = min(time_s, born.get(value, time_s))
+    newest = max((value for value in born if value), key=born.__getitem__, default=None)
+    return [part for part in parts if newest is not None and getattr(part, attribute) == newest]
 
 
 def _continue(parts: Sequence[Part]) -> None:

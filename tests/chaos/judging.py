@@ -13,17 +13,66 @@ from tests.chaos.faults import Fault
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["HANG_S", "Observation", "Phase", "judge", "named_part", "summarise", "to_frame"]
+__all__ = [
+    "HANG_S",
+    "NOTICE_S",
+    "Observation",
+    "Phase",
+    "Victim",
+    "judge",
+    "named_part",
+    "start_limit_s",
+    "summarise",
+    "to_frame",
+]
 
 HANG_S = 15.0
 """The longest time that anything but a start may take after a fault, in seconds."""
+
+NOTICE_S = 2.0
+"""The longest time until the death of a rank that is being started raises, in seconds."""
+
+_STOPPED_S = 10.0  # the same for a rank that is stopped, which may be continued within the first 5 s
+
+# Starts of ranks that a function makes one after the other. The first report of a process imports the plots.
+_N_STARTS = {"tune": 5, "compare_env": 2, "report_once": 1}
 
 _STARTS = ("launch", "restart", "resume")  # a resumed run measures
 
 _CONTROLLER = re.compile(r"\bcontroller\b")
 _LAUNCHER = re.compile(r"\blauncher\b|\bmpiexec\b")
 _RANKS = re.compile(r"\branks? ((?:\d+(?:, | and )?)+)")
+_PREFIX = re.compile(r"tuning failed at [^:]*: |setting '[^']*' failed in round \d+ of \d+: |rehearsal failed[^:]*: ")
 _STARTING = re.compile(r"\bengines?\b|\branks?\b|\blauncher\b|\bstart")
+
+
+def start_limit_s(command: str, start_s: float, hang_s: float) -> float:
+    """Return the longest time that a command may take, in seconds, if a start may take `start_s`."""
+    if command in _N_STARTS:
+        return hang_s + _N_STARTS[command] * start_s
+    return max(start_s, hang_s) if command in _STARTS else hang_s
+
+
+@dataclass(frozen=True, slots=True)
+class Victim:
+    """A process that was hit.
+
+    Parameters
+    ----------
+    pid : int
+        The process.
+    rank : int or None
+        The rank that it is, or belongs to. None if it had no number.
+    is_numbered : bool
+        Whether it had its number before it became a rank, as with MPI.
+    has_survived : bool
+        Whether it still ran when the command that was hit had ended.
+    """
+
+    pid: int
+    rank: int | None
+    is_numbered: bool
+    has_survived: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +116,10 @@ class Observation:
         Whether the client ended.
     phases : list of Phase
         What the client did, up to the first error.
+    victims : list of Victim
+        The processes that were hit.
+    noticed_s : float or None
+        Time from the fault until a start of ranks failed, in seconds. None if it did not.
     recovery : list of Phase
         What the client, or its successor, did to get working ranks.
     works : bool
@@ -89,6 +142,8 @@ class Observation:
     was_hit: bool = True
     client_ended: bool = False
     phases: list[Phase] = field(default_factory=list)
+    victims: list[Victim] = field(default_factory=list)
+    noticed_s: float | None = None
     recovery: list[Phase] = field(default_factory=list)
     works: bool = False
     n_expected: int = 0
@@ -112,7 +167,7 @@ def named_part(error: dict[str, Any] | None) -> str:
         return ""
     if error["is_interrupt"]:
         return "interrupt"
-    text = error["text"].split(";")[0]
+    text = _PREFIX.sub("", error["text"]).split(";")[0]
     if error["rank"] is not None:
         return f"rank {error['rank']}"
     if _CONTROLLER.search(text):
@@ -125,22 +180,22 @@ def named_part(error: dict[str, Any] | None) -> str:
     return "start" if _STARTING.search(text) else "other"
 
 
-def is_named_right(fault: Fault, error: dict[str, Any] | None, *, client_ended: bool) -> bool:
+def is_named_right(seen: Observation) -> bool:
     """Return whether an error, or its absence, is right for a fault."""
+    fault, error, client_ended = seen.fault, seen.error, seen.client_ended
     if fault.ends_client:
         return client_ended
     if client_ended and fault.moment != "exit":
         return False
     if error is None:
-        return _may_be_silent(fault)
+        return _may_be_silent(seen)
     if fault.kind == "interrupt":
         return bool(error["is_interrupt"]) or "interrupt" in error["text"]
     if not error["is_meshlab"]:
         return False
     named = named_part(error)
-    if fault.moment in ("start", "restart") and fault.target not in ("hub", "scheduler"):
-        # Before the ranks are numbered, the error can only be about the start.
-        return named in ("start", "launcher") or named == f"rank {fault.rank}"
+    if (fault.moment in ("start", "restart") or fault.hits_new_ranks) and fault.target not in ("hub", "scheduler"):
+        return _is_named_in_start(seen, error)
     if fault.target in ("rank", "nanny", "shell"):
         text = error["text"]
         if fault.kind in ("other_call", "return_early") and named != f"rank {fault.rank}":
@@ -154,18 +209,38 @@ def is_named_right(fault: Fault, error: dict[str, Any] | None, *, client_ended: 
     return False  # nothing else may make a call fail
 
 
+def _is_named_in_start(seen: Observation, error: dict[str, Any]) -> bool:
+    """Return whether the error of ranks that have just been started names the process that was hit."""
+    fault, text, named = seen.fault, error["text"], named_part(error)
+    victim = seen.victims[0] if seen.victims else None
+    is_rank = victim is not None and victim.rank is not None and named == f"rank {victim.rank}"
+    if fault.target != "rank" or fault.kind == "pause":
+        return named in ("start", "launcher") or (is_rank and fault.target in ("nanny", "shell"))
+    if victim is None:
+        return False
+    if "during start-up" not in text:  # all ranks had just started
+        return is_rank
+    name = f"rank {victim.rank} (process {victim.pid})" if victim.is_numbered else f"(process {victim.pid})"
+    how = {"kill": "killed by signal 9", "stop": "stopped"}.get(fault.kind, "")
+    return name in text and how in text
+
+
 def _numbers(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"\d+", text)]
 
 
-def _may_be_silent(fault: Fault) -> bool:
+def _may_be_silent(seen: Observation) -> bool:
     """Return whether it is right that a fault has no effect that the client reports."""
+    fault = seen.fault
     if fault.kind in ("pause", "interrupt") or fault.moment in ("close", "exit", "restart"):
         return True
     if fault.kind == "stop" and fault.target in ("shell", "launcher", "proxy"):
         return True  # they only wait for their children
     if fault.kind == "terminate" and fault.target == "proxy":
         return True  # MPICH's proxy ignores SIGTERM
+    if fault.kind == "terminate" and fault.target == "launcher":
+        # MPICH's launcher passes SIGTERM on to the processes that it has started, and ignores it if it has none yet.
+        return any(victim.has_survived for victim in seen.victims)
     return fault.target in ("nanny", "scheduler", "hub", "reaper")
 
 
@@ -182,23 +257,31 @@ def lost_rows(seen: Observation) -> int:
     return lost + max(0, seen.n_expected - len(after))
 
 
-def judge(seen: Observation, *, seed: int, start_s: float = HANG_S, hang_s: float = HANG_S) -> dict[str, Any]:
+def _late(seen: Observation, notice_s: float) -> str:
+    """Return how late the end of a rank that was being started raised. An empty string if it was not late."""
+    fault, limits = seen.fault, {"kill": notice_s, "terminate": notice_s, "stop": max(notice_s, _STOPPED_S)}
+    if fault.target != "rank" or seen.noticed_s is None or seen.noticed_s <= limits.get(fault.kind, seen.noticed_s):
+        return ""
+    return f"named after {seen.noticed_s:.1f} s"
+
+
+def judge(
+    seen: Observation, *, seed: int, start_s: float = HANG_S, hang_s: float = HANG_S, notice_s: float = NOTICE_S
+) -> dict[str, Any]:
     """Return one row of the result.
 
     A start may take `start_s` seconds, and be repeated once if that is not enough. Everything else may take `hang_s`.
     """
     fault, error = seen.fault, seen.error
     slow = [
-        phase
-        for phase in (*seen.phases, *seen.recovery)
-        if phase.seconds > (max(start_s, hang_s) if phase.name in _STARTS else hang_s)
+        phase for phase in (*seen.phases, *seen.recovery) if phase.seconds > start_limit_s(phase.name, start_s, hang_s)
     ]
     failed = [phase for phase in seen.recovery if phase.error is not None]
     n_slow_starts = sum(phase.is_slow_start for phase in seen.recovery)
     if n_slow_starts == 1:
         failed = [phase for phase in failed if not phase.is_slow_start]
     lost = lost_rows(seen) + bool(seen.file_error)
-    named_right = is_named_right(fault, error, client_ended=seen.client_ended)
+    named_right = is_named_right(seen)
     row = {
         "seed": seed,
         "number": fault.number,
@@ -206,6 +289,7 @@ def judge(seen: Observation, *, seed: int, start_s: float = HANG_S, hang_s: floa
         "target": fault.target,
         "rank": fault.rank,
         "moment": fault.moment,
+        "client": fault.client,
         "is_before": fault.is_before,
         "was_hit": seen.was_hit,
         "named": "client ended" if seen.client_ended else named_part(error),
@@ -214,6 +298,7 @@ def judge(seen: Observation, *, seed: int, start_s: float = HANG_S, hang_s: floa
         "slow_starts": n_slow_starts,
         "seconds": seen.seconds,
         "notice_s": seen.phases[-1].seconds if seen.phases else 0.0,
+        "late": _late(seen, notice_s),
         "hang": "; ".join(f"{phase.name} took {phase.seconds:.0f} s" for phase in slow),
         "orphans": "; ".join(seen.processes),
         "left_files": "; ".join(seen.files),
@@ -224,8 +309,8 @@ def judge(seen: Observation, *, seed: int, start_s: float = HANG_S, hang_s: floa
         ).strip("; "),
         "stacks": "\n".join(phase.stacks for phase in (*seen.phases, *seen.recovery) if phase.stacks),
     }
-    good = row["named_right"] and row["recovered"] and not (row["hang"] or row["orphans"] or row["left_files"] or lost)
-    return row | {"is_good": bool(good)}
+    is_bad = lost or any(row[name] for name in ("late", "hang", "orphans", "left_files"))
+    return row | {"is_good": bool(row["named_right"] and row["recovered"] and not is_bad)}
 
 
 def to_frame(rows: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -242,6 +327,7 @@ def summarise(frame: pd.DataFrame) -> str:
         "good": ("is_good", "sum"),
         "named right": ("named_right", "sum"),
         "recovered": ("recovered", "sum"),
+        "late": ("late", lambda column: (column != "").sum()),
         "hangs": ("hang", lambda column: (column != "").sum()),
         "with orphans": ("orphans", lambda column: (column != "").sum()),
         "with files left": ("left_files", lambda column: (column != "").sum()),
@@ -251,5 +337,5 @@ def summarise(frame: pd.DataFrame) -> str:
         "longest s": ("seconds", "max"),
     }
     frame = frame.assign(total="all")
-    tables = [frame.groupby(keys).agg(**counts) for keys in (["kind", "target"], ["moment"], ["total"])]  # type: ignore[call-overload]
+    tables = [frame.groupby(keys).agg(**counts) for keys in (["kind", "target"], ["moment"], ["client"], ["total"])]  # type: ignore[call-overload]
     return "\n\n".join(table.round(1).to_string() for table in tables)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -13,10 +14,16 @@ import psutil
 
 from meshlab.engines._reaper import shared_memory_files
 
-__all__ = ["MARK", "Part", "end_all", "files_of", "find_parts", "is_left"]
+__all__ = ["MARK", "Part", "abandoned_segments", "end_all", "files_of", "find_parts", "is_left", "segments"]
 
 MARK = "MESHLAB_CHAOS"
 """The environment variable that a client and all its descendants inherit."""
+
+# Of all communication libraries, whether or not meshlab has a backend for them.
+_SEGMENTS = (
+    *("mpich_", "ucx_shm_posix_", "vader_segment", "sm_segment", "psm2_shm", "psm3_shm", "efa_shm"),
+    *("nccl-", "rccl", "cuda.shm", "torch_", "gloo", "sem.mp-", "psm_"),
+)
 
 _HYDRA_FILE = re.compile(rb"/[\w./-]+/hydra_hwloc_xmlfile_\w+")
 
@@ -43,8 +50,40 @@ class Part:
     ranks_of: str
     environment: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
+    @property
+    def rank(self) -> int | None:
+        """The rank that MPI has given to the process, or to the one that it started. None without MPI."""
+        number = self.environment.get("PMI_RANK", self.environment.get("OMPI_COMM_WORLD_RANK", ""))
+        return int(number) if number.isdigit() else None
+
     def __str__(self) -> str:
         return f"{self.role or self.process.name()} {self.process.pid}"
+
+
+def segments() -> set[str]:
+    """Return the files of communication libraries in /dev/shm that belong to this user."""
+    files = set()
+    with contextlib.suppress(OSError):  # not Linux
+        for entry in os.scandir("/dev/shm"):
+            with contextlib.suppress(OSError):  # it has just been removed
+                if entry.name.startswith(_SEGMENTS) and entry.stat(follow_symlinks=False).st_uid == os.getuid():
+                    files.add(entry.path)
+    return files
+
+
+def abandoned_segments(existing: Iterable[str]) -> list[str]:
+    """Return the files of communication libraries in /dev/shm that are new, and that no living process has mapped."""
+    candidates = segments().difference(existing)
+    for process in psutil.process_iter():
+        if not candidates:
+            break
+        with contextlib.suppress(OSError):
+            maps = Path(f"/proc/{process.pid}/maps").read_text()
+            candidates = {path for path in candidates if path not in maps}
+    for process in psutil.process_iter() if candidates else ():  # that have the file open, and map it in a moment
+        with contextlib.suppress(psutil.Error):
+            candidates.difference_update(file.path for file in process.open_files())
+    return sorted(candidates)
 
 
 def find_parts(mark: str) -> list[Part]:
@@ -67,7 +106,7 @@ def find_parts(mark: str) -> list[Part]:
 
 def _role(process: psutil.Process, words: list[str], parent: list[str]) -> str:
     line = " ".join(words)
-    if "tests.chaos.client" in line:
+    if "tests.chaos.client" in line or "ipykernel_launcher" in line:
         return "client"
     if "reaper.py" in line:
         return "reaper"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 import sys
@@ -15,9 +16,12 @@ import pandas as pd
 import psutil
 import pytest
 
+import meshlab as ml
+from tests.chaos.client import REPORTS
 from tests.chaos.faults import KINDS, MOMENTS, Fault, draw, draw_all
-from tests.chaos.judging import HANG_S, Observation, Phase, judge, named_part, summarise, to_frame
-from tests.chaos.processes import MARK, end_all, find_parts, is_left
+from tests.chaos.judging import HANG_S, NOTICE_S, Observation, Phase, Victim, judge, named_part, summarise, to_frame
+from tests.chaos.processes import MARK, abandoned_segments, end_all, find_parts, is_left, segments
+from tests.chaos.reports import broken_reports
 
 KILL = Fault(0, "kill", "rank", 2, "step", 0.5)
 ROWS = [[0, step, group, 10.0 * step] for step in range(3) for group in ("tp_0", "tp_1")]
@@ -88,6 +92,51 @@ def test_a_wrong_name_is_counted_as_wrong(blamed: dict[str, Any] | None) -> None
 )
 def test_every_part_has_its_name(target: str, blamed: dict[str, Any] | None, is_right: bool) -> None:
     assert verdict(replace(KILL, target=target), blamed)["named_right"] == is_right
+
+
+MPI_RANK = Victim(7, 2, is_numbered=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "victim", "is_right"),
+    [
+        ("rank 2 (process 7) was killed by signal 9 during start-up", MPI_RANK, True),
+        (
+            "setting 'a' failed in round 1 of 1: rank 2 (process 7) was killed by signal 9 during start-up",
+            MPI_RANK,
+            True,
+        ),
+        ("tuning failed at starting: rank 2 (process 7) was killed by signal 9 during start-up", MPI_RANK, True),
+        ("rank 1 (process 7) was killed by signal 9 during start-up", MPI_RANK, False),
+        ("rank 2 (process 8) was killed by signal 9 during start-up", MPI_RANK, False),
+        ("rank 2 (process 7) ended during start-up", MPI_RANK, False),
+        ("an engine (process 7) was killed by signal 9 during start-up", MPI_RANK, False),
+        ("only 3 of 4 engines started in time", MPI_RANK, False),
+        ("an engine (process 7) was killed by signal 9 during start-up", Victim(7, None, is_numbered=False), True),
+        ("an engine (process 8) was killed by signal 9 during start-up", Victim(7, None, is_numbered=False), False),
+    ],
+)
+def test_a_rank_that_is_lost_in_a_start_is_named_with_its_process(text: str, victim: Victim, is_right: bool) -> None:
+    for moment in ("start", "restart", "compare_env"):
+        fault = replace(KILL, moment=moment)
+        assert verdict(fault, error(text), victims=[victim])["named_right"] == is_right
+    assert not verdict(replace(KILL, moment="start"), error(text))["named_right"]  # nothing was hit
+
+
+def test_a_rank_that_is_lost_in_a_start_is_named_in_time() -> None:
+    text = "rank 2 (process 7) was killed by signal 9 during start-up"
+    for kind, what, limit_s in (("kill", "killed by signal 9", NOTICE_S), ("stop", "stopped by a signal", 10.0)):
+        fault = replace(KILL, kind=kind, moment="start")
+        for seconds, is_good in ((limit_s - 0.5, True), (limit_s + 0.5, False)):
+            text = f"rank 2 (process 7) was {what} during start-up"
+            row = verdict(fault, error(text), victims=[MPI_RANK], noticed_s=seconds)
+            assert (row["late"] == "", row["is_good"]) == (is_good, is_good)
+
+
+def test_a_launcher_that_ignores_a_signal_may_be_silent() -> None:
+    fault = replace(KILL, kind="terminate", target="launcher", moment="start")
+    assert verdict(fault, None, victims=[replace(MPI_RANK, has_survived=True)])["named_right"]
+    assert not verdict(fault, None, victims=[MPI_RANK])["named_right"]
 
 
 def test_a_disagreement_names_the_rank_among_those_that_disagree() -> None:
@@ -168,6 +217,53 @@ def test_a_fault_depends_only_on_its_seed_and_number() -> None:
     assert {fault.kind for fault in faults} == set(KINDS)
     assert {fault.moment for fault in faults} == set(MOMENTS) - {"graph"}
     assert {fault.rank for fault in faults} == {0, 1, 2, 3}
+
+
+def test_the_client_of_a_fault_depends_only_on_its_seed_and_number() -> None:
+    faults = draw_all(5, 150, backend="mpi", ranks=4, client="mixed")
+    assert [replace(fault, client="program") for fault in faults] == draw_all(5, 150, backend="mpi", ranks=4)
+    assert {fault.client for fault in faults} == {"program", "kernel"}
+    assert len({fault.client for fault in faults[8:16]}) == 1
+
+
+def test_a_backend_is_not_attacked_where_it_has_nothing() -> None:
+    moments = {
+        backend: {fault.moment for fault in draw_all(1, 200, backend=backend, ranks=2)}
+        for backend in ("mpi", "gloo", "threads")
+    }
+    assert {"tune", "compare_env"} <= moments["mpi"]
+    assert not {"tune", "compare_env"} & (moments["gloo"] | moments["threads"])
+    assert {"rehearse", "report"} <= moments["gloo"] & moments["threads"]
+
+
+def test_a_segment_is_abandoned_if_no_process_has_it_mapped() -> None:
+    existing = segments()
+    path = Path(f"/dev/shm/mpich_shm_{os.getpid()}")
+    path.write_bytes(bytes(mmap.PAGESIZE))
+    try:
+        assert str(path) in abandoned_segments(existing)
+        assert str(path) not in abandoned_segments(segments())
+        with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE):
+            assert str(path) not in abandoned_segments(existing)
+        assert str(path) in abandoned_segments(existing)
+    finally:
+        path.unlink()
+
+
+@pytest.mark.full
+def test_a_report_that_is_cut_off_is_found(tmp_path: Path) -> None:
+    results = ml.example("h200x2")
+    report = ml.Report(results[(results["collective"] == "all_reduce") & (results["mode"] == "graph")])
+    n = len(report.results)
+    for name in REPORTS:
+        report.save(tmp_path / name, pictures=name.endswith(".md"))
+    assert broken_reports(tmp_path, [n], is_complete=True) == []
+    assert len(broken_reports(tmp_path, [n + 1])) == 2
+    for path in [path for path in tmp_path.iterdir() if path.suffix not in (".csv", ".md")]:
+        path.write_bytes(path.read_bytes()[:-200])
+    assert len(broken_reports(tmp_path, [n])) == 5
+    (tmp_path / REPORTS[0]).unlink()
+    assert f"{REPORTS[0]} does not exist" in broken_reports(tmp_path, [n], is_complete=True)
 
 
 def test_nccl_is_attacked_in_graphs_too() -> None:

@@ -74,6 +74,7 @@ FAULTS = {
 MARKS = {name: [pytest.mark.long] for name in FAULTS} | {
     "a scheduler is killed": [pytest.mark.full],
     "the launcher is killed": [],
+    "the launcher is told to end": [pytest.mark.full],
     "a rank is told to end": [pytest.mark.full],
 }
 
@@ -103,6 +104,16 @@ def test_a_part_that_fails_is_named_and_replaced(mpi_engines: ml.Engines, name: 
     mpi_engines.restart()
     assert mpi_engines.verify("dp=2, tp=2")["is_right"].all()
     assert len(mpi_engines.client.ids) == 4
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_controller_of_ranks_without_mpi_is_replaced(gloo_engines: ml.Engines) -> None:
+    os.kill(hub(gloo_engines).pid, signal.SIGKILL)
+    with pytest.raises(EngineError, match=CONTROLLER):
+        gloo_engines.run(lambda comm: comm.barrier(), deadline_s=60)
+    gloo_engines.restart()
+    assert gloo_engines.verify("dp=2, tp=2")["is_right"].all()
 
 
 def wait_for_the_end(pid: int) -> None:

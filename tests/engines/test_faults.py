@@ -336,6 +336,24 @@ def test_exits_are_found_in_the_files_of_all_starts(thread_engines: ml.Engines) 
 
 
 @pytest.mark.parametrize(
+    ("exits", "text"),
+    [
+        ("51 137\n50 -1\n52 -1\n", "rank 1 (process 61) was killed by signal 9"),
+        ("51 137\n50 137\n52 -1\n", "rank 1 (process 61) and rank 0 (process 60) were killed by signal 9"),
+        ("52 143\n9 139\n51 1\n", "rank 2 (process 62) was killed by signal 15, and an engine was killed by signal 11"),
+        ("52 -1\n51 -1\n", "rank 2 (process 62) was killed together with the shell that started it"),
+    ],
+)
+def test_every_rank_that_is_killed_in_a_start_is_named(tmp_path: Path, exits: str, text: str) -> None:
+    records = RankRecords(tmp_path, 1)
+    (tmp_path / "processes-1").write_text("50 60 0\n51 61 1\n52 62 2\n")
+    (tmp_path / "exits-1").write_text(exits)
+    lost = records.lost()
+    assert lost is not None
+    assert lost.text == text
+
+
+@pytest.mark.parametrize(
     ("victims", "text"), [((1,), r"rank 1 \([^)]*\) was killed by signal 9 while"), ((0, 1), None)]
 )
 def test_every_rank_that_is_killed_is_named_and_no_other(victims: tuple[int, ...], text: str | None) -> None:
@@ -347,6 +365,18 @@ def test_every_rank_that_is_killed_is_named_and_no_other(victims: tuple[int, ...
             engines.run(lambda comm: comm.barrier(), deadline_s=60)
     named = {int(number) for number in re.findall(r"rank (\d+)", str(caught.value))}
     assert named == set(victims)
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_every_rank_without_mpi_that_is_killed_is_named_and_no_other(gloo_engines: ml.Engines) -> None:
+    for rank in (1, 3):
+        os.kill(gloo_engines.ranks[rank].pid, signal.SIGKILL)
+    with pytest.raises(EngineError, match="were killed by signal 9 while") as caught:
+        gloo_engines.run(lambda comm: comm.barrier(), deadline_s=60)
+    assert {int(number) for number in re.findall(r"rank (\d+)", str(caught.value))} == {1, 3}
+    gloo_engines.restart()
+    assert gloo_engines.verify("dp=2, tp=2")["is_right"].all()
 
 
 def test_a_rank_sends_the_start_of_a_long_message() -> None:
@@ -435,6 +465,88 @@ def test_a_failed_start_shows_the_log_and_cleans_up(monkeypatch: pytest.MonkeyPa
         ml.launch(2, timeout_s=60)
     assert str(caught.value).endswith("; start the engines again\nno ranks today")
     assert [entry.name for entry in tmp_path.iterdir()] == ["mpiexec"]
+
+
+FULL_DISK = """
+import os, resource, sys, tempfile
+from pathlib import Path
+import meshlab as ml
+
+tempfile.tempdir = sys.argv[1]
+_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+
+def attempt(action):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most))  # the kernel lets no file grow, as on a full disk
+    try:
+        action()
+    except ml.MeshlabError as error:
+        print(error, flush=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+
+
+attempt(lambda: ml.launch(1, backend="mpi"))
+print(os.listdir(tempfile.tempdir), flush=True)
+with ml.launch(1, backend="mpi", timeout_s=120) as engines:
+    engines.kill()
+    attempt(engines.restart)
+    engines.restart()
+    print(engines.run(lambda comm: comm.size)["value"].tolist(), flush=True)
+print(os.listdir(tempfile.tempdir))
+"""
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_start_on_a_full_disk_raises_and_leaves_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FULL_DISK, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    problem = f"the engines cannot be started: File too large; make {tmp_path} writable, or set TMPDIR to a different"
+    first, left, second, values, left_at_the_end = done.stdout.splitlines() or [done.stderr]
+    assert first.startswith(problem), done.stderr
+    assert second.startswith(problem)
+    assert (left, values, left_at_the_end) == ("[]", "[1]", "[]")
+
+
+STEPPED_CLOCK = """
+import sys, threading, time
+import meshlab as ml
+
+clock, offset_s = time.time, 0.0
+time.time = lambda: clock() + offset_s
+
+
+def step(delay_s, by_s):
+    def jump():
+        global offset_s
+        time.sleep(delay_s)
+        offset_s += by_s
+
+    threading.Thread(target=jump, daemon=True).start()
+
+
+began = time.monotonic()
+step(1.0, -3600)
+with ml.launch(2, backend="mpi", timeout_s=120) as engines:
+    step(0.3, -3600)
+    sampling = ml.Sampling(max_s=0.1, precision=1e-9, min_batches=6)
+    run = ml.bench(engines, "tp=2", sizes="1K:32K", sampling=sampling, out=sys.argv[1])
+    print(run.wait(120)["time_us"].gt(0).sum(), run.state, 0 < run.progress.elapsed_s < 120)
+    engines.kill()
+    step(0.5, 3600)
+    engines.restart()
+print(time.monotonic() - began < 600)
+"""
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_a_clock_that_is_set_back_delays_nothing(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", STEPPED_CLOCK, str(tmp_path / "run")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
+    assert done.stdout.splitlines() == ["6 done True", "True"]
+    assert ml.Run.load(tmp_path / "run").state == "done"
 
 
 def test_an_interrupt_while_idle_does_not_affect_the_next_call(engines: ml.Engines) -> None:

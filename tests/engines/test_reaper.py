@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ import psutil
 import pytest
 
 import meshlab as ml
-from meshlab.engines._reaper import marked_processes
+from meshlab.engines._reaper import Reaper, clean_up, is_running, marked_processes, started_at
 
 PATIENCE_S = 60.0
 
@@ -241,25 +242,108 @@ def test_a_daemon_without_the_environment_of_its_rank_ends_with_the_engines() ->
         assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
 
 
-def run_python(code: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", code, str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+def run_python(code: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code, str(folder), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S * 3)
+
+
+DYING = """
+import os, signal, sys, tempfile, time
+import psutil
+import meshlab as ml
+
+
+def die():
+    processes = [process.pid for process in psutil.Process().children(recursive=True)]
+    for pid in (*processes, os.getpid()):
+        os.kill(pid, signal.SIGKILL)
+
+
+def die_with_a_reaper_at_work():
+    rank_set._reaper._process.stdin.close()
+    time.sleep(float(sys.argv[3]))
+    die()
+
+
+tempfile.tempdir = sys.argv[1]
+engines = ml.launch(1, backend="mpi", timeout_s=120)
+rank_set = engines._rank_set
+print(*engines.ranks[0].segments, flush=True)
+if sys.argv[2] == "idle":
+    die()
+elif sys.argv[2] == "while the ranks end":
+    rank_set._end_ranks = die
+else:
+    rank_set._reaper.release = die_with_a_reaper_at_work
+engines.close()
+"""
 
 
 @pytest.mark.full
 @pytest.mark.slow
-def test_the_next_client_cleans_up_after_one_that_was_killed_with_its_reaper(tmp_path: Path) -> None:
-    common = "import os, signal, sys, tempfile, psutil, meshlab as ml; tempfile.tempdir = sys.argv[1]; "
-    dying = (
-        "engines = ml.launch(1); print(*engines.ranks[0].segments, flush=True);"
-        "processes = psutil.Process().children(recursive=True);"
-        "[os.kill(pid, signal.SIGKILL) for pid in (*(process.pid for process in processes), os.getpid())]"
-    )
-    first = run_python(common + dying, tmp_path)
+@pytest.mark.parametrize(
+    "moment", ["idle", "while the ranks end", *(f"while the reaper works for {ms} ms" for ms in (20, 100, 300))]
+)
+def test_the_next_client_cleans_up_after_one_that_was_killed_with_its_reaper(tmp_path: Path, moment: str) -> None:
+    milliseconds = int("".join(filter(str.isdigit, moment)) or 0)
+    first = run_python(DYING, tmp_path, moment, str(milliseconds / 1000))
+    assert first.returncode == -signal.SIGKILL, first.stderr
     segments = first.stdout.split()
     assert segments
-    assert all(Path(path).exists() for path in segments)
-    (folder,) = tmp_path.glob("meshlab-*")
-    assert run_python(common + "ml.launch(1).close()", tmp_path).returncode == 0
-    assert not folder.exists()
+    left = list(tmp_path.glob("meshlab-*"))  # unless the reaper was faster
+    assert left or milliseconds
+    code = "import sys, tempfile, meshlab as ml; tempfile.tempdir = sys.argv[1]; ml.launch(1, timeout_s=120).close()"
+    second = run_python(code, tmp_path)
+    assert second.returncode == 0, second.stderr
+    assert not list(tmp_path.glob("meshlab-*"))
     assert not [path for path in segments if Path(path).exists()]
+
+
+def test_the_owner_of_a_folder_is_removed_last(tmp_path: Path) -> None:
+    reaper = Reaper("MESHLAB_RUN", "none", make_folder(tmp_path))
+    (tmp_path / "meshlab-run" / "tmp").mkdir()
+
+    def fail(path: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("meshlab.engines._reaper.shutil.rmtree", fail)
+        with pytest.raises(KeyboardInterrupt):
+            clean_up("MESHLAB_RUN", "none", str(tmp_path / "meshlab-run"))
+    assert (tmp_path / "meshlab-run" / "owner").exists()
+    reaper.release(PATIENCE_S)
+    assert not (tmp_path / "meshlab-run").exists()
+
+
+def test_a_step_of_the_clock_does_not_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pid, start, created = os.getpid(), started_at(os.getpid()), psutil.Process().create_time()
+    # The kernel derives the time of the boot, which psutil adds, from the present time.
+    stepped = psutil.boot_time() - 3600
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: stepped)
+    assert psutil.Process().create_time() < created - 3000
+    assert is_running(pid, start)
+    assert not is_running(pid, start - 100)
+
+
+@pytest.mark.parametrize("library", ["mpich_shm_", "ucx_shm_posix_", "nccl-"])
+def test_a_segment_that_no_process_of_a_start_has_open_any_more_is_removed(tmp_path: Path, library: str) -> None:
+    reaper = Reaper("MESHLAB_RUN", "none", make_folder(tmp_path))
+    old, new = (Path(f"/dev/shm/{library}{secrets.token_hex(8)}") for _ in range(2))
+    old.touch()
+    try:
+        starting = reaper.starting()
+        starting.__enter__()
+        new.touch()  # its creator is killed before it has unlinked or reported it, so the start does not end
+        reaper.release(PATIENCE_S)
+        assert old.exists()
+        assert not new.exists()
+    finally:
+        reaper.release()
+        for path in (old, new):
+            path.unlink(missing_ok=True)
+
+
+def make_folder(parent: Path) -> Path:
+    folder = parent / "meshlab-run"
+    folder.mkdir()
+    return folder

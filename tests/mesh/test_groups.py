@@ -191,3 +191,15 @@ def test_two_levels_reach_exactly_the_ranks_of_the_group(
             reached = {peer for member in here for peer in outer.of(member).ranks}
             assert reached == set(row)
             assert len({node_of[peer] for peer in outer.of(rank).ranks}) == nodes
+
+
+def test_an_iteration_returns_the_groups_that_indices_return() -> None:
+    groups = DeviceMesh("dp=5000, tp=2")["tp"]
+    listed = list(groups)
+    assert len(listed) == len(groups)
+    assert listed == [groups[index] for index in range(len(groups))]
+    assert [group.index for group in listed] == list(range(len(groups)))
+    with pytest.raises(AttributeError):
+        listed[7].name = "other"
+    with pytest.raises(ValueError, match="read-only"):
+        listed[7].array[0] = 3

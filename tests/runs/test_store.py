@@ -22,7 +22,7 @@ from meshlab.base._errors import BenchError, ParseError
 from meshlab.frames._files import frame_from_csv, upgrade
 from meshlab.frames._schema import RESULTS, SAMPLES, is_plain
 from meshlab.runs._rundata import RunData
-from meshlab.runs._store import as_frames, as_results, load
+from meshlab.runs._store import as_frames, as_results, from_document, load, to_document
 
 OLD = Path(__file__).parent / "data" / "schema_2"  # send_recv along tp: together, alone, pairs, and next to dp
 QUICK = ml.Sampling(max_s=0.02, min_batches=6)
@@ -101,6 +101,20 @@ def test_a_run_survives_a_round_trip_to_disk(measured: ml.Run, tmp_path: Path) -
     assert str(back.table()) == str(measured.table())
     again = RunData.load(back.save(tmp_path / "again"))
     pd.testing.assert_frame_equal(again.results, measured.results)
+
+
+@pytest.mark.parametrize("text", ["a\rb", "a\r\nb", "a\0b", "\ra", 'a "quoted",\r text', "a\u2028b\x0b\x0c\x85c"])
+def test_the_csv_files_alone_are_a_run_with_any_text(measured: ml.Run, text: str, tmp_path: Path) -> None:
+    run = load(measured.save(tmp_path / "first"))
+    results = run.results.assign(stop_reason=pd.array([text] * len(run.results), dtype="string"))
+    folder = from_document(to_document(run), run.plan, run.mesh, results, run.samples).save(tmp_path / "run")
+    (folder / "results.parquet").write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="its rows were read from results.csv"):
+        copy = ml.Run.load(folder)
+    assert len(copy.results) == len(results)
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").replace("\0", "␀")
+    assert set(copy.results["stop_reason"]) == {lines}
+    assert copy.results["time_us"].tolist() == results["time_us"].tolist()
 
 
 def test_a_loaded_run_has_its_results_at_once_and_a_figure() -> None:

@@ -73,6 +73,25 @@ def test_engines_start_and_stop_with_a_button(widget: MeasureWidget) -> None:
     assert engines.state == "closed"
 
 
+def test_engines_that_are_closing_are_shown_as_such(widget: MeasureWidget) -> None:
+    engines = ml.launch(2, backend="threads")
+    widget.measuring.engines = engines
+    states: list[str] = []
+
+    def close() -> None:  # the ranks of a machine take seconds to end, in which the panels are drawn again
+        widget.measuring.show_all()
+        states.append(engines.state)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engines._rank_set, "close", close)
+        engines.close()
+    assert states == ["closing"]
+    assert widget._engines["state"] == "closing"
+    assert [rank[:2] for rank in widget._engines["ranks"]] == [[0, "closing"], [1, "closing"]]
+    assert (widget._bench["can_start"], widget._bench["why"]) == (False, "The engines are closing.")
+    engines._rank_set.close()
+
+
 def test_engines_that_do_not_start_show_the_reason(widget: MeasureWidget, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(n: int, **options: Any) -> None:
         raise EngineError("no mpiexec found", hint="run pip install mpich")

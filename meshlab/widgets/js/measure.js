@@ -5,8 +5,8 @@ import { monitorPanel } from "./monitor.js";
 import { runPanel } from "./run.js";
 
 const GROUPINGS = { together: "all together", "together, alone": "together and alone", pairs: "pairs of ranks" };
-const ENGINE_SIGNS = { none: "○", ready: "●", busy: "●", broken: "✕", closed: "○" };
-const ENGINE_WORDS = { ready: "idle", broken: "stopped", closed: "closed" };
+const ENGINE_SIGNS = { none: "○", ready: "●", busy: "●", broken: "✕", closing: "○", closed: "○" };
+const ENGINE_WORDS = { ready: "idle", broken: "stopped", closing: "closing", closed: "closed" };
 const FEW_CHIPS = 64; // with their numbers
 
 function enginesPanel({ model, shell }) {
@@ -60,7 +60,7 @@ function enginesPanel({ model, shell }) {
     show(choice, isNone);
     show(start, isNone);
     show(restart, state === "broken");
-    show(close, isOwn && !isNone);
+    show(close, isOwn && !isNone && state !== "closing");
     start.disabled = choice.disabled = restart.disabled = isBusy;
     setText(alert, problem ? `${problem[0].toUpperCase()}${problem.slice(1)}` : "");
     show(chips, ranks.length > 0 && !isNone);
