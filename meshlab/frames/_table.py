@@ -208,10 +208,11 @@ def _cells(rows: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], TableCe
 
 def significant_digits(value: float, low: float, high: float) -> int:
     """Return how many digits of a value, from one to three, an interval around it leaves significant."""
-    half = (high - low) / 2
-    if not (math.isfinite(half) and half > 0 and value > 0):
+    width = high - low
+    if not (math.isfinite(width) and width > 0 and value > 0):
         return 3
-    return min(max(1 + math.floor(math.log10(value / half)), 1), 3)
+    # The unit of the last digit is at most the width of the interval.
+    return min(max(math.ceil(math.floor(math.log10(value)) + 1 - math.log10(width)), 1), 3)
 
 
 def three_digits(value: float) -> str:
