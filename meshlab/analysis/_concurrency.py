@@ -157,7 +157,7 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
     hidden = {*front, "run_id", *OPTIONS} - {*shown_options(matched)}
     frame = matched[[*front, *(name for name in keys if name not in hidden)]].copy()
     frame.attrs = {}
-    frame[f"{before}_us"], frame[f"{after}_us"] = matched[f"time_us_{before}"], matched[f"time_us_{after}"]
+    columns = {f"{before}_us": "float64", f"{after}_us": "float64", **_RATIO}
     blocks = _block_medians(samples)
     ratios = []
     for row in matched.to_dict("records"):
@@ -165,10 +165,16 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
             blocks.get(plain_key(row[name] for name in ("run_id", "launch", f"step_{which}", "axis", "group")), {})
             for which in (before, after)
         )
-        log_ratios = np.array([math.log(second[block] / first[block]) for block in first if block in second])
+        pairs = np.log([(first[block], second[block]) for block in first if block in second]).reshape(-1, 2)
+        log_ratios = pairs[:, 1] - pairs[:, 0]
         low, high = median_interval(log_ratios)
-        pooled = row[f"time_us_{after}"] / row[f"time_us_{before}"]
-        ratio = math.exp(np.median(log_ratios)) if len(log_ratios) else pooled
+        if len(pairs):
+            # The times of the pair of blocks with the median ratio, or the mean of two, so that the columns agree.
+            middle = np.argsort(log_ratios)[(len(pairs) - 1) // 2 : len(pairs) // 2 + 1]
+            times = np.exp(pairs[middle].mean(axis=0))
+        else:
+            times = np.array([row[f"time_us_{before}"], row[f"time_us_{after}"]])
+        ratio = times[1] / times[0]
         note = None
         if samples.empty:
             note = "the samples are missing; pass the run instead of its results"
@@ -179,8 +185,8 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
             note = (
                 f"only {n} block{'s were' if n != 1 else ' was'} measured, but an interval needs {FEWEST_FOR_INTERVAL}"
             )
-        ratios.append((ratio, math.exp(low), math.exp(high), len(log_ratios), low > 0 or high < 0, note))
-    return frame.join(pd.DataFrame(ratios, columns=list(_RATIO), index=frame.index).astype(_RATIO))
+        ratios.append((*times, ratio, math.exp(low), math.exp(high), len(log_ratios), low > 0 or high < 0, note))
+    return frame.join(pd.DataFrame(ratios, columns=list(columns), index=frame.index).astype(columns))
 
 
 _RATIO = dict.fromkeys(("ratio", "ratio_lo", "ratio_hi"), "float64")

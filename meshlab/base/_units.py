@@ -135,20 +135,30 @@ def _is_finite(value: float) -> bool:
 
 
 def _three_digits(value: float) -> str:
+    return _digits(value, 3)
+
+
+def _digits(value: float, n_digits: int) -> str:
+    """Format a number with significant digits, at most three of them behind the point."""
+    return f"{value:,.0f}" if n_digits == 3 and abs(value) >= 1e3 else significant(value, n_digits, 3)
+
+
+def significant(value: float, n_digits: int, most_decimals: int = 9) -> str:
+    """Format a finite number with one to three significant digits."""
     if value == 0:
         return "0"
-    digits = max(0, 2 - math.floor(math.log10(abs(value))))
-    return f"{value:,.{min(digits, 3)}f}"
+    digits = n_digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, digits):,.{min(max(digits, 0), most_decimals)}f}"
 
 
-def format_time_us(time_us: float) -> str:
-    """Format a time in microseconds with three digits and a suitable unit."""
+def format_time_us(time_us: float, n_digits: int = 3) -> str:
+    """Format a time in microseconds with up to three significant digits and a suitable unit."""
     if not _is_finite(time_us):
         return "–"
     for limit, divisor, unit in ((1e3, 1.0, "µs"), (1e6, 1e3, "ms")):
         if abs(time_us) < limit:
-            return f"{_three_digits(time_us / divisor)}{THIN}{unit}"
-    return f"{_three_digits(time_us / 1e6)}{THIN}s"
+            return f"{_digits(time_us / divisor, n_digits)}{THIN}{unit}"
+    return f"{_digits(time_us / 1e6, n_digits)}{THIN}s"
 
 
 def format_seconds(seconds: float) -> str:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import EngineError
-from meshlab.base._units import format_seconds, format_size
+from meshlab.base._units import format_seconds, format_size, significant
 from meshlab.frames._labels import axis_labels
 from meshlab.frames._schema import numbered_rows
 from meshlab.plans._options import OPTIONS, option_texts
@@ -23,6 +25,30 @@ _MOST_ROWS = 60
 _SPACE = "\N{FIGURE SPACE}"  # as wide as a digit, so that decimal points align in proportional fonts too
 
 
+class TableCell(NamedTuple):
+    """A collective at a size: the slowest group, and of several launches their median."""
+
+    time_us: float
+    busbw_gbs: float
+    status: str = ""
+    of_bound: float = math.nan
+    n_digits: int = 3  # as many as the 95 % interval leaves significant
+    has_modes: bool = False
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """The time in µs and the bandwidth in GB/s."""
+        if self.status != "ok":
+            return self.status, ""
+        mark = MODES_MARK if self.has_modes else ""
+        return f"{number_text(self.time_us, self.n_digits)}{mark}", number_text(self.busbw_gbs, self.n_digits)
+
+
+MODES_MARK = "‡"
+_LEGEND = "Times and bandwidths have as many digits as their 95 % intervals leave significant."
+_MODES_LEGEND = f"{MODES_MARK} Times have two levels, so the median may jump from one to the other."
+
+
 @dataclass(frozen=True, slots=True)
 class TablePart:
     """One table: message sizes down, collectives across."""
@@ -31,34 +57,32 @@ class TablePart:
     collectives: tuple[str, ...]
     sizes: tuple[str, ...]
     """The names of the rows. Empty for functions, which have no sizes and one row."""
-    cells: tuple[tuple[tuple[float, float, str, float], ...], ...]
-    """Time in µs, bandwidth in GB/s, status and share of the bound of the slowest group, by row and collective."""
+    cells: tuple[tuple[TableCell, ...], ...]
+    """By row and collective."""
 
     def columns(self) -> list[tuple[str, str, list[str]]]:
         """Return the columns as name, unit and texts, with aligned decimal points."""
         columns = []
         for number, name in enumerate(self.collectives):
             column = [row[number] for row in self.cells]
-            times = [three_digits(time) if status == "ok" else status for time, _, status, _ in column]
-            rates = [three_digits(rate) if status == "ok" else "" for _, rate, status, _ in column]
-            columns.append((name, "µs", align_decimals(times)))
+            columns.append((name, "µs", align_decimals([cell.texts[0] for cell in column])))
             if self.sizes:
-                columns.append(("", "GB/s", align_decimals(rates)))
+                columns.append(("", "busbw GB/s", align_decimals([cell.texts[1] for cell in column])))
             if self.sizes and self.has_bounds:
-                shares = ["" if math.isnan(share) else f"{100 * share:.0f}" for *_, share in column]
+                shares = ["" if math.isnan(cell.of_bound) else f"{100 * cell.of_bound:.0f}" for cell in column]
                 columns.append(("", "% of bound", _justified(shares)))
         return columns
 
     @property
     def has_bounds(self) -> bool:
         """True if the share of a bound is known in any cell."""
-        return any(not math.isnan(share) for row in self.cells for *_, share in row)
+        return any(not math.isnan(cell.of_bound) for row in self.cells for cell in row)
 
     def __str__(self) -> str:
         columns = self.columns()
         if not self.sizes:
             lines = [f"{name}  {texts[0].strip()}" for name, _, texts in columns]
-            is_ok = [row[2] == "ok" for row in self.cells[0]]
+            is_ok = [cell.status == "ok" for cell in self.cells[0]]
             return "\n".join([self.title, *(line + " µs" * ok for line, ok in zip(lines, is_ok, strict=True))])
         blocks = [["", "size", *self.sizes]]
         each = 3 if self.has_bounds else 2
@@ -123,7 +147,10 @@ def results_table(results: pd.DataFrame, *, with_system: bool = True) -> Results
         parts.append(_part(title, rows, tuple(sizes)))
     for (label, mode), rows in labelled[is_function].groupby(["label", "mode"], dropna=False, sort=False):
         parts.append(_part(f"{label} · {_groups(rows)}{where} · {mode}", rows, ()))
-    return ResultsTable(tuple(parts))
+    cells = [cell for part in parts for row in part.cells for cell in row]
+    below = [_LEGEND] if any(cell.n_digits < 3 for cell in cells) else []
+    below += [_MODES_LEGEND] if any(cell.has_modes for cell in cells) else []
+    return ResultsTable(tuple(parts), below=tuple(below))
 
 
 def _groups(rows: pd.DataFrame) -> str:
@@ -131,44 +158,75 @@ def _groups(rows: pd.DataFrame) -> str:
         n_pairs = len(rows[["src_rank", "dst_rank", "collective"]].drop_duplicates())
         return f"{n_pairs} pairs and directions, the slowest shown"
     n_groups, n_ranks = rows["group"].nunique(), rows["n_ranks"].iloc[0]
-    return f"{n_groups} groups of {n_ranks}, the slowest shown" if n_groups > 1 else f"1 group of {n_ranks}"
+    n_launches = len(rows[["run_id", "launch"]].drop_duplicates())
+    launches = f", median of {n_launches} launches" if n_launches > 1 else ""
+    groups = f"{n_groups} groups of {n_ranks}, the slowest shown" if n_groups > 1 else f"1 group of {n_ranks}"
+    return groups + launches
 
 
 def _part(title: str, rows: pd.DataFrame, sizes: Sequence[int]) -> TablePart:
     collectives = tuple(dict.fromkeys(rows["collective"]))
     cells = _cells(rows, ["size_bytes", "collective"] if sizes else ["collective"])
-    absent = (math.nan, math.nan, "", math.nan)
+    absent = TableCell(math.nan, math.nan)
     lines = [tuple(cells.get((size, name), absent) for name in collectives) for size in sizes] or [
         tuple(cells[(name,)] for name in collectives)
     ]
     return TablePart(title, collectives, tuple(format_size(size) for size in sizes), tuple(lines))
 
 
-_Cell = tuple[float, float, str, float]
-
-
-def _cells(rows: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], _Cell]:
-    """Return the cell of each combination of keys: the first row that is not ok, or else the slowest one."""
-    cells: dict[tuple[Any, ...], _Cell] = {}
+def _cells(rows: pd.DataFrame, keys: list[str]) -> dict[tuple[Any, ...], TableCell]:
+    """Return the cell of each combination of keys."""
+    names = ("time_us", "busbw_gbs", "time_us_lo", "time_us_hi")
+    columns = [rows[name].to_numpy("float64", na_value=math.nan) for name in names]
+    shares = rows["of_bound"].to_numpy("float64", na_value=math.nan) if "of_bound" in rows else columns[0] * math.nan
+    modes = rows["n_modes"].ge(2).fillna(value=False).to_numpy(dtype=bool)
+    statuses = rows["status"].fillna("ok").to_numpy(dtype=object)
     numbers, keys_of = numbered_rows(rows, keys)
-    times, rates = (rows[name].to_numpy("float64", na_value=math.nan) for name in ("time_us", "busbw_gbs"))
-    shares = rows["of_bound"].to_numpy("float64", na_value=math.nan) if "of_bound" in rows else rates * math.nan
-    statuses = rows["status"].fillna("ok").tolist()
-    columns = numbers.tolist(), times.tolist(), rates.tolist(), statuses, shares.tolist()
-    for number, time_us, busbw, status, share in zip(*columns, strict=True):
-        cell = cells.get(keys_of[number])
-        if cell is None or (cell[2] == "ok" and (status != "ok" or time_us > cell[0])):
-            is_ok = status == "ok"
-            cells[keys_of[number]] = (time_us, busbw, "ok", share) if is_ok else (math.nan, math.nan, status, math.nan)
+    launches, _ = numbered_rows(rows, ["run_id", "launch"])
+    cells = {}
+    for number, key in enumerate(keys_of):
+        chosen = np.flatnonzero(numbers == number)
+        bad = [statuses[row] for row in chosen if statuses[row] != "ok"]
+        if bad:  # the first row that is not ok
+            cells[key] = TableCell(math.nan, math.nan, str(bad[0]))
+            continue
+        # The slowest group of each launch, and of these the launch in the middle.
+        slowest: dict[int, int] = {}
+        for row in chosen:
+            launch = int(launches[row])
+            if launch not in slowest or columns[0][row] > columns[0][slowest[launch]]:
+                slowest[launch] = int(row)
+        ordered = sorted(slowest.values(), key=lambda row: columns[0][row])
+        middle = ordered[(len(ordered) - 1) // 2 : len(ordered) // 2 + 1]
+        time_us, busbw, low, high, share = (float(np.mean(values[middle])) for values in (*columns, shares))
+        if len(ordered) > 1:  # launches differ by more than the batches of one
+            low, high = (float(columns[0][row]) for row in (ordered[0], ordered[-1]))
+        has_modes = bool(modes[middle].any())
+        cells[key] = TableCell(time_us, busbw, "ok", share, significant_digits(time_us, low, high), has_modes)
     return cells
+
+
+def significant_digits(value: float, low: float, high: float) -> int:
+    """Return how many digits of a value, from one to three, an interval around it leaves significant."""
+    width = high - low
+    if not (math.isfinite(width) and width > 0 and value > 0):
+        return 3
+    # The unit of the last digit is at most the width of the interval.
+    return min(max(math.ceil(math.floor(math.log10(value)) + 1 - math.log10(width)), 1), 3)
 
 
 def three_digits(value: float) -> str:
     """Format a number with three significant digits, so that 0.0004 GB/s does not become zero."""
+    return number_text(value, 3)
+
+
+def number_text(value: float, n_digits: int) -> str:
+    """Format a number with significant digits, and a missing one as a dash."""
     if not math.isfinite(value):
         return "–" if math.isnan(value) else str(value)
-    digits = 0 if value == 0 else min(max(0, 2 - math.floor(math.log10(abs(value)))), 9)
-    return f"{value:,.{digits}f}"
+    if value == 0:
+        return "0"
+    return f"{value:,.0f}" if n_digits == 3 and abs(value) >= 1e3 else significant(value, n_digits)
 
 
 def align_decimals(texts: Sequence[str]) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +30,7 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def with_expected(
-    collective: str | Function | Sequence[str | Function] | None, expected: Function | Mapping[str, Function] | None
-) -> Any:
+def with_expected(collective: Any, expected: Function | Mapping[str, Function] | None) -> Any:
     """Return the collectives of a plan, whose functions have expected results."""
     if expected is None:
         return collective

@@ -13,7 +13,7 @@ from meshlab.analysis._thresholds import ThresholdCheck
 from meshlab.base._units import SEPARATOR, THIN, format_size, format_time_us
 from meshlab.frames._labels import LABELLED, axis_label, describe_groups, value_label
 from meshlab.frames._schema import empty_samples, is_pair
-from meshlab.frames._table import TablePart, results_table, three_digits
+from meshlab.frames._table import MODES_MARK, TableCell, TablePart, number_text, results_table
 from meshlab.plans._options import OPTIONS, option_texts
 from meshlab.plots._lines import Line, lines_of
 from meshlab.report._answers import contention_parts, interference_parts, pair_label_of, pair_parts
@@ -85,8 +85,8 @@ def _pivot(part: TablePart) -> ReportTable:
     rows = []
     for number, cells in enumerate(part.cells):
         row = [Cell(part.sizes[number], value=float(number))] if part.sizes else [Cell("")]
-        for time_us, busbw, status, share in cells:
-            row += _pivot_cells(time_us, busbw, status, share)[: len(names)]
+        for cell in cells:
+            row += _pivot_cells(cell)[: len(names)]
         rows.append(tuple(row))
     return ReportTable(
         part.title,
@@ -97,14 +97,15 @@ def _pivot(part: TablePart) -> ReportTable:
     )
 
 
-def _pivot_cells(time_us: float, busbw: float, status: str, share: float) -> list[Cell]:
+def _pivot_cells(cell: TableCell) -> list[Cell]:
     """Return time, bandwidth and share of the bound of a collective at a size."""
-    if status != "ok":
-        is_bad = status in (*UNFINISHED, "wrong")
-        return [Cell(f"✕ {status}" if is_bad else status or "–", is_bad=is_bad), Cell(""), Cell("")]
-    rate = _rate(busbw)
-    percent = Cell("") if math.isnan(share) else Cell(_percent(share), value=share)
-    return [Cell(format_time_us(time_us), value=time_us), rate, percent]
+    if cell.status != "ok":
+        is_bad = cell.status in (*UNFINISHED, "wrong")
+        return [Cell(f"✕ {cell.status}" if is_bad else cell.status or "–", is_bad=is_bad), Cell(""), Cell("")]
+    mark = MODES_MARK if cell.has_modes else ""
+    time = Cell(format_time_us(cell.time_us, cell.n_digits) + mark, value=cell.time_us)
+    percent = Cell("") if math.isnan(cell.of_bound) else Cell(_percent(cell.of_bound), value=cell.of_bound)
+    return [time, _rate(cell.busbw_gbs, cell.n_digits), percent]
 
 
 def expectation_table(expected: pd.DataFrame) -> ReportTable:
@@ -142,15 +143,17 @@ def expectation_table(expected: pd.DataFrame) -> ReportTable:
     )
 
 
-def _rate_text(gbs: float) -> str:
-    """Write a bandwidth with three digits, so that a slow one is not zero, in the unit that keeps it short."""
+def _rate_text(gbs: float, n_digits: int = 3) -> str:
+    """Write a bandwidth with up to three digits, so that a slow one is not zero, in the unit that keeps it short."""
     if is_missing(gbs):
         return "–"
-    return f"{three_digits(gbs)}{THIN}GB/s" if gbs >= _SLOW_GBS or gbs == 0 else f"{three_digits(gbs * 1e3)}{THIN}MB/s"
+    if gbs >= _SLOW_GBS or gbs == 0:
+        return f"{number_text(gbs, n_digits)}{THIN}GB/s"
+    return f"{number_text(gbs * 1e3, n_digits)}{THIN}MB/s"
 
 
-def _rate(busbw: float) -> Cell:
-    return Cell("–") if is_missing(busbw) else Cell(_rate_text(busbw), value=float(busbw))
+def _rate(busbw: float, n_digits: int = 3) -> Cell:
+    return Cell("–") if is_missing(busbw) else Cell(_rate_text(busbw, n_digits), value=float(busbw))
 
 
 def _value(number: float) -> float | None:
@@ -208,7 +211,7 @@ def detail_tables(results: pd.DataFrame) -> tuple[list[ReportTable], int]:
 
 
 _DETAIL_COLUMNS = (
-    *("size_bytes", "n_samples", "time_us", "time_us_lo", "time_us_hi", "p99_us", "algbw_gbs", "busbw_gbs", "status"),
+    *("size_bytes", "n_samples", "time_us", "time_us_lo", "time_us_hi", "algbw_gbs", "busbw_gbs", "status"),
     "n_wrong",
 )
 
@@ -225,8 +228,7 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
     rows = rows.sort_values(["size_bytes", "launch", "group"])
     varying = [name for name in ("launch", "group") if rows[name].nunique() > 1]
     has_bounds = "of_bound" in rows and bool(rows["of_bound"].notna().any())
-    has_tail = bool(rows["p99_us"].notna().any())
-    header = ("size", *varying, "n", "median", "95 % interval", *["p99"] * has_tail, "algbw", "busbw")
+    header = ("size", *varying, "n", "median", "95 % interval", "algbw", "busbw")
     header += (*["of bound"] * has_bounds, "wrong")
     first_rows = rows.head(MOST_ROWS)
     # Whole columns, because a row of a frame takes as long as all its texts.
@@ -237,7 +239,6 @@ def _line_table(line: Line, rows: pd.DataFrame) -> ReportTable:
         map(plain_text, columns["n_samples"]),
         map(format_time_us, columns["time_us"]),
         map(_interval, columns["time_us_lo"], columns["time_us_hi"]),
-        *[map(format_time_us, columns["p99_us"]) for _ in range(has_tail)],
         *(map(_rate_text, columns[name]) for name in ("algbw_gbs", "busbw_gbs")),
         *[map(_percent, first_rows["of_bound"].tolist()) for _ in range(has_bounds)],
     ]
