@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from meshlab.base._errors import BenchError, did_you_mean
+from meshlab.base._outcome import Outcome
 from meshlab.diagnosis._findings import FINDING_FIELDS, LEVELS, Rule, TextFinding
 from meshlab.diagnosis._html import as_html
 from meshlab.diagnosis._paste import Paste
@@ -59,6 +60,18 @@ class Explanation:
     def verdict(self) -> str:
         """The most important finding and the number of the others, in a sentence or two."""
         return verdict(self)
+
+    @property
+    def outcome(self) -> Outcome:
+        """``"failed"`` if the text shows an error, and ``"passed"`` if it shows that everything it reports is healthy.
+
+        Otherwise ``"not decided"``: a log without a known problem is no proof that the job was healthy.
+        """
+        severities = {finding.severity for finding in self.all_findings}
+        if "error" in severities:
+            return "failed"
+        is_healthy = any(finding.code == "nothing-wrong" for finding in self.all_findings)
+        return "passed" if is_healthy and "warning" not in severities else "not decided"
 
     @property
     def findings(self) -> tuple[TextFinding, ...]:
@@ -143,7 +156,10 @@ class Explanation:
         return as_markdown(self)
 
     def to_json(self) -> str:
-        """Return the explanation as JSON: ``verdict``, ``recognised``, ``findings``, ``normal`` and ``facts``."""
+        """Return the explanation as JSON.
+
+        It has the keys ``verdict``, ``outcome``, ``recognised``, ``findings``, ``normal`` and ``facts``.
+        """
         return as_json(self)
 
     def __str__(self) -> str:

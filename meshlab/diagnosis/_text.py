@@ -191,6 +191,7 @@ def as_json(explanation: Explanation) -> str:
 
     document = {
         "verdict": verdict(explanation),
+        "outcome": explanation.outcome,
         "recognised": [
             {"kind": span.kind, "first": span.first, "last": span.last, "n_lines": span.n_lines}
             for span in explanation.recognised

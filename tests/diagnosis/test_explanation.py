@@ -186,3 +186,21 @@ def test_an_empty_explanation_has_all_faces() -> None:
     assert repr(explanation) == "<Explanation: no problem found>"
     Elements(explanation._repr_html_())
     assert explanation.frame().empty
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        ("node1:91:130 [3] init.cc:9 NCCL WARN Cuda failure 'out of memory'", "failed"),
+        ("node1:91:130 [3] NCCL INFO NCCL version 2.27.3+cuda12.9", "not decided"),
+        ("node1:91:130 [3] misc/x.cc:9 NCCL WARN nobody has seen this before", "not decided"),
+        (
+            "CA 'mlx5_0'\n\tCA type: MT4129\n\tPort 1:\n\t\tState: Active\n\t\tPhysical state: LinkUp\n\t\tRate: 400\n",
+            "passed",
+        ),
+    ],
+)
+def test_a_text_without_a_known_problem_is_not_passed(text: str, outcome: str) -> None:
+    explanation = ml.explain(text)
+    assert explanation.outcome == outcome
+    assert json.loads(explanation.to_json())["outcome"] == outcome
