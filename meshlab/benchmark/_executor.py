@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
 from meshlab.base._units import format_seconds, format_size
 from meshlab.benchmark._estimate import MeasuredAxis, Pace, steps_to_probe
+from meshlab.benchmark._host_record import HostRecord
 from meshlab.benchmark.on_ranks import _environment as environment
 from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
 from meshlab.benchmark.on_ranks._environment import describe_rank, sample_rank
@@ -81,6 +83,8 @@ class Executor:
         self._limits: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._current: Step | None = None
         self._process_set = ""
+        backends = {axis.backend for axis in self.axes.values()}
+        self._record = HostRecord(self.data, with_gpus=not backends.isdisjoint(GPU_BACKENDS))
         data = self.data
         self._total = data.plan.launches * len(data.steps)
         self._left_s = data.plan.launches * float(self.seconds.sum())
@@ -114,11 +118,14 @@ class Executor:
         data = self.data
         try:
             self._describe(lease)
+            self._record.begin(lease, lease.engines.ranks, os.getpid())
             self._plan_buffers(lease)
             self._probe(lease)
+            self._record.update(lease)
             is_complete = self._run_steps(lease)
             # A user who interrupts the last step has cancelled the run too.
             is_complete &= not any(row["status"] == "cancelled" for row in data.rows())
+            self._record.update(lease)
             self._describe_after(lease)
             self._state = "done" if is_complete else "cancelled"
             if is_complete and not any(row["status"] in _MEASURED for row in data.rows()):
@@ -146,6 +153,7 @@ class Executor:
                 if self.n_cancels():
                     return False
                 self._relaunch(lease, launch)
+                self._record.begin(lease, lease.engines.ranks, os.getpid())
                 self._plan_buffers(lease)
             self._process_set = lease.engines.process_set
             for step in order:
@@ -155,6 +163,7 @@ class Executor:
                 if self.n_cancels():
                     return False
                 self._run_step(lease, launch, step)
+                self._record.count_step(lease, launch, step.index)
         return True
 
     def _pause(self, lease: Lease) -> None:

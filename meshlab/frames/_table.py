@@ -205,5 +205,7 @@ def run_html(run: RunData, figure: str = "") -> str:
             parts.append(explanation._repr_html_())
     if run.alert:
         parts.append(f'<div class="ml-bad">{markup.escape(run.alert)}</div>')
+    if uncertainty := run.uncertainty:
+        parts.append(f"<div><b>{markup.escape(uncertainty)}</b></div>")
     parts += [figure, results_table(run.results)._repr_html_()]  # the status shows the progress already
     return markup.card(f"Run {run.run_id} · {run.where}", status, *parts)

@@ -258,12 +258,15 @@ def run_state(run: RunData) -> dict[str, Any]:
             times.append(str(live.estimate))
         else:
             times.append("estimating")
-    error = run.error
+    error, uncertainty = run.error, run.uncertainty
+    verdict = [uncertainty.rstrip(".")] if uncertainty and run.state == "done" else []
     can_restart = live is not None and isinstance(error, EngineError) and live.engines.state == "broken"
     return {
         "id": run.run_id,
         "state": run.state,
-        "headline": SEPARATOR.join([headline, *times]),
+        # A tick would be read as a verdict about the times.
+        "sign": "!" * len(verdict),
+        "headline": SEPARATOR.join([*verdict, headline, *times]),
         "step": progress.step,
         "share": progress.done / max(progress.total, 1),
         "level": level,
@@ -272,7 +275,7 @@ def run_state(run: RunData) -> dict[str, Any]:
         "error": "" if error is None else str(error).splitlines()[0],
         "can_restart": can_restart,
         "alert": run.alert,
-        "note": run.environment.get("Run", {}).get("note", ""),
+        "note": (not verdict and uncertainty) or run.environment.get("Run", {}).get("note", ""),
     }
 
 

@@ -147,7 +147,7 @@ export function runPanel({ model, root: parent, listen, shell }) {
     if (!run.id) return;
     if (run.id !== shownRun) [shownRun, chosen] = [run.id, "curve"];
     attribute(root, "data-state", run.state);
-    setText(sign, SIGNS[run.state]);
+    setText(sign, run.sign || SIGNS[run.state]);
     setText(headline, run.headline);
     setText(step, run.step);
     fillBar.style.width = `${100 * run.share}%`;
