@@ -23,6 +23,8 @@ _SMALLEST_SPREAD = 1e-3
 
 _POWER = 0.9
 
+_LARGEST_LOG = 700.0  # the exponential function overflows soon after it
+
 CONFIDENCE = 0.95
 
 
@@ -77,8 +79,14 @@ def ratio_of(first: LaunchTimes, second: LaunchTimes, confidence: float = CONFID
         math.exp(difference - half * error),
         math.exp(difference + half * error),
         student_p(difference / error, freedom),
-        math.exp((half + student_quantile(2 * _POWER - 1, freedom)) * error),
+        detectable_ratio(error, freedom, confidence),
     )
+
+
+def detectable_ratio(error: float, freedom: float, confidence: float = CONFIDENCE) -> float:
+    """Return the smallest ratio that is significant in 9 of 10 comparisons. `error` is that of its logarithm."""
+    quantiles = student_quantile(confidence, freedom) + student_quantile(2 * _POWER - 1, freedom)
+    return math.exp(min(quantiles * error, _LARGEST_LOG))
 
 
 @lru_cache(maxsize=256)

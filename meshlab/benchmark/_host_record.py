@@ -73,18 +73,21 @@ class HostRecord:
         self._last, self._n_steps = counters, 0
 
     def _read(self, lease: Lease) -> dict[str, HostCounters]:
-        began_s = time.monotonic()
+        spent_s = -time.thread_time()  # on a busy host, a reading also waits for a core
         counters = {self._here: read_counters(self._pids[self._here], with_gpus=self._with_gpus)}
+        spent_s += time.thread_time()
         if self._remote:
+            spent_s -= time.monotonic()
             pids = {rank: self._pids[host] for host, rank in self._remote.items()}
             arguments = (pids, self._with_gpus)
             ranks = sorted(self._remote.values())
             replies = lease.round(counters_of_rank, self._data.mesh, WORLD, arguments, ranks=ranks).run()
             by_rank = {reply.rank: reply.value for reply in replies if reply.error is None}
             counters |= {host: by_rank[rank] for host, rank in self._remote.items() if rank in by_rank}
+            spent_s += time.monotonic()
         now_s = time.monotonic()
         least_s = _REMOTE_PERIOD_S if self._remote or self._with_gpus else _PERIOD_S
-        self._due_s = now_s + max(least_s, (now_s - began_s) / _SHARE, (now_s - self._began_s) / _READINGS)
+        self._due_s = now_s + max(least_s, spent_s / _SHARE, (now_s - self._began_s) / _READINGS)
         return counters
 
 

@@ -193,7 +193,7 @@ def run_html(run: RunData, figure: str = "") -> str:
     progress = run.progress
     times = f"{format_seconds(progress.elapsed_s)} elapsed"
     if not run.has_ended:
-        times += f", about {format_seconds(progress.left_s)} left"
+        times += f", {progress.left_text}"
     status = f"{run.state} · {progress.done} of {progress.total} steps · {times}"
     parts = [markup.bar(progress.done / max(progress.total, 1), status)]
     if progress.step:

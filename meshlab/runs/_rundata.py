@@ -13,7 +13,7 @@ import numpy as np
 
 from meshlab.base._errors import MeshlabError
 from meshlab.base._forwarding import implementation
-from meshlab.base._units import format_size
+from meshlab.base._units import format_seconds_range, format_size
 from meshlab.frames._rows import Columns, Row
 from meshlab.frames._schema import (
     RESULTS,
@@ -55,6 +55,8 @@ class Progress:
         The step that is being measured. Empty if there is none.
     elapsed_s, left_s : float
         Time so far, and the estimated time left, in seconds.
+    left_range_s : tuple of float, default (0, 0)
+        The range in which the time left probably is, from the pace of the steps so far, in seconds.
     """
 
     done: int
@@ -62,6 +64,12 @@ class Progress:
     step: str
     elapsed_s: float
     left_s: float
+    left_range_s: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def left_text(self) -> str:
+        """The time left, such as "about 10 to 25 s left"."""
+        return f"about {format_seconds_range(*self.left_range_s)} left"
 
 
 class RunData:

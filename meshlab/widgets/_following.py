@@ -253,7 +253,7 @@ def run_state(run: RunData) -> dict[str, Any]:
     times = [f"{format_seconds(progress.elapsed_s)} elapsed"]
     if not run.has_ended:
         if progress.done:
-            times.append(f"about {format_seconds(progress.left_s)} left")
+            times.append(progress.left_text)
         elif live is not None and live.is_estimated:
             times.append(str(live.estimate))
         else:

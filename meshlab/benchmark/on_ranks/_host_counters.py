@@ -96,3 +96,9 @@ def _cpu_mhz() -> float:
     except (OSError, RuntimeError, NotImplementedError, AttributeError):
         return math.nan
     return float(frequency.current) if frequency is not None and frequency.current else math.nan
+
+
+def slowdown_of_load(n_ranks: int) -> float:
+    """Return how much longer processes take that share the cores of this host with those that run now. 1 if none do."""
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return max(1.0, (load + n_ranks) / (os.cpu_count() or 1))
