@@ -23,8 +23,6 @@ _SMALLEST_SPREAD = 1e-3
 
 _POWER = 0.9
 
-_LARGEST_LOG = 700.0  # the exponential function overflows soon after it
-
 CONFIDENCE = 0.95
 
 
@@ -84,9 +82,8 @@ def ratio_of(first: LaunchTimes, second: LaunchTimes, confidence: float = CONFID
 
 
 def detectable_ratio(error: float, freedom: float, confidence: float = CONFIDENCE) -> float:
-    """Return the smallest ratio that is significant in 9 of 10 comparisons. `error` is that of its logarithm."""
-    quantiles = student_quantile(confidence, freedom) + student_quantile(2 * _POWER - 1, freedom)
-    return math.exp(min(quantiles * error, _LARGEST_LOG))
+    """Return the smallest slowdown that is significant in 9 of 10 comparisons with this standard error."""
+    return math.exp((student_quantile(confidence, freedom) + student_quantile(2 * _POWER - 1, freedom)) * error)
 
 
 @lru_cache(maxsize=256)

@@ -297,6 +297,7 @@ class RepeatedBlocks:
     step: Step
     wall_s: Sequence[float]  # of each block, with everything around it
     time_us: Sequence[float]  # the median time of a call in each block, on the slowest rank
+    log_pairs: Sequence[float] = ()  # see `log_pair`
 
     def added_to(self, pace: Pace, plan: Plan, rates: Rates) -> Pace:
         """Return a pace with the time around the batches of a block, and with the range of all durations."""

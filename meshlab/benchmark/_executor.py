@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import threading
 import time
@@ -20,7 +19,7 @@ from meshlab.base._units import format_seconds, format_size
 from meshlab.benchmark._estimate import RATES, MeasuredAxis, Pace, RepeatedBlocks, steps_to_probe
 from meshlab.benchmark._host_record import HostRecord
 from meshlab.benchmark._time_left import Work, time_left
-from meshlab.benchmark._visibility import FEWEST_BLOCKS, MOST_BLOCKS
+from meshlab.benchmark._visibility import FEWEST_BLOCKS, MOST_BLOCKS, log_pair
 from meshlab.benchmark.on_ranks import _environment as environment
 from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
 from meshlab.benchmark.on_ranks._environment import describe_rank, sample_rank
@@ -35,7 +34,14 @@ from meshlab.benchmark.on_ranks._timing import (
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import usable_bytes
 from meshlab.engines._rounds import RankInfo, Reply, Round, number_of_gpus
-from meshlab.frames._rows import RankSamples, join_blocks, rows_of_step, rows_without_times, samples_of_step
+from meshlab.frames._rows import (
+    RankSamples,
+    join_blocks,
+    rows_of_step,
+    rows_without_times,
+    samples_of_step,
+    slowest_times,
+)
 from meshlab.frames._schema import DEVICES
 from meshlab.mesh._axes import WORLD
 from meshlab.plans._sampling import n_blocks
@@ -465,6 +471,7 @@ class Executor:
         lease.task = "estimating what can be seen"
         walls: list[float] = []
         times: list[float] = []
+        pairs: list[float] = []
         began_s = time.monotonic()
         while len(walls) < MOST_BLOCKS and not self.n_cancels():
             spent_s = time.monotonic() - began_s
@@ -477,14 +484,12 @@ class Executor:
             walls.append(time.monotonic() - start_s)
             if any(reply.error is not None for reply in replies):
                 return None  # the step fails again when it is measured, and has a row then
-            rows = rows_of_step(
-                step,
-                step.measured_groups(self.data.mesh[step.axis]),
-                {reply.rank: reply.value for reply in replies},
-                self._hosts,
-            )
-            times.append(max(float(row.get("time_us") or math.nan) for row in rows))
-        return RepeatedBlocks(step, walls, times) if walls and np.isfinite(times).all() else None
+            of_rank = {reply.rank: reply.value for reply in replies}
+            groups = step.measured_groups(self.data.mesh[step.axis])
+            slowest = max((slowest_times(of_rank, group.ranks) for group in groups), key=np.median)
+            times.append(float(np.median(slowest)))
+            pairs.append(log_pair(slowest))
+        return RepeatedBlocks(step, walls, times, pairs) if walls else None
 
     def _paces(self, lease: Lease) -> dict[str, Pace]:
         """Return the durations of a few steps of each axis."""

@@ -21,9 +21,9 @@ from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
-from meshlab.benchmark._estimate import RATES, Estimate, MeasuredAxis, Pace, RepeatedBlocks, seconds_per_step
+from meshlab.benchmark._estimate import Estimate, MeasuredAxis, Pace, RepeatedBlocks, seconds_per_step
 from meshlab.benchmark._executor import Executor
-from meshlab.benchmark._visibility import TURN_LAUNCHES, visibility_of
+from meshlab.benchmark._visibility import visibility_of
 from meshlab.benchmark.on_ranks._host_counters import slowdown_of_load
 from meshlab.engines._engines import Engines
 from meshlab.engines._lease import Lease
@@ -207,9 +207,8 @@ class Run(RunData):
             seconds[:, 2] *= slowdown_of_load(self.engines.world_size)
         visible = None
         if blocks is not None:
-            # Both alternatives, each of which has as many batches as a step in one piece.
-            turns_s = TURN_LAUNCHES * (2 * float(seconds[:, 1].sum()) + RATES[backend].start_s)
-            visible = visibility_of(blocks.step, np.log(blocks.time_us).tolist(), plan.launches, turns_s)
+            log_times = np.log(blocks.time_us).tolist()
+            visible = visibility_of(blocks.step, log_times, blocks.log_pairs)
         self._estimate = Estimate.of(
             plan, self.steps, seconds, backend=backend, room_bytes=room_bytes, before_s=before_s, visible=visible
         )

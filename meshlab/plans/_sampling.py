@@ -118,12 +118,12 @@ _SAMPLINGS: dict[str, dict[str, Any]] = {
 
 # An even number, because half of the rounds have the reverse order. An interval needs six blocks, and would then be
 # all above or all below the same value in 3 % of the cases by chance. With eight blocks, this happens in 0.8 %.
-BLOCKS = 8
+_BLOCKS = 8
 
 
 def n_blocks(sampling: Sampling) -> int:
     """Return the number of blocks into which the batches of a step with alternatives are divided."""
-    return min(BLOCKS, sampling.max_batches)
+    return min(_BLOCKS, sampling.max_batches)
 
 
 def block_sampling(sampling: Sampling, n: int) -> Sampling:

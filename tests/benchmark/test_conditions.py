@@ -230,8 +230,7 @@ def test_the_headline_of_an_uncertain_run_is_that_it_is_uncertain(thread_engines
     assert "Measure again while the hosts are idle" in report.next_step
     assert report.is_passed  # nothing is wrong or slow
     state = run_state(noisy)
-    assert state["sign"] == "!"
-    assert state["headline"].startswith(sentence.rstrip("."))
+    assert state["verdict"] == sentence.rstrip(".")
     assert sentence in noisy._repr_html_()
     wrong = noisy.results.assign(status="wrong", n_wrong=3)
     assert "WRONG" in ml.Report(wrong).verdict  # which is worse
