@@ -65,8 +65,8 @@ class HostRecord:
         counters = self._read(lease)
         rows = [
             {"host": host, "launch": launch, "step": step, "n_steps": self._n_steps}
-            | conditions_between(self._last[host], now)
-            for host, now in counters.items()
+            | conditions_between(self._last[host], reading)
+            for host, reading in counters.items()
             if host in self._last
         ]
         self._data.add_conditions(rows)
@@ -107,8 +107,8 @@ def conditions_between(first: HostCounters, second: HostCounters) -> dict[str, A
     return {name: value for name, value in row.items() if not (isinstance(value, float) and math.isnan(value))}
 
 
-def _gpu_conditions(gpus: Sequence[Mapping[str, Any]], own: set[int]) -> dict[str, Any]:
-    """Summarise the readings of the GPUs of a host. `own` are the processes of the run on it."""
+def _gpu_conditions(gpus: Sequence[Mapping[str, Any]], ranks: set[int]) -> dict[str, Any]:
+    """Summarise the readings of the GPUs of a host. `ranks` are the processes of the run on it."""
     row: dict[str, Any] = {}
     clocks = [gpu["clock_sm_mhz"] for gpu in gpus if "clock_sm_mhz" in gpu]
     if clocks:
@@ -120,6 +120,6 @@ def _gpu_conditions(gpus: Sequence[Mapping[str, Any]], own: set[int]) -> dict[st
     listed = [set(gpu["pids"]) for gpu in gpus if "pids" in gpu]
     pids = set().union(*listed)
     # In a container, the driver lists either no process, or the numbers that processes have outside of it.
-    if pids & own:
-        row["gpu_other_processes"] = len(pids - own)
+    if pids & ranks:
+        row["gpu_other_processes"] = len(pids - ranks)
     return row

@@ -47,8 +47,8 @@ def read_counters(pids: Collection[int], *, with_gpus: bool) -> HostCounters:
     for pid in pids:
         # A rank may end at any time, and some systems hide the processes of other users.
         with suppress(psutil.Error, OSError):
-            own = psutil.Process(pid).cpu_times()
-            own_s[pid] = own.user + own.system
+            spent = psutil.Process(pid).cpu_times()
+            own_s[pid] = spent.user + spent.system
     return HostCounters(
         at_s=time.monotonic(),
         busy_s=total_s - times["idle"] - times.get("iowait", 0.0) - steal_s,
@@ -81,8 +81,8 @@ def _waiting_s() -> float:
     """Return the time in which at least one process waited for a core. Only Linux counts it, and not everywhere."""
     try:
         with open(_PRESSURE, encoding="ascii") as file:  # noqa: PTH123
-            some = file.readline()
-        return int(some.rpartition("total=")[2]) / 1e6
+            line = file.readline()  # "some avg10=… total=…", in µs
+        return int(line.rpartition("total=")[2]) / 1e6
     except (OSError, ValueError):
         return math.nan
 
