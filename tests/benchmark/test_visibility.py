@@ -1,7 +1,7 @@
-"""What can be seen now: the promise of the probe before a run, resampled from batches of a busy host.
+"""What can be seen now: the promise of the probe before a run, resampled from recorded batches.
 
-The file has the batches of all_reduce on two ranks (MPI and threads) beside other programs, with a load of about 25 on
-two cores: five launches of each step. A block has the batches of a sixteenth of a second.
+The file has the batches of all_reduce on two ranks (MPI and threads), in several launches of each step: on a busy host
+with a load of about 25 on two cores, and on a quiet one with 16 cores. A block has those of a sixteenth of a second.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from meshlab.benchmark._visibility import (
 from meshlab.frames._statistics import median_interval
 from meshlab.plans._sampling import Sampling
 
-RECORDED = Path(__file__).parent / "data" / "busy_host.csv.gz"
+RECORDED = Path(__file__).parent / "data" / "recorded_batches.csv.gz"
 BLOCK_S, STEP_BLOCKS, ROUNDS, TRIALS = 1 / 16, 8, 40, 300
 PROMISE = 0.8
 
@@ -37,12 +37,12 @@ Series = list[Floats]  # the batches of each block
 
 
 def _recorded() -> dict[str, list[Series]]:
-    """Return the blocks of each launch, by backend and step."""
+    """Return the blocks of each launch, by host, backend and step."""
     series: dict[str, list[Series]] = {}
-    for (backend, step, _), rows in pd.read_csv(RECORDED).groupby(["backend", "step", "launch"]):
+    for (host, backend, step, _), rows in pd.read_csv(RECORDED).groupby(["host", "backend", "step", "launch"]):
         times = rows["time_us"].to_numpy(dtype=np.float64)
         block = (np.cumsum(times * rows["calls"].to_numpy()) / 1e6 / BLOCK_S).astype(int)
-        series.setdefault(f"{backend} {step}", []).append([times[block == k] for k in np.unique(block)])
+        series.setdefault(f"{host} {backend} {step}", []).append([times[block == k] for k in np.unique(block)])
     return series
 
 
