@@ -18,6 +18,7 @@ import meshlab as ml
 from meshlab.benchmark import _host_record as host_record
 from meshlab.benchmark._host_record import HostRecord, conditions_between
 from meshlab.benchmark.on_ranks._host_counters import HostCounters, read_counters
+from meshlab.cli._main import main
 from meshlab.commissioning._outcome import joined_run
 from meshlab.frames._schema import CONDITIONS, conditions_frame
 from meshlab.plans._sampling import Sampling
@@ -239,3 +240,29 @@ def test_the_headline_of_an_uncertain_run_is_that_it_is_uncertain(thread_engines
 def test_a_certain_run_keeps_its_headline(make_results: Any) -> None:
     results = make_results(collectives=["all_reduce"], axes=["tp"])
     assert "uncertain" not in ml.Report(results).markdown()
+
+
+@pytest.mark.usefixtures("often")
+def test_a_run_that_is_killed_keeps_its_conditions(thread_engines: ml.Engines, tmp_path: Path) -> None:
+    """They are in the journal, of which each record only has the new rows."""
+    folder = tmp_path / "run"
+    seen: list[pd.DataFrame] = []
+    run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 2K, 4K, 8K", sampling=QUICK, out=folder)
+    run.subscribe(lambda run: seen.append(ml.Run.load(folder).conditions) if not run.has_ended else None)
+    run.wait(120)
+    whole = run.conditions
+    assert max(map(len, seen)) >= 3
+    for part in seen:
+        assert part.equals(whole[: len(part)])
+
+
+def test_the_command_line_begins_with_the_uncertainty(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("meshlab.runs._certainty._UNCERTAIN", -1.0)  # all times are
+    arguments = ["bench", "--mesh", "tp=2", "--sizes", "1K, 2K", "--backend", "threads", "--seconds", "0.02"]
+    assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
+    out = capsys.readouterr().out
+    assert out.index("! All 2 times are uncertain") < out.index("1\u2009KiB")
+    assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report.md")]) == 0
+    assert "All 2 times are uncertain" in (tmp_path / "report.md").read_text()
