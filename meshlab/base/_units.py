@@ -188,3 +188,11 @@ def format_range(low: str, high: str) -> str:
         return low
     number, separator, unit = low.partition(THIN)
     return f"{number if separator and high.endswith(THIN + unit) else low} to {high}"
+
+
+def format_seconds_range(low_s: float, high_s: float) -> str:
+    """Format a range of durations, such as "10 to 25 s"."""
+    low, high = format_seconds(low_s), format_seconds(high_s)
+    if low == high:
+        return low
+    return format_range(low, high) if high_s < 60 else f"{low} to {high}"

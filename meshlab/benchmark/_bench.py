@@ -53,8 +53,9 @@ def bench(
 ) -> Run:
     """Measure collectives, or user-defined functions, along the axes of a mesh.
 
-    Returns immediately and measures in a background thread. ``run.estimate`` predicts the duration. Steps whose buffers
-    exceed the free memory are skipped, and their rows have the status ``skipped``.
+    Returns immediately and measures in a background thread. ``run.estimate`` predicts the range of the duration and the
+    smallest visible change, and ``run.conditions`` records what else the hosts do. Steps whose buffers exceed the free
+    memory are skipped, and their rows have the status ``skipped``.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,17 +13,18 @@ import numpy.typing as npt
 
 from meshlab.base._backends import BACKENDS, Rates, check_backend
 from meshlab.base._errors import BenchError
-from meshlab.base._units import format_seconds, format_size
+from meshlab.base._units import format_seconds_range, format_size
 from meshlab.benchmark.on_ranks._sampling import PROBES, SLOW_CALL_S
 from meshlab.comm._catalog import CATALOG
 from meshlab.frames._statistics import FEWEST_FOR_INTERVAL
-from meshlab.plans._sampling import SLOW_STEP_S, n_blocks
+from meshlab.plans._sampling import SLOW_STEP_S, block_sampling, n_blocks
 from meshlab.plans._steps import axes_of, turns
 from meshlab.runs._store import as_results
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from meshlab.benchmark._visibility import Visibility
     from meshlab.benchmark.on_ranks._probing import Probe
     from meshlab.mesh._mesh import DeviceMesh
     from meshlab.plans._plan import Plan
@@ -41,6 +42,10 @@ _PROBED_SHARE = 0.2
 """Largest share of the expected duration of a run that probing larger steps may take. On CPUs, collectives whose data
 exceeds the caches take longer than their size suggests, and differ more than smaller ones. The durations of even
 larger ones are proportional to their size."""
+_ENDS = (0.1, 0.9)  # quantiles of repeated blocks at the ends of a range of durations
+_PROBED_MARGIN = 1.15  # for what repeated blocks of one size do not show
+_SPREAD_MARGIN = 1.25
+_UNPROBED_LOW, _UNPROBED_HIGH = 0.5, 2.0
 _PROBED_CALLS = 7  # of a large step: one to check the result, three single calls, and three batches
 
 RATES: Mapping[str, Rates] = MappingProxyType({name: facts.rates for name, facts in BACKENDS.items()})
@@ -58,11 +63,15 @@ class Estimate:
     seconds : float
         Expected duration, in seconds.
     max_seconds : float
-        Duration if every step uses its time limit, in seconds.
+        Upper end of the expected duration, in seconds. A host that becomes busier may exceed it.
     memory_bytes : int
         Memory of one rank's buffers in the largest step, in bytes.
     n_skipped : int, default 0
         Number of steps whose buffers exceed the free memory. They are skipped, and the other values exclude them.
+    min_seconds : float, default 0
+        Lower end of the expected duration, in seconds.
+    visible : Visibility, optional
+        The smallest changes that the run would show now. None if no steps were repeated before the run.
     """
 
     n_steps: int
@@ -70,6 +79,8 @@ class Estimate:
     max_seconds: float
     memory_bytes: int
     n_skipped: int = 0
+    min_seconds: float = 0.0
+    visible: Visibility | None = None
 
     @classmethod
     def of(
@@ -81,6 +92,7 @@ class Estimate:
         backend: str,
         room_bytes: int | None = None,
         before_s: float = 0.0,
+        visible: Visibility | None = None,
     ) -> Estimate:
         """Sum the results of `seconds_per_step` over the steps and launches of a plan, and add the starts of ranks.
 
@@ -88,12 +100,15 @@ class Estimate:
         """
         start_s = before_s + (plan.launches - 1) * RATES[backend].start_s
         fit = [step.buffer_bytes for step in steps if _fits(step, room_bytes)]
+        least_s, expected_s, most_s = (start_s + plan.launches * total for total in seconds.sum(axis=0).tolist())
         return cls(
             n_steps=plan.launches * len(steps),
-            seconds=start_s + plan.launches * float(seconds[:, 0].sum()),
-            max_seconds=start_s + plan.launches * float(seconds[:, 1].sum()),
+            seconds=expected_s,
+            max_seconds=most_s,
             memory_bytes=max(fit, default=0),
             n_skipped=plan.launches * (len(steps) - len(fit)),
+            min_seconds=least_s,
+            visible=visible,
         )
 
     def __str__(self) -> str:
@@ -101,8 +116,9 @@ class Estimate:
         if self.n_skipped:
             steps += f" ({self.n_skipped:,} skipped for lack of memory)"
         return (
-            f"{steps}, about {format_seconds(self.seconds)} (at most {format_seconds(self.max_seconds)}), "
+            f"{steps}, about {format_seconds_range(self.min_seconds, self.max_seconds)}, "
             f"buffers of up to {format_size(self.memory_bytes)} per rank"
+            + ("" if self.visible is None else f"; visible now: {self.visible}")
         )
 
 
@@ -135,9 +151,35 @@ def seconds_per_step(
     paces: Mapping[str, Pace] | None = None,
     room_bytes: int | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Return the expected and maximum duration of each step in s, float64 of shape (steps, 2), 0 if too large."""
-    # Durations that were probed on an axis (`paces`) take precedence over `RATES`.
+    """Return the lower end, the expectation and the upper end of each duration in s, shape (steps, 3), 0 if too large.
+
+    Durations that were probed on an axis (`paces`) take precedence over `RATES`.
+    """
     earlier = _Known(results)
+    is_probed = np.array([step.axis in (paces or {}) for step in steps], dtype=np.bool_)
+    least, expected, most = (
+        _seconds_at(
+            plan, steps, axes, earlier, {axis: pace.at(end) for axis, pace in (paces or {}).items()}, room_bytes
+        )
+        for end in (-1, 0, 1)
+    )
+    # The rates of a backend are those of a typical machine. The time limit of a step may be more than twice as long.
+    low = np.where(is_probed, least[:, 0], _UNPROBED_LOW * expected[:, 0])
+    unprobed = np.maximum(_UNPROBED_HIGH * expected[:, 0], expected[:, 1])
+    is_function = np.array([any(map(_is_function, step.parts)) for step in steps], dtype=np.bool_)
+    high = np.where(is_probed & ~is_function, most[:, 0], unprobed)
+    return np.stack([np.minimum(low, expected[:, 0]), expected[:, 0], np.maximum(high, expected[:, 0])], axis=1)
+
+
+def _seconds_at(
+    plan: Plan,
+    steps: Sequence[Step],
+    axes: Mapping[str, MeasuredAxis],
+    earlier: _Known,
+    paces: Mapping[str, Pace],
+    room_bytes: int | None,
+) -> npt.NDArray[np.float64]:
+    """Return the duration of each step with and without sampling until it is precise, in s, shape (steps, 2)."""
     seconds = np.zeros((len(steps), 2))
     in_blocks = {step.index for group in turns(steps) if len(group) > 1 for step in group}
     for row, step in zip(seconds, steps, strict=True):
@@ -147,7 +189,7 @@ def seconds_per_step(
         blocks = n_blocks(plan.sampling) if step.index in in_blocks else 1
         for part in step.parts:
             rates = RATES[axes[part.axis].backend]
-            pace = (paces or {}).get(part.axis, _ASSUMED)
+            pace = paces.get(part.axis, _ASSUMED)
             # Calls that are issued together are one call of a batch.
             n_together = part.n_aggregated or 1
             call_s, batch_s = earlier.time_us(part) * n_together / 1e6, pace.batch_s(part)
@@ -171,6 +213,34 @@ class Pace:
     round_s: float  # to send a step to all ranks and to receive their samples
     # In the order of sizes for each collective. The first collective has all sizes, and the others only large ones.
     probed: Sequence[tuple[Step, Probe]] = ()
+    round_range_s: tuple[float, float] | None = None  # short and long durations of `round_s`
+    unevenness: tuple[float, float] = (1.0, 1.0)  # short and long times of repeated blocks, relative to their median
+
+    def small_steps(self) -> list[Step]:
+        """Return the probed steps of all sizes, without the large ones."""
+        return [step for step, _ in self.probed[:_SMALL_PROBES] if step.collective == self.probed[0][0].collective]
+
+    def at(self, end: int) -> Pace:
+        """Return the durations at the lower end (-1) or the upper end (1) of what was measured. 0 is this pace."""
+        if not end:
+            return self
+        index, margin = (end + 1) // 2, _PROBED_MARGIN**end
+        factor = margin * self.unevenness[index]
+        probed = [
+            (
+                step,
+                replace(
+                    probe,
+                    setup_s=factor * probe.setup_s,
+                    call_us=factor * probe.call_us,
+                    batch_s=factor * probe.batch_s,
+                    spread=_SPREAD_MARGIN**end * probe.spread,
+                ),
+            )
+            for step, probe in self.probed
+        ]
+        round_s = self.round_s if self.round_range_s is None else self.round_range_s[index]
+        return replace(self, round_s=margin * round_s, probed=probed)
 
     def batch_s(self, step: Step) -> float | None:
         """Return the duration of a batch with its barrier, in seconds, or None without probes of such a step."""
@@ -218,6 +288,33 @@ class Pace:
 
 
 _ASSUMED = Pace(_ROUND_S)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatedBlocks:
+    """The times of a step of which a block was measured several times, as alternatives in turns are."""
+
+    step: Step
+    wall_s: Sequence[float]  # of each block, with everything around it
+    time_us: Sequence[float]  # the median time of a call in each block, on the slowest rank
+    log_pairs: Sequence[float] = ()  # see `log_pair`
+
+    def added_to(self, pace: Pace, plan: Plan, rates: Rates) -> Pace:
+        """Return a pace with the time around the batches of a block, and with the range of all durations."""
+        sampling = block_sampling(plan.sampling, n_blocks(plan.sampling))
+        call_s, batch_s = pace.call_s(self.step), pace.batch_s(self.step)
+        if batch_s is None:
+            batch_s = _batch_s(call_s * 1e6, self.step.mode, sampling, rates)
+        sampling_s = _sampling_s(min(call_s, batch_s), batch_s, self.step.mode, sampling, pace.n_batches(sampling))
+        around = np.maximum(np.array(self.wall_s) - sampling_s[0] - pace.setup_s(self.step, rates, check=False), 0.0)
+        relative = np.array(self.time_us) / np.median(self.time_us)
+        low, high = np.quantile(around, _ENDS)
+        return replace(
+            pace,
+            round_s=max(pace.round_s, float(np.mean(around))),
+            round_range_s=(min(pace.round_s, float(low)), max(pace.round_s, float(high))),
+            unevenness=(float(np.quantile(relative, _ENDS[0])), float(np.quantile(relative, _ENDS[1]))),
+        )
 
 
 def steps_to_probe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +16,10 @@ import numpy.typing as npt
 from meshlab.base._backends import BACKENDS, GPU_BACKENDS
 from meshlab.base._errors import BenchError, EngineError, MeshlabError
 from meshlab.base._units import format_seconds, format_size
-from meshlab.benchmark._estimate import MeasuredAxis, Pace, steps_to_probe
+from meshlab.benchmark._estimate import RATES, MeasuredAxis, Pace, RepeatedBlocks, steps_to_probe
+from meshlab.benchmark._host_record import HostRecord
+from meshlab.benchmark._time_left import Work, time_left
+from meshlab.benchmark._visibility import FEWEST_BLOCKS, MOST_BLOCKS, log_pair
 from meshlab.benchmark.on_ranks import _environment as environment
 from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
 from meshlab.benchmark.on_ranks._environment import describe_rank, sample_rank
@@ -30,7 +34,14 @@ from meshlab.benchmark.on_ranks._timing import (
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import usable_bytes
 from meshlab.engines._rounds import RankInfo, Reply, Round, number_of_gpus
-from meshlab.frames._rows import RankSamples, join_blocks, rows_of_step, rows_without_times, samples_of_step
+from meshlab.frames._rows import (
+    RankSamples,
+    join_blocks,
+    rows_of_step,
+    rows_without_times,
+    samples_of_step,
+    slowest_times,
+)
 from meshlab.frames._schema import DEVICES
 from meshlab.mesh._axes import WORLD
 from meshlab.plans._functions import CheckedFunction
@@ -56,7 +67,9 @@ _UNITS = (
 _MEASURED = ("ok", "wrong")
 
 _PROBED_S = 1.0
-"""Estimated duration from which a run is probed first. Probes take a few tenths of a second."""
+"""Estimated duration from which a run is probed first."""
+_REPEATED_S = 1.2
+"""Time for the blocks of a step that are repeated before a run, if that suffices for the fewest."""
 
 
 @dataclass(eq=False)
@@ -73,7 +86,7 @@ class Executor:
     n_cancels: Callable[[], int]
     may_go: threading.Event
     on_change: Callable[[], None]
-    on_paces: Callable[[Mapping[str, Pace]], npt.NDArray[np.float64]]
+    on_paces: Callable[[Mapping[str, Pace], RepeatedBlocks | None], npt.NDArray[np.float64]]
 
     def __post_init__(self) -> None:
         self._state: State = "failed"
@@ -82,10 +95,14 @@ class Executor:
         self._limits: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self._current: Step | None = None
         self._process_set = ""
+        backends = {axis.backend for axis in self.axes.values()}
+        self._record = HostRecord(self.data, with_gpus=not backends.isdisjoint(GPU_BACKENDS))
         data = self.data
         self._total = data.plan.launches * len(data.steps)
-        self._left_s = data.plan.launches * float(self.seconds.sum())
-        self._measured_s = self._spent_s = 0.0
+        self._left_s = data.plan.launches * self.seconds.sum(axis=0)
+        self._work: list[Work] = []  # of the steps so far
+        self._starts_left = data.plan.launches - 1
+        self._start_s = RATES[data.source].start_s
         self._began = time.monotonic() - data.elapsed_s  # moved by pauses
         self._paused_at: float | None = None
         self._turns = {step.index: group for group in turns(data.steps) for step in group}
@@ -95,19 +112,20 @@ class Executor:
 
     @property
     def progress(self) -> Progress:
-        """The progress of the run. The time left is the plan's estimate, scaled by the pace of the steps so far."""
+        """The progress of the run. The time left follows from the estimate and from the pace of the steps so far."""
         data = self.data
         if data.has_ended:
             return Progress(data.n_done, self._total, "", data.elapsed_s, 0.0)
-        # Ratio of the measured and the estimated durations: a machine that is twice as slow as assumed remains so.
-        pace = self._spent_s / self._measured_s if self._measured_s else 1.0
+        low_s, left_s, high_s = time_left(np.maximum(self._left_s, 0.0).tolist(), list(self._work))
+        starts_s = self._starts_left * self._start_s
         step = self._current  # read once, because the worker thread sets it to None after the step
         return Progress(
             data.n_done,
             self._total,
             "" if step is None else str(step),
             (self._paused_at or time.monotonic()) - self._began,
-            max(self._left_s, 0.0) * pace,
+            left_s + starts_s,
+            (low_s + starts_s, high_s + starts_s),
         )
 
     def run(self, lease: Lease) -> None:
@@ -115,11 +133,14 @@ class Executor:
         data = self.data
         try:
             self._describe(lease)
+            self._record.begin(lease, lease.engines.ranks, os.getpid())
             self._plan_buffers(lease)
             self._probe(lease)
+            self._record.update(lease)
             is_complete = self._run_steps(lease)
             # A user who interrupts the last step has cancelled the run too.
             is_complete &= not any(row["status"] == "cancelled" for row in data.rows())
+            self._record.update(lease)
             self._describe_after(lease)
             self._state = "done" if is_complete else "cancelled"
             if is_complete and not any(row["status"] in _MEASURED for row in data.rows()):
@@ -146,8 +167,12 @@ class Executor:
             if launch and any((launch, step.index) not in self.taken_over for step in order):
                 if self.n_cancels():
                     return False
+                began_s = time.monotonic()
                 self._relaunch(lease, launch)
+                self._start_s = time.monotonic() - began_s
+                self._record.begin(lease, lease.engines.ranks, os.getpid())
                 self._plan_buffers(lease)
+            self._starts_left = plan.launches - 1 - launch
             self._process_set = lease.engines.process_set
             for step in order:
                 if (launch, step.index) in self.taken_over:
@@ -155,7 +180,10 @@ class Executor:
                 self._pause(lease)
                 if self.n_cancels():
                     return False
+                began_s, left_s = time.monotonic(), float(self._left_s[1])
                 self._run_step(lease, launch, step)
+                self._work.append(Work(time.monotonic() - began_s, left_s - float(self._left_s[1])))
+                self._record.count_step(lease, launch, step.index)
         return True
 
     def _pause(self, lease: Lease) -> None:
@@ -335,8 +363,6 @@ class Executor:
                     f"because {part.concurrent_axis} finished before they did"
                 )
         self.data.add(rows, samples, launch=launch, process_set=self._process_set)
-        self._spent_s += spent_s
-        self._measured_s += float(self.seconds[step.index])
         self._count(step.index)
         self.on_change()
 
@@ -351,7 +377,7 @@ class Executor:
     def _count(self, index: int) -> None:
         """Count a step as finished."""
         self.data.n_done += 1
-        self._left_s -= float(self.seconds[index])
+        self._left_s = self._left_s - self.seconds[index]
         self._current = None
 
     def _too_large(self, step: Step) -> str:
@@ -425,12 +451,48 @@ class Executor:
             lease.round(plan_buffers, self.data.mesh, WORLD, (largest, int(self._limits.min()))).run()
 
     def _probe(self, lease: Lease) -> None:
-        """Estimate the duration of the run. If it is long, measure a few steps briefly first."""
-        paces = self._paces(lease) if self._left_s >= _PROBED_S and not self.n_cancels() else {}
-        seconds = self.on_paces(paces)
-        self._left_s += self.data.plan.launches * float(seconds.sum() - self.seconds.sum())
+        """Estimate the duration of the run, and what it can show. If it is long, measure a few steps briefly first."""
+        is_long = self._left_s[1] >= _PROBED_S and not self.n_cancels()
+        paces = self._paces(lease) if is_long else {}
+        blocks = self._repeated_blocks(lease, paces)
+        if blocks is not None:
+            plan = self.data.plan
+            paces = {axis: blocks.added_to(pace, plan, RATES[self.axes[axis].backend]) for axis, pace in paces.items()}
+        seconds = self.on_paces(paces, blocks)
+        for _, index in self.taken_over:
+            self._left_s = self._left_s + self.seconds[index] - seconds[index]
+        self._left_s = self._left_s + self.data.plan.launches * (seconds.sum(axis=0) - self.seconds.sum(axis=0))
         self.seconds = seconds
         self.on_change()
+
+    def _repeated_blocks(self, lease: Lease, paces: Mapping[str, Pace]) -> RepeatedBlocks | None:
+        """Measure a block of a probed step several times, as for alternatives in turns. None without such a step."""
+        small = next((pace.small_steps() for pace in paces.values() if pace.probed), ())
+        if not small:
+            return None
+        step = small[len(small) // 2]
+        lease.task = "estimating what can be seen"
+        walls: list[float] = []
+        times: list[float] = []
+        pairs: list[float] = []
+        began_s = time.monotonic()
+        while len(walls) < MOST_BLOCKS and not self.n_cancels():
+            spent_s = time.monotonic() - began_s
+            # A host that is too slow for the fewest blocks in several times this duration shows little anyway.
+            if spent_s > (_REPEATED_S if len(walls) >= FEWEST_BLOCKS else 4 * _REPEATED_S):
+                break
+            start_s = time.monotonic()
+            rounds = self._rounds(lease, step, 1, n_blocks(self.data.plan.sampling))
+            replies = [reply for current in rounds for reply in current.run()]
+            walls.append(time.monotonic() - start_s)
+            if any(reply.error is not None for reply in replies):
+                return None  # the step fails again when it is measured, and has a row then
+            of_rank = {reply.rank: reply.value for reply in replies}
+            groups = step.measured_groups(self.data.mesh[step.axis])
+            slowest = max((slowest_times(of_rank, group.ranks) for group in groups), key=np.median)
+            times.append(float(np.median(slowest)))
+            pairs.append(log_pair(slowest))
+        return RepeatedBlocks(step, walls, times, pairs) if walls else None
 
     def _paces(self, lease: Lease) -> dict[str, Pace]:
         """Return the durations of a few steps of each axis."""
@@ -441,7 +503,7 @@ class Executor:
         round_s = time.monotonic() - began
         self._plan_buffers(lease)  # which the release has forgotten
         paces = {}
-        for axis, candidates in steps_to_probe(data.steps, self.axes, self.seconds).items():
+        for axis, candidates in steps_to_probe(data.steps, self.axes, self.seconds[:, 1]).items():
             steps = [step for step in candidates if not self._too_large(step)]
             everyone, (array,) = self._everyone(data.mesh[axis])
             arguments = (steps, plan.sampling, plan.check, array)

@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from meshlab.base._backends import GPU_BACKENDS
 from meshlab.base._errors import BenchError
 from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
-from meshlab.benchmark._estimate import Estimate, MeasuredAxis, Pace, seconds_per_step
+from meshlab.benchmark._estimate import Estimate, MeasuredAxis, Pace, RepeatedBlocks, seconds_per_step
 from meshlab.benchmark._executor import Executor
+from meshlab.benchmark._visibility import visibility_of
+from meshlab.benchmark.on_ranks._host_counters import slowdown_of_load
 from meshlab.engines._engines import Engines
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import local_buffer_bytes
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
     from meshlab.widgets._live import LiveView
 
-_ESTIMATE_S = 2.0  # time to wait for the probes
+_ESTIMATE_S = 10.0  # time to wait for the probes
 
 _KEPT = ("ok", "wrong")  # measured; failed, cancelled and skipped steps are tried again
 
@@ -188,21 +191,34 @@ class Run(RunData):
         self.add(rows_of_results(results), [columns_of_samples(samples)] if len(samples) else [])
         self.started_at, self.hosts, self.elapsed_s = old.started_at, old.hosts, old.progress.elapsed_s
         self.device_rows = [row for row in old.device_rows if row["when"] == "before"]
+        self.condition_rows = [{**row, "step": indices.get(row.get("step", -1))} for row in old.condition_rows]
         self.log += old.log
         self.note(f"resumed with {len(done)} of {self.plan.launches * len(self.steps)} steps")
         return {(launch, indices[step]) for launch, step in done}
 
-    def _estimate_steps(self, paces: Mapping[str, Pace], before_s: float = 0.0) -> npt.NDArray[np.float64]:
-        """Estimate the cost of the plan, and return the duration of each step in seconds."""
+    def _estimate_steps(
+        self, paces: Mapping[str, Pace], blocks: RepeatedBlocks | None = None, before_s: float = 0.0
+    ) -> npt.NDArray[np.float64]:
+        """Estimate the cost of the plan, and return the range of each step in seconds, as `seconds_per_step` does."""
         plan, backend, room_bytes = self.plan, self.source, self._room_bytes
         seconds = seconds_per_step(plan, self.steps, self._axes, paces=paces, room_bytes=room_bytes)
+        if not paces and backend not in GPU_BACKENDS:
+            # Nothing was measured yet, but ranks on a busy host share its cores.
+            seconds[:, 2] *= slowdown_of_load(self.engines.world_size)
+        visible = None
+        if blocks is not None:
+            log_times = np.log(blocks.time_us).tolist()
+            visible = visibility_of(blocks.step, log_times, blocks.log_pairs)
         self._estimate = Estimate.of(
-            plan, self.steps, seconds, backend=backend, room_bytes=room_bytes, before_s=before_s
+            plan, self.steps, seconds, backend=backend, room_bytes=room_bytes, before_s=before_s, visible=visible
         )
-        return seconds[:, 0]
+        return seconds
 
-    def _use_paces(self, paces: Mapping[str, Pace]) -> npt.NDArray[np.float64]:
-        seconds = self._estimate_steps(paces, self.progress.elapsed_s)
+    def _use_paces(self, paces: Mapping[str, Pace], blocks: RepeatedBlocks | None) -> npt.NDArray[np.float64]:
+        seconds = self._estimate_steps(paces, blocks, self.progress.elapsed_s)
+        if self._estimate.visible is not None:
+            about = {**self.environment.get("Run", {}), "visible now": str(self._estimate.visible)}
+            self.environment = {**self.environment, "Run": about}
         self._is_estimated.set()
         return seconds
 
@@ -332,11 +348,11 @@ class Run(RunData):
         from tqdm import tqdm
 
         deadline = float("inf") if timeout_s is None else time.monotonic() + timeout_s
-        form = "{l_bar}{bar}| {n_fmt}/{total_fmt} steps [{elapsed}<{remaining}]{postfix}"
+        form = "{l_bar}{bar}| {n_fmt}/{total_fmt} steps [{elapsed}]{postfix}"
         with tqdm(total=self.progress.total, bar_format=form, dynamic_ncols=True, leave=False) as bar:
             while not self._is_over.wait(0.1) and time.monotonic() < deadline:
                 progress = self.progress
-                bar.set_postfix_str(progress.step, refresh=False)
+                bar.set_postfix_str(", ".join(filter(None, [progress.left_text, progress.step])), refresh=False)
                 bar.update(progress.done - bar.n)
                 bar.refresh()
 

@@ -68,6 +68,8 @@ def measure(
                 print_error(run.out_problem)
             is_written = _write_report(written, out, machine, redact=redact) and not run.out_problem
     # After the files are in place: a reader such as `head` may close the pipe, which ends the command here.
+    if uncertainty := written.uncertainty:
+        print_text(f"\n! {uncertainty}")
     print_text(f"\n{written.table()}\n")
     if written.alert:
         print_error(written.alert)

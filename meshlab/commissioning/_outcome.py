@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from meshlab.analysis._thresholds import Thresholds
 from meshlab.base import _markup as markup
@@ -140,11 +141,23 @@ def joined_run(
         hosts=dict.fromkeys(host for part in parts for host in part.hosts),
         user=first.user,
         devices=[*before, *(row for row in last.device_rows if row["when"] != "before")],
+        conditions=_joined_conditions(parts),
         environment=first.environment,
         log=[f"{name}: {line}" for name, run in runs.items() for line in run.log],
         results=frames.results,
         samples=frames.samples,
     )
+
+
+def _joined_conditions(parts: Sequence[RunData]) -> list[dict[str, Any]]:
+    """Return the conditions of several runs, with the numbers of steps of `_joined_frames`."""
+    n_before, rows = 0, []
+    for part in parts:
+        for row in part.condition_rows:
+            step = row.get("step")
+            rows.append({**row, "step": None if step is None else step + n_before})
+        n_before += len(part.steps)
+    return rows
 
 
 def _joined_frames(parts: Sequence[RunData], run_id: str) -> Frames:

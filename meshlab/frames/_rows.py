@@ -62,6 +62,12 @@ def join_blocks(blocks: Sequence[RankSamples]) -> RankSamples:
     )
 
 
+def slowest_times(samples: Mapping[int, RankSamples], ranks: Sequence[int]) -> Floats:
+    """Return the time of the slowest rank of a group in each batch of the statistics, in µs."""
+    parts = [samples[rank] for rank in ranks]
+    return np.asarray(np.stack([part.time_us for part in parts])[:, ~parts[0].is_warmup].max(axis=0))
+
+
 def rows_of_step(
     step: Step, groups: Sequence[MeasuredGroup], samples: Mapping[int, RankSamples], hosts: Sequence[str]
 ) -> list[Row]:

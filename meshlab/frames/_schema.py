@@ -1,4 +1,4 @@
-"""The `results`, `samples` and `devices` frames: columns, dtypes and units.
+"""The `results`, `samples`, `devices` and `conditions` frames: columns, dtypes and units.
 
 Everything that produces or reads measurements uses this module: runs on engines, readers of other tools' logs, the live
 view, plots and reports.
@@ -175,6 +175,30 @@ DEVICES = (
 )
 """Columns of the devices frame: one row per GPU, before and after a run. Values that the driver lacks are missing."""
 
+CONDITIONS = (
+    Column("host", "string", "Name of the host."),
+    Column("launch", "Int64", "Launch of the step after which the counters were read. Missing before the first step."),
+    Column("step", "Int64", "Index of that step in the plan. Missing before the first step."),
+    Column("n_steps", "Int64", "Number of steps since the previous reading of the host: short steps share a row."),
+    Column("seconds", "float64", "Time since the previous reading of the host, in s."),
+    Column("cores", "Int64", "Number of cores of the host."),
+    Column("own_cores", "float64", "Mean number of cores that the ranks on the host and the client kept busy."),
+    Column("other_cores", "float64", "Mean number of cores that other processes kept busy."),
+    Column("steal_percent", "float64", "Share of the time of the cores that other virtual machines took, in %."),
+    Column("waiting_percent", "float64", "Share of the time in which a process waited for a core, in %. Linux only."),
+    Column("load", "float64", "Processes that ran or waited for a core, averaged over the last minute."),
+    Column("cpu_mhz", "float64", "Mean frequency of the cores, in MHz. Missing where the system does not show it."),
+    Column("gpu_clock_mhz", "float64", "Lowest clock of the streaming multiprocessors of the host's GPUs, in MHz."),
+    Column("gpu_throttle", "string", "Reasons why the clocks of its GPUs are reduced. Empty if there are none."),
+    Column(
+        "gpu_other_processes",
+        "Int64",
+        "Number of processes of other programs on its GPUs. Missing if the driver does not list the ranks, as in some "
+        "containers.",
+    ),
+)
+"""Columns of the conditions frame: one row per host and reading, about twice per second between steps."""
+
 STEP = ("run_id", "launch", "step", "axis", "group", *PAIR)
 """The columns that identify a row of the results and its samples. They may be NA, so group with ``dropna=False``."""
 
@@ -185,7 +209,7 @@ def describe(columns: Sequence[Column] = RESULTS) -> pd.DataFrame:
     Parameters
     ----------
     columns : sequence of Column, default RESULTS
-        The columns of a frame: ``ml.frames.RESULTS``, ``ml.frames.SAMPLES`` or ``ml.frames.DEVICES``.
+        The columns of a frame: ``RESULTS``, ``SAMPLES``, ``DEVICES`` or ``CONDITIONS`` of ``ml.frames``.
 
     Returns
     -------
@@ -387,6 +411,15 @@ def with_step_columns(frame: pd.DataFrame, results: pd.DataFrame) -> pd.DataFram
 
 def devices_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     """Return the devices frame of these rows."""
+    return _frame_of(rows, DEVICES)
+
+
+def conditions_frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the conditions frame of these rows."""
+    return _frame_of(rows, CONDITIONS)
+
+
+def _frame_of(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:
     import pandas as pd
 
-    return conform(pd.DataFrame(rows, columns=[column.name for column in DEVICES], dtype=object), DEVICES)
+    return conform(pd.DataFrame(rows, columns=[column.name for column in columns], dtype=object), columns)

@@ -251,7 +251,7 @@ def run_html(run: RunData, figure: str = "") -> str:
     progress = run.progress
     times = f"{format_seconds(progress.elapsed_s)} elapsed"
     if not run.has_ended:
-        times += f", about {format_seconds(progress.left_s)} left"
+        times += f", {progress.left_text}"
     status = f"{run.state} · {progress.done} of {progress.total} steps · {times}"
     parts = [markup.bar(progress.done / max(progress.total, 1), status)]
     if progress.step:
@@ -263,5 +263,7 @@ def run_html(run: RunData, figure: str = "") -> str:
             parts.append(explanation._repr_html_())
     if run.alert:
         parts.append(f'<div class="ml-bad">{markup.escape(run.alert)}</div>')
+    if uncertainty := run.uncertainty:
+        parts.append(f"<div><b>{markup.escape(uncertainty)}</b></div>")
     parts += [figure, results_table(run.results)._repr_html_()]  # the status shows the progress already
     return markup.card(f"Run {run.run_id} · {run.where}", status, *parts)

@@ -35,6 +35,8 @@ State = Literal["good", "bad", "note", "plain", "skipped"]
 
 # The signs of the states of an answer.
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
+UNCERTAIN = "certain"
+"""The question of the answer about runs of which most times are uncertain."""
 _MOST_NAMED = 3
 _LARGE_TREND = 0.05
 
@@ -69,6 +71,7 @@ class ReportEvidence:
     devices: pd.DataFrame | None = None  # before and after the run
     tuned: tuple[str, ...] = field(default=())  # the verdicts of a tuning
     no_bounds: str = ""  # why the cluster gives no bounds
+    uncertainty: str = ""  # of most times, see `Certainty`
 
 
 def answers(evidence: ReportEvidence) -> tuple[Answer, ...]:
@@ -80,6 +83,8 @@ def answers(evidence: ReportEvidence) -> tuple[Answer, ...]:
     replies = [Answer("measured", state, tuple(_measured(evidence)), outcome), _correct(results)]
     if not len(results):
         return tuple(replies)
+    if evidence.uncertainty:
+        replies.append(Answer(UNCERTAIN, "note", (evidence.uncertainty,)))
     replies += _speed(evidence)
     if evidence.check is not None:
         sentences = [evidence.check.verdict, evidence.check.note]
@@ -103,12 +108,12 @@ def without_repeated(replies: Sequence[Answer], earlier: Iterable[Answer]) -> tu
 
 
 def headline(replies: Sequence[Answer]) -> Answer:
-    """Return the most important answer, as one sentence: what is bad, or else how fast it is."""
+    """Return the most important answer, as one sentence: what is bad, or else how fast it is, if that is certain."""
     by_question = {answer.question: answer for answer in replies}
     measured, correct = by_question["measured"], by_question["correct"]
     if measured.state != "plain":  # the run has not finished
         return Answer("", measured.state, (f"{measured.sentences[0]} {correct.sentences[0]}",))
-    if correct.state == "bad" or "fast enough" not in by_question:
+    if correct.state == "bad" or not {UNCERTAIN, "fast enough"} & by_question.keys():
         return Answer("", correct.state, (correct.sentences[0],))
     for question, state, text in (
         ("thresholds", "bad", "not all thresholds are met"),
@@ -120,6 +125,8 @@ def headline(replies: Sequence[Answer]) -> Answer:
         if answer is not None and answer.state == state:
             right = "Correct, but" if correct.state == "good" else "Not checked, and"
             return Answer("", answer.state, (f"{right} {text}. {answer.sentences[0]}",))
+    if UNCERTAIN in by_question:  # before any speed, which another run would not confirm
+        return Answer("", "note", (f"{by_question[UNCERTAIN].sentences[0]} {correct.sentences[0]}",))
     fast = by_question["fast enough"]
     if fast.state == "good":
         right = "Correct, and" if correct.state == "good" else "Not checked, but"

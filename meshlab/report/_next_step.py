@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshlab.frames._labels import CPU_SOURCES
-from meshlab.report._answers import Answer, ReportEvidence
+from meshlab.report._answers import UNCERTAIN, Answer, ReportEvidence
 from meshlab.report._stages import Stages
 from meshlab.report._words import UNFINISHED
 
@@ -46,7 +46,9 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
         )
     elif "changed" in bad:
         yield "Compare the environments of both runs, and measure both again, in turns, before you search for a cause."
-    if answers["unusual"].state == "note":
+    if UNCERTAIN in answers:
+        yield "Measure again while the hosts are idle, because another run would give other times."
+    elif answers["unusual"].state == "note":
         yield (
             "Measure again on an idle machine. If the same results are unusual again, look at their ranks, devices and "
             "links."

@@ -45,6 +45,7 @@ from meshlab.report._stages import Stages
 from meshlab.report._tables import ReportTable
 from meshlab.report._tuning import TuningSection, tuning_section
 from meshlab.report._words import code_parts
+from meshlab.runs._certainty import uncertainty_of
 from meshlab.runs._redact import redact as redact_run
 from meshlab.runs._redact import redactor_of
 from meshlab.runs._rundata import RunData
@@ -223,6 +224,7 @@ class Report:
         self._state = "" if data is None else data.state
         self._elapsed_s = 0.0 if data is None else data.progress.elapsed_s
         self._devices = None if data is None else data.devices
+        self._uncertainty = uncertainty_of(self.results) if data is None else data.uncertainty
         log = [] if data is None else list(data.log)
         self._log, self._more_log = log[-_MOST_LOG_LINES:], max(0, len(log) - _MOST_LOG_LINES)
         self._facts = self._describe(data)
@@ -294,6 +296,7 @@ class Report:
             devices=self._devices,
             tuned=() if self.tuning is None else tuple(self.tuning.verdicts),
             no_bounds=self._no_bounds,
+            uncertainty=self._uncertainty,
         )
 
     @property

@@ -25,6 +25,9 @@ from meshlab.frames._rows import Columns, Row
 
 _KINDS: dict[str, Any] = {"int64": np.int64, "bool": np.bool_, "object": object}
 
+GROWING = ("log", "conditions")
+"""The parts of a description of which a record only has what is new."""
+
 _MOST_VALUES = 100_000_000
 """The longest column. A damaged length must not take all memory."""
 
@@ -73,7 +76,7 @@ class JournalContent:
     rows: list[Row] = field(default_factory=list)
     samples: list[Columns] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=lambda: {"log": []})
-    """The latest description of the run, as far as the journal has it, and the lines of the log."""
+    """The latest description of the run, as far as the journal has it, and all lines of the parts in `GROWING`."""
     n_cut_off: int = 0
     """1 if the last record is incomplete, or else 0."""
     n_damaged: int = 0
@@ -98,7 +101,9 @@ def read_journal(path: Path) -> JournalContent:
         content.rows += record["rows"]
         content.samples += [{name: _unpacked(column) for name, column in part.items()} for part in record["samples"]]
         facts = record["facts"]
-        content.facts["log"] += facts.pop("log", [])
+        for name in GROWING:
+            if name in facts:
+                content.facts.setdefault(name, []).extend(facts.pop(name))
         content.facts |= facts
     content.n_damaged += n_bad  # at the end, no later number reveals how many there were
     return content

@@ -29,7 +29,7 @@ class Recorder:
         self._lock = threading.Lock()  # other threads cancel and pause the run, which is recorded too
         self._journal: Journal | None = None
         self._written = 0, 0
-        self._n_log = 0
+        self._n_log = self._n_conditions = 0
         self._described: tuple[Any, ...] = ()
         self._has_finished = False
 
@@ -90,16 +90,18 @@ class Recorder:
 
     def _open(self) -> None:
         data = self._data
-        self._n_log, self._described = len(data.log), _description(data)
+        self._n_log, self._n_conditions = len(data.log), len(data.condition_rows)
+        self._described = _description(data)
         self._journal, self._written = open_run(data, self.folder, overwrite=self._overwrite)
 
     def _append(self, journal: Journal) -> None:
         data = self._data
         rows, samples = data.since(*self._written)
-        n_log, described = len(data.log), _description(data)
+        n_log, n_conditions, described = len(data.log), len(data.condition_rows), _description(data)
         # Listeners are called before every step too, when nothing has changed.
         is_described = all(new is old for new, old in zip(described, self._described, strict=True))
-        if not rows and not samples and n_log == self._n_log and is_described:
+        is_known = is_described and (n_log, n_conditions) == (self._n_log, self._n_conditions)
+        if not rows and not samples and is_known:
             return
         progress = data.progress
         facts: dict[str, Any] = {
@@ -109,11 +111,13 @@ class Recorder:
             "elapsed_s": progress.elapsed_s,
             "log": data.log[self._n_log : n_log],
         }
+        if n_conditions > self._n_conditions:
+            facts["conditions"] = data.condition_rows[self._n_conditions : n_conditions]
         if not is_described:
             facts |= {"hosts": list(data.hosts), "devices": data.device_rows, "environment": data.environment}
         journal.append(rows, samples, facts)
         self._written = self._written[0] + len(rows), self._written[1] + len(samples)
-        self._n_log, self._described = n_log, described
+        self._n_log, self._n_conditions, self._described = n_log, n_conditions, described
 
     def _report(self, problem: str) -> None:
         """Warn about a problem once, until it is solved."""

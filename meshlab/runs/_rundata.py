@@ -13,14 +13,23 @@ import numpy as np
 
 from meshlab.base._errors import MeshlabError
 from meshlab.base._forwarding import implementation
-from meshlab.base._units import format_size
+from meshlab.base._units import format_seconds_range, format_size
 from meshlab.frames._rows import Columns, Row
-from meshlab.frames._schema import RESULTS, SAMPLES, conform, devices_frame, empty_results, empty_samples
+from meshlab.frames._schema import (
+    RESULTS,
+    SAMPLES,
+    conditions_frame,
+    conform,
+    devices_frame,
+    empty_results,
+    empty_samples,
+)
 from meshlab.frames._statistics import bandwidth
 from meshlab.frames._table import ResultsTable, results_table, run_html
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.plans._steps import Step
+from meshlab.runs._certainty import Certainty
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,6 +55,8 @@ class Progress:
         The step that is being measured. Empty if there is none.
     elapsed_s, left_s : float
         Time so far, and the estimated time left, in seconds.
+    left_range_s : tuple of float, default (0, 0)
+        The range in which the time left probably is, from the pace of the steps so far, in seconds.
     """
 
     done: int
@@ -53,6 +64,12 @@ class Progress:
     step: str
     elapsed_s: float
     left_s: float
+    left_range_s: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def left_text(self) -> str:
+        """The time left, such as "about 10 to 25 s left"."""
+        return f"about {format_seconds_range(*self.left_range_s)} left"
 
 
 class RunData:
@@ -89,6 +106,8 @@ class RunData:
         The name of the user who measured. It is recorded so that other users can redact it, and is not shown.
     devices : sequence of mapping, default ()
         Readings of the GPUs before and after the run, as rows of `RunData.devices`.
+    conditions : sequence of mapping, default ()
+        The conditions of the hosts during the run, as rows of `RunData.conditions`.
     environment : mapping of str to mapping, optional
         Sections of names and values that describe the system.
     log : sequence of str, default ()
@@ -123,6 +142,7 @@ class RunData:
         hosts: Iterable[str] = (),
         user: str = "",
         devices: Iterable[Mapping[str, Any]] = (),
+        conditions: Iterable[Mapping[str, Any]] = (),
         environment: Mapping[str, Mapping[str, str]] | None = None,
         log: Iterable[str] = (),
         results: pd.DataFrame | None = None,
@@ -142,6 +162,7 @@ class RunData:
         self.hosts = tuple(hosts)
         self.user = user
         self.device_rows = [dict(row) for row in devices]
+        self.condition_rows = [dict(row) for row in conditions]
         self.environment = {name: dict(values) for name, values in (environment or {}).items()}
         self.log = list(log)
         self.steps: tuple[Step, ...] = plan.steps(mesh)
@@ -151,6 +172,7 @@ class RunData:
         self._rows: list[Row] = [] if results is None else rows_of_results(results)
         self._samples: list[Columns] = [] if samples is None or samples.empty else [columns_of_samples(samples)]
         self._wrong = [row for row in self._rows if row["status"] == "wrong"]
+        self._certainty = Certainty().with_rows(self._rows)
         self._frames: dict[str, tuple[int, pd.DataFrame]] = {}
         # Keep a frame that was read from disk, because its attrs may contain more than this class can restore.
         for name, frame in (("results", results), ("samples", samples)):
@@ -187,7 +209,13 @@ class RunData:
         with self._lock:
             self._rows += rows
             self._wrong += [row for row in rows if row["status"] == "wrong"]
+            self._certainty = self._certainty.with_rows(rows)
             self._samples += samples
+
+    def add_conditions(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append rows of the conditions frame."""
+        with self._lock:
+            self.condition_rows += [dict(row) for row in rows]
 
     def rows(self, start: int = 0) -> list[Row]:
         """Return the rows measured so far, from a position on. This is cheap, for views that follow a run.
@@ -256,6 +284,13 @@ class RunData:
         return devices_frame(self.device_rows)
 
     @property
+    def conditions(self) -> pd.DataFrame:
+        """One row per host and reading, about twice per second between steps: other load, clocks and throttling."""
+        with self._lock:
+            rows = list(self.condition_rows)
+        return conditions_frame(rows)
+
+    @property
     def attrs(self) -> dict[Any, Any]:
         """The `attrs` of the frames: the system, the library and the settings."""
         library = self.environment.get("Library", {})
@@ -315,6 +350,15 @@ class RunData:
         more = f" and {len(wrong) - _MOST_NAMED:,} more" if len(wrong) > _MOST_NAMED else ""
         verb = "is" if len(wrong) == 1 else "are"
         return f"{len(wrong):,} of {total:,} results {verb} WRONG: {', '.join(named)}{more}"
+
+    @property
+    def uncertainty(self) -> str:
+        """A message if most times are uncertain by more than 10 %, with what else ran on the hosts. Empty if not."""
+        with self._lock:
+            certainty, rows = self._certainty, list(self.condition_rows)
+        if not certainty.is_low:
+            return ""
+        return certainty.sentence(rows, self.environment.get("Run", {}).get("oversubscribed", ""))
 
     def table(self, cluster: ClusterLike | None = None) -> ResultsTable:
         """Return the results as one table per axis: sizes down, and time and bus bandwidth of each collective across.

@@ -44,7 +44,7 @@ from meshlab.frames._statistics import bandwidth
 from meshlab.mesh._document import mesh_from_document, mesh_to_document
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
-from meshlab.runs._journal import Journal, is_journal_open, read_journal
+from meshlab.runs._journal import GROWING, Journal, is_journal_open, read_journal
 from meshlab.runs._rundata import RunData, State
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ _RUN = {
     "where": str,
     "hosts": list[str],
     "devices": list[dict[str, Any]],
+    "conditions": list[dict[str, Any]],
     "plan": dict[str, Any],
     "mesh": dict[str, Any],
     "environment": dict[str, dict[str, str]],
@@ -85,7 +86,7 @@ _RUN = {
 }
 """The fields of run.json, with their types."""
 
-_OPTIONAL = ("calibration", "n_rows", "files", "journal")
+_OPTIONAL = ("calibration", "conditions", "n_rows", "files", "journal")
 
 
 class Frames(NamedTuple):
@@ -323,6 +324,7 @@ def to_document(run: RunData) -> dict[str, Any]:
         "hosts": list(run.hosts),
         "user": run.user,
         "devices": run.device_rows,
+        "conditions": list(run.condition_rows),
         "plan": _plan_to_json(run.plan),
         "mesh": mesh_to_document(run.mesh),
         "environment": run.environment,
@@ -414,7 +416,8 @@ def _with_journal(
         records = f"{journal.n_damaged} record{'s' * (journal.n_damaged > 1)} of {path.name}"
         notes.append(f"{records} {'are' if journal.n_damaged > 1 else 'is'} damaged; the steps can be measured again")
         warnings.warn(f"{folder}: {notes[-1]}", stacklevel=4)
-    facts = {**document, **journal.facts, "log": [*document["log"], *journal.facts["log"]]}
+    facts = {**document, **journal.facts}
+    facts |= {name: [*document.get(name, []), *journal.facts.get(name, [])] for name in GROWING}
     if facts["state"] in ("running", "paused") and not is_open:
         facts["state"] = "interrupted"
     run = from_document(facts, plan, mesh, results, samples)
@@ -436,6 +439,7 @@ def from_document(
         samples=samples,
         calibration=document.get("calibration"),
         user=str(document.get("user", "")),
+        conditions=document.get("conditions", ()),  # which runs of earlier versions do not have
         **{name: document[name] for name in names},
     )
 

@@ -253,16 +253,26 @@ def run_state(run: RunData) -> dict[str, Any]:
     times = [f"{format_seconds(progress.elapsed_s)} elapsed"]
     if not run.has_ended:
         if progress.done:
-            times.append(f"about {format_seconds(progress.left_s)} left")
+            times.append(progress.left_text)
         elif live is not None and live.is_estimated:
             times.append(str(live.estimate))
         else:
             times.append("estimating")
-    error = run.error
+    error, uncertainty = run.error, run.uncertainty
+    verdict = uncertainty.rstrip(".") if run.state == "done" else ""
+    about = run.environment.get("Run", {})
+    visible = about.get("visible now", "")
+    notes = [
+        "" if verdict else uncertainty,
+        about.get("note", ""),
+        f"Visible now: {visible}." if visible and not run.has_ended else "",
+    ]
     can_restart = live is not None and isinstance(error, EngineError) and live.engines.state == "broken"
     return {
         "id": run.run_id,
         "state": run.state,
+        # It precedes the headline, with another sign: a tick would be read as a verdict about the times.
+        "verdict": verdict,
         "headline": SEPARATOR.join([headline, *times]),
         "step": progress.step,
         "share": progress.done / max(progress.total, 1),
@@ -272,7 +282,7 @@ def run_state(run: RunData) -> dict[str, Any]:
         "error": "" if error is None else str(error).splitlines()[0],
         "can_restart": can_restart,
         "alert": run.alert,
-        "note": run.environment.get("Run", {}).get("note", ""),
+        "note": " ".join(filter(None, notes)),
     }
 
 

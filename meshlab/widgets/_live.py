@@ -14,6 +14,7 @@ import anywidget
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import EngineError
+from meshlab.base._units import SEPARATOR
 from meshlab.frames._table import run_html
 from meshlab.plots._curves import run_figure
 from meshlab.plots._style import figure_png, figure_svg
@@ -103,7 +104,8 @@ class LiveView(anywidget.AnyWidget):
     def _fallback(self) -> dict[str, str]:
         run = self.run
         if run is None:
-            headline = f"Run {self._run['id']}: {self._run['headline']}"
+            parts = filter(None, [self._run.get("verdict"), self._run["headline"]])
+            headline = f"Run {self._run['id']}: {SEPARATOR.join(parts)}"
             return {"text/html": f"<p>{markup.escape(headline)}</p>"}
         return static_bundle(run, previous=self.follower.previous)
 

@@ -10,8 +10,18 @@ import pytest
 
 import meshlab as ml
 from meshlab.base._backends import Rates
+from meshlab.base._units import format_seconds_range
 from meshlab.benchmark import _estimate as estimate
-from meshlab.benchmark._estimate import RATES, MeasuredAxis, Pace, seconds_per_step, steps_to_probe
+from meshlab.benchmark._estimate import (
+    RATES,
+    MeasuredAxis,
+    Pace,
+    RepeatedBlocks,
+    seconds_per_step,
+    steps_to_probe,
+)
+from meshlab.benchmark._time_left import Work, time_left
+from meshlab.benchmark.on_ranks._host_counters import slowdown_of_load
 from meshlab.benchmark.on_ranks._probing import Probe
 from meshlab.engines._memory import host_free_bytes
 from meshlab.plans._plan import Plan
@@ -28,6 +38,64 @@ def test_an_estimate_counts_steps_memory_and_time() -> None:
     assert 0.1 < expected.seconds < expected.max_seconds < 14 * 1.0
     assert "14 steps, about" in str(expected)
     assert "128\u2009KiB per rank" in str(expected)
+
+
+def test_an_estimate_is_a_range() -> None:
+    expected = Plan("all_reduce", ["tp", "dp"], sizes="1K:64K").estimate(MESH)
+    assert expected.min_seconds == pytest.approx(expected.seconds / 2)
+    assert expected.max_seconds >= 2 * expected.seconds
+    assert f"about {format_seconds_range(expected.min_seconds, expected.max_seconds)}, buffers" in str(expected)
+    assert "at most" not in str(expected)
+    assert format_seconds_range(10.2, 24.8) == "10 to 25\u2009s"
+    assert format_seconds_range(10.2, 10.4) == "10\u2009s"
+    assert format_seconds_range(27, 133) == "27\u2009s to 2\u2009min 13\u2009s"
+
+
+def test_repeated_blocks_widen_the_range() -> None:
+    """The time around the batches of a block, and the times of the blocks, are those that were measured."""
+    sampling = Sampling(min_batches=48, max_batches=48, max_s=10.0, precision=1e-9)
+    plan = Plan("all_reduce", "tp", sizes="1K, 1M", mode="pipelined", sampling=sampling)
+    small, large = plan.steps(MESH)
+    pace = Pace(0.01, [(small, Probe(0.0, 100.0, 1e-3, 0.0)), (large, Probe(0.0, 1000.0, 1e-3, 0.0))])
+
+    def seconds(walls: list[float], times: list[float]) -> tuple[float, float, float]:
+        wider = RepeatedBlocks(small, walls, times).added_to(pace, plan, RATES["mpi"])
+        low, middle, high = seconds_per_step(plan, [large], AXES, paces={"tp": wider})[0].tolist()
+        return low, middle, high
+
+    even = seconds([0.02] * 8, [100.0] * 8)
+    assert even[0] < even[1] < even[2] < 1.4 * even[1]
+    slow_rounds = seconds([0.5] * 7 + [0.9], [100.0] * 8)
+    assert slow_rounds[1] > even[1] + 0.4  # most of a block is not in its batches
+    uneven = seconds([0.02] * 8, [50.0, 60.0, 100.0, 100.0, 100.0, 100.0, 300.0, 400.0])
+    assert uneven[2] > 2 * even[2]
+    assert uneven[0] < even[0]
+
+
+def test_a_busy_host_widens_an_estimate_without_probes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (6.0, 0.0, 0.0))
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert slowdown_of_load(4) == 5.0
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert slowdown_of_load(4) == 1.0
+
+
+def test_the_time_left_is_a_range_that_follows_the_pace() -> None:
+    left = (5.0, 10.0, 20.0)
+    assert time_left(left, []) == left
+    assert time_left(left, [Work(3.0, 0.0)]) == left  # a step that was skipped
+    # After a fifth of the work, only the pace counts: twice as slow as expected, and evenly so.
+    low, middle, high = time_left(left, [Work(1.0, 0.5)] * 20)
+    assert (low, middle, high) == pytest.approx((18.0, 20.0, 22.0))
+    # An uneven pace: the last quarter of the work was three times as slow as the rest.
+    low, middle, high = time_left(left, [Work(1.0, 1.0)] * 15 + [Work(3.0, 1.0)] * 5)
+    assert (low, middle, high) == pytest.approx((10.0, 15.0, 30.0))
+    # The first step alone hardly changes the estimate, even if it was ten times as slow.
+    low, middle, high = time_left(left, [Work(1.0, 0.1)])
+    assert 10.0 < middle < 12.0
+    assert high < 2.3 * middle
 
 
 def test_more_of_everything_takes_longer() -> None:
@@ -60,7 +128,7 @@ def test_a_large_step_of_each_collective_is_probed_if_it_takes_a_small_part_of_t
     def probed(sizes: str) -> dict[tuple[str, str], list[int]]:
         plan = Plan(["all_reduce", "all_gather"], ["tp", "dp"], sizes=sizes, sampling="quick")
         steps = plan.steps(MESH)
-        seconds = seconds_per_step(plan, steps, AXES)[:, 0]
+        seconds = seconds_per_step(plan, steps, AXES)[:, 1]
         found: dict[tuple[str, str], list[int]] = {}
         for axis, chosen in steps_to_probe(steps, AXES, seconds).items():
             for step in chosen:
@@ -100,7 +168,7 @@ def test_the_duration_of_the_sampling_is_that_of_whole_chunks() -> None:
         step = Plan("all_reduce", "tp", sizes="1M", mode="pipelined").steps(MESH)[0]
         pace = Pace(0.0, [(step, Probe(0.0, call_s * 1e6, call_s, spread))])
         plan = Plan("all_reduce", "tp", sizes="1M", mode="pipelined", sampling=sampling)
-        return float(seconds_per_step(plan, [step], AXES, paces={"tp": pace})[0, 0])
+        return float(seconds_per_step(plan, [step], AXES, paces={"tp": pace})[0, 1])
 
     assert seconds(0.001) == pytest.approx((3 + 2 + 11 / 6 * 8) * 0.001)
     assert seconds(0.001, spread=0.5) == pytest.approx((3 + 2 + 40 + 7 * 2) * 0.001, rel=0.02)  # all batches
@@ -143,6 +211,7 @@ def test_the_time_left_starts_with_the_estimate_and_follows_the_pace(thread_engi
     run.subscribe(lambda run: seen.append(run.progress))
     run.wait(60)
     assert seen[0].total == 12
+    assert 0 < seen[0].left_range_s[0] <= seen[0].left_s <= seen[0].left_range_s[1]
     assert seen[0].left_s <= run.estimate.seconds
     assert [now.done for now in seen] == sorted(now.done for now in seen)
     now = run.progress

@@ -193,6 +193,33 @@ class LiveReader:
                 queries.fields[f"nvlink_{name}_gbs"] = max(count - earlier, 0) * 1024 / (time_s - before[0]) / 1e9
 
 
+class ClockReader:
+    """Repeated readings of the clocks of all GPUs, and of the processes on them. Without GPUs there are none."""
+
+    def __init__(self) -> None:
+        self._nvml, _ = _start()
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return `clock_sm_mhz`, `throttle` and `pids` per GPU, as far as the driver has them."""
+        if self._nvml is None:
+            return []
+        nvml, readings = self._nvml, []
+        for index in range(_Queries(nvml).query("count", "nvmlDeviceGetCount") or 0):
+            queries = _Queries(nvml)
+            handle = queries.query("handle", "nvmlDeviceGetHandleByIndex", index)
+            if handle is not None:
+                clock = getattr(nvml, "NVML_CLOCK_SM", 1)
+                queries.set("clock_sm_mhz", "nvmlDeviceGetClockInfo", handle, clock, then=float)
+                queries.set("throttle", "nvmlDeviceGetCurrentClocksThrottleReasons", handle, then=_throttle_text)
+                queries.set("pids", "nvmlDeviceGetComputeRunningProcesses", handle, then=_pids)
+            readings.append({"id": index, **queries.fields})
+        return readings
+
+
+def _pids(processes: Any) -> tuple[int, ...]:
+    return tuple(int(process.pid) for process in processes)
+
+
 _ALL_LINKS = 0xFFFFFFFF
 _MOST_LINKS = 18
 _NVLINK_TX, _NVLINK_RX = 138, 139  # NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX, in KiB

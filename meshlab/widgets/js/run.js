@@ -147,8 +147,8 @@ export function runPanel({ model, root: parent, listen, shell }) {
     if (!run.id) return;
     if (run.id !== shownRun) [shownRun, chosen] = [run.id, "curve"];
     attribute(root, "data-state", run.state);
-    setText(sign, SIGNS[run.state]);
-    setText(headline, run.headline);
+    setText(sign, run.verdict ? "!" : SIGNS[run.state]);
+    setText(headline, [run.verdict, run.headline].filter(Boolean).join(" · "));
     setText(step, run.step);
     fillBar.style.width = `${100 * run.share}%`;
     attribute(bar, "aria-valuenow", Math.round(100 * run.share));
