@@ -1,0 +1,146 @@
+"""Two sides of a comparison, in batches that take turns within milliseconds. Runs on the engines."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from meshlab.benchmark.on_ranks._buffers import StepBuffers, allocate, allocate_shared
+from meshlab.benchmark.on_ranks._sampling import PROBES, SLOW_CALL_S, StopVote, calls_per_batch
+from meshlab.benchmark.on_ranks._step_calls import aggregated, set_up_step
+from meshlab.comm._backend import Mode, Timings
+
+if TYPE_CHECKING:
+    from meshlab.comm._communicator import Communicator
+    from meshlab.plans._sampling import Sampling
+    from meshlab.plans._steps import Function, Step
+
+Floats = npt.NDArray[np.float64]
+_Hold = Callable[[Mode, int], AbstractContextManager[Callable[[int], Timings]]]
+
+ORDER = (0, 1, 1, 0)
+"""The sides in the order of their batches: a drift within the four batches adds the same time to both sides."""
+
+_CHUNK_S = 0.05
+"""The duration of the batches between two votes on whether to continue, in seconds."""
+
+
+class TurnTimes(NamedTuple):
+    """What one rank measured in a block of turns."""
+
+    time_us: Floats
+    """The time per call in µs, shape (turns, 4), in the order of `ORDER`."""
+    n_wrong: tuple[int | None, int | None]
+    """The number of wrong elements of each side. None if unchecked."""
+    waiting: float
+    """The share of the time during which the rank waited for a core. NaN if the system does not count it."""
+
+
+def measure_turns(
+    comm: Communicator,
+    everyone: Communicator,
+    steps: tuple[Step, Step],
+    functions: tuple[Function | None, Function | None],
+    sampling: Sampling,
+    check: bool,
+    groups: npt.NDArray[np.int32],
+) -> TurnTimes:
+    """Time a block of turns in all groups (ranks of `everyone`, shape (groups, size)). Collective."""
+    vote = StopVote(everyone, groups)
+    holds: list[_Hold] = []
+    n_wrong: list[int | None] = []
+    with comm.backend.local(), ExitStack() as stack:
+        for step, function, buffers in zip(steps, functions, _buffers(comm, steps), strict=True):
+            if function is not None:
+                holds.append(_holding(comm, function))
+                n_wrong.append(None)
+                continue
+            call, n_wrong_of_side = set_up_step(comm, step, check, buffers)
+            holds.append(call.held)
+            n_wrong.append(n_wrong_of_side)
+        calls = _calls_per_batch(holds, steps, vote, sampling)
+        sides = [
+            stack.enter_context(hold(step.mode, n)) for hold, step, n in zip(holds, steps, calls, strict=True)
+        ]
+        time_us, waiting = _take_turns(sides, vote, sampling.max_s)
+    n_aggregated = np.array([steps[side].n_aggregated or 1 for side in ORDER])
+    return TurnTimes(time_us / n_aggregated, (n_wrong[0], n_wrong[1]), waiting)
+
+
+def _buffers(comm: Communicator, steps: Sequence[Step]) -> list[Sequence[StepBuffers]]:
+    """Return the buffers of each side. Plain ones share memory, so that its place is the same for both sides."""
+    parts = [aggregated(comm, step) if step.count is not None else [] for step in steps]
+    if all(step.buffers == "plain" or step.count is None for step in steps):
+        sets = [[part for part in column if part is not None] for column in zip_longest(*parts)]
+        shared = iter(allocate_shared(sets)) if sets else iter([])
+        rows = [dict(zip([id(part[1]) for part in column], row, strict=True)) for column, row in zip(sets, shared)]
+        return [[row[id(step)] for row in rows if id(step) in row] for step in steps]
+    arrays = allocate([part for of_side in parts for part in of_side])
+    return [arrays[: len(parts[0])], arrays[len(parts[0]) :]]
+
+
+@contextmanager
+def _held_function(comm: Communicator, work: Callable[[], object], mode: Mode, calls: int) -> Iterator[Callable[[int], Timings]]:
+    yield partial(comm.backend.measure, work, comm.prepare("barrier").enqueue, mode, calls)
+
+
+def _holding(comm: Communicator, function: Function) -> _Hold:
+    """Return the counterpart of `PreparedCall.held` for a user-defined function, or the callable that it returns."""
+    returned = function(comm)
+    return partial(_held_function, comm, returned if callable(returned) else partial(function, comm))
+
+
+def _calls_per_batch(holds: Sequence[_Hold], steps: Sequence[Step], vote: StopVote, sampling: Sampling) -> list[int]:
+    """Return the number of calls in a batch of each side."""
+    longest: list[float] = []
+    for hold, step in zip(holds, steps, strict=True):
+        with hold(step.mode, 1) as measure:
+            # The first call connects the peers and fills the caches.
+            call_us = float(vote.share([measure(1).time_us[0]]).max())
+            if call_us < 1e6 * SLOW_CALL_S:
+                call_us = float(vote.share([np.median(measure(PROBES).time_us)]).max())
+        longest.append(call_us)
+    # The same number for both: a batch has a fixed cost, such as the last rank's way out of the barrier, which would
+    # otherwise differ. All groups use it, so that they are busy at the same time.
+    calls = min(calls_per_batch(call_us, "pipelined", sampling) for call_us in longest)
+    return [1 if step.mode == "isolated" else calls for step in steps]
+
+
+def _take_turns(sides: Sequence[Callable[[int], Timings]], vote: StopVote, max_s: float) -> tuple[Floats, float]:
+    """Return the times of all turns, and the share of the time during which this rank waited for a core."""
+
+    def turn() -> list[float]:
+        return [float(sides[side](1).time_us[0]) for side in ORDER]
+
+    began = time.perf_counter()
+    turn()
+    turn_s = float(vote.share([time.perf_counter() - began]).max())
+    n_chunk = max(1, int(min(_CHUNK_S, max_s) / turn_s))
+    waited_s, began = _waited_s(), time.perf_counter()
+    turns: list[list[float]] = []
+    elapsed_s = 0.0
+    while elapsed_s < max_s:
+        if turn_s < _CHUNK_S:
+            # Ranks leave the vote at different times and with cold caches. Longer calls hide both.
+            sides[0](1)
+            sides[1](1)
+        turns += [turn() for _ in range(n_chunk)]
+        elapsed_s = float(vote.share([time.perf_counter() - began]).max())
+    return np.array(turns), (_waited_s() - waited_s) / (time.perf_counter() - began)
+
+
+def _waited_s() -> float:
+    """Return how long this thread has waited for a core although it could run, in seconds. NaN if unknown."""
+    try:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9  # see proc_pid_schedstat(5)
+    except (OSError, ValueError, IndexError):
+        return math.nan
