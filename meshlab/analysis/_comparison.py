@@ -121,16 +121,21 @@ class Comparison:
             rows = self.rows[self.rows["verdict"] == verdict]
             if len(rows):
                 row = rows.loc[getattr(rows["ratio"], pick)()]
-                return f"{sentence}. {extreme}: {row_name(row, columns)}, {_ratio(row)}."
+                return f"{sentence}. {extreme}: {row_name(row, columns)}, {ratio_text(row)}."
+        return f"{sentence}{self._reason_unclear()}."
+
+    def _reason_unclear(self) -> str:
+        """Return a clause about rows that are unclear because each side has one launch."""
         # One launch of each side gives no verdict, but a factor of seven on all rows is worth a sentence.
         single = self.rows[(self.rows["launches_before"] == 1) & (self.rows["launches_after"] == 1)]
-        if len(single) and len(single) == counts["UNCLEAR"]:
-            low, high = single["ratio"].min(), single["ratio"].max()
-            if low > 1 + self.effect or high < 1 - self.effect:
-                span = f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g}"
-                what = "all of them take" if len(single) > 1 else "it takes"
-                sentence += f", because each side has one launch; {what} {span} times as long after as before"
-        return f"{sentence}."
+        if not len(single) or len(single) != self.counts["UNCLEAR"]:
+            return ""
+        low, high = single["ratio"].min(), single["ratio"].max()
+        if not (low > 1 + self.effect or high < 1 - self.effect):
+            return ""
+        span = f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g}"
+        what = "all of them take" if len(single) > 1 else "it takes"
+        return f", because each side has one launch; {what} {span} times as long after as before"
 
     def regressions(self, threshold: float = 0.05) -> pd.DataFrame:
         """Return the rows that became slower or wrong.
@@ -163,10 +168,18 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """Sentences about the rows: those without a counterpart, the number of launches, and shared cores."""
-        notes = []
+        notes: list[str] = []
         for n, side, other in ((self.only_before, "before", "after"), (self.only_after, "after", "before")):
             if n:
                 notes.append(f"{n} {'row' if n == 1 else 'rows'} of {side!r} without a counterpart in {other!r}")
+        notes += self._evidence_notes()
+        if self.oversubscribed:
+            notes.append(f"{self.oversubscribed}, so times also depend on the scheduler and on other programs")
+        return notes
+
+    def _evidence_notes(self) -> list[str]:
+        """Return sentences about the number of launches."""
+        notes = []
         launches = self.rows[["launches_before", "launches_after"]]
         if len(launches) and (launches.min(axis=1) > 0).any():
             counts = launches[launches.min(axis=1) > 0]
@@ -181,9 +194,13 @@ class Comparison:
                     f"{n_launches} launches per side, which differ so much that a row must take "
                     f"{detectable:.2f}× as long to be detected in 9 of 10 comparisons (median of all rows)"
                 )
-        if self.oversubscribed:
-            notes.append(f"{self.oversubscribed}, so times also depend on the scheduler and on other programs")
         return notes
+
+    def _outcome(self, row: Any) -> str:
+        return f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}, {ratio_text(row)}"
+
+    def _evidence(self, row: Any) -> str:
+        return f"{row['launches_before']} and {row['launches_after']} launches"
 
     def __repr__(self) -> str:
         return "\n".join([f"<Comparison of {self.before} with {self.after}>", *self._lines()])
@@ -199,9 +216,9 @@ class Comparison:
         lines += [f"  · {note}" for note in self.notes]
         rows, columns = _by_interest(self.rows), distinguishing_columns(self.rows)
         for _, row in rows.head(20).iterrows():
-            time = f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}"
-            name = row_name(row, columns)
-            lines.append(f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {name}: {time}, {_ratio(row)}")
+            lines.append(
+                f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {row_name(row, columns)}: {self._outcome(row)}"
+            )
         if len(rows) > 20:
             lines.append(f"  … {len(rows) - 20} more rows in .frame()")
         return lines
@@ -227,7 +244,7 @@ class Comparison:
                 format_time_us(row["after_us"]),
                 "–" if math.isnan(row["ratio"]) else f"{three_digits(row['ratio'])}×",
                 _interval(row) or "–",
-                row["note"] or f"{row['launches_before']} and {row['launches_after']} launches",
+                row["note"] or self._evidence(row),
             )
             for _, row in _by_interest(self.rows).iterrows()
         ]
@@ -304,7 +321,7 @@ def _value_text(name: str, value: Any) -> str:
     return str(value)
 
 
-def _ratio(row: Any) -> str:
+def ratio_text(row: Any) -> str:
     if math.isnan(row["ratio"]):
         return str(row["note"] or "no ratio")
     interval = _interval(row)
@@ -398,7 +415,7 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
         if redactor is not None:
             labels = [redactor.text(label) for label in labels]
     shared = dict.fromkeys(side.oversubscribed for side in sides if side.oversubscribed)
-    return Comparison(_judge(frame, effect), different, *only, effect, labels[0], labels[1], " and ".join(shared))
+    return Comparison(judge(frame, effect), different, *only, effect, labels[0], labels[1], " and ".join(shared))
 
 
 def _redactor_of(sources: Sequence[Any], sides: Sequence[Side]) -> Redactor:
@@ -509,7 +526,7 @@ def _ratio_columns(first: LaunchTimes | None, second: LaunchTimes | None) -> dic
     }
 
 
-def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
+def judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
     """Add the verdicts, with p-values that are adjusted for the number of rows."""
     p, ratio, low, high = (frame[name].to_numpy(dtype=np.float64) for name in ("p", "ratio", "ratio_lo", "ratio_hi"))
     with np.errstate(invalid="ignore"):

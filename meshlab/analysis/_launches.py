@@ -77,8 +77,13 @@ def ratio_of(first: LaunchTimes, second: LaunchTimes, confidence: float = CONFID
         math.exp(difference - half * error),
         math.exp(difference + half * error),
         student_p(difference / error, freedom),
-        math.exp((half + student_quantile(2 * _POWER - 1, freedom)) * error),
+        detectable_ratio(error, freedom, confidence),
     )
+
+
+def detectable_ratio(error: float, freedom: float, confidence: float = CONFIDENCE) -> float:
+    """Return the smallest slowdown that is significant in 9 of 10 comparisons with this standard error."""
+    return math.exp((student_quantile(confidence, freedom) + student_quantile(2 * _POWER - 1, freedom)) * error)
 
 
 @lru_cache(maxsize=256)

@@ -68,9 +68,7 @@ def measure_turns(
             holds.append(call.held)
             n_wrong.append(n_wrong_of_side)
         calls = _calls_per_batch(holds, steps, vote, sampling)
-        sides = [
-            stack.enter_context(hold(step.mode, n)) for hold, step, n in zip(holds, steps, calls, strict=True)
-        ]
+        sides = [stack.enter_context(hold(step.mode, n)) for hold, step, n in zip(holds, steps, calls, strict=True)]
         time_us, waiting = _take_turns(sides, vote, sampling.max_s)
     n_aggregated = np.array([steps[side].n_aggregated or 1 for side in ORDER])
     return TurnTimes(time_us / n_aggregated, (n_wrong[0], n_wrong[1]), waiting)
@@ -89,7 +87,9 @@ def _buffers(comm: Communicator, steps: Sequence[Step]) -> list[Sequence[StepBuf
 
 
 @contextmanager
-def _held_function(comm: Communicator, work: Callable[[], object], mode: Mode, calls: int) -> Iterator[Callable[[int], Timings]]:
+def _held_function(
+    comm: Communicator, work: Callable[[], object], mode: Mode, calls: int
+) -> Iterator[Callable[[int], Timings]]:
     yield partial(comm.backend.measure, work, comm.prepare("barrier").enqueue, mode, calls)
 
 
