@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,71 +26,76 @@ if TYPE_CHECKING:
 Floats = npt.NDArray[np.float64]
 
 FEWEST_ROUNDS = 6
+"""The fewest rounds of the signed-rank test: even if all of five agree, that happens by chance in 6 % of the cases."""
 
 _BUSY = 0.05
 """The share of the time that ranks wait for a core from which a host is busy."""
 
-_SMALLEST_ERROR = 1e-3
-"""Least standard error of the ratio of a round: its batches are not independent of each other."""
+_SMALLEST_SPREAD = 1e-3
+"""Least standard deviation between a few rounds, which may agree by chance."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundRatio:
-    """What one round of turns shows about one row: the logarithm of the ratio, its error, and the times in µs."""
+    """What one round of turns shows about one row."""
 
     log_ratio: float
-    error: float
-    """The standard error of `log_ratio` from the pairs of the round."""
+    """Natural logarithm of the second time divided by the first."""
     n_pairs: int
     before_us: float
     after_us: float
 
 
-def round_ratio(time_us: Floats) -> RoundRatio:
-    """Return the ratio of a round, from the times of its turns in the order before, after, after, before."""
-    logs = np.log(time_us)
-    # Neighbours: the first two batches of a turn are a pair, and so are the last two.
-    pairs = np.concatenate([logs[:, 1] - logs[:, 0], logs[:, 2] - logs[:, 3]])
-    n, middle = len(pairs), float(np.median(pairs))
-    # Most pairs are near their median, but a rank that loses its core adds milliseconds to one batch of a pair. The
-    # median and the absolute deviation from it ignore these. For normal pairs, 1.4826 deviations are a standard
-    # deviation, and the error of a median is 1.2533 times that of a mean.
-    spread = 1.4826 * float(np.median(np.abs(pairs - middle)))
-    error = max(1.2533 * spread / math.sqrt(n), _SMALLEST_ERROR)
-    before_us, after_us = float(np.median(time_us[:, ::3])), float(np.median(time_us[:, 1:3]))
-    return RoundRatio(middle, error, n, before_us, after_us)
+def round_ratio(pairs_us: Floats) -> RoundRatio:
+    """Return the ratio of a round, from the times in µs of its pairs of neighbours, shape (pairs, 2)."""
+    # The median, because a rank that loses its core adds milliseconds to one batch of a pair. The ratio of the total
+    # times would mostly compare these additions, which do not depend on the calls: under a load of 12 per core, calls
+    # that take 1.4 times as long took 1.32 to 1.36 times as long by the median, and 1.15 to 1.32 times by the total.
+    before_us, after_us = np.median(pairs_us, axis=0)
+    log_ratio = float(np.median(np.log(pairs_us[:, 1] / pairs_us[:, 0])))
+    return RoundRatio(log_ratio, len(pairs_us), float(before_us), float(after_us))
 
 
-def ratio_of_rounds(rounds: Sequence[RoundRatio], confidence: float = CONFIDENCE) -> Ratio:
-    """Return the ratio of all rounds, weighted by their precision, with Student's interval of its variation."""
-    # In some rounds the ranks share one core and complete a few batches, and in others hundreds of them. So this is a
-    # meta-analysis of the rounds: the variance between them by R. DerSimonian and N. Laird (Controlled Clinical Trials
-    # 7, 1986), and the interval by G. Knapp and J. Hartung (Statistics in Medicine 22, 2003), whose variance is that of
-    # the weighted residuals. So it does not depend on the errors of the rounds, but only on their proportions.
-    values = np.array([item.log_ratio for item in rounds])
+def ratio_of_rounds(log_ratios: npt.ArrayLike, confidence: float = CONFIDENCE) -> Ratio:
+    """Return the typical ratio of the rounds with its interval and p-value, by the signed-rank test of Wilcoxon."""
+    # Some rounds are much worse than others: their ranks share one core, and complete a few batches. The signed-rank
+    # test assumes only that the errors are symmetric, which the order of the turns ensures. Resampled from rounds that
+    # were recorded beside other programs, it is as sensitive as Student's test, or more sensitive (+20 % in 97 instead
+    # of 91 % of the comparisons of 40 rounds), and 3 to 6 % of equal sides differ. With weights from the spread of the
+    # pairs within a round, it was less sensitive: the spread of a few pairs is hardly known.
+    values = np.asarray(log_ratios, dtype=np.float64)
     n = len(values)
     if n < 2:
         return Ratio(math.exp(values[0]) if n else math.nan)
-    errors = np.array([item.error for item in rounds])
-    # The spread of a few pairs may be small by chance, and such a round would outweigh all others.
-    n_pairs = np.array([item.n_pairs for item in rounds])
-    errors = np.maximum(errors, np.median(errors * np.sqrt(n_pairs)) / np.sqrt(n_pairs))
-    weights = errors**-2
-    mean = np.average(values, weights=weights)
-    excess = float((weights * (values - mean) ** 2).sum()) - (n - 1)
-    between = max(0.0, excess / float(weights.sum() - (weights**2).sum() / weights.sum()))
-    weights = 1 / (errors**2 + between)
-    mean = float(np.average(values, weights=weights))
-    residual = float((weights * (values - mean) ** 2).sum()) / (n - 1)
-    error = math.sqrt(max(residual, 1.0) / float(weights.sum()))
-    half = student_quantile(confidence, n - 1)
-    return Ratio(
-        math.exp(mean),
-        math.exp(mean - half * error),
-        math.exp(mean + half * error),
-        student_p(mean / error, n - 1),
-        detectable_ratio(error, n - 1, confidence),
-    )
+    if n < FEWEST_ROUNDS:
+        error = max(float(values.std(ddof=1)), _SMALLEST_SPREAD) / math.sqrt(n)
+        middle, half = float(values.mean()), student_quantile(confidence, n - 1) * error
+        p = student_p(middle / error, n - 1)
+        return _ratio(middle, middle - half, middle + half, p, n, confidence)
+    first, second = np.triu_indices(n)
+    means = np.sort((values[first] + values[second]) / 2)  # Walsh averages, whose median is that of Hodges and Lehmann
+    below = _rank_sums(n)
+    # The statistic is the number of positive averages. The sums that are too improbable are 0 to `n_outside` - 1, so a
+    # bound is passed by as many averages.
+    n_outside = int(np.searchsorted(below, (1 - confidence) / 2, side="right"))
+    n_positive = float((means > 0).sum() + (means == 0).sum() / 2)
+    p = min(1.0, 2 * float(below[math.floor(min(n_positive, len(means) - n_positive))]))
+    return _ratio(float(np.median(means)), float(means[n_outside - 1]), float(means[-n_outside]), p, n, confidence)
+
+
+def _ratio(middle: float, low: float, high: float, p: float, n: int, confidence: float) -> Ratio:
+    error = (high - low) / 2 / student_quantile(confidence, n - 1)
+    detectable = detectable_ratio(error, n - 1, confidence)
+    return Ratio(math.exp(middle), math.exp(low), math.exp(high), p, detectable)
+
+
+@lru_cache(maxsize=64)
+def _rank_sums(n: int) -> Floats:
+    """Return the probability that the positive ranks of `n` symmetric values add up to at most 0, 1, 2, …."""
+    counts = np.ones(1)
+    for rank in range(1, n + 1):  # each rank is positive or not
+        counts = np.concatenate([counts, np.zeros(rank)]) / 2 + np.concatenate([np.zeros(rank), counts]) / 2
+    return np.cumsum(counts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +167,9 @@ class TurnComparison(Comparison):
         if math.isnan(row["ratio"]):
             return str(row["note"])
         sentence = f"{self.after} takes {ratio_text(row)} as long as {self.before}"
-        if not self.oversubscribed:  # otherwise the times are those of the scheduler, and their ratio is a different one
+        if (
+            not self.oversubscribed
+        ):  # otherwise the times are those of the scheduler, and their ratio is a different one
             sentence += f", {format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}"
         return f"{sentence}, {self._evidence(row)}"
 
@@ -195,7 +203,7 @@ def compare_turns(
 def _ratio_columns(row: TurnRow) -> dict[str, Any]:
     rounds = row.rounds
     were, are = (bool(n) for n in row.n_wrong)
-    ratio = ratio_of_rounds(rounds) if rounds and not (were or are) else Ratio(math.nan)
+    ratio = ratio_of_rounds([item.log_ratio for item in rounds]) if rounds and not (were or are) else Ratio(math.nan)
     note = row.note
     if are:
         note = f"results are wrong {'before and ' * were}after"
@@ -203,8 +211,8 @@ def _ratio_columns(row: TurnRow) -> dict[str, Any]:
         note = "results were wrong before"
     elif not rounds:
         note = note or "not measured"
-    elif len(rounds) < FEWEST_ROUNDS:
-        note = f"only {len(rounds)} round{'s were' if len(rounds) > 1 else ' was'} measured, but a verdict needs {FEWEST_ROUNDS}"
+    elif len(rounds) == 1:
+        note = "one round"
     return {
         "before_us": _median([item.before_us for item in rounds]),
         "after_us": _median([item.after_us for item in rounds]),

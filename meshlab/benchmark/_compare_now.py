@@ -21,7 +21,7 @@ from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
 from meshlab.benchmark._run import progress_bar
 from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
-from meshlab.benchmark.on_ranks._turns import TurnTimes, measure_turns
+from meshlab.benchmark.on_ranks._turns import TurnTimes, measure_turns, neighbours
 from meshlab.engines._engines import Engines
 from meshlab.engines._lease import Lease, raise_first_error
 from meshlab.engines._memory import free_bytes, usable_bytes
@@ -70,7 +70,7 @@ def compare_now(
     axis: str | Sequence[str] | None = None,
     sizes: str | int | Sequence[int | str] = "1K:16M",
     budget_s: float = 60.0,
-    rounds: int = 20,
+    rounds: int = 40,
     effect: float = 0.05,
     progress: bool | None = None,
     deadline_s: float | None = None,
@@ -106,8 +106,8 @@ def compare_now(
     budget_s : float, default 60
         The duration in seconds, which all rows share. Slow calls take longer, because six rounds are measured in any
         case.
-    rounds : int, default 20
-        Number of rounds with new communicators. A verdict needs 6.
+    rounds : int, default 40
+        Maximum number of rounds, each on new communicators. The interval needs 6.
     effect : float, default 0.05
         The smallest relevant relative difference.
     progress : bool, optional
@@ -333,7 +333,7 @@ class _Turns:
         for group in groups:
             # A collective takes as long as its slowest rank.
             slowest = np.max([times[rank].time_us for rank in group.ranks], axis=0)
-            self.rounds.setdefault((index, group.name), []).append(round_ratio(slowest))
+            self.rounds.setdefault((index, group.name), []).append(round_ratio(neighbours(slowest)))
             if not number:
                 wrong = np.array([times[rank].n_wrong for rank in group.ranks], dtype=object)
                 before, after = (None if None in counts else sum(counts) for counts in wrong.T.tolist())

@@ -45,6 +45,11 @@ class TurnTimes(NamedTuple):
     """The share of the time during which the rank waited for a core. NaN if the system does not count it."""
 
 
+def neighbours(time_us: Floats) -> Floats:
+    """Return the pairs of both sides whose batches follow each other, shape (pairs, 2), from `TurnTimes.time_us`."""
+    return np.concatenate([time_us[:, :2], time_us[:, :1:-1]])
+
+
 def measure_turns(
     comm: Communicator,
     everyone: Communicator,
