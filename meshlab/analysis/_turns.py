@@ -16,12 +16,15 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.analysis._comparison import Comparison, judge, ratio_text
+from meshlab.analysis._concurrency import block_medians
 from meshlab.analysis._launches import CONFIDENCE, Ratio, detectable_ratio, student_p, student_quantile
-from meshlab.analysis._sides import Difference
+from meshlab.analysis._sides import KEYS, Difference
 from meshlab.base._units import format_seconds, format_time_us
+from meshlab.frames._schema import STEP, plain_key
+from meshlab.frames._table import three_digits
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from meshlab.runs._rundata import RunData
 
 Floats = npt.NDArray[np.float64]
 
@@ -115,8 +118,8 @@ class TurnRow:
 class TurnComparison(Comparison):
     """The result of `compare_now`: two sides that took turns within the same seconds.
 
-    It is a `Comparison`. The first side is ``before`` and the second ``after``. Its rows have ``n_pairs``, the number of
-    neighbouring batches of both sides, and ``n_rounds`` instead of the numbers of launches.
+    It is a `Comparison`. The first side is ``before`` and the second ``after``. Its rows have ``n_pairs``, the number
+    of pairs of neighbouring batches, and ``n_rounds``, the number of rounds, instead of the numbers of launches.
 
     Parameters
     ----------
@@ -159,7 +162,7 @@ class TurnComparison(Comparison):
         ]
         if (detectable := measured["detectable"].median()) == detectable:  # not NaN
             notes.append(
-                f"a row must take {detectable:.2f}× as long to be detected in 9 of 10 comparisons (median of all rows)"
+                f"a row must take {three_digits(detectable)}× as long to be detected in 9 of 10 comparisons (median of all rows)"
             )
         return notes
 
@@ -198,6 +201,41 @@ def compare_turns(
     return TurnComparison(
         judge(frame, effect), tuple(differences), 0, 0, effect, *names, " and ".join(clauses), duration_s
     )
+
+
+def compare_blocks(
+    comparison: Comparison,
+    before: Sequence[RunData],
+    after: Sequence[RunData],
+    *,
+    names: tuple[str, str],
+    busy: str = "",
+) -> TurnComparison:
+    """Return a comparison of runs whose blocks took turns, pair by pair. The runs at one position did so together."""
+    import pandas as pd
+
+    keys = [name for name in KEYS if name in comparison.rows]
+    rounds: dict[tuple[Any, ...], list[RoundRatio]] = {}
+    for runs in zip(before, after, strict=False):
+        first, second = ({key[1:]: value for key, value in block_medians(run.samples).items()} for run in runs)
+        for row in runs[0].results.to_dict("records"):
+            step = plain_key(row[name] for name in STEP[1:])
+            times = [
+                (first[step][block], second[step][block]) for block in first.get(step, {}).keys() & second.get(step, {})
+            ]
+            if times:
+                rounds.setdefault(plain_key(row[name] for name in keys), []).append(round_ratio(np.array(times)))
+    rows = []
+    for row in comparison.rows.drop(columns="verdict").to_dict("records"):
+        note = row["note"] if row["note"] != "one launch" else ""
+        pairs = [] if note else rounds.get(plain_key(row[name] for name in keys), [])
+        is_wrong = note.endswith("after") and note.startswith("results are wrong")
+        rows.append({**row, **_ratio_columns(TurnRow({}, pairs, note=note)), "is_wrong": is_wrong})
+    duration_s = sum(run.progress.elapsed_s for run in before)
+    frame = judge(pd.DataFrame(rows), comparison.effect)
+    counts = comparison.only_before, comparison.only_after
+    sharing = " and ".join(clause for clause in (comparison.oversubscribed, busy) if clause)
+    return TurnComparison(frame, comparison.differences, *counts, comparison.effect, *names, sharing, duration_s)
 
 
 def _ratio_columns(row: TurnRow) -> dict[str, Any]:

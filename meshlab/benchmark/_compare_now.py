@@ -160,7 +160,7 @@ def compare_now(
     plans = _plans(sides, collective, mesh.axis_names if axis is None else axis, sizes, arguments)
     for plan in plans.values():
         check_fit(engines, mesh, plan)
-    first, second = plans.values()
+    first = next(iter(plans.values()))
     pairs = _pairs(plans, mesh)
     sampling = first.sampling if arguments.get("sampling") is not None else replace(first.sampling, batch_us=_BATCH_US)
     turns = _Turns(engines, mesh, pairs, number, budget_s, effect, deadline_s, tuple(plans), first.check, sampling)
@@ -235,7 +235,7 @@ class _Turns:
 
     def run(self, bar: Any) -> TurnComparison:
         """Measure all rounds, and move the bar."""
-        self._began, self._n_done, self._task = time.monotonic(), 0, "starting"
+        self._began, self._turns_s, self._n_done, self._task = time.monotonic(), 0.0, 0, "starting"
         self._thread = Interruptible(self._work, partial(self._show, bar), self._kill, "meshlab turns")
         try:
             self._thread.run()
@@ -315,7 +315,10 @@ class _Turns:
         pair = self.pairs[index]
         self._task = lease.task = f"round {number + 1} of {self.n_rounds}: {pair.steps[0]}"
         n_left = self.n_rounds * (len(self.pairs) - len(self.too_large)) - self._n_done
-        block_s = max(self._left_s() / max(n_left, 1), _SHORTEST_BLOCK_S)
+        # New communicators and the check take longer than short turns, so these get half of the time at least, and the
+        # budget may end before the last round.
+        overhead_s = (time.monotonic() - self._began - self._turns_s) / max(self._n_done, 1)
+        block_s = max(self._left_s() / n_left - overhead_s, overhead_s, _SHORTEST_BLOCK_S)
         groups = self.mesh[pair.steps[0].axis]
         is_one = len(groups) == 1
         members = np.arange(groups.size, dtype=np.int32)[None] if is_one else groups.array
@@ -338,6 +341,7 @@ class _Turns:
                 wrong = np.array([times[rank].n_wrong for rank in group.ranks], dtype=object)
                 before, after = (None if None in counts else sum(counts) for counts in wrong.T.tolist())
                 self.n_wrong[index, group.name] = before, after
+        self._turns_s += block_s
         self.waiting.append(float(np.mean([item.waiting for item in times.values()])))
         self._n_done += 1
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -81,14 +81,15 @@ def measure_turns(
 
 def _buffers(comm: Communicator, steps: Sequence[Step]) -> list[Sequence[StepBuffers]]:
     """Return the buffers of each side. Plain ones share memory, so that its place is the same for both sides."""
-    parts = [aggregated(comm, step) if step.count is not None else [] for step in steps]
-    if all(step.buffers == "plain" or step.count is None for step in steps):
+    parts = [[] if step.count is None else aggregated(comm, step) for step in steps]
+    if all(step.buffers in ("plain", None) for step in steps):
+        # One set for each of the calls that are issued together, with the call of each side that has so many.
         sets = [[part for part in column if part is not None] for column in zip_longest(*parts)]
-        shared = iter(allocate_shared(sets)) if sets else iter([])
-        rows = [dict(zip([id(part[1]) for part in column], row, strict=True)) for column, row in zip(sets, shared)]
-        return [[row[id(step)] for row in rows if id(step) in row] for step in steps]
-    arrays = allocate([part for of_side in parts for part in of_side])
-    return [arrays[: len(parts[0])], arrays[len(parts[0]) :]]
+        arrays = iter(chain.from_iterable(allocate_shared(sets)) if sets else ())
+        columns = [[next(arrays) if part is not None else None for part in column] for column in zip_longest(*parts)]
+        return [[column[side] for column in columns if column[side] is not None] for side in range(len(steps))]
+    separate = allocate([part for of_side in parts for part in of_side])
+    return [separate[: len(parts[0])], separate[len(parts[0]) :]]
 
 
 @contextmanager
