@@ -161,8 +161,9 @@ class TurnComparison(Comparison):
             "communicators"
         ]
         if (detectable := measured["detectable"].median()) == detectable:  # not NaN
+            factor = three_digits(detectable)
             notes.append(
-                f"a row must take {three_digits(detectable)}× as long to be detected in 9 of 10 comparisons (median of all rows)"
+                f"a row must take {factor}× as long to be detected in 9 of 10 comparisons (median of all rows)"
             )
         return notes
 
@@ -220,9 +221,8 @@ def compare_blocks(
         first, second = ({key[1:]: value for key, value in block_medians(run.samples).items()} for run in runs)
         for row in runs[0].results.to_dict("records"):
             step = plain_key(row[name] for name in STEP[1:])
-            times = [
-                (first[step][block], second[step][block]) for block in first.get(step, {}).keys() & second.get(step, {})
-            ]
+            both = first.get(step, {}), second.get(step, {})
+            times = [(both[0][block], both[1][block]) for block in both[0] if block in both[1]]
             if times:
                 rounds.setdefault(plain_key(row[name] for name in keys), []).append(round_ratio(np.array(times)))
     rows = []
@@ -230,7 +230,8 @@ def compare_blocks(
         note = row["note"] if row["note"] != "one launch" else ""
         pairs = [] if note else rounds.get(plain_key(row[name] for name in keys), [])
         is_wrong = note.endswith("after") and note.startswith("results are wrong")
-        rows.append({**row, **_ratio_columns(TurnRow({}, pairs, note=note)), "is_wrong": is_wrong})
+        row |= _ratio_columns(TurnRow({}, pairs, note=note))
+        rows.append(row | {"is_wrong": is_wrong})
     duration_s = sum(run.progress.elapsed_s for run in before)
     frame = judge(pd.DataFrame(rows), comparison.effect)
     counts = comparison.only_before, comparison.only_after

@@ -200,7 +200,7 @@ def _pairs(plans: Mapping[str, Plan], mesh: DeviceMesh) -> list[_TurnPair]:
     for both in zip(*steps, strict=False):
         functions = [plan.functions.get(step.collective) for plan, step in zip(plans.values(), both, strict=True)]
         pairs.append(_TurnPair(both, (functions[0], functions[1])))
-    sizes = [{step.size_bytes for step in pair.steps} - {None} for pair in pairs]
+    sizes = [{step.size_bytes for step in pair.steps if step.size_bytes is not None} for pair in pairs]
     if len(steps[0]) != len(steps[1]) or any(len({step.axis for step in pair.steps}) > 1 for pair in pairs):
         numbers = " and ".join(f"{name} has {len(of_side)}" for name, of_side in zip(plans, steps, strict=True))
         raise BenchError(
@@ -315,10 +315,10 @@ class _Turns:
         pair = self.pairs[index]
         self._task = lease.task = f"round {number + 1} of {self.n_rounds}: {pair.steps[0]}"
         n_left = self.n_rounds * (len(self.pairs) - len(self.too_large)) - self._n_done
-        # New communicators and the check take longer than short turns, so these get half of the time at least, and the
-        # budget may end before the last round.
+        # On a busy host, new communicators and the check take seconds. The turns get two thirds of the time at least, so
+        # the budget may end before the last round.
         overhead_s = (time.monotonic() - self._began - self._turns_s) / max(self._n_done, 1)
-        block_s = max(self._left_s() / n_left - overhead_s, overhead_s, _SHORTEST_BLOCK_S)
+        block_s = max(self._left_s() / n_left - overhead_s, 2 * overhead_s, _SHORTEST_BLOCK_S)
         groups = self.mesh[pair.steps[0].axis]
         is_one = len(groups) == 1
         members = np.arange(groups.size, dtype=np.int32)[None] if is_one else groups.array
@@ -381,8 +381,8 @@ def _described(pairs: Sequence[_TurnPair]) -> tuple[list[dict[str, Any]], list[D
             for row, (value, _) in zip(rows, values, strict=True):
                 row[name] = value
             continue
-        sides = [", ".join(dict.fromkeys(str(side) for side in column)) for column in zip(*values, strict=True)]
-        differences.append(Difference(_WORDS.get(name, name), *sides, blocks=False))
+        before, after = (", ".join(dict.fromkeys(map(str, column))) for column in zip(*values, strict=True))
+        differences.append(Difference(_WORDS.get(name, name), before, after, blocks=False))
         if name == "collective":
             for row in rows:
                 row[name] = "call"

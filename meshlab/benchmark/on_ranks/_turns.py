@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
-from itertools import chain, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -79,15 +78,19 @@ def measure_turns(
     return TurnTimes(time_us / n_aggregated, (n_wrong[0], n_wrong[1]), waiting)
 
 
-def _buffers(comm: Communicator, steps: Sequence[Step]) -> list[Sequence[StepBuffers]]:
+def _buffers(comm: Communicator, steps: Sequence[Step]) -> list[list[StepBuffers]]:
     """Return the buffers of each side. Plain ones share memory, so that its place is the same for both sides."""
     parts = [[] if step.count is None else aggregated(comm, step) for step in steps]
     if all(step.buffers in ("plain", None) for step in steps):
-        # One set for each of the calls that are issued together, with the call of each side that has so many.
-        sets = [[part for part in column if part is not None] for column in zip_longest(*parts)]
-        arrays = iter(chain.from_iterable(allocate_shared(sets)) if sets else ())
-        columns = [[next(arrays) if part is not None else None for part in column] for column in zip_longest(*parts)]
-        return [[column[side] for column in columns if column[side] is not None] for side in range(len(steps))]
+        # One set for each of the calls that are issued together. A side may have fewer of them than the other.
+        n = max(map(len, parts))
+        sides = [[side for side, of_side in enumerate(parts) if number < len(of_side)] for number in range(n)]
+        sets = [[parts[side][number] for side in sides[number]] for number in range(n)]
+        buffers: list[list[StepBuffers]] = [[] for _ in parts]
+        for members, arrays in zip(sides, allocate_shared(sets) if sets else [], strict=True):
+            for side, pair in zip(members, arrays, strict=True):
+                buffers[side].append(pair)
+        return buffers
     separate = allocate([part for of_side in parts for part in of_side])
     return [separate[: len(parts[0])], separate[len(parts[0]) :]]
 
