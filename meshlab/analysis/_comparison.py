@@ -203,7 +203,7 @@ class Comparison:
         return f"{row['launches_before']} and {row['launches_after']} launches"
 
     def __repr__(self) -> str:
-        return "\n".join([f"<Comparison of {self.before} with {self.after}>", *self._lines()])
+        return "\n".join([f"<{type(self).__name__} of {self.before} with {self.after}>", *self._lines()])
 
     def __str__(self) -> str:
         named = (("before", self.before), ("after", self.after))
@@ -526,7 +526,7 @@ def _ratio_columns(first: LaunchTimes | None, second: LaunchTimes | None) -> dic
     }
 
 
-def judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
+def judge(frame: pd.DataFrame, effect: float, significant: float = _SIGNIFICANT) -> pd.DataFrame:
     """Add the verdicts, with p-values that are adjusted for the number of rows."""
     p, ratio, low, high = (frame[name].to_numpy(dtype=np.float64) for name in ("p", "ratio", "ratio_lo", "ratio_hi"))
     with np.errstate(invalid="ignore"):
@@ -534,7 +534,7 @@ def judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
         # Rows within the effect get no verdict, however significant they are. If they kept their small p-values, they
         # would loosen the threshold of the others.
         p = _adjusted(np.where(slower | faster | np.isnan(p), p, 1.0))
-        sure = p <= _SIGNIFICANT
+        sure = p <= significant
         # A test of equivalence, because "not significantly different" is also true of rows with large noise. The margin
         # is twice the effect: an interval within the effect itself would need very many batches for a ratio near it.
         same = ~slower & ~faster & (low > 1 / (1 + 2 * effect)) & (high < 1 + 2 * effect)

@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 
-FEWEST_ROUNDS = 6
-"""The fewest rounds of the signed-rank test: even if all of five agree, that happens by chance in 6 % of the cases."""
+FEWEST_ROUNDS = 7
+"""The fewest rounds of the signed-rank test: even if all of six agree, that happens by chance in 3 % of the cases."""
+
+_SIGNIFICANT = 0.02
+"""The adjusted p-value of a verdict. With 5 %, two of twenty comparisons of equal sides would often differ."""
 
 _BUSY = 0.05
 """The share of the time that ranks wait for a core from which a host is busy."""
@@ -200,7 +203,7 @@ def compare_turns(
     if waiting >= _BUSY:
         clauses.append(f"ranks waited {waiting:.0%} of the time for a core")
     return TurnComparison(
-        judge(frame, effect), tuple(differences), 0, 0, effect, *names, " and ".join(clauses), duration_s
+        judge(frame, effect, _SIGNIFICANT), tuple(differences), 0, 0, effect, *names, " and ".join(clauses), duration_s
     )
 
 
@@ -230,10 +233,10 @@ def compare_blocks(
         note = row["note"] if row["note"] != "one launch" else ""
         pairs = [] if note else rounds.get(plain_key(row[name] for name in keys), [])
         is_wrong = note.endswith("after") and note.startswith("results are wrong")
-        row |= _ratio_columns(TurnRow({}, pairs, note=note))
-        rows.append(row | {"is_wrong": is_wrong})
+        columns: dict[Any, Any] = {**row, **_ratio_columns(TurnRow({}, pairs, note=note))}
+        rows.append(columns | {"is_wrong": is_wrong})
     duration_s = sum(run.progress.elapsed_s for run in before)
-    frame = judge(pd.DataFrame(rows), comparison.effect)
+    frame = judge(pd.DataFrame(rows), comparison.effect, _SIGNIFICANT)
     counts = comparison.only_before, comparison.only_after
     sharing = " and ".join(clause for clause in (comparison.oversubscribed, busy) if clause)
     return TurnComparison(frame, comparison.differences, *counts, comparison.effect, *names, sharing, duration_s)
@@ -251,7 +254,7 @@ def _ratio_columns(row: TurnRow) -> dict[str, Any]:
     elif not rounds:
         note = note or "not measured"
     elif len(rounds) == 1:
-        note = "one round"
+        note = "1 round does not show how much rounds differ"
     return {
         "before_us": _median([item.before_us for item in rounds]),
         "after_us": _median([item.after_us for item in rounds]),

@@ -104,10 +104,10 @@ def compare_now(
     sizes : str, int or sequence of these, default "1K:16M"
         Message sizes in bytes, as in `Plan`.
     budget_s : float, default 60
-        The duration in seconds, which all rows share. Slow calls take longer, because six rounds are measured in any
+        The duration in seconds, which all rows share. Slow calls take longer, because seven rounds are measured in any
         case.
     rounds : int, default 40
-        Maximum number of rounds, each on new communicators. The interval needs 6.
+        Maximum number of rounds, each on new communicators. The signed-rank test needs 7.
     effect : float, default 0.05
         The smallest relevant relative difference.
     progress : bool, optional
@@ -140,7 +140,7 @@ def compare_now(
     >>> import meshlab as ml
     >>> with ml.launch(2, backend="threads") as engines:
     ...     sides = {"separate": {"in_place": False}, "in place": {"in_place": True}}
-    ...     comparison = ml.benchmark.compare_now(engines, "tp=2", sides, sizes="1K", budget_s=0.5, rounds=6)
+    ...     comparison = ml.benchmark.compare_now(engines, "tp=2", sides, sizes="1K", budget_s=0.5, rounds=7)
     >>> comparison.frame()[["collective", "size_bytes", "n_rounds", "note"]]
        collective  size_bytes  n_rounds note
     0  all_reduce        1024         6
@@ -181,7 +181,7 @@ def _plans(sides: Any, collective: Any, axis: Any, sizes: Any, arguments: Mappin
     plans = {}
     for name, side in sides.items():
         options = dict(side) if isinstance(side, Mapping) else {"collective": side}
-        names = [known for known in ("collective", *DEFAULTS) if known not in _OF_BOTH]
+        names = ["collective", *(argument for argument in DEFAULTS if argument not in _OF_BOTH)]
         for option in options:
             if option not in names:
                 reason = "is the same for both sides" if option in (*_OF_BOTH, "axis", "sizes") else "is unknown"
@@ -315,8 +315,8 @@ class _Turns:
         pair = self.pairs[index]
         self._task = lease.task = f"round {number + 1} of {self.n_rounds}: {pair.steps[0]}"
         n_left = self.n_rounds * (len(self.pairs) - len(self.too_large)) - self._n_done
-        # On a busy host, new communicators and the check take seconds. The turns get two thirds of the time at least, so
-        # the budget may end before the last round.
+        # On a busy host, new communicators and the check take seconds. The turns get at least two thirds of the time,
+        # so the budget may end before the last round.
         overhead_s = (time.monotonic() - self._began - self._turns_s) / max(self._n_done, 1)
         block_s = max(self._left_s() / n_left - overhead_s, 2 * overhead_s, _SHORTEST_BLOCK_S)
         groups = self.mesh[pair.steps[0].axis]

@@ -126,7 +126,7 @@ def compare_env(
         Collectives by name, functions that take a `Communicator`, or a complete plan.
     rounds : int, default 3
         Number of runs of each setting. With fewer than 3, the variation between runs cannot be estimated well, and
-        with 6 or more, single rounds that were disturbed matter less.
+        with 7 or more, single rounds that were disturbed matter less.
     backend : {"auto", "nccl", "mpi"}, default "auto"
         The backend of the engines: ``"auto"`` selects nccl if there are enough GPUs, else mpi. Threads share one
         environment, so they are not supported.
