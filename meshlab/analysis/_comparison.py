@@ -177,6 +177,11 @@ class Comparison:
             notes.append(f"{self.oversubscribed}, so times also depend on the scheduler and on other programs")
         return notes
 
+    @property
+    def reservation(self) -> str:
+        """A short form of the note on shared cores, for the title of a figure. Empty if none were shared."""
+        return f"{self.oversubscribed}, so times also depend on the scheduler" if self.oversubscribed else ""
+
     def _evidence_notes(self) -> list[str]:
         """Return sentences about the number of launches."""
         notes = []

@@ -152,6 +152,11 @@ class TurnComparison(Comparison):
             )
         return notes
 
+    @property
+    def reservation(self) -> str:
+        """A short form of the note on a busy host, for the title of a figure. Empty if it was not busy."""
+        return f"relative, on a busy host: {self.oversubscribed}" if self.oversubscribed else ""
+
     def _reason_unclear(self) -> str:
         return ""
 
@@ -201,7 +206,7 @@ def compare_turns(
     frame = pd.DataFrame([{**row.columns, **_ratio_columns(row)} for row in rows])
     clauses = [sharing] if sharing else []
     if waiting >= _BUSY:
-        clauses.append(f"ranks waited {waiting:.0%} of the time for a core")
+        clauses.append(f"ranks waited {100 * waiting:.0f} % of the time for a core")
     return TurnComparison(
         judge(frame, effect, _SIGNIFICANT), tuple(differences), 0, 0, effect, *names, " and ".join(clauses), duration_s
     )

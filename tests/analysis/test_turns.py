@@ -114,7 +114,7 @@ def test_one_row_is_a_sentence() -> None:
 def test_the_words_on_a_busy_host_are_relative() -> None:
     rows = [TurnRow(columns(size), rounds_of(*[0.3] * 8)) for size in (1024, 2048)]
     comparison = comparison_of(*rows, waiting=0.31, sharing="4 ranks share 2 cores", duration_s=20.0)
-    assert comparison.oversubscribed == "4 ranks share 2 cores and ranks waited 31% of the time for a core"
+    assert comparison.oversubscribed == "4 ranks share 2 cores and ranks waited 31 % of the time for a core"
     assert comparison.headline == (
         "2 rows compared: 2 slower. Slowest: all_reduce 1\u2009KiB, 1.35× (1.35 to 1.35). Relative, on a busy host."
     )
@@ -124,6 +124,7 @@ def test_the_words_on_a_busy_host_are_relative() -> None:
     assert "b takes 1.35×" in str(comparison)
     assert repr(comparison).startswith("<TurnComparison of a with b>")
     assert "Relative, on a busy host" in comparison._repr_html_()
+    assert comparison.reservation.startswith("relative, on a busy host: 4 ranks share")
 
 
 def test_quiet_ranks_have_no_reservation() -> None:
