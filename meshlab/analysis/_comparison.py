@@ -174,7 +174,7 @@ class Comparison:
                 notes.append(f"{n} {'row' if n == 1 else 'rows'} of {side!r} without a counterpart in {other!r}")
         notes += self._evidence_notes()
         if self.oversubscribed:
-            notes.append(f"{self.oversubscribed}, so times also depend on the scheduler and on other programs")
+            notes.append(self._sharing_note())
         return notes
 
     @property
@@ -200,6 +200,9 @@ class Comparison:
                     f"{detectable:.2f}× as long to be detected in 9 of 10 comparisons (median of all rows)"
                 )
         return notes
+
+    def _sharing_note(self) -> str:
+        return f"{self.oversubscribed}, so times also depend on the scheduler and on other programs"
 
     def _outcome(self, row: Any) -> str:
         return f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}, {ratio_text(row)}"

@@ -91,7 +91,7 @@ def ratio_of_rounds(log_ratios: npt.ArrayLike, confidence: float = CONFIDENCE) -
 
 def _ratio(middle: float, low: float, high: float, p: float, n: int, confidence: float) -> Ratio:
     error = (high - low) / 2 / student_quantile(confidence, n - 1)
-    detectable = detectable_ratio(error, n - 1, confidence)
+    detectable = detectable_ratio(error, n - 1, 1 - _SIGNIFICANT)
     return Ratio(math.exp(middle), math.exp(low), math.exp(high), p, detectable)
 
 
@@ -142,23 +142,18 @@ class TurnComparison(Comparison):
         return f"{sentence} Relative, on a busy host." if self.oversubscribed else sentence
 
     @property
-    def notes(self) -> list[str]:
-        """Sentences about the turns: their number, and whether the ranks had the cores for themselves."""
-        notes = self._evidence_notes()
-        if self.oversubscribed:
-            notes.append(
-                f"relative, on a busy host ({self.oversubscribed}): both sides took turns within the same seconds and "
-                "shared the cores alike, so the ratios count, but not the times"
-            )
-        return notes
-
-    @property
     def reservation(self) -> str:
         """A short form of the note on a busy host, for the title of a figure. Empty if it was not busy."""
         return f"relative, on a busy host: {self.oversubscribed}" if self.oversubscribed else ""
 
     def _reason_unclear(self) -> str:
         return ""
+
+    def _sharing_note(self) -> str:
+        return (
+            f"relative, on a busy host ({self.oversubscribed}): both sides took turns within the same seconds and "
+            "shared the cores alike, so the ratios count, but not the times"
+        )
 
     def _evidence_notes(self) -> list[str]:
         measured = self.rows[self.rows["n_rounds"] > 0]
@@ -179,9 +174,7 @@ class TurnComparison(Comparison):
         if math.isnan(row["ratio"]):
             return str(row["note"])
         sentence = f"{self.after} takes {ratio_text(row)} as long as {self.before}"
-        if (
-            not self.oversubscribed
-        ):  # otherwise the times are those of the scheduler, and their ratio is a different one
+        if not self.oversubscribed:  # otherwise the scheduler has a part in the times, and in their ratio
             sentence += f", {format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}"
         return f"{sentence}, {self._evidence(row)}"
 

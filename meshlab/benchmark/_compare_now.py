@@ -84,8 +84,9 @@ def compare_now(
     detected on a host where two launches, one after the other, differ by a factor of ten. They are relative: ranks that
     wait for cores do not show how long a call takes. Waits until everything is measured.
 
-    Verdicts are those of `compare`, with pairs of neighbouring batches instead of launches: WRONG, SLOWER, FASTER, SAME
-    and UNCLEAR.
+    Verdicts are those of `compare`: WRONG, SLOWER, FASTER, SAME and UNCLEAR. The ratio of a round is the median of its
+    pairs of neighbouring batches. Rounds are tested instead of launches, by the signed-rank test of Wilcoxon, with an
+    adjusted p-value of at most 2 % for SLOWER and FASTER.
 
     Parameters
     ----------

@@ -244,8 +244,13 @@ class _Lap:
     def _have_room(self, engines: Engines, run: Run) -> bool:
         """Return True if the ranks and the buffers of all settings fit into the memory at the same time."""
         n = len(self.settings)
-        # Threads share one environment.
-        if n > _MOST_SETS or BACKENDS[engines.backend].in_process or any(reply.error for reply in self._free):
+        # Threads share one environment, and runs that are written to one folder must not be written at the same time.
+        if (
+            n > _MOST_SETS
+            or run.out is not None
+            or BACKENDS[engines.backend].in_process
+            or any(reply.error for reply in self._free)
+        ):
             return False
         try:
             check_host_memory((n - 1) * engines.world_size)
