@@ -222,8 +222,8 @@ def compare_blocks(
         first, second = ({key[1:]: value for key, value in block_medians(run.samples).items()} for run in runs)
         for row in runs[0].results.to_dict("records"):
             step = plain_key(row[name] for name in STEP[1:])
-            both = first.get(step, {}), second.get(step, {})
-            times = [(both[0][block], both[1][block]) for block in both[0] if block in both[1]]
+            after_us = second.get(step, {})
+            times = [(time_us, after_us[block]) for block, time_us in first.get(step, {}).items() if block in after_us]
             if times:
                 rounds.setdefault(plain_key(row[name] for name in keys), []).append(round_ratio(np.array(times)))
     rows = []

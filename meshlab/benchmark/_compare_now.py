@@ -26,10 +26,11 @@ from meshlab.engines._engines import Engines
 from meshlab.engines._lease import Lease, raise_first_error
 from meshlab.engines._memory import free_bytes, usable_bytes
 from meshlab.frames._schema import CALL
-from meshlab.mesh._axes import WORLD, as_integer
+from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._arguments import DEFAULTS, PlanArguments, check_arguments, takes_plan_arguments
 from meshlab.plans._plan import Plan
+from meshlab.plans._sampling import Sampling
 from meshlab.plans._steps import Function, Step
 
 if TYPE_CHECKING:
@@ -40,8 +41,11 @@ _OF_RUNS = ("grouping", "concurrent", "launches", "shuffle", "seed")
 
 _OF_BOTH = (*_OF_RUNS, "sampling", "check")
 
-_BATCH_US = 250.0
-"""The target duration of a batch, in µs: shorter than the few milliseconds after which a scheduler switches."""
+MOST_ROUNDS = 40
+"""The number of rounds. If the budget does not suffice for all of them, at least `FEWEST_ROUNDS` are measured."""
+
+_SAMPLING = Sampling(batch_us=250.0)
+"""The batches of a side: shorter than the few milliseconds after which a scheduler exchanges processes."""
 
 _SHORTEST_BLOCK_S = 0.02
 
@@ -70,23 +74,19 @@ def compare_now(
     axis: str | Sequence[str] | None = None,
     sizes: str | int | Sequence[int | str] = "1K:16M",
     budget_s: float = 60.0,
-    rounds: int = 40,
     effect: float = 0.05,
     progress: bool | None = None,
-    deadline_s: float | None = None,
     **arguments: Unpack[PlanArguments],
 ) -> TurnComparison:
     """Compare two ways to make the same calls, in turns within the same seconds.
 
-    Batches of both sides alternate in the order A, B, B, A. A batch takes a fraction of a millisecond if the calls are
-    short enough, so that other programs on the host, clocks and temperatures affect both sides alike. Each round opens
-    new communicators, and the interval of a ratio comes from the variation between rounds. So differences can be
-    detected on a host where two launches, one after the other, differ by a factor of ten. They are relative: ranks that
-    wait for cores do not show how long a call takes. Waits until everything is measured.
-
-    Verdicts are those of `compare`: WRONG, SLOWER, FASTER, SAME and UNCLEAR. The ratio of a round is the median of its
-    pairs of neighbouring batches. Rounds are tested instead of launches, by the signed-rank test of Wilcoxon, with an
-    adjusted p-value of at most 2 % for SLOWER and FASTER.
+    Batches of both sides alternate in the order A, B, B, A. They take a fraction of a millisecond if the calls are
+    short enough, so that other programs on the host, clocks and temperatures affect both sides alike. Each of up to 40
+    rounds opens new communicators. The ratio of a round is the median of its pairs of neighbouring batches. The rounds
+    are tested by the signed-rank test of Wilcoxon, with a p-value of at most 2 % (adjusted for the number of rows) for
+    SLOWER and FASTER. Other verdicts are those of `compare`. So differences can be detected on a host where two
+    launches differ by a factor of ten, but there they are relative: ranks that wait for cores do not show how long a
+    call takes. Waits until everything is measured.
 
     Parameters
     ----------
@@ -95,29 +95,21 @@ def compare_now(
     mesh : DeviceMesh or str, optional
         The mesh whose groups are measured, with one rank per engine. None stands for a mesh with all ranks on one axis.
     sides : mapping of str to mapping, callable or str
-        The two sides by name. Each has arguments of `bench` that describe its calls, such as ``{"algorithm": "ring"}``,
-        ``{"in_place": True}``, ``{"dtype": "float16"}`` or ``{"collective": function}``. A function or the name of a
-        collective stands for the latter. The first side is the one that the second is compared with.
+        The two sides by name: arguments of `bench` that describe calls, such as ``{"algorithm": "ring"}``,
+        ``{"in_place": True}`` or ``{"collective": function}``. A function, or the name of a collective, stands for the
+        latter. The second side is compared with the first.
     collective : str or callable, default "all_reduce"
         The collective, or the function, of sides that have none.
-    axis : str or sequence of str, optional
-        Axes of the mesh, as in `bench`. By default all axes.
-    sizes : str, int or sequence of these, default "1K:16M"
-        Message sizes in bytes, as in `Plan`.
+    axis, sizes
+        Axes of the mesh (by default all) and message sizes in bytes, as in `bench`.
     budget_s : float, default 60
-        The duration in seconds, which all rows share. Slow calls take longer, because seven rounds are measured in any
-        case.
-    rounds : int, default 40
-        Maximum number of rounds, each on new communicators. The signed-rank test needs 7.
+        The duration in seconds, which all rows share. Slow calls take longer, because seven rounds are always measured.
     effect : float, default 0.05
         The smallest relevant relative difference.
     progress : bool, optional
         Whether to draw a progress bar, by default as in `rehearse`.
-    deadline_s : float, optional
-        Time limit of the turns of one row in one round, in seconds. By default that of the engines.
     **arguments
-        The arguments of `Plan` for both sides, such as ``dtype`` and ``mode``. Of a `sampling`, only the duration of a
-        batch and its number of calls are used.
+        The arguments of `Plan` for both sides. Of a `sampling`, only the length of a batch is used.
 
     Returns
     -------
@@ -127,46 +119,38 @@ def compare_now(
     Raises
     ------
     BenchError
-        If there are not two sides, or they have no such option, or different axes or sizes.
-        If the backend does not support the calls of a side.
-    EngineError
-        If the engines are busy.
-        If a rank fails. The attribute ``measured`` has the rounds so far as a `TurnComparison`, or None.
-    KeyboardInterrupt
-        If the caller is interrupted. The current turns are completed first, so the engines remain usable. The attribute
-        ``measured`` of the exception has the rounds so far.
+        If there are not two sides with the same axes and sizes, or the backend does not support their calls.
+    EngineError, KeyboardInterrupt
+        If the engines are busy, a rank fails, or the caller is interrupted, after the current turns. The attribute
+        ``measured`` of the exception has the rounds so far as a `TurnComparison`, or None.
 
     Examples
     --------
     >>> import meshlab as ml
     >>> with ml.launch(2, backend="threads") as engines:
     ...     sides = {"separate": {"in_place": False}, "in place": {"in_place": True}}
-    ...     comparison = ml.benchmark.compare_now(engines, "tp=2", sides, sizes="1K", budget_s=0.5, rounds=7)
-    >>> comparison.frame()[["collective", "size_bytes", "n_rounds", "note"]]
-       collective  size_bytes  n_rounds note
-    0  all_reduce        1024         6
+    ...     comparison = ml.benchmark.compare_now(engines, "tp=2", sides, sizes="1K", budget_s=0.5)
     >>> print(comparison.differences[0])
-    in_place: False before, True after
+    in place: False before, True after
     """
     check_arguments("compare_now", arguments)
-    if not isinstance(engines, Engines):
-        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
-    mesh = DeviceMesh(all_ranks=engines.world_size) if mesh is None else as_mesh(mesh, fill=engines.world_size)
-    number = as_integer(rounds)
-    if number is None or number < 1:
-        raise BenchError(f"rounds must be an integer of at least 1, not {rounds!r}")
-    for name, value, most in (("budget_s", budget_s, math.inf), ("effect", effect, 1.0)):
-        if not isinstance(value, (int, float, np.number)) or not 0 < value < most:
-            raise BenchError(f"{name} must be a positive number{' below 1' * (most == 1)}, not {value!r}")
+    mesh = _checked(engines, mesh, budget_s, effect)
     plans = _plans(sides, collective, mesh.axis_names if axis is None else axis, sizes, arguments)
     for plan in plans.values():
         check_fit(engines, mesh, plan)
-    first = next(iter(plans.values()))
-    pairs = _pairs(plans, mesh)
-    sampling = first.sampling if arguments.get("sampling") is not None else replace(first.sampling, batch_us=_BATCH_US)
-    turns = _Turns(engines, mesh, pairs, number, budget_s, effect, deadline_s, tuple(plans), first.check, sampling)
-    with progress_bar(progress, unit="round", total=number * len(pairs)) as bar:
+    turns = _Turns(engines, mesh, _pairs(plans, mesh), tuple(plans), next(iter(plans.values())), budget_s, effect)
+    with progress_bar(progress, unit="round", total=MOST_ROUNDS * len(turns.pairs)) as bar:
         return turns.run(bar)
+
+
+def _checked(engines: Any, mesh: MeshLike | None, budget_s: Any, effect: Any) -> DeviceMesh:
+    """Return the mesh, after a check of the arguments that do not describe calls."""
+    if not isinstance(engines, Engines):
+        raise BenchError(f"engines must be Engines, not {type(engines).__name__}", hint="start some with ml.launch()")
+    for name, value, most in (("budget_s", budget_s, math.inf), ("effect", effect, 1.0)):
+        if not isinstance(value, (int, float, np.number)) or not 0 < value < most:
+            raise BenchError(f"{name} must be a positive number{' below 1' * (most == 1)}, not {value!r}")
+    return DeviceMesh(all_ranks=engines.world_size) if mesh is None else as_mesh(mesh, fill=engines.world_size)
 
 
 def _plans(sides: Any, collective: Any, axis: Any, sizes: Any, arguments: Mapping[str, Any]) -> dict[str, Plan]:
@@ -190,7 +174,9 @@ def _plans(sides: Any, collective: Any, axis: Any, sizes: Any, arguments: Mappin
                     f"option {option!r} of side {name!r} {reason}{did_you_mean(option, names)}; "
                     f"choose from {', '.join(names)}"
                 )
-        plans[str(name)] = Plan(options.pop("collective", collective), axis, sizes, **{**arguments, **options})
+        plans[str(name)] = Plan(
+            options.pop("collective", collective), axis, sizes, **{"sampling": _SAMPLING, **arguments, **options}
+        )
     return plans
 
 
@@ -198,9 +184,9 @@ def _pairs(plans: Mapping[str, Plan], mesh: DeviceMesh) -> list[_TurnPair]:
     """Return the calls of both sides at each axis and size."""
     steps = [plan.steps(mesh) for plan in plans.values()]
     pairs = []
-    for both in zip(*steps, strict=False):
-        functions = [plan.functions.get(step.collective) for plan, step in zip(plans.values(), both, strict=True)]
-        pairs.append(_TurnPair(both, (functions[0], functions[1])))
+    for pair in zip(*steps, strict=False):
+        functions = [plan.functions.get(step.collective) for plan, step in zip(plans.values(), pair, strict=True)]
+        pairs.append(_TurnPair((pair[0], pair[1]), (functions[0], functions[1])))
     sizes = [{step.size_bytes for step in pair.steps if step.size_bytes is not None} for pair in pairs]
     if len(steps[0]) != len(steps[1]) or any(len({step.axis for step in pair.steps}) > 1 for pair in pairs):
         numbers = " and ".join(f"{name} has {len(of_side)}" for name, of_side in zip(plans, steps, strict=True))
@@ -221,13 +207,10 @@ class _Turns:
     engines: Engines
     mesh: DeviceMesh
     pairs: Sequence[_TurnPair]
-    n_rounds: int
+    names: tuple[str, ...]
+    plan: Plan
     budget_s: float
     effect: float
-    deadline_s: float | None
-    names: tuple[str, ...]
-    check: bool
-    sampling: Any
     rounds: dict[tuple[int, str], list[RoundRatio]] = field(default_factory=dict)
     """The ratios of each round, by the index of the pair and the name of the group."""
     n_wrong: dict[tuple[int, str], tuple[int | None, int | None]] = field(default_factory=dict)
@@ -267,7 +250,7 @@ class _Turns:
         with Lease(self.engines, f"turns of {' and '.join(self.names)}", cancel=self._thread.stop) as lease:
             try:
                 self._plan_memory(lease)
-                for number in range(self.n_rounds):
+                for number in range(MOST_ROUNDS):
                     if number >= FEWEST_ROUNDS and self._left_s() <= 0:
                         break
                     # Where a communicator and its memory are placed may favour one side.
@@ -314,8 +297,8 @@ class _Turns:
     def _measure(self, lease: Lease, index: int, number: int) -> None:
         """Measure the turns of a pair in one round."""
         pair = self.pairs[index]
-        self._task = lease.task = f"round {number + 1} of {self.n_rounds}: {pair.steps[0]}"
-        n_left = self.n_rounds * (len(self.pairs) - len(self.too_large)) - self._n_done
+        self._task = lease.task = f"round {number + 1} of {MOST_ROUNDS}: {pair.steps[0]}"
+        n_left = MOST_ROUNDS * (len(self.pairs) - len(self.too_large)) - self._n_done
         # On a busy host, new communicators and the check take seconds. The turns get at least two thirds of the time,
         # so the budget may end before the last round.
         overhead_s = (time.monotonic() - self._began - self._turns_s) / max(self._n_done, 1)
@@ -323,14 +306,14 @@ class _Turns:
         groups = self.mesh[pair.steps[0].axis]
         is_one = len(groups) == 1
         members = np.arange(groups.size, dtype=np.int32)[None] if is_one else groups.array
-        sampling = replace(self.sampling, max_s=block_s)
+        sampling = replace(self.plan.sampling, max_s=block_s)
         replies = lease.round(
             measure_turns,
             self.mesh,
             pair.steps[0].axis,
-            (pair.steps, pair.functions, sampling, self.check and not number, members),
+            (pair.steps, pair.functions, sampling, self.plan.check and not number, members),
             also=(groups.name if is_one else WORLD,),
-            deadline_s=self.deadline_s or max(self.engines.deadline_s, 5 * block_s + 30),
+            deadline_s=max(self.engines.deadline_s, 5 * block_s + 30),
         ).run()
         raise_first_error(replies, f"measuring {pair.steps[0]} in turns", self.engines.ranks)
         times: dict[int, TurnTimes] = {reply.rank: reply.value for reply in replies}

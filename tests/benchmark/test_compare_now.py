@@ -28,7 +28,7 @@ def sleeping(seconds: float) -> Callable[[ml.Communicator], Any]:
 
 def test_a_function_that_takes_longer_is_slower(thread_engines: ml.Engines) -> None:
     sides = {"short": sleeping(0.002), "long": sleeping(0.008)}
-    comparison = compare_now(thread_engines, "dp=2, tp=2", sides, axis="tp", budget_s=2, rounds=8)
+    comparison = compare_now(thread_engines, "dp=2, tp=2", sides, axis="tp", budget_s=2)
     rows = comparison.rows
     assert rows["group"].tolist() == ["tp_0", "tp_1"]
     assert rows["verdict"].tolist() == ["SLOWER", "SLOWER"]
@@ -41,20 +41,20 @@ def test_a_function_that_takes_longer_is_slower(thread_engines: ml.Engines) -> N
 
 def test_the_options_of_a_side_are_a_difference_and_not_a_column(thread_engines: ml.Engines) -> None:
     sides = {"out": {"in_place": False}, "in": {"in_place": True, "dtype": "float64"}}
-    comparison = compare_now(thread_engines, "tp=4", sides, sizes="1K, 4K", budget_s=0.5, rounds=7)
+    comparison = compare_now(thread_engines, "tp=4", sides, sizes="1K, 4K", budget_s=0.5)
     assert [str(difference) for difference in comparison.differences] == [
         "dtype: float32 before, float64 after",
         "in place: False before, True after",
     ]
     assert comparison.rows["size_bytes"].tolist() == [1024, 4096]
     assert {"in_place", "dtype"}.isdisjoint(comparison.rows)
-    assert (comparison.rows["n_rounds"] == 7).all()
+    assert (comparison.rows["n_rounds"] >= 7).all()
     assert set(comparison.rows["verdict"]) <= {"SLOWER", "FASTER", "SAME", "UNCLEAR"}
 
 
 def test_different_collectives_and_aggregated_calls_take_turns(thread_engines: ml.Engines) -> None:
     sides = {"one": "all_reduce", "two": {"collective": "all_gather", "n_aggregated": 2}}
-    comparison = compare_now(thread_engines, None, sides, sizes="4K", budget_s=0.2, rounds=7)
+    comparison = compare_now(thread_engines, None, sides, sizes="4K", budget_s=0.2)
     assert comparison.rows["collective"].tolist() == ["call"]
     assert "collective: all_reduce before, all_gather after" in map(str, comparison.differences)
 
@@ -66,9 +66,11 @@ def test_every_round_has_new_communicators(thread_engines: ml.Engines) -> None:
         opened.append(comm)
         return comm.prepare("barrier")
 
-    compare_now(thread_engines, "tp=4", {"a": record, "b": record}, budget_s=0.1, rounds=7)
-    assert len({id(comm) for comm in opened}) == 7 * 4
-    assert len(opened) == 7 * 4 * 2  # both sides use the same ones
+    comparison = compare_now(thread_engines, "tp=4", {"a": record, "b": record}, budget_s=0.1)
+    n_rounds = comparison.rows["n_rounds"][0]
+    assert n_rounds >= 7
+    assert len({id(comm) for comm in opened}) == n_rounds * 4
+    assert len(opened) == n_rounds * 4 * 2  # both sides use the same ones
 
 
 def test_a_failing_side_raises_with_the_rounds_before_it(thread_engines: ml.Engines) -> None:
@@ -80,13 +82,12 @@ def test_a_failing_side_raises_with_the_rounds_before_it(thread_engines: ml.Engi
             raise ValueError("a bad cable")
         return comm.prepare("barrier")
 
-    with pytest.raises(EngineError, match=r"the turns of a and b failed at round 4 of 8: .*a bad cable") as caught:
+    with pytest.raises(EngineError, match=r"the turns of a and b failed at round 4 of 40: .*a bad cable") as caught:
         compare_now(
             thread_engines,
             "tp=4",
             {"a": lambda comm: comm.prepare("barrier"), "b": fails_later},
             budget_s=0.1,
-            rounds=8,
         )
     assert caught.value.measured.rows["n_rounds"].tolist() == [3]
     assert thread_engines.state == "ready"
@@ -104,7 +105,7 @@ def test_a_failing_side_raises_with_the_rounds_before_it(thread_engines: ml.Engi
         ({"sides": {"a": {}, "b": {"sizes": "1K"}}}, "option 'sizes' of side 'b' is the same for both sides"),
         ({"sides": {"a": {}, "b": {"dtype": "float32, float64"}}}, "the sides need the same number of calls"),
         ({"launches": 3}, "launches cannot be chosen for sides that take turns"),
-        ({"rounds": 0}, "rounds must be an integer of at least 1"),
+        ({"sides": {"a": {}, "b": {"launches": 3}}}, "option 'launches' of side 'b' is the same for both sides"),
         ({"budget_s": -1}, "budget_s must be a positive number"),
         ({"effect": 1.5}, "effect must be a positive number below 1"),
         ({"sides": {"a": {}, "b": {"algorithm": "ring"}}}, "threads cannot choose algorithm per call"),
@@ -120,7 +121,7 @@ def test_comparisons_without_two_measurable_sides_are_rejected(
 
 
 def test_a_row_that_exceeds_the_memory_is_unclear(thread_engines: ml.Engines) -> None:
-    comparison = compare_now(thread_engines, "tp=4", {"a": {}, "b": {}}, sizes="1K, 512T", budget_s=0.1, rounds=7)
+    comparison = compare_now(thread_engines, "tp=4", {"a": {}, "b": {}}, sizes="1K, 512T", budget_s=0.1)
     assert comparison.rows["verdict"].tolist()[1] == "UNCLEAR"
     assert comparison.rows["note"].tolist()[1].startswith("its buffers take 1024\u2009TiB per rank")
 
@@ -135,7 +136,7 @@ def test_ranks_of_mpi_take_turns_beside_other_programs(mpi_engines: ml.Engines) 
         return work
 
     sides = {"few": repeated(5), "many": repeated(40)}
-    comparison = compare_now(mpi_engines, "dp=2, tp=2", sides, axis="tp", budget_s=4, rounds=12)
+    comparison = compare_now(mpi_engines, "dp=2, tp=2", sides, axis="tp", budget_s=4)
     assert set(comparison.rows["verdict"]) <= {"SLOWER", "UNCLEAR"}
     assert (comparison.rows["n_rounds"] >= 7).all()
     assert mpi_engines.state == "ready"
