@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.benchmark.on_ranks._buffers import StepBuffers, allocate, allocate_shared
-from meshlab.benchmark.on_ranks._sampling import PROBES, SLOW_CALL_S, StopVote, calls_per_batch
+from meshlab.benchmark.on_ranks._sampling import SLOW_CALL_S, StopVote, calls_per_batch
 from meshlab.benchmark.on_ranks._step_calls import aggregated, set_up_step
 from meshlab.comm._backend import Mode, Timings
 
@@ -29,8 +29,10 @@ _Hold = Callable[[Mode, int], AbstractContextManager[Callable[[int], Timings]]]
 ORDER = (0, 1, 1, 0)
 """The sides in the order of their batches: a drift within the four batches adds the same time to both sides."""
 
-_CHUNK_S = 0.05
-"""The duration of the batches between two votes on whether to continue, in seconds."""
+_CHUNK_S, _FEWEST_TURNS = 0.05, 4
+"""The duration in seconds, and the number, of turns between two votes on whether to continue."""
+
+_PROBES = 8
 
 
 class TurnTimes(NamedTuple):
@@ -116,7 +118,9 @@ def _calls_per_batch(holds: Sequence[_Hold], steps: Sequence[Step], vote: StopVo
             # The first call connects the peers and fills the caches.
             call_us = float(vote.share([measure(1).time_us[0]]).max())
             if call_us < 1e6 * SLOW_CALL_S:
-                call_us = float(vote.share([np.median(measure(PROBES).time_us)]).max())
+                # The shortest one, because other programs only add to it: batches that are too short would mostly
+                # consist of the ranks' different ways out of the barrier.
+                call_us = float(vote.share(measure(_PROBES).time_us.tolist()).max(axis=0).min())
         longest.append(call_us)
     # The same number for both: a batch has a fixed cost, such as the last rank's way out of the barrier, which would
     # otherwise differ. All groups use it, so that they are busy at the same time.
@@ -133,17 +137,20 @@ def _take_turns(sides: Sequence[Callable[[int], Timings]], vote: StopVote, max_s
     began = time.perf_counter()
     turn()
     turn_s = float(vote.share([time.perf_counter() - began]).max())
-    n_chunk = max(1, int(min(_CHUNK_S, max_s) / turn_s))
     waited_s, began = _waited_s(), time.perf_counter()
     turns: list[list[float]] = []
     elapsed_s = 0.0
     while elapsed_s < max_s:
+        # All ranks compute the same number, from times that they have shared. Votes should be rare also on a busy host.
+        n_left = int((max_s - elapsed_s) / turn_s)
+        n_turns = max(1, min(n_left, max(int(_CHUNK_S / turn_s), _FEWEST_TURNS)))
         if turn_s < _CHUNK_S:
             # Ranks leave the vote at different times and with cold caches. Longer calls hide both.
             sides[0](1)
             sides[1](1)
-        turns += [turn() for _ in range(n_chunk)]
+        turns += [turn() for _ in range(n_turns)]
         elapsed_s = float(vote.share([time.perf_counter() - began]).max())
+        turn_s = elapsed_s / len(turns)
     return np.array(turns), (_waited_s() - waited_s) / (time.perf_counter() - began)
 
 
