@@ -16,7 +16,7 @@ from meshlab.analysis._turns import FEWEST_ROUNDS, RoundRatio, TurnComparison, T
 from meshlab.base._errors import BenchError, EngineError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
-from meshlab.benchmark._bench import check_fit
+from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
 from meshlab.benchmark._run import progress_bar
@@ -69,7 +69,7 @@ def compare_now(
     engines: Engines,
     mesh: MeshLike | None,
     sides: Mapping[str, Mapping[str, Any] | str | Function],
-    collective: str | Function = "all_reduce",
+    collective: str | Function = DEFAULT_COLLECTIVE,
     *,
     axis: str | Sequence[str] | None = None,
     sizes: str | int | Sequence[int | str] = "1K:16M",
