@@ -122,16 +122,21 @@ class Comparison:
             rows = self.rows[self.rows["verdict"] == verdict]
             if len(rows):
                 row = rows.loc[getattr(rows["ratio"], pick)()]
-                return f"{sentence}. {extreme}: {row_name(row, columns)}, {_ratio(row)}."
+                return f"{sentence}. {extreme}: {row_name(row, columns)}, {ratio_text(row)}."
+        return f"{sentence}{self._reason_unclear()}."
+
+    def _reason_unclear(self) -> str:
+        """Return a clause about rows that are unclear because each side has one launch."""
         # One launch of each side gives no verdict, but a factor of seven on all rows is worth a sentence.
         single = self.rows[(self.rows["launches_before"] == 1) & (self.rows["launches_after"] == 1)]
-        if len(single) and len(single) == counts["UNCLEAR"]:
-            low, high = single["ratio"].min(), single["ratio"].max()
-            if low > 1 + self.effect or high < 1 - self.effect:
-                span = f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g}"
-                what = "all of them take" if len(single) > 1 else "it takes"
-                sentence += f", because each side has one launch; {what} {span} times as long after as before"
-        return f"{sentence}."
+        if not len(single) or len(single) != self.counts["UNCLEAR"]:
+            return ""
+        low, high = single["ratio"].min(), single["ratio"].max()
+        if not (low > 1 + self.effect or high < 1 - self.effect):
+            return ""
+        span = f"{low:.2g}" if f"{low:.2g}" == f"{high:.2g}" else f"{low:.2g} to {high:.2g}"
+        what = "all of them take" if len(single) > 1 else "it takes"
+        return f", because each side has one launch; {what} {span} times as long after as before"
 
     @property
     def outcome(self) -> Outcome:
@@ -180,10 +185,23 @@ class Comparison:
     @property
     def notes(self) -> list[str]:
         """Sentences about the rows: those without a counterpart, the number of launches, and shared cores."""
-        notes = []
+        notes: list[str] = []
         for n, side, other in ((self.only_before, "before", "after"), (self.only_after, "after", "before")):
             if n:
                 notes.append(f"{n} {'row' if n == 1 else 'rows'} of {side!r} without a counterpart in {other!r}")
+        notes += self._evidence_notes()
+        if self.oversubscribed:
+            notes.append(self._sharing_note())
+        return notes
+
+    @property
+    def reservation(self) -> str:
+        """A short form of the note on shared cores, for the title of a figure. Empty if none were shared."""
+        return f"{self.oversubscribed}, so times also depend on the scheduler" if self.oversubscribed else ""
+
+    def _evidence_notes(self) -> list[str]:
+        """Return sentences about the number of launches."""
+        notes = []
         launches = self.rows[["launches_before", "launches_after"]]
         if len(launches) and (launches.min(axis=1) > 0).any():
             counts = launches[launches.min(axis=1) > 0]
@@ -198,12 +216,19 @@ class Comparison:
                     f"{n_launches} launches per side, which differ so much that a row must take "
                     f"{detectable:.2f}× as long to be detected in 9 of 10 comparisons (median of all rows)"
                 )
-        if self.oversubscribed:
-            notes.append(f"{self.oversubscribed}, so times also depend on the scheduler and on other programs")
         return notes
 
+    def _sharing_note(self) -> str:
+        return f"{self.oversubscribed}, so times also depend on the scheduler and on other programs"
+
+    def _outcome(self, row: Any) -> str:
+        return f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}, {ratio_text(row)}"
+
+    def _evidence(self, row: Any) -> str:
+        return f"{row['launches_before']} and {row['launches_after']} launches"
+
     def __repr__(self) -> str:
-        return "\n".join([f"<Comparison of {self.before} with {self.after}>", *self._lines()])
+        return "\n".join([f"<{type(self).__name__} of {self.before} with {self.after}>", *self._lines()])
 
     def __str__(self) -> str:
         named = (("before", self.before), ("after", self.after))
@@ -216,9 +241,9 @@ class Comparison:
         lines += [f"  · {note}" for note in self.notes]
         rows, columns = _by_interest(self.rows), distinguishing_columns(self.rows)
         for _, row in rows.head(20).iterrows():
-            time = f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}"
-            name = row_name(row, columns)
-            lines.append(f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {name}: {time}, {_ratio(row)}")
+            lines.append(
+                f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {row_name(row, columns)}: {self._outcome(row)}"
+            )
         if len(rows) > 20:
             lines.append(f"  … {len(rows) - 20} more rows in .frame()")
         return lines
@@ -244,7 +269,7 @@ class Comparison:
                 format_time_us(row["after_us"]),
                 "–" if math.isnan(row["ratio"]) else f"{three_digits(row['ratio'])}×",
                 _interval(row) or "–",
-                row["note"] or f"{row['launches_before']} and {row['launches_after']} launches",
+                row["note"] or self._evidence(row),
             )
             for _, row in _by_interest(self.rows).iterrows()
         ]
@@ -321,7 +346,7 @@ def _value_text(name: str, value: Any) -> str:
     return str(value)
 
 
-def _ratio(row: Any) -> str:
+def ratio_text(row: Any) -> str:
     if math.isnan(row["ratio"]):
         return str(row["note"] or "no ratio")
     interval = _interval(row)
@@ -415,7 +440,7 @@ def compare(before: Any, after: Any, *, effect: float = 0.05, anyway: bool = Fal
         if redactor is not None:
             labels = [redactor.text(label) for label in labels]
     shared = dict.fromkeys(side.oversubscribed for side in sides if side.oversubscribed)
-    return Comparison(_judge(frame, effect), different, *only, effect, labels[0], labels[1], " and ".join(shared))
+    return Comparison(judge(frame, effect), different, *only, effect, labels[0], labels[1], " and ".join(shared))
 
 
 def _redactor_of(sources: Sequence[Any], sides: Sequence[Side]) -> Redactor:
@@ -526,7 +551,7 @@ def _ratio_columns(first: LaunchTimes | None, second: LaunchTimes | None) -> dic
     }
 
 
-def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
+def judge(frame: pd.DataFrame, effect: float, significant: float = _SIGNIFICANT) -> pd.DataFrame:
     """Add the verdicts, with p-values that are adjusted for the number of rows."""
     p, ratio, low, high = (frame[name].to_numpy(dtype=np.float64) for name in ("p", "ratio", "ratio_lo", "ratio_hi"))
     with np.errstate(invalid="ignore"):
@@ -534,7 +559,7 @@ def _judge(frame: pd.DataFrame, effect: float) -> pd.DataFrame:
         # Rows within the effect get no verdict, however significant they are. If they kept their small p-values, they
         # would loosen the threshold of the others.
         p = _adjusted(np.where(slower | faster | np.isnan(p), p, 1.0))
-        sure = p <= _SIGNIFICANT
+        sure = p <= significant
         # A test of equivalence, because "not significantly different" is also true of rows with large noise. The margin
         # is twice the effect: an interval within the effect itself would need very many batches for a ratio near it.
         same = ~slower & ~faster & (low > 1 / (1 + 2 * effect)) & (high < 1 + 2 * effect)

@@ -158,11 +158,14 @@ def _ratios(matched: pd.DataFrame, samples: pd.DataFrame, keys: list[str], befor
     frame = matched[[*front, *(name for name in keys if name not in hidden)]].copy()
     frame.attrs = {}
     columns = {f"{before}_us": "float64", f"{after}_us": "float64", **_RATIO}
-    blocks = _block_medians(samples)
+    blocks = block_medians(samples)
     ratios = []
     for row in matched.to_dict("records"):
         first, second = (
-            blocks.get(plain_key(row[name] for name in ("run_id", "launch", f"step_{which}", "axis", "group")), {})
+            blocks.get(
+                (*plain_key(row[name] for name in ("run_id", "launch", f"step_{which}", "axis", "group")), None, None),
+                {},
+            )
             for which in (before, after)
         )
         pairs = np.log([(first[block], second[block]) for block in first if block in second]).reshape(-1, 2)
@@ -193,10 +196,10 @@ _RATIO = dict.fromkeys(("ratio", "ratio_lo", "ratio_hi"), "float64")
 _RATIO |= {"n_blocks": "Int64", "is_clear": "bool", "note": "string"}
 
 
-def _block_medians(samples: pd.DataFrame) -> dict[tuple[Any, ...], dict[int, float]]:
-    """Return the median time in µs of each block, by run, launch, step, axis and group."""
+def block_medians(samples: pd.DataFrame) -> dict[tuple[Any, ...], dict[int, float]]:
+    """Return the median time in µs of each block, by the columns of `STEP`."""
     timed = samples[samples["block"].notna() & ~samples["is_warmup"].fillna(value=False).astype(bool)]
-    keys = list(STEP[: STEP.index("src_rank")])
+    keys = list(STEP)
     slowest = timed.groupby([*keys, "block", "batch"], dropna=False)["time_us"].max()
     medians: dict[tuple[Any, ...], dict[int, float]] = {}
     by_block = slowest.groupby([*keys, "block"], dropna=False).median().reset_index()

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from meshlab.comm._backend import Capabilities
     from meshlab.comm._communicator import Communicator
 
+DEFAULT_COLLECTIVE = "all_reduce"
+
 
 @takes_plan_arguments
 def bench(
@@ -162,7 +164,7 @@ def bench(
         plan = collective
     else:
         plan = Plan(
-            "all_reduce" if collective is None else collective,
+            DEFAULT_COLLECTIVE if collective is None else collective,
             mesh.axis_names if axis is None else axis,
             sizes=sizes,
             **arguments,

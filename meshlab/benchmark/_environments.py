@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from meshlab.analysis._comparison import Comparison, compare
+from meshlab.analysis._turns import compare_blocks
 from meshlab.base import _markup as markup
 from meshlab.base._backends import BACKENDS, automatic_backend
 from meshlab.base._errors import BenchError, CommunicatorError, EngineError, MeshlabError
 from meshlab.base._hints import Argument, Hint
+from meshlab.benchmark._baton import Baton
 from meshlab.benchmark._bench import bench
 from meshlab.benchmark._run import Run, progress_bar
+from meshlab.benchmark.on_ranks._environment import usable_cores
 from meshlab.engines._launch import count_gpus, launch
+from meshlab.engines._lease import Lease
+from meshlab.engines._memory import check_host_memory, free_bytes, usable_bytes
 from meshlab.mesh._mesh import MeshLike, as_mesh
 from meshlab.plans._plan import Plan
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from meshlab.engines._engines import Engines
 
 READS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {name: facts.variables for name, facts in BACKENDS.items() if facts.variables}
@@ -31,6 +41,11 @@ From the documentation of NCCL (Environment Variables), MPICH (its control varia
 parameters), Intel MPI and MVAPICH, and of the libraries below them: UCX, UCC,
 libfabric, rdma-core, PSM, HCOLL, SHARP, CUDA, hwloc and glibc.
 """
+
+_MOST_SETS = 4
+"""The number of settings whose engines exist at the same time."""
+
+_POLL_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +109,12 @@ def compare_env(
 ) -> EnvComparison:
     """Compare environment settings, for example of NCCL, on new engines for each run.
 
-    Libraries read the environment when they start, so every run gets its own processes. The settings alternate, in the
-    opposite order in every second round, so that a drift of the clocks affects all of them. Waits until everything is
-    measured.
+    Libraries read the environment when they start, so every run gets its own processes. In each round, the engines of
+    up to four settings exist at the same time and take turns: a block of batches with each of them, in the opposite
+    order in every second turn. So a drift of the clocks, or another program on the host, affects all of them within the
+    same seconds, and their times are compared block by block, as in `compare_now`. Idle ranks use no core. If the
+    memory does not suffice for the ranks and the buffers of all settings, one run follows the other instead. Waits
+    until everything is measured.
 
     Parameters
     ----------
@@ -107,7 +125,8 @@ def compare_env(
     collective : str, callable, sequence of these, or Plan, default "all_reduce"
         Collectives by name, functions that take a `Communicator`, or a complete plan.
     rounds : int, default 3
-        Number of runs of each setting. With fewer than 3, the variation between runs cannot be estimated well.
+        Number of runs of each setting. With fewer than 3, the variation between runs cannot be estimated well, and
+        with 7 or more, single rounds that were disturbed matter less.
     backend : {"auto", "nccl", "mpi"}, default "auto"
         The backend of the engines: ``"auto"`` selects nccl if there are enough GPUs, else mpi. Threads share one
         environment, so they are not supported.
@@ -152,22 +171,126 @@ def compare_env(
         has_gpus = backend == "auto" and count_gpus() >= mesh.world_size
         _check_read(settings, automatic_backend(has_gpus=has_gpus) if backend == "auto" else backend)
     runs: dict[str, list[Run]] = {name: [] for name in settings}
+    in_turns, n = [], rounds * len(settings)
+    start = partial(launch, mesh.world_size, backend=backend, devices=devices)
+    measure = partial(bench, mesh=mesh, collective=collective, **arguments)
     with progress_bar(progress, unit="step") as bar:
         for number in range(rounds):
             # A B, B A, A B, …: over two rounds, a linear drift of the clocks adds the same time to every setting.
-            for name in list(settings)[:: -1 if number % 2 else 1]:
-                turn = f"round {number + 1} of {rounds}"
-                bar.set_description(f"{name}, {turn}: starting {mesh.world_size} ranks")
+            order = list(settings)[:: -1 if number % 2 else 1]
+            lap = _Lap(
+                {name: settings[name] for name in order},
+                f"round {number + 1} of {rounds}",
+                start,
+                measure,
+                runs,
+                effect,
+                n,
+            )
+            in_turns.append(lap.run(bar))
+    return _compared(runs, effect, in_turns=all(in_turns))
+
+
+@dataclass(eq=False)
+class _Lap:
+    """One run of each setting: in turns, if the engines of all settings have room, or one after the other."""
+
+    settings: Mapping[str, Mapping[str, str]]
+    turn: str
+    start: Callable[..., Engines]
+    measure: Callable[[Engines], Run]
+    runs: Mapping[str, list[Run]]
+    effect: float
+    n_runs: int
+
+    def run(self, bar: Any) -> bool:
+        """Start engines with each setting, and measure on them. Return True if they took turns."""
+        waiting, took_turns = list(self.settings), False
+        while waiting:
+            baton = Baton(waiting)
+            current: dict[str, Run] = {}
+            with ExitStack() as stack:
                 try:
-                    with launch(mesh.world_size, backend=backend, devices=devices, env=settings[name]) as engines:
-                        run = bench(engines, mesh, collective, **arguments)
-                        runs[name].append(run)
-                        bar.total = rounds * len(settings) * run.progress.total
-                        _follow(run, bar, f"{name}, {turn}")
-                        run.wait(progress=False)
-                except (EngineError, CommunicatorError) as error:
-                    raise _failed(name, turn, error, runs, effect) from error
-    return _compared(runs, effect)
+                    name = waiting.pop(0)
+                    engines, current[name] = self._begin(stack, name, baton, bar)
+                    if waiting and self._have_room(engines, current[name]):
+                        took_turns = True
+                        for other in waiting:
+                            _, current[other] = self._begin(stack, other, baton, bar)
+                        waiting = []
+                    engines.takes_turns = took_turns
+                    if not took_turns:
+                        baton.release()
+                    baton.start()
+                    self._wait(current, baton, bar)
+                finally:
+                    baton.release()  # a run that waits for it could not be cancelled
+        return took_turns
+
+    def _begin(self, stack: ExitStack, name: str, baton: Baton, bar: Any) -> tuple[Engines, Run]:
+        """Start the engines of a setting, and a run on them that waits for the baton."""
+        bar.set_description(f"{name}, {self.turn}: starting ranks")
+        with self._explained(name):
+            engines = stack.enter_context(self.start(env=self.settings[name]))
+            with Lease(engines, "reading the free memory") as lease:
+                self._free = lease.round(free_bytes).run()
+            engines.between_tasks = lambda _: baton.take(name)
+            engines.takes_turns = True
+            run = self.measure(engines)
+        self.runs[name].append(run)
+        bar.total = bar.total or self.n_runs * run.progress.total
+        return engines, run
+
+    def _have_room(self, engines: Engines, run: Run) -> bool:
+        """Return True if the ranks and the buffers of all settings fit into the memory at the same time."""
+        n = len(self.settings)
+        # Threads share one environment, and runs that are written to one folder must not be written at the same time.
+        if (
+            n > _MOST_SETS
+            or run.out is not None
+            or BACKENDS[engines.backend].in_process
+            or any(reply.error for reply in self._free)
+        ):
+            return False
+        try:
+            check_host_memory((n - 1) * engines.world_size)
+        except EngineError:
+            return False
+        usable = usable_bytes([reply.value for reply in self._free], [info.host for info in engines.ranks])
+        return n * max(step.buffer_bytes for step in run.steps) <= int(usable.min())
+
+    def _wait(self, current: Mapping[str, Run], baton: Baton, bar: Any) -> None:
+        """Move the bar until all runs are over, and raise if one of them failed."""
+        running = dict(current)
+        before = bar.n
+        while running:
+            for name, run in list(running.items()):
+                if not run.has_ended:
+                    continue
+                del running[name]
+                baton.leave(name)
+                if run.error is not None:
+                    baton.release()
+                    for other in running.values():
+                        other.cancel()
+                    while not all(other.has_ended for other in running.values()):
+                        time.sleep(_POLL_S)
+                with self._explained(name):
+                    run.wait(progress=False)
+            name, run = next(iter(running.items()), (name, run))
+            step = run.progress.step
+            bar.set_description(f"{name}, {self.turn}{f', {step}' if step else ''}")
+            bar.update(before + sum(run.progress.done for run in current.values()) - bar.n)
+            if running:
+                time.sleep(_POLL_S)
+
+    @contextmanager
+    def _explained(self, name: str) -> Iterator[None]:
+        """Name the setting and the round in an error, which has the results so far."""
+        try:
+            yield
+        except (EngineError, CommunicatorError) as error:
+            raise _failed(name, self.turn, error, self.runs, self.effect) from error
 
 
 def _has_functions(collective: Any) -> bool:
@@ -198,18 +321,6 @@ def _check_read(settings: Mapping[str, Mapping[str, str]], backend: str) -> None
         )
 
 
-def _follow(run: Run, bar: Any, what: str) -> None:
-    """Move the bar until the run is over."""
-    before = bar.n
-    while True:
-        is_over, progress = run.has_ended, run.progress
-        bar.set_description(f"{what}{f', {progress.step}' if progress.step else ''}")
-        bar.update(before + progress.done - bar.n)
-        if is_over:
-            return
-        time.sleep(0.1)
-
-
 def _failed(name: str, turn: str, error: MeshlabError, runs: Mapping[str, Sequence[Run]], effect: float) -> EngineError:
     """Return the error of one setting, with the results of all settings so far."""
     measured = {
@@ -230,15 +341,24 @@ def _failed(name: str, turn: str, error: MeshlabError, runs: Mapping[str, Sequen
     )
 
 
-def _compared(runs: Mapping[str, Sequence[Run]], effect: float) -> EnvComparison:
-    """Compare all settings with the first."""
+def _compared(runs: Mapping[str, Sequence[Run]], effect: float, *, in_turns: bool = False) -> EnvComparison:
+    """Compare all settings with the first. If their runs took turns, compare block by block."""
     first, *others = runs
-    comparisons = {}
+    comparisons: dict[str, Comparison] = {}
     for name in others:
-        pair = [list(of_name) for of_name in (runs[first], runs[name])]
+        sides = [list(of_name) for of_name in (runs[first], runs[name])]
         try:
-            comparisons[name] = compare(*pair, effect=effect)
+            comparisons[name] = compare(*sides, effect=effect)
         except BenchError:  # no common rows, which is expected only if a run stopped early
-            if all(run.state == "done" for side in pair for run in side):
+            if all(run.state == "done" for side in sides for run in side):
                 raise
+        else:
+            if in_turns:
+                comparisons[name] = compare_blocks(comparisons[name], *sides, names=(first, name), busy=_load())
     return EnvComparison({name: tuple(of_name) for name, of_name in runs.items()}, comparisons)
+
+
+def _load() -> str:
+    """Return a clause about the load of this host in the last minute, if it has more than its cores can run."""
+    cores, load = usable_cores(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    return f"a load of {load:.0f} on {cores} core{'s' * (cores != 1)}" if load > cores + 1 else ""

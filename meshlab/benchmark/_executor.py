@@ -245,7 +245,8 @@ class Executor:
             else:
                 runnable.append(alternative)
         if runnable:
-            self._run_turns(lease, launch, runnable, 1 if len(runnable) == 1 else n_blocks(self.data.plan.sampling))
+            in_blocks = len(runnable) > 1 or lease.engines.takes_turns
+            self._run_turns(lease, launch, runnable, n_blocks(self.data.plan.sampling) if in_blocks else 1)
 
     def _run_turns(self, lease: Lease, launch: int, steps: Sequence[Step], n: int) -> None:
         """Measure steps in `n` blocks each. The steps take turns, so that a drift affects all of them equally."""

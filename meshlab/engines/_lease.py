@@ -103,10 +103,14 @@ class Lease:
         """Replace all ranks by new processes. Return False if that is impossible, and only communicators are new."""
         engines = self.engines
         if engines._rank_set.is_attached:
-            engines._close_group_sets("to create new ones")
+            self.renew("to create new ones")
             return False
         engines._replace_ranks("they are being replaced", reuse=False)
         return True
+
+    def renew(self, why: str) -> None:
+        """Close all communicators, so that the next rounds open new ones."""
+        self.engines._close_group_sets(why)
 
 
 def _pickled(task: tuple[Callable[..., Any], tuple[Any, ...]]) -> bytes:

@@ -270,8 +270,7 @@ def _set_title(ax: Axes, comparison: Comparison, frame: pd.DataFrame, omitted: S
     ]
     missing = len(comparison.rows) - len(frame)
     without = f"{missing} {'row' if missing == 1 else 'rows'} without a ratio omitted"
-    shared = f"{comparison.oversubscribed}, so times also depend on the scheduler"
-    notes = [*([shared] if comparison.oversubscribed else []), *omitted, *([without] if missing else [])]
+    notes = [*([comparison.reservation] if comparison.reservation else []), *omitted, *([without] if missing else [])]
     # A comparison across these differences was forced with anyway=True, so the title must name them.
     sides = comparison.before, comparison.after
     parts = [] if sides == ("before", "after") else [" → ".join(sides)]

@@ -7,6 +7,7 @@ import os
 import pytest
 
 import meshlab as ml
+from meshlab.analysis._turns import TurnComparison
 from meshlab.base._errors import BenchError, EngineError
 from meshlab.plans._sampling import Sampling
 
@@ -44,6 +45,38 @@ def test_settings_are_measured_on_new_engines_and_compared(monkeypatch: pytest.M
     assert results[["setting", "launch"]].to_numpy().tolist() == [["ring", 0], ["tree", 0]]
     assert results["process_set"].nunique() == 2
     assert all(run.environment["Settings"]["NCCL_ALGO"] == "Tree" for run in found.runs["tree"])
+
+
+@pytest.mark.full
+@pytest.mark.slow
+def test_engines_of_all_settings_take_turns_at_the_same_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    from meshlab.benchmark import _environments as environments
+
+    alive: list[ml.Engines] = []
+    states = []
+    original = environments.launch
+
+    def record(n: int, **arguments: object) -> ml.Engines:
+        states.append([engines.state for engines in alive])
+        alive.append(original(n, **arguments))  # type: ignore[arg-type]
+        return alive[-1]
+
+    monkeypatch.setattr(environments, "launch", record)
+    settings = {"ring": {"NCCL_ALGO": "Ring"}, "tree": {"NCCL_ALGO": "Tree"}}
+    comparison = ml.compare_env(
+        MESH, settings, environment_matters, rounds=2, backend="mpi", sampling=Sampling(max_s=0.1)
+    )
+    # In the second round, the engines of the first one are closed, and those of the other setting wait for their turn.
+    assert states == [[], ["busy"], ["closed"] * 2, ["closed"] * 2 + ["busy"]]
+    assert all(run.samples["block"].nunique() == 8 for runs in comparison.runs.values() for run in runs)
+    turns = comparison.comparisons["tree"]
+    assert isinstance(turns, TurnComparison)
+    assert (turns.before, turns.after) == ("ring", "tree")
+    row = turns.rows.iloc[0]
+    assert row[["n_rounds", "n_pairs", "launches_before", "launches_after"]].tolist() == [2, 16, 2, 2]
+    assert row["ratio"] > 1.5
+    assert comparison.headlines["tree"].startswith("tree against ring: ")
+    assert "tree takes" in str(comparison)
 
 
 class Threads:
