@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from meshlab.analysis._comparison import Comparison, judge, ratio_text
 from meshlab.analysis._concurrency import block_medians
 from meshlab.analysis._launches import CONFIDENCE, Ratio, detectable_ratio, student_p, student_quantile
 from meshlab.analysis._sides import KEYS, Difference
+from meshlab.base._outcome import Outcome
 from meshlab.base._units import format_seconds, format_time_us
 from meshlab.frames._schema import STEP, plain_key
 from meshlab.frames._table import three_digits
@@ -104,6 +105,9 @@ def _rank_sums(n: int) -> Floats:
     return np.cumsum(counts)
 
 
+_NOT_SHARED: dict[str, Any] = {"oversubscribed": ""}
+
+
 @dataclass(frozen=True, slots=True)
 class TurnRow:
     """One row of a comparison of two sides that took turns."""
@@ -133,12 +137,17 @@ class TurnComparison(Comparison):
     duration_s: float = 0.0
 
     @property
+    def outcome(self) -> Outcome:
+        """As that of `Comparison`, also where ranks shared cores, because both sides shared them alike."""
+        return Comparison(**{item.name: getattr(self, item.name) for item in fields(Comparison)} | _NOT_SHARED).outcome
+
+    @property
     def headline(self) -> str:
         """A summary: the number of rows with each verdict, the most extreme row, and whether the host was busy."""
         sentence = super().headline
         if len(self.rows) == 1:
             row = self.rows.iloc[0]
-            sentence = f"{row['verdict'].capitalize()}: {self._outcome(row)}."
+            sentence = f"{row['verdict'].capitalize()}: {self._ratio_text(row)}."
         return f"{sentence} Relative, on a busy host." if self.oversubscribed else sentence
 
     @property
@@ -170,7 +179,7 @@ class TurnComparison(Comparison):
             )
         return notes
 
-    def _outcome(self, row: Any) -> str:
+    def _ratio_text(self, row: Any) -> str:
         if math.isnan(row["ratio"]):
             return str(row["note"])
         sentence = f"{self.after} takes {ratio_text(row)} as long as {self.before}"
