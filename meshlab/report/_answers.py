@@ -37,6 +37,9 @@ State = Literal["good", "bad", "note", "plain", "skipped"]
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
 UNCERTAIN = "certain"
 """The question of the answer about runs of which most times are uncertain."""
+NO_MESH = "the machine is known, but not the mesh of the results"
+"""The reason for the lack of bounds if only the machine was passed."""
+
 _MOST_NAMED = 3
 _LARGE_TREND = 0.05
 

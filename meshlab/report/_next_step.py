@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from meshlab.frames._labels import CPU_SOURCES
-from meshlab.report._answers import UNCERTAIN, Answer, ReportEvidence
+from meshlab.report._answers import NO_MESH, UNCERTAIN, Answer, ReportEvidence
 from meshlab.report._stages import Stages
 from meshlab.report._words import UNFINISHED
 
@@ -57,6 +57,8 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
         yield "Measure again with checked results, because these may be wrong."
     elif is_cpu and not bad:
         yield "To judge GPUs, measure on GPUs. These times only reflect MPI, memory and scheduling on this CPU."
+    elif not bad and evidence.no_bounds == NO_MESH:
+        yield 'For a verdict on the speed, pass the mesh too: `meshlab report RUN --mesh "dp=2, tp=4" --cluster …`.'
     elif not bad and is_unknown and evidence.results["size_bytes"].notna().any():
         yield "For a verdict on the speed, name the machine: `meshlab report RUN --cluster dgx-h200`, or a file."
     elif not bad:

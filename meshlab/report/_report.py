@@ -33,7 +33,7 @@ from meshlab.plots._tokens import page_tokens
 from meshlab.prediction._bounds import with_bounds
 from meshlab.report import _content as content
 from meshlab.report import _tables as report_tables
-from meshlab.report._answers import Answer, ReportEvidence, answers, headline, pair_parts, without_repeated
+from meshlab.report._answers import NO_MESH, Answer, ReportEvidence, answers, headline, pair_parts, without_repeated
 from meshlab.report._embedding import embedded, read_embedded
 from meshlab.report._junit import junit_xml
 from meshlab.report._markdown import markdown_page
@@ -500,8 +500,10 @@ class Report:
 
     def _with_bounds(self) -> tuple[pd.DataFrame, str]:
         """Return the results with the bounds of the machine, or the reason why they have none."""
-        if self.cluster is None or self.mesh is None:
+        if self.cluster is None:
             return self.results, ""
+        if self.mesh is None:
+            return self.results, NO_MESH
         try:
             return with_bounds(self.results, self.cluster, mesh=self.mesh), ""
         except TopologyError as error:
