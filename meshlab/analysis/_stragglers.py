@@ -161,13 +161,23 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     return frame.sort_values(["is_straggler", "late_us"], ascending=False, kind="stable", ignore_index=True)
 
 
+_NO_TIME_US = 1e100
+
+
 def by_batch(samples: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return a column of the samples of a step as a frame with a row per batch and a column per rank."""
+    samples = samples[samples["batch"].notna() & samples["rank"].notna()]
     doubled = samples[samples.duplicated(["batch", "rank"])]
     if len(doubled):
         first = doubled.iloc[0]
         raise BenchError(
             f"the samples have batch {first['batch']} of rank {first['rank']} in step {first['step']} more than once",
+            hint="pass the samples of one run, as they were measured",
+        )
+    values = samples[name].to_numpy("float64", na_value=math.nan)
+    if (np.abs(values) > _NO_TIME_US).any():
+        raise BenchError(
+            f"the samples have {name} values that are no times, such as {np.nanmax(np.abs(values)):g}",
             hint="pass the samples of one run, as they were measured",
         )
     return samples.pivot(index="batch", columns="rank", values=name)

@@ -194,7 +194,8 @@ def batches(
     ax = _open(ax, part)
     settled = part.values[:, ~part.is_warmup]
     # The 99th percentile, because a single outlier would give all other cells the same colour.
-    top = float(np.quantile(settled, 0.99)) or 1.0
+    settled = settled[np.isfinite(settled)]
+    top = (float(np.quantile(settled, 0.99)) if settled.size else 0.0) or 1.0
     image = ax.imshow(
         part.values, aspect="auto", cmap=QUANTITY, vmin=0, vmax=top, interpolation="nearest", interpolation_stage="data"
     )
@@ -248,7 +249,7 @@ def _choose(run: Any, results: pd.DataFrame | None, step: int | None, group: str
         ranks=[int(rank) for rank in times.index],
         values=values,
         times=times.to_numpy(),
-        is_warmup=chosen.groupby("batch")["is_warmup"].first().to_numpy(dtype=bool),
+        is_warmup=chosen.groupby("batch")["is_warmup"].first().fillna(value=False).to_numpy(dtype=bool),
         is_aligned=is_aligned,
         rows=rows,
         verdict=_verdict(late, is_aligned),
