@@ -221,7 +221,7 @@ class Comparison:
     def _sharing_note(self) -> str:
         return f"{self.oversubscribed}, so times also depend on the scheduler and on other programs"
 
-    def _outcome(self, row: Any) -> str:
+    def _ratio_text(self, row: Any) -> str:
         return f"{format_time_us(row['before_us'])} → {format_time_us(row['after_us'])}, {ratio_text(row)}"
 
     def _evidence(self, row: Any) -> str:
@@ -242,7 +242,7 @@ class Comparison:
         rows, columns = _by_interest(self.rows), distinguishing_columns(self.rows)
         for _, row in rows.head(20).iterrows():
             lines.append(
-                f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {row_name(row, columns)}: {self._outcome(row)}"
+                f"  {_SIGNS[row['verdict']]} {row['verdict']:<7} {row_name(row, columns)}: {self._ratio_text(row)}"
             )
         if len(rows) > 20:
             lines.append(f"  … {len(rows) - 20} more rows in .frame()")
