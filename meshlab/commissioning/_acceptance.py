@@ -122,7 +122,7 @@ def acceptance(
     >>> with ml.launch(2, backend="threads") as engines:
     ...     acceptance = ml.acceptance(engines, quick=True, installation="not needed for this example")
     >>> acceptance.outcome, [stage.name for stage in acceptance.stages.items if stage.outcome == "passed"]
-    X)
+    ('not decided', ['groups', 'pairs', 'sweep'])
     """
     machine, why_no_machine = _machine(engines, cluster)
     limits = thresholds if thresholds is None or isinstance(thresholds, Thresholds) else Thresholds.read(thresholds)

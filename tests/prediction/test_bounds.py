@@ -104,6 +104,6 @@ def test_tables_of_a_run_have_the_share(graph: pd.DataFrame) -> None:
     )
     assert "% of bound" not in str(run.table())
     text = str(run.table("dgx-h200"))
-    assert "µs       GB/s  % of bound" in text
+    assert "µs  busbw GB/s  % of bound" in text
     assert text.splitlines()[-1].startswith("The bound is 371")
     assert "% of bound" in run.table("dgx-h200")._repr_html_()
