@@ -36,7 +36,7 @@ State = Literal["good", "bad", "note", "plain", "skipped"]
 # The signs of the states of an answer.
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
 UNCERTAIN = "certain"
-"""The question of the answer about runs of which most times are uncertain."""
+"""The question of the answer about runs of which most intervals are wide."""
 NO_MESH = "the machine is known, but not the mesh of the results"
 """The reason for the lack of bounds if only the machine was passed."""
 

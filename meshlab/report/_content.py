@@ -8,7 +8,9 @@ from meshlab.base._backends import BACKENDS
 from meshlab.base._units import THIN
 from meshlab.comm._catalog import CATALOG
 from meshlab.frames._labels import CPU_SOURCES, GPU_SOURCES, SOURCES, axis_labels
+from meshlab.frames._table import MODES_MARK
 from meshlab.report._words import UNFINISHED, count, listed, results_have, size_text, span
+from meshlab.runs._certainty import WIDE_TEXT, certainty_of
 from meshlab.topology.model._products import models_in
 
 if TYPE_CHECKING:
@@ -18,7 +20,6 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 3
 _FEW_SAMPLES = 30
-_WIDE_INTERVAL = 0.10
 
 
 def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None = None) -> list[str]:
@@ -48,9 +49,8 @@ def caveats(results: pd.DataFrame, *, fingerprint: str, cluster: Cluster | None 
         )
     if without := int(measured["time_us_lo"].isna().sum()):
         doubts.append(f"{results_have(without)} no interval.")
-    width = (measured["time_us_hi"] - measured["time_us_lo"]) / measured["time_us"]
-    if wide := int((width > _WIDE_INTERVAL).sum()):
-        doubts.append(f"{results_have(wide)} an interval wider than {100 * _WIDE_INTERVAL:g}{THIN}% of the median.")
+    if n_wide := certainty_of(measured).n_wide:
+        doubts.append(f"{results_have(n_wide)} an interval {WIDE_TEXT} of the median.")
     others = set(results["mesh_fingerprint"].dropna()) - {fingerprint}
     if fingerprint and others:
         doubts.append("Some results were measured on a different mesh than the one in this report.")
@@ -142,6 +142,11 @@ def method(results: pd.DataFrame) -> list[tuple[str, str]]:
         calls_text = f", with {calls} call{'s' * (calls != '1')} each" if calls else ""
         facts.append(("Batches", f"{batches} per result{calls_text}"))
     facts += [
+        (
+            "Digits",
+            "The first tables show as many digits as the 95 % intervals leave significant. "
+            f"{MODES_MARK} marks times with two levels, between which the median may jump.",
+        ),
         (
             "Curves",
             "The thick line is at the median of the slowest group at each size, and the band is the interval of this "

@@ -47,7 +47,7 @@ def _steps(evidence: ReportEvidence, answers: dict[str, Answer]) -> Iterator[str
     elif "changed" in bad:
         yield "Compare the environments of both runs, and measure both again, in turns, before you search for a cause."
     if UNCERTAIN in answers:
-        yield "Measure again while the hosts are idle, because another run would give other times."
+        yield "Measure again while the hosts are idle, because another run would give different times."
     elif answers["unusual"].state == "note":
         yield (
             "Measure again on an idle machine. If the same results are unusual again, look at their ranks, devices and "

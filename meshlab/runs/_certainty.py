@@ -6,47 +6,58 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from meshlab.base._units import THIN
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_UNCERTAIN = 0.1  # half-width of the interval of a time, relative to the time
+_WIDE = 0.1  # width of the interval of a time, relative to the time
+WIDE_TEXT = f"wider than {100 * _WIDE:.0f}{THIN}%"
 _LEAST_CORES = 0.2  # of other processes: fewer are the background of every host
 _LEAST_STEAL_PERCENT = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Certainty:
-    """The numbers of times with an interval, and of those that are uncertain by more than 10 %."""
+    """The number of intervals of times, and of those that are wider than 10 % of their times."""
 
     n: int = 0
-    n_uncertain: int = 0
+    n_wide: int = 0
 
     def with_rows(self, rows: Iterable[Mapping[Any, Any]]) -> Certainty:
         """Return the numbers with those of further rows of results."""
-        n, n_uncertain = self.n, self.n_uncertain
+        n, n_wide = self.n, self.n_wide
         for row in rows:
             time, low, high = (_number(row, name) for name in ("time_us", "time_us_lo", "time_us_hi"))
             if time is not None and low is not None and high is not None:
                 n += 1
-                n_uncertain += (high - low) / 2 > _UNCERTAIN * time
-        return Certainty(n, n_uncertain)
+                n_wide += bool(has_wide_interval(time, low, high))
+        return Certainty(n, n_wide)
 
     @property
     def is_low(self) -> bool:
-        """True if most times are uncertain."""
-        return 2 * self.n_uncertain > self.n
+        """True if most intervals are wide."""
+        return 2 * self.n_wide > self.n
 
     def sentence(self, conditions: Sequence[Mapping[str, Any]], oversubscribed: str = "") -> str:
         """Return the numbers and their likely causes, from rows of the conditions frame and a note of the run."""
-        if self.n_uncertain == self.n:
-            subject = "The time is" if self.n == 1 else f"All {self.n:,} times are"
+        if self.n_wide == self.n:
+            subject = "The interval is" if self.n == 1 else f"All {self.n:,} intervals are"
         else:
-            subject = f"{self.n_uncertain:,} of {self.n:,} times are"
-        causes = ", ".join(filter(None, [oversubscribed, load_text(conditions)]))
-        text = f"{subject} uncertain by more than {100 * _UNCERTAIN:.0f}{THIN}%"
+            subject = f"{self.n_wide:,} of {self.n:,} intervals are"
+        causes = ", and ".join(filter(None, [oversubscribed, load_text(conditions)]))
+        text = f"{subject} {WIDE_TEXT}"
         return f"{text}: {causes}." if causes else f"{text}."
+
+
+def has_wide_interval(
+    time_us: npt.ArrayLike, low_us: npt.ArrayLike, high_us: npt.ArrayLike
+) -> npt.NDArray[np.bool_] | np.bool_:
+    """Return whether intervals are wider than 10 % of their times, element by element. False for missing ones."""
+    return np.subtract(high_us, low_us) > np.multiply(_WIDE, time_us)
 
 
 def load_text(conditions: Sequence[Mapping[str, Any]]) -> str:
@@ -97,8 +108,14 @@ def _number(row: Mapping[Any, Any], name: str) -> float | None:
     return float(value) if is_number else None  # type: ignore[arg-type]
 
 
+def certainty_of(results: pd.DataFrame) -> Certainty:
+    """Return the numbers of intervals of results."""
+    columns = (results[name].to_numpy("float64", na_value=np.nan) for name in ("time_us", "time_us_lo", "time_us_hi"))
+    time, low, high = columns
+    return Certainty(int((~np.isnan(time + low + high)).sum()), int(np.sum(has_wide_interval(time, low, high))))
+
+
 def uncertainty_of(results: pd.DataFrame) -> str:
     """Return the sentence about results without a run, whose hosts are unknown. Empty if most times are certain."""
-    columns = results[["time_us", "time_us_lo", "time_us_hi"]]
-    certainty = Certainty().with_rows(columns.to_dict("records"))
+    certainty = certainty_of(results)
     return certainty.sentence((), str(results.attrs.get("oversubscribed", ""))) if certainty.is_low else ""

@@ -353,7 +353,7 @@ class RunData:
 
     @property
     def uncertainty(self) -> str:
-        """A message if most times are uncertain by more than 10 %, with what else ran on the hosts. Empty if not."""
+        """A message if most intervals are wider than 10 % of their times, with what else ran. Empty if not."""
         with self._lock:
             certainty, rows = self._certainty, list(self.condition_rows)
         if not certainty.is_low:

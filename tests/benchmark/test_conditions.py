@@ -223,7 +223,7 @@ def test_the_headline_of_an_uncertain_run_is_that_it_is_uncertain(thread_engines
     run = ml.bench(thread_engines, MESH, axis="tp", sizes="1K, 2K", sampling=QUICK)
     run.wait(120)
     noisy = _uncertain_run(run)
-    sentence = "All 4 times are uncertain by more than 10\u2009%: other programs use 1.4 of 2 cores, load 9.0."
+    sentence = "All 4 intervals are wider than 10\u2009%: other programs use 1.4 of 2 cores, load 9.0."
     assert noisy.uncertainty == sentence
     report = ml.Report(noisy)
     assert report.verdict == f"{sentence} All 4 results are correct."
@@ -259,10 +259,10 @@ def test_a_run_that_is_killed_keeps_its_conditions(thread_engines: ml.Engines, t
 def test_the_command_line_begins_with_the_uncertainty(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("meshlab.runs._certainty._UNCERTAIN", -1.0)  # all times are
+    monkeypatch.setattr("meshlab.runs._certainty._WIDE", -1.0)  # all intervals are
     arguments = ["bench", "--mesh", "tp=2", "--sizes", "1K, 2K", "--backend", "threads", "--seconds", "0.02"]
     assert main([*arguments, "--out", str(tmp_path / "run")]) == 0
     out = capsys.readouterr().out
-    assert out.index("! All 2 times are uncertain") < out.index("1\u2009KiB")
+    assert out.index("! All 2 intervals are wider") < out.index("1\u2009KiB")
     assert main(["report", str(tmp_path / "run"), "--out", str(tmp_path / "report.md")]) == 0
-    assert "All 2 times are uncertain" in (tmp_path / "report.md").read_text()
+    assert "All 2 intervals are wider" in (tmp_path / "report.md").read_text()

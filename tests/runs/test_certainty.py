@@ -1,4 +1,4 @@
-"""The sentence about runs of which most times are uncertain, and the load that it names."""
+"""The sentence about runs of which most intervals are wide, and the load that it names."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ def _row(half_width: float) -> dict[str, float]:
     return {"time_us": 100.0, "time_us_lo": 100 - 100 * half_width, "time_us_hi": 100 + 100 * half_width}
 
 
-def test_most_times_must_be_uncertain_by_more_than_a_tenth() -> None:
+def test_most_intervals_must_be_wider_than_a_tenth_of_their_times() -> None:
     assert not Certainty().is_low
+    assert Certainty().with_rows([_row(0.05)]) == Certainty(1, 0)
+    assert Certainty().with_rows([_row(0.051)]) == Certainty(1, 1)
     assert not Certainty().with_rows([_row(0.1), _row(0.05)]).is_low
     assert not Certainty().with_rows([_row(0.3), _row(0.05)]).is_low  # half of them
     assert Certainty().with_rows([_row(0.3)]).with_rows([_row(0.05), _row(0.11)]) == Certainty(3, 2)
@@ -28,11 +30,11 @@ def test_most_times_must_be_uncertain_by_more_than_a_tenth() -> None:
 
 def test_the_sentence_names_the_load() -> None:
     assert Certainty(240, 239).sentence([BUSY]) == (
-        "239 of 240 times are uncertain by more than 10\u2009%: other programs use 1.4 of 2 cores, load 9.1."
+        "239 of 240 intervals are wider than 10\u2009%: other programs use 1.4 of 2 cores, load 9.1."
     )
-    assert Certainty(2, 2).sentence([]) == "All 2 times are uncertain by more than 10\u2009%."
+    assert Certainty(2, 2).sentence([]) == "All 2 intervals are wider than 10\u2009%."
     shared = Certainty(1, 1).sentence([], "4 ranks share 2 cores")
-    assert shared == "The time is uncertain by more than 10\u2009%: 4 ranks share 2 cores."
+    assert shared == "The interval is wider than 10\u2009%: 4 ranks share 2 cores."
 
 
 @pytest.mark.parametrize(
@@ -66,4 +68,4 @@ def test_results_without_a_run_are_judged_too(make_results: Any) -> None:
     results = make_results(collectives=["all_reduce"], axes=["tp"])
     assert uncertainty_of(results) == ""
     wide = results.assign(time_us_lo=results["time_us"] / 2, time_us_hi=results["time_us"] * 2)
-    assert uncertainty_of(wide).startswith(f"All {len(wide)} times are uncertain")
+    assert uncertainty_of(wide).startswith(f"All {len(wide)} intervals are wider than")
