@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste
@@ -30,13 +30,11 @@ def _names(ends: Sequence[ProcessExit]) -> str:
     named = list(dict.fromkeys(str(end) for end in ends if end.is_named))
     hosts = list(dict.fromkeys(end.host for end in ends if end.host))
     if not named and hosts:
-        names = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
-        return f"{'processes' if len(ends) > 1 else 'a process'} on {names}"
+        return f"{'processes' if len(ends) > 1 else 'a process'} on {first_names(hosts)}"
     if len(named) > 2 and all(end.rank is not None for end in ends):
         of_host = grouped((end.host, end.rank) for end in ends if end.rank is not None)
         named = [rank_list(ranks) + (f" on {host}" if host else "") for host, ranks in of_host.items()]
-    more = f" and {len(named) - 6} more" if len(named) > 6 else ""
-    return ", ".join(named[:6]) + more or "a process"
+    return first_names(named, 6) or "a process"
 
 
 def _rest(ends: Sequence[ProcessExit], subjects: Sequence[ProcessExit], *, is_cause: bool = False) -> str:

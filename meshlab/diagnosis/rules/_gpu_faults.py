@@ -6,11 +6,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._dcgm import read_link_counters
 from meshlab.diagnosis.formats._gpu_tools import read_nvlink_counters, read_nvlinks
 from meshlab.diagnosis.formats._kernel_log import SXid, Xid, host_of, read_driver_messages, read_kernel_log, short_bus
+from meshlab.diagnosis.formats._nccl_lines import text_list
 from meshlab.diagnosis.formats._smi_query import ECC, REMAPPED, RETIRED, QueriedValue, read_queried_values
 from meshlab.diagnosis.formats._smi_table import read_gpu_rows
 from meshlab.diagnosis.rules._gpu_health import MEMORY_ANSWERS, queried_gpus, unhealthy_values
@@ -45,9 +46,7 @@ def _names(values: Iterable[str], noun: str = "GPU") -> str:
     names = list(dict.fromkeys(values))
     if len(names) == 1:
         return f"{noun} {names[0]}"
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    first = names[:8]
-    return f"{noun}s {', '.join(first)}{more}" if more else f"{noun}s {', '.join(first[:-1])} and {first[-1]}"
+    return f"{noun}s {first_names(names) if len(names) > 8 else text_list(names)}"
 
 
 def _lines(items: Iterable[Xid | SXid]) -> list[PasteLine | int]:
@@ -579,7 +578,7 @@ def nvlinks_active(paste: Paste) -> Iterator[TextFinding]:
         gpus = [f"GPU{gpu}" + (f" of {host}" if host else "") for host, gpu in counts]
         yield TextFinding(
             "nothing-wrong",
-            ", ".join(gpus[:8]) + (f" and {len(gpus) - 8} more" if len(gpus) > 8 else ""),
+            first_names(gpus),
             "info",
             f"All {next(iter(counts.values()))} NVLinks of {'each GPU' if len(gpus) > 1 else 'the GPU'} are active.",
             "",

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._host_settings import read_services
@@ -76,8 +76,7 @@ def queried_gpus(items: Sequence[QueriedValue]) -> str:
     )
     if not names:
         return "the GPU of this block"
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"GPU{'s' * (len(names) > 1)} {', '.join(names[:8])}{more}"
+    return f"GPU{'s' * (len(names) > 1)} {first_names(names)}"
 
 
 # -- the NVLink fabric -------------------------------------------------------------------------------------------------
@@ -277,7 +276,7 @@ def gpu_not_readable(paste: Paste) -> Iterator[TextFinding]:
         names = [f"{row.gpu} ({row.bus_id})" + (f" of {row.host}" if row.host else "") for row in group]
         yield gpu_not_readable.finding(
             "error" if is_lost else "warning",
-            f"GPU{'s' * (len(names) > 1)} {', '.join(names[:8])}" + (f" and {len(names) - 8} more" * (len(names) > 8)),
+            f"GPU{'s' * (len(names) > 1)} {first_names(names)}",
             "nvidia-smi prints ERR! for "
             + (
                 "nearly all values: the GPU no longer responds, and jobs on it fail."

@@ -335,9 +335,8 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
         why = f"The launcher could not start the job: {first.reason}."
     if first.kind not in ("pmix", "lost") and not has_started:
         why += " NCCL has no part in this."
-    finding = launcher_failed.finding("error", subject, why, _LAUNCH_DO[first.kind], lines)
-    if first.kind == "lost" and "had started" in why:
-        finding = replace(finding, title="The launcher lost a host while the job ran")
+    title = "The launcher lost a host while the job ran" if first.kind == "lost" and "had started" in why else ""
+    finding = launcher_failed.finding("error", subject, why, _LAUNCH_DO[first.kind], lines, title=title)
     # The daemon of a host, or the command that runs in its pod, may be what was killed.
     killed = first.kind == "lost" and any(end.signal == 9 for end in paste.once(read_process_exits))
     yield replace(finding, follows="rank-killed") if killed else finding

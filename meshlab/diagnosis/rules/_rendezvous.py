@@ -5,10 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
@@ -122,7 +121,7 @@ def _unknown_hosts(paste: Paste, hosts: Sequence[UnknownHost]) -> TextFinding:
     names = list(dict.fromkeys(host.name for host in hosts if host.name))
     lines = [host.line for host in hosts]
     where = _hosts(lines)
-    subject = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    subject = first_names(names)
     failed = other_lines(paste).find(
         "was unable to reliably start", "daemon has unexpectedly failed", "unable to connect to server"
     )
@@ -282,7 +281,7 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
         and (is_local or not loopbacks)
         and not other_lines(paste).numbers("Using the loopback address as fallback")
     ):
-        finding = store_unreachable.finding(
+        yield store_unreachable.finding(
             "error",
             f"Gloo, {_hosts(failed) or 'the rank that prints it'}",
             "Gloo, which connects the CPUs of the ranks, could not connect all ranks with each other. "
@@ -296,10 +295,10 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
             "that hostname -i returns its address and not 127.0.1.1.",
             failed,
         )
-        yield replace(finding, title="Gloo could not connect the ranks")
 
 
 @rule(
+            title="Gloo could not connect the ranks",
     "wrong-interface-loopback",
     "Gloo chose the loopback interface",
     source=_GLOO,
