@@ -36,7 +36,7 @@ _PERFTEST = "https://github.com/linux-rdma/perftest/issues/126"
 # -- nvbandwidth and the samples of CUDA -------------------------------------------------------------------------------
 
 
-@rule("wrong-results", "A copy between GPUs returned wrong data", source=(_NVBANDWIDTH, f"{_SAMPLES}/tree/master"))
+@rule("wrong-results", "A copy returned wrong data", source=(_NVBANDWIDTH, _SAMPLES))
 def wrong_copy(paste: Paste) -> Iterator[TextFinding]:
     """Looks for nvbandwidth and simpleP2P reporting data that differ from what was written."""
     copies = paste.once(read_wrong_copies)
@@ -283,8 +283,8 @@ def links_down(paste: Paste) -> Iterator[TextFinding]:
         yield links_down.finding(
             "warning",
             _named(none),
-            f"All {len(none[0].states)} NVLinks are down on all GPUs of the text. DCGM reports the same for boards "
-            "without NVLink and for boards without a bridge, and its diagnostic may pass anyway.",
+            "No NVLink is up on the GPUs of the text. DCGM reports the same for boards without NVLink and for boards "
+            "without a bridge, and its diagnostic may pass anyway.",
             "Run nvidia-smi topo -m: if these GPUs should have NVLink, check the bridges or the fabric manager, and "
             "look for Xid errors in dmesg. Otherwise nothing is wrong.",
             [line for item in none for line in item.lines],

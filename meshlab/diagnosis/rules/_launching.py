@@ -331,6 +331,8 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
         )
     elif first.program:
         why = f"The launcher could not start the program {first.program} on {subject}."
+    elif first.kind == "ssh":
+        why = f"ssh failed: {first.reason}. A launcher that uses it cannot start its processes there."
     else:
         why = f"The launcher could not start the job: {first.reason}."
     if first.kind not in ("pmix", "lost") and not has_started:

@@ -194,11 +194,12 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
             continue
         seconds = waited.get((host, port))
         who = _hosts(lines)
+        tried = f"A rank tried for {seconds // 1000} s" if seconds else "A rank tried"
+        outcome = f"{_outcome(paste, lines, port)}.{_about(host)}"
         yield store_unreachable.finding(
             "error",
             f"TCPStore master {host} port {port}" + (f", from {who}" if who else ""),
-            (f"A rank tried for {seconds // 1000} s" if seconds else "A rank tried")
-            + f" to reach the store of rank 0 at {host}, port {port}, and {_outcome(paste, lines)}.{_about(host)}",
+            f"{tried} to reach the store of rank 0 at {host}, port {port}, and {outcome}",
             _do(host, port),
             lines,
         )
@@ -224,9 +225,11 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
     yield from _gloo_unreachable(paste)
 
 
-def _outcome(paste: Paste, lines: Sequence[PasteLine]) -> str:
-    """Return what the attempts met, as far as these lines and those of earlier attempts show it."""
-    texts = [line.text for line in (*lines, *other_lines(paste).find("has failed to connect to"))]
+def _outcome(paste: Paste, lines: Sequence[PasteLine], port: str) -> str:
+    """Return what the attempts met, as far as these lines and those of earlier attempts at the same port show it."""
+    attempts = other_lines(paste).find("has failed to connect to")
+    earlier = [line for line in attempts if f":{port} " in line.text or f", {port})" in line.text]
+    texts = [line.text for line in (*lines, *earlier)]
     if any("errno: 111" in text or "Connection refused" in text for text in texts):
         return "the host refused it: nothing listened on this port there at that time"
     if any("errno: 113" in text or "No route to host" in text for text in texts):
@@ -291,14 +294,16 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
                 else "Usually a host chose an interface that the others cannot reach, or its name resolves to a wrong "
                 "address. An exit of another rank looks the same."
             ),
-            "Set GLOO_SOCKET_IFNAME to the interface that connects the hosts (ip -br addr), on every host, and check "
-            "that hostname -i returns its address and not 127.0.1.1.",
+            "Read the logs of the other ranks before this time: the first error in them is the cause."
+            if is_local
+            else "Set GLOO_SOCKET_IFNAME to the interface that connects the hosts (ip -br addr), on every host, and "
+            "check that hostname -i returns its address and not 127.0.1.1.",
             failed,
+            title="Gloo could not connect the ranks",
         )
 
 
 @rule(
-            title="Gloo could not connect the ranks",
     "wrong-interface-loopback",
     "Gloo chose the loopback interface",
     source=_GLOO,
