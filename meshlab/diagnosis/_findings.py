@@ -92,10 +92,22 @@ class Rule:
         return list(self.check(paste))
 
     def finding(
-        self, severity: Level, subject: str, why: str, do: str = "", lines: Sequence[PasteLine | int] = ()
+        self,
+        severity: Level,
+        subject: str,
+        why: str,
+        do: str = "",
+        lines: Sequence[PasteLine | int] = (),
+        *,
+        title: str = "",
     ) -> TextFinding:
-        """Return a finding of this rule."""
-        return TextFinding(self.code, subject, severity, why, do, line_numbers(lines), title=self.title)
+        """Return a finding of this rule, with another title if that of the rule claims more than the text shows."""
+        return TextFinding(self.code, subject, severity, why, do, line_numbers(lines), title=title or self.title)
+
+
+def first_names(names: Sequence[str], most: int = 8) -> str:
+    """Return names separated by commas, and the number of those after the first ones."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def line_numbers(lines: Iterable[PasteLine | int]) -> tuple[int, ...]:

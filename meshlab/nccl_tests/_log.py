@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
 
 _NAN = float("nan")
 
@@ -167,10 +168,10 @@ class IterationTimes:
 class LogTable:
     """The rows of a section as columns. Placement 0 is out of place, placement 1 is in place."""
 
-    line: npt.NDArray[np.int64]  # 0 if unknown
-    size_bytes: npt.NDArray[np.int64]
-    count: npt.NDArray[np.int64]
-    root: npt.NDArray[np.int64]  # -1 without one
+    line: Integers  # 0 if unknown
+    size_bytes: Integers
+    count: Integers
+    root: Integers  # -1 without one
     type: Sequence[str]
     op: Sequence[str]  # empty without one
     timestamp: Sequence[str]  # empty if no row has one
@@ -184,7 +185,7 @@ class LogTable:
     def __len__(self) -> int:
         return len(self.line)
 
-    def take(self, rows: npt.NDArray[np.int64]) -> LogTable:
+    def take(self, rows: Integers) -> LogTable:
         """Return a table of these rows only."""
         arrays = ("line", "size_bytes", "count", "root", "values", "present")
         parts: dict[str, Any] = {name: getattr(self, name)[rows] for name in arrays}

@@ -10,6 +10,7 @@ from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._units import format_size
 from meshlab.frames._statistics import bandwidth
 from meshlab.nccl_tests._log import OWN_RATES, Floats, LogTable, Note, Preamble, rounding_of_rates
+from meshlab.nccl_tests._rows import key_columns, row_hashes
 
 _REDUCES = frozenset(name for name, collective in COLLECTIVES.items() if collective.reduces)
 _MOST_LINES = 10
@@ -83,23 +84,12 @@ def _factor(low: Floats, high: Floats, collective: str | None, n_ranks: int | No
     return float(candidates[best]) if 2 * fits[best] > len(low) else None
 
 
-def _keys(table: LogTable) -> list[tuple[object, ...]]:
-    columns = (table.size_bytes, table.count, table.root)
-    return list(zip(*(column.tolist() for column in columns), table.type, table.op, strict=True))
-
-
 def _repeated(table: LogTable) -> Iterator[Note]:
     """Yield a note for each row that has all numbers of an earlier one."""
     n = len(table)
-    codes: list[list[int]] = []
-    for column in (table.type, table.op):
-        code: dict[str, int] = {}
-        codes.append([code.setdefault(name, len(code)) for name in column])
     numbers = np.nan_to_num(table.values, nan=-1.0).reshape(n, -1) + 0.0  # no negative zeros
-    rows = np.column_stack([table.size_bytes, table.count, table.root, *codes, numbers.view(np.int64)])
-    # Equal rows have equal sums of products, which wrap around.
-    weights = np.random.default_rng(1).integers(1, 1 << 62, rows.shape[1]) | 1
-    _, first, group = np.unique((rows * weights).sum(axis=1), return_index=True, return_inverse=True)
+    rows = np.column_stack([key_columns(table), numbers.view(np.int64)])
+    _, first, group = np.unique(row_hashes(rows), return_index=True, return_inverse=True)
     before = first[group.reshape(-1)]
     is_repeated = (before != np.arange(n)) & (rows == rows[before]).all(axis=1)
     is_repeated &= table.size_bytes != 0  # empty messages may all take the same time
@@ -111,14 +101,14 @@ def _repeated(table: LogTable) -> Iterator[Note]:
 
 def _out_of_order(table: LogTable) -> Iterator[Note]:
     """Yield a note for each row whose size is smaller than the one before. A test that starts again begins anew."""
-    keys = [key[2:] for key in _keys(table)]
+    kinds = key_columns(table)[:, 2:]
     sizes = table.size_bytes
-    for row in (np.flatnonzero(np.diff(sizes) < 0) + 1).tolist():
-        if keys[row] == keys[row - 1] and sizes[row] != sizes[0]:
-            yield Note(
-                int(table.line[row]) or None,
-                f"the size {format_size(sizes[row])} follows {format_size(sizes[row - 1])}, although sizes grow",
-            )
+    is_alike = (kinds[1:] == kinds[:-1]).all(axis=1)
+    for row in (np.flatnonzero((np.diff(sizes) < 0) & is_alike & (sizes[1:] != sizes[0])) + 1).tolist():
+        yield Note(
+            int(table.line[row]) or None,
+            f"the size {format_size(sizes[row])} follows {format_size(sizes[row - 1])}, although sizes grow",
+        )
 
 
 def _blank_operations(table: LogTable, collective: str | None) -> Iterator[Note]:
@@ -139,7 +129,7 @@ def _number_of_rows(table: LogTable, preamble: Preamble) -> list[Note]:
     """Return a note if the settings of the run make a different number of rows."""
     if (expected := _n_sizes(preamble)) is None:
         return []
-    kinds = len({key[2:] for key in _keys(table)})
+    kinds = len(np.unique(row_hashes(key_columns(table)[:, 2:])))
     n = len(table)
     # Cycles of all sizes (-N) multiply the rows, and rounding to the number of ranks makes sizes equal.
     if n % (expected * kinds) == 0 and len(np.unique(table.size_bytes)) <= expected:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from meshlab.base._numerals import whole
-from meshlab.nccl_tests._log import DTYPE_OF_TYPE, ITEMSIZE, OPS, LogTable
+from meshlab.nccl_tests._log import DTYPE_OF_TYPE, ITEMSIZE, OPS, Integers, LogTable
 
 _PLAIN = ("time", "algbw", "busbw", "wrong")
 _PER_ITERATION = (*_PLAIN, "i_min", "i_max", "i_p99", "i_cv%")
@@ -269,7 +269,7 @@ def repeated_rows(table: LogTable) -> int:
     n = len(table)
     if n < 4 or (np.diff(table.size_bytes) > 0).all():
         return 1
-    kind = _kinds(table)
+    kind = row_hashes(key_columns(table))
     runs = 1 + int((kind[1:] != kind[:-1]).sum())
     if 1 < runs <= n - (n - 1 - n // 4) / 2:  # the copies keep step, so equal rows follow each other
         return max(1, round(n / runs))
@@ -282,17 +282,20 @@ def repeated_rows(table: LogTable) -> int:
     return 1 if is_cycle else copies
 
 
-def _kinds(table: LogTable) -> npt.NDArray[np.int64]:
-    """Return a number for each row, which is equal for rows of the same size, count, root, type and operation."""
-    codes: list[npt.NDArray[np.int64]] = []
+def key_columns(table: LogTable) -> Integers:
+    """Return the size, the count, the root, and codes for the type and the operation, one row for each of the table."""
+    codes: list[list[int]] = []
     for texts in (table.type, table.op):
-        number = {text: code for code, text in enumerate(dict.fromkeys(texts))}
-        codes.append(np.array([number[text] for text in texts], dtype=np.int64))
-    columns = np.column_stack([table.size_bytes, table.count, table.root, *codes])
-    # Sums of products, which wrap around.
-    weights: npt.NDArray[np.int64] = np.random.default_rng(1).integers(1, 1 << 62, columns.shape[1]) | 1
-    kinds: npt.NDArray[np.int64] = (columns * weights).sum(axis=1)
-    return kinds
+        numbers: dict[str, int] = {}
+        codes.append([numbers.setdefault(text, len(numbers)) for text in texts])
+    return np.column_stack([table.size_bytes, table.count, table.root, *codes])
+
+
+def row_hashes(columns: Integers) -> Integers:
+    """Return a number for each row, which is equal for equal rows: a sum of products that wrap around."""
+    weights: Integers = np.random.default_rng(1).integers(1, 1 << 62, columns.shape[1:]) | 1
+    hashes: Integers = (columns * weights).sum(axis=1)
+    return hashes
 
 
 def consistent_rows(table: LogTable, follows: Sequence[int] | None = None) -> list[bool]:

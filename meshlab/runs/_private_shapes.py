@@ -51,9 +51,6 @@ _SECRET_WORDS = (
 _NO_COUNT = r"(?!\[secret\]|(?:-?\d{1,6}(?:\.\d+)?|(?i:true|false|none|null|yes|no))(?:[\s\"',;&)\]}]|$))"
 # Counts and switches are no secrets: token=512, token=True.
 
-SECRET_WORD = re.compile(r"(?i:token|secret|pass|key|cred|auth|sign|cookie)|_P")
-"""What every match of `KEYED_SECRET` contains."""
-
 KEYED_SECRET = re.compile(
     rf"(?P<key>(?i:(?<!\w){_SECRET_WORDS})|(?<!\w)[A-Z][A-Z0-9_]{{0,60}}_(?:KEY|PAT|PWD|PASS)(?!\w))"
     r"(?P<between>(?:\\?[\"'])?[ \t]*(?:[:=]|(?<=\w)[ \t](?=\S*\d))[ \t]*"

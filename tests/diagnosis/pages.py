@@ -1,6 +1,8 @@
 """Writes the pages docs/diagnosis.md and docs/questions.md: ``python -m tests.diagnosis.pages``.
 
-The text of a rule is the shortest one in the tests that it recognises, so a new rule appears with the text of its test.
+The example of a rule is the shortest text that it recognises in the modules of tests that name codes of rules. If they
+have none, it comes from the other tests, such as those of formats, redaction and display, whose texts may be fragments
+or hostile. So a new rule appears with the text of its test.
 """
 
 from __future__ import annotations
@@ -45,8 +47,9 @@ class Example(NamedTuple):
 
 @functools.cache
 def texts_of_tests() -> tuple[str, ...]:
-    """All strings of the tests of the diagnosis that may be pasted texts, shortest first."""
-    texts: set[str] = {question.text for question in QUESTIONS}
+    """All strings of the tests that may be pasted texts: first those of tests of rules, each part shortest first."""
+    codes = {rule.code for rule in RULES}
+    of_rules: dict[str, bool] = {question.text: True for question in QUESTIONS}
     for path in sorted(TESTS.glob("*.py")):
         source = path.read_text(encoding="utf-8")
         if path.stem in ("pages", "test_pages"):
@@ -54,11 +57,13 @@ def texts_of_tests() -> tuple[str, ...]:
         # The real texts, which only functions read, must not become a part of the pages.
         may_call = "MESHLAB_CASES" not in source
         module = importlib.import_module(f"tests.diagnosis.{path.stem}")
-        for node in ast.walk(ast.parse(source)):
+        nodes = list(ast.walk(ast.parse(source)))
+        names_a_code = any(isinstance(node, ast.Constant) and node.value in codes for node in nodes)
+        for node in nodes:
             text = textwrap.dedent(_text_of(node, module, may_call=may_call)).strip("\n")
             if _SHORTEST <= len(text) <= _LONGEST:
-                texts.add(text)
-    return tuple(sorted(texts, key=lambda text: (len(text), text)))
+                of_rules[text] = of_rules.get(text, False) or names_a_code
+    return tuple(sorted(of_rules, key=lambda text: (not of_rules[text], len(text), text)))
 
 
 def _text_of(node: ast.AST, module: ModuleType, *, may_call: bool) -> str:
@@ -80,7 +85,7 @@ def _text_of(node: ast.AST, module: ModuleType, *, may_call: bool) -> str:
 
 @functools.cache
 def examples() -> dict[Rule, list[Example]]:
-    """The texts of the tests that each rule recognises, shortest first."""
+    """The texts of the tests that each rule recognises, the one for the page first."""
     by_rule: dict[Rule, list[Example]] = {rule: [] for rule in RULES}
     for text in texts_of_tests():
         paste = Paste(text)

@@ -454,6 +454,25 @@ def test_findings_name_gpus_links_hosts_and_lines() -> None:
     assert "link 11" in subject(NVRM + "149, NETIR Fatal XC0 i0 Link 11 (0x0)\n", "nvlink-error")
 
 
+@pytest.mark.parametrize(
+    ("line", "why", "do"),
+    [
+        ("GPU Recovery Action : Reset", "only a reset", "nvidia-smi -r"),
+        ("GPU Recovery Action : Reboot", "operating system", "Reboot the host"),
+        ("GPU Recovery Action : Drain P2P", "peer-to-peer", "End the jobs that use the GPU together"),
+        ("GPU Recovery Action : Drain and Reset", "reduced capacity", "Place no new jobs"),
+        ("GPU Recovery Action : Bus Rebuild", "does not know this action", "manual"),
+        ("GPU Reset Status\n        Drain and Reset Recommended : Yes", "reduced capacity", "Place no new jobs"),
+        ("GPU Reset Status\n        Reset Required : Perhaps", "does not know this action", "manual"),
+        (NVRM + "154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)", "system", "Reboot"),
+    ],
+)
+def test_each_action_of_recovery_has_its_meaning_and_its_own_advice(line: str, why: str, do: str) -> None:
+    (finding,) = ml.explain(f"    {line}\n" if "NVRM" not in line else f"{line}\n").findings
+    assert why in finding.why
+    assert do in finding.do
+
+
 def test_a_far_nic_is_named_with_its_distance_and_a_better_gpu() -> None:
     (finding,) = [
         item for item in ml.explain(f"./all_reduce_perf -b 1G -g 1\n{FAR}").findings if item.code == "nic-far-from-gpu"

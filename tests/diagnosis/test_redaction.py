@@ -107,7 +107,7 @@ def test_an_ordinary_word_stays_readable(host: str) -> None:
         "node 3 of 4, host memory, server error, on node failure, host: unreachable, nodes: busy",
         "srun -p hopper -N 2 --mpi=pmix ./all_reduce_perf; ssh -p 22 x; mkdir -p out; nvidia-smi topo -p2p n",
         "gcc -pthread -pipe -pedantic; mpiexec -prepend-rank -ppn 8; docker run -p 8080:80; pytest -p no:cacheprovider",
-        "/scratch/checkpoints/step_100.pt /work/run.py /project/datasets/imagenet",
+        "/scratch/checkpoints/step_100.pt /lustre/run.py /project/datasets/imagenet",
         'ncclDevKernel<41>, LoadWithCast<1>, "grid": [4096, 1, 1], "block": [32, 4, 1]',
         "password: None, token=512, the serial port is open, serialization of 12345 objects",
     ],

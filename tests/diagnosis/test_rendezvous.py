@@ -197,3 +197,22 @@ def test_the_loopback_address_of_gloo_is_no_fault_within_one_host() -> None:
     assert any(item.severity == "error" for item in findings(FALLBACK, REFUSED))
     local = findings(FALLBACK, REFUSED, one_host)
     assert not [item for item in local if item.code == "wrong-interface-loopback" and item.severity != "normal"]
+
+
+def test_ranks_of_one_host_need_no_other_interface_of_gloo() -> None:
+    one_host = "(Worker pid=8) DEBUG [parallel_state.py:16] Detected 1 nodes in the distributed environment"
+    (finding,) = [item for item in findings(REFUSED, one_host) if item.code == "net-unreachable"]
+    assert "GLOO_SOCKET_IFNAME" not in finding.do
+    assert "logs of the other ranks" in finding.do
+
+
+def test_a_refused_attempt_at_another_port_says_nothing_about_a_timeout() -> None:
+    refused = (
+        "[W socket.cpp:601] [c10d] The client socket has failed to connect to [node8]:{} (errno: 111 - Connection "
+        "refused)."
+    )
+    timeout = "The client socket has timed out after 900s while trying to connect to (node7, 29500)."
+    (other,) = [item for item in findings(refused.format(29400), timeout) if item.severity == "error"]
+    (same,) = [item for item in findings(refused.format(29500), timeout) if item.severity == "error"]
+    assert "got no answer" in other.why
+    assert "refused" in same.why

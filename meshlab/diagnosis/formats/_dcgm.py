@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from meshlab.base._documents import LimitError, decode_json, mapping_or_empty, objects_in
-from meshlab.base._errors import ParseError
+from meshlab.base._documents import mapping_or_empty, objects_in
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._paste import Paste, PasteLine, check_matches, check_number
 from meshlab.diagnosis._seen import Seen, TextFormat, frame_of
 from meshlab.diagnosis.formats._gpu_tools import NvlinkCounter
+from meshlab.diagnosis.formats._json_objects import json_objects
 from meshlab.diagnosis.formats._kernel_log import host_of
 
 if TYPE_CHECKING:
@@ -232,17 +232,7 @@ def _json_tests(paste: Paste) -> Iterator[DiagnosticTest]:
     if not paste.may_contain('"test_categories"'):
         return
     check_number(paste, len(paste.numbers('"test_categories"')), "documents of DCGM", most=1_000, length=10_000)
-    end = 0
-    while (match := _JSON.search(paste.text, end)) is not None:
-        try:
-            document, end = decode_json(paste.text, match.start())
-        except LimitError:
-            raise
-        except ParseError:
-            end = match.end()
-            continue
-        lines = (paste.number_at(match.start()), paste.number_at(end - 1))
-        root = mapping_or_empty(document)
+    for lines, root in json_objects(paste, _JSON):
         body = mapping_or_empty(root.get("DCGM Diagnostic") or root.get("DCGM GPU Diagnostic"))
         for category in objects_in(body.get("test_categories")):
             for test in objects_in(category.get("tests")):

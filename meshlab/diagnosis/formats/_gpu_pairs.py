@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from meshlab.base._documents import LimitError, decode_json, mapping_or_empty, objects_in
-from meshlab.base._errors import ParseError
+from meshlab.base._documents import mapping_or_empty, objects_in
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._paste import Paste, PasteLine, check_matches, check_number
 from meshlab.diagnosis._seen import Seen, TextFormat
+from meshlab.diagnosis.formats._json_objects import json_objects
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -274,27 +274,16 @@ def _name_after(paste: Paste, number: int) -> str:
 # -- JSON --------------------------------------------------------------------------------------------------------------
 
 
-def _documents(paste: Paste) -> tuple[tuple[int, int, Mapping[str, Any]], ...]:
+def _documents(paste: Paste) -> tuple[tuple[tuple[int, int], Mapping[str, Any]], ...]:
     """Return the first and the last line of each JSON document of nvbandwidth, with its content."""
     if not paste.may_contain('"nvbandwidth"') or len(paste.text) > _MOST_JSON:
         return ()
     check_number(paste, len(paste.numbers('"testcases"')), "documents of nvbandwidth", most=1_000, length=10_000)
-    documents = []
-    end = 0
-    while (match := _JSON.search(paste.text, end)) is not None:
-        try:
-            document, end = decode_json(paste.text, match.start())
-        except LimitError:
-            raise
-        except ParseError:
-            document, end = {}, match.end()
-        first, last = paste.number_at(match.start()), paste.number_at(end - 1)
-        documents.append((first, last, mapping_or_empty(mapping_or_empty(document).get(NVBANDWIDTH))))
-    return tuple(documents)
+    return tuple((lines, mapping_or_empty(root.get(NVBANDWIDTH))) for lines, root in json_objects(paste, _JSON))
 
 
 def _json_matrices(paste: Paste) -> Iterator[PairMatrix]:
-    for first, last, document in paste.once(_documents):
+    for lines, document in paste.once(_documents):
         for case in objects_in(document.get("testcases")):
             rows = case.get("bandwidth_matrix")
             if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):
@@ -302,14 +291,14 @@ def _json_matrices(paste: Paste) -> Iterator[PairMatrix]:
             values = [[_value(word) for word in row] for row in rows[:_MOST_ROWS]]
             name, description = str(case.get("name", "")), str(case.get("bandwidth_description", ""))
             columns = range(max(map(len, values), default=0))
-            yield _nvbandwidth_matrix((first, last), name, description, range(len(values)), columns, values)
+            yield _nvbandwidth_matrix(lines, name, description, range(len(values)), columns, values)
 
 
 def read_failed_cases(paste: Paste) -> tuple[tuple[int, str, str], ...]:
     """Return the line, the name and the error of the cases of nvbandwidth's JSON that failed."""
     return tuple(
         (first, str(case.get("name", "")), str(case.get("error", "")))
-        for first, _, document in paste.once(_documents)
+        for (first, _), document in paste.once(_documents)
         for case in objects_in(document.get("testcases"))
         if case.get("status") == "Error"
     )
@@ -339,7 +328,7 @@ def _find_nvbandwidth(paste: Paste) -> list[int]:
     matrices = paste.once(read_pair_matrices)
     numbers = [k for matrix in matrices if matrix.tool == NVBANDWIDTH for k in matrix.lines]
     numbers += paste.numbers("nvbandwidth Version:", _WRONG[0])
-    for first, last, _ in paste.once(_documents):
+    for (first, last), _ in paste.once(_documents):
         numbers += range(first, last + 1)
     return numbers
 

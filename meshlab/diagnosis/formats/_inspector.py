@@ -9,12 +9,12 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._collectives import NCCL_FUNCTIONS
-from meshlab.base._documents import LimitError, decode_json, mapping_or_empty
-from meshlab.base._errors import ParseError
+from meshlab.base._documents import mapping_or_empty
 from meshlab.base._numerals import whole_or_none
 from meshlab.base._units import format_size
 from meshlab.diagnosis._paste import Paste, check_number
 from meshlab.diagnosis._seen import Seen, TextFormat, frame_of
+from meshlab.diagnosis.formats._json_objects import json_objects
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,19 +46,9 @@ def read_inspected_calls(paste: Paste) -> tuple[InspectedCall, ...]:
         return ()
     check_number(paste, len(paste.numbers('"coll_perf"')), "calls of NCCL Inspector", most=200_000)
     calls = []
-    end = 0
-    while (match := _START.search(paste.text, end)) is not None:
-        try:
-            document, end = decode_json(paste.text, match.start())
-        except LimitError:
-            raise
-        except ParseError:
-            end = match.end()
-            continue
-        root = mapping_or_empty(document)
+    for lines, root in json_objects(paste, _START):
         call, header = mapping_or_empty(root.get("coll_perf")), mapping_or_empty(root.get("header"))
         if call:
-            lines = (paste.number_at(match.start()), paste.number_at(end - 1))
             calls.append(_call(lines, call, header, mapping_or_empty(root.get("metadata"))))
     return tuple(calls)
 

@@ -367,6 +367,17 @@ def read_bootstrap(paste: Paste) -> tuple[BootstrapAddress, ...]:
 
 # -- hosts and ranks ---------------------------------------------------------------------------------------------------
 
+_FRAME_HOST = re.compile(r"([\w.-]+):\d+:\d+ \[")
+_TEST_HOST = re.compile(r"(?:^|sum|none)([A-Za-z][\w.-]*): Test (?:CUDA|NCCL) failure")  # also at the end of a cut row
+
+
+def source_host(line: PasteLine) -> str | None:
+    """Return the host that printed a line: that of a prefix, of NCCL's frame, or of an error of nccl-tests."""
+    if line.host is not None:
+        return line.host
+    match = _FRAME_HOST.match(line.text) or _TEST_HOST.search(line.text)
+    return None if match is None else match[1]
+
 
 def read_hosts(paste: Paste) -> tuple[str, ...]:
     """Return the names of the hosts that printed lines of NCCL, in order."""

@@ -17,7 +17,6 @@ _BLOCKS = {block: block for block in (FABRIC, ECC, REMAPPED, RETIRED, CLOCKS, LI
     "Clocks Throttle Reasons": CLOCKS  # its name before driver 530
 }
 _HEAD = re.compile(rf"(?:{'|'.join(_BLOCKS)})[ \t]*$", re.MULTILINE)
-_ALONE = {RECOVERY: RECOVERY}  # values outside a block
 _GPU = re.compile(r"^\s*GPU ([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.\d)\s*$")
 _VALUE = re.compile(r"^(\s*)([A-Za-z][\w()/.-]*(?: [\w()/.-]+)*)\s+: (.*\S|)\s*$")
 _SECTION = re.compile(r"^(\s*)([A-Za-z][\w()/.-]*(?: [\w()/.-]+)*)\s*$")
@@ -26,6 +25,7 @@ _MOST_LINES = 400  # of one GPU
 # -- XML: a name of an element, and the name of the same value in the text ---------------------------------------------
 
 _TAG = re.compile(r"<(?P<end>/?)(?P<name>[A-Za-z_]\w{0,80})(?P<attributes>[^<>]{0,200})>(?P<value>[^<]{0,500})")
+_RECOVERY_ELEMENT = "gpu_recovery_action"
 _XML_BLOCKS = {
     "fabric": FABRIC,
     "ecc_errors": ECC,
@@ -64,7 +64,7 @@ _XML_NAMES = {
     "current_link_width": "Current",
     "max_link_gen": "Max",
     "current_link_gen": "Current",
-    "gpu_recovery_action": RECOVERY,
+    _RECOVERY_ELEMENT: RECOVERY,
 }
 _WORDS = {"sram": "SRAM", "dram": "DRAM", "hw": "HW", "sw": "SW", "tpc": "TPC", "gpu": "GPU"}
 
@@ -84,7 +84,7 @@ class QueriedValue:
 
 def read_queried_values(paste: Paste) -> tuple[QueriedValue, ...]:
     """Read the blocks about the fabric, memory errors, clocks, the PCIe link, and the recovery of a GPU."""
-    values = [*_blocks(paste), *_alone(paste), *_xml(paste)]
+    values = [*_blocks(paste), *_recovery_actions(paste), *_xml(paste)]
     return tuple(sorted(values, key=lambda item: item.line.number))
 
 
@@ -113,10 +113,11 @@ def _blocks(paste: Paste) -> Iterator[QueriedValue]:
                 yield QueriedValue(line, host_of(line), bus_id, product, names, value[2], value[3])
 
 
-def _alone(paste: Paste) -> Iterator[QueriedValue]:
-    check_number(paste, len(paste.numbers(*_ALONE)), "GPUs of nvidia-smi -q", most=5_000, length=5_000)
-    for line, match in paste.matches(_VALUE, *_ALONE):
-        if match[2] in _ALONE:
+def _recovery_actions(paste: Paste) -> Iterator[QueriedValue]:
+    """Read the only value that is outside the blocks."""
+    check_number(paste, len(paste.numbers(RECOVERY)), "GPUs of nvidia-smi -q", most=5_000, length=5_000)
+    for line, match in paste.matches(_VALUE, RECOVERY):
+        if match[2] == RECOVERY:
             yield QueriedValue(line, host_of(line), *_owner(paste, line.number), (), match[2], match[3])
 
 
@@ -143,7 +144,7 @@ def _last(entries: list[tuple[int, str]], number: int) -> tuple[int, str] | None
 
 def _xml(paste: Paste) -> Iterator[QueriedValue]:
     """Read the XML line by line, because it is often cut, and pasted without its beginning."""
-    if not paste.numbers(*(f"<{name}>" for name in (*_XML_BLOCKS, "gpu_recovery_action"))):
+    if not paste.numbers(*(f"<{name}>" for name in (*_XML_BLOCKS, _RECOVERY_ELEMENT))):
         return
     check_number(paste, len(paste.numbers("<")), "elements of XML", most=50_000, length=100, hint="pass fewer hosts")
     bus_id = product = None
@@ -161,7 +162,7 @@ def _xml(paste: Paste) -> Iterator[QueriedValue]:
                 product = value
             elif name in _XML_BLOCKS:
                 path = [name]
-            elif (path and value) or name in ("gpu_recovery_action",):
+            elif (path and value) or name == _RECOVERY_ELEMENT:
                 sections = tuple(_XML_BLOCKS.get(part) or _XML_SECTIONS.get(part) or _text(part) for part in path)
                 yield QueriedValue(line, host_of(line), bus_id, product, sections, _text(name), value)
             elif path and len(path) < 8 and not tag["attributes"].endswith("/"):

@@ -193,13 +193,21 @@ def find_all(paste: Paste, pattern: re.Pattern[str], *literals: str) -> Iterator
                     break
 
 
-_RANK_PREFIX = re.compile(r"\[rank(\d+)\]")
+RANK_PREFIX = re.compile(r"\[rank(\d+)\]")
+_GROUP_RANK = re.compile(r"\bRank (\d+)\]")
 
 
 def last_rank_prefix(line: PasteLine, end: int) -> int | None:
     """Return the global rank that is named before a position of a raw line, or that the prefix of the line names."""
-    named = _RANK_PREFIX.findall(line.raw, 0, end)
+    named = RANK_PREFIX.findall(line.raw, 0, end)
     return whole(named[-1]) if named else line.rank
+
+
+def rank_in_line(line: PasteLine, end: int) -> int | None:
+    """Return the rank before a position of a raw line, or the one that old versions name: ``[Rank 3]``, in a group."""
+    if (rank := last_rank_prefix(line, end)) is None and (named := _GROUP_RANK.search(line.raw)) is not None:
+        rank = whole(named[1])
+    return rank
 
 
 def read_torch_log(paste: Paste) -> TorchLog:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import grouped
+from meshlab.diagnosis.formats._nccl_lines import NOT_NAMED, message_of
 from meshlab.diagnosis.formats._process_exits import ProcessExit, read_process_exits, signal_name
 from meshlab.diagnosis.formats._torch_lines import last_rank_prefix, read_torch_log
 
@@ -29,13 +30,11 @@ def _names(ends: Sequence[ProcessExit]) -> str:
     named = list(dict.fromkeys(str(end) for end in ends if end.is_named))
     hosts = list(dict.fromkeys(end.host for end in ends if end.host))
     if not named and hosts:
-        names = ", ".join(hosts[:8]) + (f" and {len(hosts) - 8} more" if len(hosts) > 8 else "")
-        return f"{'processes' if len(ends) > 1 else 'a process'} on {names}"
+        return f"{'processes' if len(ends) > 1 else 'a process'} on {first_names(hosts)}"
     if len(named) > 2 and all(end.rank is not None for end in ends):
         of_host = grouped((end.host, end.rank) for end in ends if end.rank is not None)
         named = [rank_list(ranks) + (f" on {host}" if host else "") for host, ranks in of_host.items()]
-    more = f" and {len(named) - 6} more" if len(named) > 6 else ""
-    return ", ".join(named[:6]) + more or "a process"
+    return first_names(named, 6) or "a process"
 
 
 def _rest(ends: Sequence[ProcessExit], subjects: Sequence[ProcessExit], *, is_cause: bool = False) -> str:
@@ -376,15 +375,14 @@ def oom_rank(paste: Paste) -> Iterator[TextFinding]:
         near = " ".join(paste.line(number).text for number in range(line.number, min(line.number + 3, len(paste) + 1)))
         rank = last_rank_prefix(line, len(line.raw))
         gpu = _GPU.search(near)
-        frame = re.match(r"(?P<host>[\w.-]+):\d+:\d+ \[(?P<gpu>-?\d+)\]", line.text)
-        where = "" if rank is None else f"rank {rank}"
-        if frame:
-            where = (f"{where}, " if where else "") + f"{frame['host']} GPU {frame['gpu']}"
-        elif gpu:
-            where = (f"{where}, " if where else "") + f"GPU {gpu['gpu']}"
+        message = message_of(line)
+        place = f"GPU {gpu['gpu']}" if gpu else ""
+        if message.device is not None:
+            place = f"{message.host or ''} GPU {message.device}".strip()
+        where = ", ".join(text for text in ("" if rank is None else f"rank {rank}", place) if text)
         tried = _AMOUNT.search(near)
         amount = amount or (tried["amount"] if tried else "")
-        ranks.setdefault(where or line.host or "the rank that prints it", []).append(line.number)
+        ranks.setdefault(where or message.host or NOT_NAMED, []).append(line.number)
     if ranks:
         who = list(ranks)
         yield oom_rank.finding(

@@ -6,14 +6,15 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._dcgm import read_link_counters
 from meshlab.diagnosis.formats._gpu_tools import read_nvlink_counters, read_nvlinks
 from meshlab.diagnosis.formats._kernel_log import SXid, Xid, host_of, read_driver_messages, read_kernel_log, short_bus
+from meshlab.diagnosis.formats._nccl_lines import text_list
 from meshlab.diagnosis.formats._smi_query import ECC, REMAPPED, RETIRED, QueriedValue, read_queried_values
 from meshlab.diagnosis.formats._smi_table import read_gpu_rows
-from meshlab.diagnosis.rules._gpu_health import MEMORY_ANSWERS, queried_gpus, unhealthy_values
+from meshlab.diagnosis.rules._gpu_health import MEMORY_ANSWERS, queried_gpus, recovery_action, unhealthy_values
 from meshlab.topology.model._products import is_bridged
 
 _CATALOG = "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"
@@ -45,9 +46,7 @@ def _names(values: Iterable[str], noun: str = "GPU") -> str:
     names = list(dict.fromkeys(values))
     if len(names) == 1:
         return f"{noun} {names[0]}"
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    first = names[:8]
-    return f"{noun}s {', '.join(first)}{more}" if more else f"{noun}s {', '.join(first[:-1])} and {first[-1]}"
+    return f"{noun}s {first_names(names) if len(names) > 8 else text_list(names)}"
 
 
 def _lines(items: Iterable[Xid | SXid]) -> list[PasteLine | int]:
@@ -237,7 +236,8 @@ def _counted_errors(values: Sequence[QueriedValue]) -> Iterator[TextFinding]:
             "error",
             queried_gpus(recent),
             "nvidia-smi -q counts memory errors that ECC could not correct since the driver was loaded: "
-            + ", ".join(dict.fromkeys(f"{item.name} {item.value}" for item in recent)),
+            + ", ".join(dict.fromkeys(f"{item.name} {item.value}" for item in recent))
+            + ".",
             _MEMORY_FIX,
             [item.line for item in recent],
         )
@@ -246,7 +246,9 @@ def _counted_errors(values: Sequence[QueriedValue]) -> Iterator[TextFinding]:
             "info",
             queried_gpus(counters),
             "nvidia-smi -q counts memory errors that ECC could not correct in the lifetime of the GPU, but not since "
-            "the driver was loaded: " + ", ".join(dict.fromkeys(f"{item.name} {item.value}" for item in counters)),
+            "the driver was loaded: "
+            + ", ".join(dict.fromkeys(f"{item.name} {item.value}" for item in counters))
+            + ".",
             "Watch whether the counters grow.",
             [item.line for item in counters],
         )
@@ -387,11 +389,12 @@ def other_xid(paste: Paste) -> Iterator[TextFinding]:
     if asks:
         alone = not any(item.code not in (_RECOVERY, *_CONSEQUENCES) for item in xids)
         action = next((i.text.rpartition("(")[2].partition(")")[0] for i in asks if "(" in i.text), "unknown")
+        meaning, do = recovery_action(action)
         yield other_xid.finding(
             "warning" if alone else "info",
             _names(map(_gpu, asks)),
-            f"Xid 154: after an error, the driver recommends an action: {action}.",
-            "Do that before the next job: nvidia-smi -r -i GPU for a reset, otherwise reboot.",
+            f"Xid 154: after an error, the driver recommends an action: {action}. {meaning}",
+            do,
             _lines(asks),
         )
 
@@ -579,7 +582,7 @@ def nvlinks_active(paste: Paste) -> Iterator[TextFinding]:
         gpus = [f"GPU{gpu}" + (f" of {host}" if host else "") for host, gpu in counts]
         yield TextFinding(
             "nothing-wrong",
-            ", ".join(gpus[:8]) + (f" and {len(gpus) - 8} more" if len(gpus) > 8 else ""),
+            first_names(gpus),
             "info",
             f"All {next(iter(counts.values()))} NVLinks of {'each GPU' if len(gpus) > 1 else 'the GPU'} are active.",
             "",

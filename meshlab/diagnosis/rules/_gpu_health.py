@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._host_settings import read_services
@@ -23,6 +23,7 @@ from meshlab.diagnosis.formats._smi_table import read_gpu_rows
 
 _FABRIC = "https://docs.nvidia.com/datacenter/tesla/fabric-manager-user-guide/index.html"
 _SMI = "https://docs.nvidia.com/deploy/nvidia-smi/index.html"
+_RECOVERY_FLAGS = "https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/error-recovery-and-response-flags.html"
 
 _NOT_REPORTED = frozenset(("", "n/a", "[n/a]", "not supported", "[not supported]"))
 _NO = frozenset(("no", "false", "none"))
@@ -76,8 +77,7 @@ def queried_gpus(items: Sequence[QueriedValue]) -> str:
     )
     if not names:
         return "the GPU of this block"
-    more = f" and {len(names) - 8} more" if len(names) > 8 else ""
-    return f"GPU{'s' * (len(names) > 1)} {', '.join(names[:8])}{more}"
+    return f"GPU{'s' * (len(names) > 1)} {first_names(names)}"
 
 
 # -- the NVLink fabric -------------------------------------------------------------------------------------------------
@@ -234,17 +234,45 @@ def gpu_slowed_down(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-@rule("gpu-needs-recovery", "The driver asks for a reset of a GPU", source=_SMI, causes=("cuda-error",))
+_RESET = "reset it: nvidia-smi -r -i GPU. In a virtual machine, only the host may be able to do it."
+_ACTIONS = (  # the longer names contain the shorter ones
+    (
+        "drain and reset",
+        "The GPU works with reduced capacity after a fault.",
+        f"Place no new jobs on the GPU. When its jobs have ended, {_RESET}",
+    ),
+    (
+        "drain p2p",
+        "A fault requires that peer-to-peer transfers with the GPU stop.",
+        "End the jobs that use the GPU together with others.",
+    ),
+    ("reboot", "A fault may have left the operating system in an inconsistent state.", "Reboot the host."),
+    ("reset", "The GPU had a fault, and only a reset makes it usable again.", f"End the jobs on the GPU, and {_RESET}"),
+)
+
+
+def recovery_action(text: str) -> tuple[str, str]:
+    """Return what an action of the driver means and what to do, for the text of nvidia-smi -q or of Xid 154."""
+    known = ((meaning, do) for name, meaning, do in _ACTIONS if name in text.lower())
+    return next(known, ("meshlab does not know this action.", "Look it up in the manual of nvidia-smi."))
+
+
+@rule(
+    "gpu-needs-recovery",
+    "The driver asks for the recovery of a GPU",
+    source=(_SMI, _RECOVERY_FLAGS),
+    causes=("cuda-error",),
+)
 def gpu_needs_recovery(paste: Paste) -> Iterator[TextFinding]:
     """Looks in nvidia-smi -q for a GPU Recovery Action other than None, and for a reset that is required."""
     values = [item for item in paste.once(read_queried_values) if RESET in item.sections or item.name == RECOVERY]
     for problem, items in unhealthy_values(values, _RECOVERIES).items():
+        meaning, do = recovery_action(items[0].name if items[0].value.lower() == "yes" else items[0].value)
         yield gpu_needs_recovery.finding(
             "error",
             queried_gpus(items),
-            f"nvidia-smi -q reports: {problem}. After an error, the driver does not use the GPU fully until then.",
-            "Look for the Xid in dmesg, end the jobs on the GPU, and do what the driver asks for: nvidia-smi -r -i GPU "
-            "for a reset, otherwise reboot. In a virtual machine, the host has to do it.",
+            f"nvidia-smi -q reports: {problem}. {meaning}",
+            f"Look for the Xid in dmesg. {do}",
             [item.line for item in items],
         )
 
@@ -277,10 +305,10 @@ def gpu_not_readable(paste: Paste) -> Iterator[TextFinding]:
         names = [f"{row.gpu} ({row.bus_id})" + (f" of {row.host}" if row.host else "") for row in group]
         yield gpu_not_readable.finding(
             "error" if is_lost else "warning",
-            f"GPU{'s' * (len(names) > 1)} {', '.join(names[:8])}" + (f" and {len(names) - 8} more" * (len(names) > 8)),
+            f"GPU{'s' * (len(names) > 1)} {first_names(names)}",
             "nvidia-smi prints ERR! for "
             + (
-                "nearly all values: the GPU no longer responds, and jobs on it fail."
+                "several values: the GPU probably no longer responds, and then jobs on it fail."
                 if is_lost
                 else "some values. Some boards have no sensor for them, and then it is harmless; otherwise the GPU may "
                 "be failing."

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
-from meshlab.diagnosis._findings import Level, Rule, TextFinding, rule
+from meshlab.diagnosis._findings import Level, Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._dcgm import (
@@ -36,7 +36,7 @@ _PERFTEST = "https://github.com/linux-rdma/perftest/issues/126"
 # -- nvbandwidth and the samples of CUDA -------------------------------------------------------------------------------
 
 
-@rule("wrong-results", "A copy between GPUs returned wrong data", source=(_NVBANDWIDTH, f"{_SAMPLES}/tree/master"))
+@rule("wrong-results", "A copy returned wrong data", source=(_NVBANDWIDTH, _SAMPLES))
 def wrong_copy(paste: Paste) -> Iterator[TextFinding]:
     """Looks for nvbandwidth and simpleP2P reporting data that differ from what was written."""
     copies = paste.once(read_wrong_copies)
@@ -111,13 +111,10 @@ def _groups(gpus: Sequence[int], allowed: set[tuple[int, int]]) -> list[str]:
 @rule("acs-iommu-p2p", "Peer-to-peer transfers are slower than copies through the host", source=_SAMPLES)
 def slow_peers(paste: Paste) -> Iterator[TextFinding]:
     """Compares the bandwidths of p2pBandwidthLatencyTest with and without P2P."""
-    matrices = [m for m in paste.once(read_pair_matrices) if m.what == "bandwidth" and m.p2p is not None]
-    for direction, group in grouped((m.direction, m) for m in matrices).items():
-        off, on = (next((_between(m) for m in group if m.p2p is state), {}) for state in (False, True))
-        common = sorted(pair for pair in off.keys() & on.keys() if off[pair] > 0 and on[pair] > 0)
-        slow = [pair for pair in common if on[pair] < 0.8 * off[pair]]
-        if not slow or direction != "unidirectional":
-            continue
+    matrices = [m for m in paste.once(read_pair_matrices) if m.direction == "unidirectional" and m.p2p is not None]
+    off, on = (next((_between(m) for m in matrices if m.p2p is state), {}) for state in (False, True))
+    common = sorted(pair for pair in off.keys() & on.keys() if off[pair] > 0 and on[pair] > 0)
+    if slow := [pair for pair in common if on[pair] < 0.8 * off[pair]]:
         gpus = sorted({gpu for pair in slow for gpu in pair})
         yield slow_peers.finding(
             "warning",
@@ -128,7 +125,7 @@ def slow_peers(paste: Paste) -> Iterator[TextFinding]:
             "that forward PCIe transfers slowly.",
             "Look at ACS (sudo lspci -vvv | grep ACSCtl) and the IOMMU. If they are off, compare a run with "
             "NCCL_P2P_DISABLE=1, or with NCCL_P2P_LEVEL=PXB.",
-            [number for m in group for number in m.lines],
+            [number for m in matrices for number in m.lines],
         )
 
 
@@ -148,14 +145,11 @@ def gpu_test_failed(paste: Paste) -> Iterator[TextFinding]:
         if test.status not in ("Fail", "Warn"):
             continue
         message = " ".join(dict.fromkeys(" ".join(text.split()) for text in test.messages))
-        excerpt = message if len(message) <= _LONGEST_MESSAGE else f"{message[:_LONGEST_MESSAGE].rpartition(' ')[0]} …"
         level, meaning, do = _judged(test, message)
         yield gpu_test_failed.finding(
             level,
             f"{test.test}, {_gpus(test)}",
-            f"The test {test.test} ended with {test.status}"
-            + (f": {excerpt}" if excerpt else ".")
-            + f" {meaning}".rstrip(),
+            f"The test {test.test} ended with {test.status}" + _excerpt(message) + f" {meaning}".rstrip(),
             do,
             test.lines,
         )
@@ -169,7 +163,7 @@ def gpu_test_skipped(paste: Paste) -> Iterator[TextFinding]:
         names = list(dict.fromkeys(test.test for test in tests))
         yield gpu_test_skipped.finding(
             "info",
-            ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else ""),
+            first_names(names),
             f"{'These tests' if len(names) > 1 else 'This test'} did not run "
             f"({', '.join(dict.fromkeys(test.status or 'no result' for test in tests))}). DCGM skips tests that do not "
             "support the product, and those that an earlier failure prevented.",
@@ -199,18 +193,23 @@ def unhealthy_report(paste: Paste) -> Iterator[TextFinding]:
     for report in paste.once(read_health_reports):
         if report.health.lower() == "healthy":
             continue
-        text = " ".join(report.text.split())
-        excerpt = text if len(text) <= _LONGEST_MESSAGE else f"{text[:_LONGEST_MESSAGE].rpartition(' ')[0]} …"
         yield unhealthy_report.finding(
             "error" if report.health.lower() == "failure" else "warning",
             f"GPU{'s' * (len(report.gpus) > 1)} {', '.join(map(str, report.gpus[:16]))}"
             if report.gpus
             else "this host",
-            f"The overall health is {report.health or 'not reported'}" + (f": {excerpt}" if excerpt else "."),
+            f"The overall health is {report.health or 'not reported'}" + _excerpt(" ".join(report.text.split())),
             "Take these GPUs out of the job, run dcgmi diag -r 3 on them, and look for Xid errors in dmesg. Links that "
             "are down are normal on boards without NVLink.",
             report.lines,
         )
+
+
+def _excerpt(message: str) -> str:
+    """Return the end of a sentence: the beginning of a message of DCGM, if there is one."""
+    if len(message) > _LONGEST_MESSAGE:
+        message = f"{message[:_LONGEST_MESSAGE].rpartition(' ')[0]} …"
+    return f": {message}" if message else "."
 
 
 def _gpus(test: DiagnosticTest) -> str:
@@ -284,8 +283,8 @@ def links_down(paste: Paste) -> Iterator[TextFinding]:
         yield links_down.finding(
             "warning",
             _named(none),
-            f"All {len(none[0].states)} NVLinks are down on all GPUs of the text. DCGM reports the same for boards "
-            "without NVLink and for boards without a bridge, and its diagnostic may pass anyway.",
+            "No NVLink is up on the GPUs of the text. DCGM reports the same for boards without NVLink and for boards "
+            "without a bridge, and its diagnostic may pass anyway.",
             "Run nvidia-smi topo -m: if these GPUs should have NVLink, check the bridges or the fabric manager, and "
             "look for Xid errors in dmesg. Otherwise nothing is wrong.",
             [line for item in none for line in item.lines],
@@ -310,8 +309,7 @@ def links_up(paste: Paste) -> Iterator[TextFinding]:
 def _named(items: Sequence[LinkStates]) -> str:
     names = [f"{'NVSwitch ' if item.is_switch else 'GPU'}{item.id}" for item in items]
     hosts = {item.host for item in items} - {None}
-    more = f" and {len(names) - 16} more" if len(names) > 16 else ""
-    return ", ".join(names[:16]) + more + (f" of {next(iter(hosts))}" if len(hosts) == 1 else "")
+    return first_names(names, 16) + (f" of {next(iter(hosts))}" if len(hosts) == 1 else "")
 
 
 # -- perftest ----------------------------------------------------------------------------------------------------------

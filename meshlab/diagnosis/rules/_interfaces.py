@@ -6,7 +6,6 @@ import ipaddress
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Level, TextFinding, rule
@@ -68,10 +67,14 @@ def loopback_interface(paste: Paste) -> Iterator[TextFinding]:
     )
     do += ", or exclude lo as well: NCCL_SOCKET_IFNAME=^lo,docker."
     lines = [item.line for item in loopbacks] + [item.line for item in (lets_in, chosen) if item]
-    finding = loopback_interface.finding(
-        severity, f"{hosts}, interface {loopbacks[0].interface}".lstrip(", "), why, do, lines
+    yield loopback_interface.finding(
+        severity,
+        f"{hosts}, interface {loopbacks[0].interface}".lstrip(", "),
+        why,
+        do,
+        lines,
+        title="" if several else "NCCL chose the loopback interface",
     )
-    yield finding if several else replace(finding, title="NCCL chose the loopback interface")
 
 
 def _other_interfaces(paste: Paste, host: str | None) -> set[str]:

@@ -12,7 +12,7 @@ from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
 from meshlab.diagnosis.formats._host_names import read_unknown_hosts
-from meshlab.diagnosis.formats._nccl_lines import read_hosts
+from meshlab.diagnosis.formats._nccl_lines import read_hosts, source_host
 from meshlab.diagnosis.formats._nccl_tests_starts import TestDevice, TestStart, read_test_starts
 from meshlab.diagnosis.formats._process_exits import read_process_exits
 
@@ -331,13 +331,14 @@ def launcher_failed(paste: Paste) -> Iterator[TextFinding]:
         )
     elif first.program:
         why = f"The launcher could not start the program {first.program} on {subject}."
+    elif first.kind == "ssh":
+        why = f"ssh failed: {first.reason}. A launcher that uses it cannot start its processes there."
     else:
         why = f"The launcher could not start the job: {first.reason}."
     if first.kind not in ("pmix", "lost") and not has_started:
         why += " NCCL has no part in this."
-    finding = launcher_failed.finding("error", subject, why, _LAUNCH_DO[first.kind], lines)
-    if first.kind == "lost" and "had started" in why:
-        finding = replace(finding, title="The launcher lost a host while the job ran")
+    title = "The launcher lost a host while the job ran" if first.kind == "lost" and "had started" in why else ""
+    finding = launcher_failed.finding("error", subject, why, _LAUNCH_DO[first.kind], lines, title=title)
     # The daemon of a host, or the command that runs in its pod, may be what was killed.
     killed = first.kind == "lost" and any(end.signal == 9 for end in paste.once(read_process_exits))
     yield replace(finding, follows="rank-killed") if killed else finding
@@ -397,12 +398,7 @@ def too_few_gpus(paste: Paste) -> Iterator[TextFinding]:
 
 def _hosts(lines: Sequence[PasteLine]) -> str:
     """Return the hosts that the lines name, else their ranks."""
-    hosts: dict[str, None] = {}
-    for line in lines:
-        frame = re.search(r"(?:^|sum|none)([A-Za-z][\w.-]*): Test (?:CUDA|NCCL) failure", line.text)
-        frame = frame or re.match(r"([\w.-]+):\d+:\d+ \[", line.text)
-        if line.host or frame:
-            hosts[line.host or (frame[1] if frame else "")] = None
+    hosts = dict.fromkeys(host for line in lines if (host := source_host(line)))
     ranks = [line.rank for line in lines if line.rank is not None]
     return ", ".join(hosts) or (rank_list(ranks) if ranks else "")
 

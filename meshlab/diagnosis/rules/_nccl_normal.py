@@ -383,15 +383,16 @@ def _taken_ras_ports(paste: Paste) -> frozenset[int]:
     return frozenset([*ras, *(item.line for item in binds if "ras/" in (item.source or may_be_ras))])
 
 
-@rule("ras-port-taken", "RAS of another job has the port", source="NCCL src/ras/client_support.cc (2.24 and newer)")
+@rule("ras-port-taken", "The port of RAS is taken", source="NCCL src/ras/client_support.cc (2.24 and newer)")
 def ras_port_taken(paste: Paste) -> Iterator[TextFinding]:
     """The socket for clients of RAS, which all jobs of a host open at the same port, is taken."""
     if lines := sorted(paste.once(_taken_ras_ports))[:_MOST]:
         yield ras_port_taken.finding(
             "normal",
             text_list(hosts_of(paste, lines)[:8]),
-            "NCCL opens a port for ncclras, 28028 by default, and another job of this host has it. The job runs as "
-            "usual; only ncclras cannot ask it. NCCL_RAS_ADDR gives it another port, and NCCL_RAS_ENABLE=0 none.",
+            "NCCL opens a port for ncclras, 28028 by default, and another process of this host has it, usually one of "
+            "another job. The job runs as usual; only ncclras cannot ask it. NCCL_RAS_ADDR gives it another port, and "
+            "NCCL_RAS_ENABLE=0 none.",
             lines=lines,
         )
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 
 from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import Level, TextFinding, rule
@@ -104,10 +103,14 @@ def socket_fallback(paste: Paste) -> Iterator[TextFinding]:
             else "."
         )
     )
-    finding = socket_fallback.finding(
-        severity, hosts or "the rank that prints it", why, do, [*sockets, *missing, *hints]
+    yield socket_fallback.finding(
+        severity,
+        hosts or "the rank that prints it",
+        why,
+        do,
+        [*sockets, *missing, *hints],
+        title="" if is_certain else "NCCL would use TCP between hosts",
     )
-    yield finding if is_certain else replace(finding, title="NCCL would use TCP between hosts")
 
 
 _PROVIDER = re.compile(r"Selected [Pp]rovider is ([\w;.-]+)")

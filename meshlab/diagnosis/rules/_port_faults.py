@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from meshlab.diagnosis._findings import Level, Rule, TextFinding, rule
+from meshlab.diagnosis._findings import Level, Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._paste import Paste
 from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._kernel_log import LinkChange, read_kernel_log
@@ -71,24 +71,22 @@ def ib_port_down(paste: Paste) -> Iterator[TextFinding]:
         lines = [line for port in ports for line in port.lines]
         yield ib_port_down.finding(severity, _names(ports), why, do, lines)
     if odd := [port for port in stable if port.state == "ACTIVE" and port.physical not in (None, "LINKUP")]:
-        yield TextFinding(
-            ib_port_down.code,
-            _names(odd),
+        yield ib_port_down.finding(
             "warning",
+            _names(odd),
             f"The port is active, but its physical state is {', '.join(sorted({str(port.physical) for port in odd}))}.",
             "Check the cable and the transceiver, and compare the counters of the port with those of another host.",
-            tuple(line.number for port in odd for line in port.lines),
+            [line for port in odd for line in port.lines],
             title="The physical state of a port is not LinkUp",
         )
     if interfaces := [port for port in stable if port.state == "UNKNOWN"]:
-        yield TextFinding(
-            ib_port_down.code,
-            _names(interfaces),
+        yield ib_port_down.finding(
             "info",
+            _names(interfaces),
             "ibdev2netdev prints that the interface for IP over InfiniBand is down. NCCL does not need it, and the "
             "port itself may be active: the text does not show its state.",
             f"Run ibstat {interfaces[0].device}: if the state is not Active, check the cable and the switch port.",
-            tuple(line.number for port in interfaces for line in port.lines),
+            [line for port in interfaces for line in port.lines],
             title="The network interface of a port is down",
         )
     for (host, interface), changes in _changes(paste).items():
@@ -103,7 +101,7 @@ def ib_port_down(paste: Paste) -> Iterator[TextFinding]:
 
 
 def _names(ports: Sequence[PortState]) -> str:
-    return ", ".join(port.name for port in ports[:8]) + (f" and {len(ports) - 8} more" if len(ports) > 8 else "")
+    return first_names([port.name for port in ports])
 
 
 def _judged(port: PortState, all_ports: Sequence[PortState]) -> tuple[Level, str, str]:

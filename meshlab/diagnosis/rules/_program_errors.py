@@ -6,25 +6,19 @@ import re
 from collections.abc import Iterator, Sequence
 
 from meshlab.base._collectives import COLLECTIVES, TORCH_FUNCTIONS
-from meshlab.base._numerals import whole
 from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
-from meshlab.diagnosis.formats._torch_lines import last_rank_prefix
+from meshlab.diagnosis.formats._nccl_lines import source_host
+from meshlab.diagnosis.formats._torch_lines import rank_in_line
 from meshlab.diagnosis.rules._line_rules import LineRule, Subject, having, others_having, others_matching, rules_of
 
 
 def _who(lines: Sequence[PasteLine], default: str) -> str:
     """Return the ranks, else the hosts, that the lines or the prefixes name."""
-    ranks = set()
-    for line in lines:
-        rank = last_rank_prefix(line, len(line.raw))
-        if rank is None and (named := re.search(r"\bRank (\d+)\]", line.raw)):
-            rank = whole(named[1])
-        if rank is not None:
-            ranks.add(rank)
-    hosts = dict.fromkeys(host for line in lines if (host := line.host or _frame_host(line)))
+    ranks = {rank for line in lines if (rank := rank_in_line(line, len(line.raw))) is not None}
+    hosts = dict.fromkeys(host for line in lines if (host := source_host(line)))
     return rank_list(ranks) if ranks else ", ".join(hosts) or default
 
 
@@ -35,13 +29,6 @@ def _who_or(default: str) -> Subject:
 
 def _nvlinks_of(paste: Paste, numbers: Sequence[int]) -> str:
     return f"the NVLinks of the GPU of {_who_or('the process that prints it')(paste, numbers)}"
-
-
-def _frame_host(line: PasteLine) -> str:
-    frame = re.match(r"([\w.-]+):\d+:\d+ \[", line.text) or re.match(
-        r"([\w.-]+): Test (?:CUDA|NCCL) failure", line.text
-    )
-    return frame[1] if frame else ""
 
 
 _CAPTURE = re.compile(

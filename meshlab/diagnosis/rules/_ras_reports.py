@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste
@@ -34,7 +34,7 @@ def ras_incomplete(paste: Paste) -> Iterator[TextFinding]:
         uneven = _uneven(report)
         yield ras_incomplete.finding(
             "error",
-            ", ".join(named[:8]) + (f" and {len(named) - 8} more" if len(named) > 8 else ""),
+            first_names(named),
             "These processes did not answer RAS: they are stuck, have ended, are unreachable, or belong to an earlier "
             f"start of the job.{dead}{uneven}",
             "Look at these processes on their hosts (alive? py-spy dump, dmesg), and make sure that no processes of "

@@ -5,10 +5,9 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from meshlab.base._numerals import whole
-from meshlab.diagnosis._findings import Rule, TextFinding, rule
+from meshlab.diagnosis._findings import Rule, TextFinding, first_names, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
@@ -122,7 +121,7 @@ def _unknown_hosts(paste: Paste, hosts: Sequence[UnknownHost]) -> TextFinding:
     names = list(dict.fromkeys(host.name for host in hosts if host.name))
     lines = [host.line for host in hosts]
     where = _hosts(lines)
-    subject = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+    subject = first_names(names)
     failed = other_lines(paste).find(
         "was unable to reliably start", "daemon has unexpectedly failed", "unable to connect to server"
     )
@@ -195,11 +194,12 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
             continue
         seconds = waited.get((host, port))
         who = _hosts(lines)
+        tried = f"A rank tried for {seconds // 1000} s" if seconds else "A rank tried"
+        outcome = f"{_outcome(paste, lines, port)}.{_about(host)}"
         yield store_unreachable.finding(
             "error",
             f"TCPStore master {host} port {port}" + (f", from {who}" if who else ""),
-            (f"A rank tried for {seconds // 1000} s" if seconds else "A rank tried")
-            + f" to reach the store of rank 0 at {host}, port {port}, and {_outcome(paste, lines)}.{_about(host)}",
+            f"{tried} to reach the store of rank 0 at {host}, port {port}, and {outcome}",
             _do(host, port),
             lines,
         )
@@ -225,9 +225,11 @@ def store_unreachable(paste: Paste) -> Iterator[TextFinding]:
     yield from _gloo_unreachable(paste)
 
 
-def _outcome(paste: Paste, lines: Sequence[PasteLine]) -> str:
-    """Return what the attempts met, as far as these lines and those of earlier attempts show it."""
-    texts = [line.text for line in (*lines, *other_lines(paste).find("has failed to connect to"))]
+def _outcome(paste: Paste, lines: Sequence[PasteLine], port: str) -> str:
+    """Return what the attempts met, as far as these lines and those of earlier attempts at the same port show it."""
+    attempts = other_lines(paste).find("has failed to connect to")
+    earlier = [line for line in attempts if f":{port} " in line.text or f", {port})" in line.text]
+    texts = [line.text for line in (*lines, *earlier)]
     if any("errno: 111" in text or "Connection refused" in text for text in texts):
         return "the host refused it: nothing listened on this port there at that time"
     if any("errno: 113" in text or "No route to host" in text for text in texts):
@@ -282,7 +284,7 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
         and (is_local or not loopbacks)
         and not other_lines(paste).numbers("Using the loopback address as fallback")
     ):
-        finding = store_unreachable.finding(
+        yield store_unreachable.finding(
             "error",
             f"Gloo, {_hosts(failed) or 'the rank that prints it'}",
             "Gloo, which connects the CPUs of the ranks, could not connect all ranks with each other. "
@@ -292,11 +294,13 @@ def _gloo_unreachable(paste: Paste) -> Iterator[TextFinding]:
                 else "Usually a host chose an interface that the others cannot reach, or its name resolves to a wrong "
                 "address. An exit of another rank looks the same."
             ),
-            "Set GLOO_SOCKET_IFNAME to the interface that connects the hosts (ip -br addr), on every host, and check "
-            "that hostname -i returns its address and not 127.0.1.1.",
+            "Read the logs of the other ranks before this time: the first error in them is the cause."
+            if is_local
+            else "Set GLOO_SOCKET_IFNAME to the interface that connects the hosts (ip -br addr), on every host, and "
+            "check that hostname -i returns its address and not 127.0.1.1.",
             failed,
+            title="Gloo could not connect the ranks",
         )
-        yield replace(finding, title="Gloo could not connect the ranks")
 
 
 @rule(

@@ -10,6 +10,7 @@ from meshlab.diagnosis._findings import TextFinding, rule
 from meshlab.diagnosis._late_ranks import rank_list
 from meshlab.diagnosis._other_lines import other_lines
 from meshlab.diagnosis._paste import Paste, PasteLine
+from meshlab.diagnosis.formats._nccl_lines import source_host
 from meshlab.diagnosis.formats._nccl_tests_starts import read_test_starts
 from meshlab.diagnosis.rules._line_rules import LineRule, others_matching, rules_of
 
@@ -55,11 +56,9 @@ def _where(paste: Paste, lines: Sequence[PasteLine]) -> str:
     if devices:
         hosts = dict.fromkeys(device.host for device in devices)
         return f"{rank_list(device.rank for device in devices)} on {', '.join(hosts)}"
-    hosts = dict.fromkeys(
-        host for line in lines if (host := line.host or ((m := re.match(r"([\w.-]+):\d+:\d+ \[", line.text)) and m[1]))
-    )
+    hosts = dict.fromkeys(host for line in lines if (host := source_host(line)))
     ranks = {line.rank for line in lines if line.rank is not None}
-    return ", ".join(str(host) for host in hosts) or (rank_list(ranks) if ranks else "")
+    return ", ".join(hosts) or (rank_list(ranks) if ranks else "")
 
 
 _NO_IMAGE = re.compile(

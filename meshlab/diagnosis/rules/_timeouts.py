@@ -14,10 +14,11 @@ from meshlab.diagnosis._seen import grouped
 from meshlab.diagnosis.formats._flight_recorder import read_flight_dumps
 from meshlab.diagnosis.formats._nccl_lines import read_communicators
 from meshlab.diagnosis.formats._torch_lines import (
+    RANK_PREFIX,
     GroupStatus,
     TorchLog,
     WorkTimeout,
-    last_rank_prefix,
+    rank_in_line,
     read_torch_log,
 )
 from meshlab.diagnosis.rules._hangs import EVEN, WATCHDOG, rank_missing
@@ -185,13 +186,12 @@ def _signalled(log: TorchLog) -> TextFinding:
     )
 
 
-_NAMED_RANK = re.compile(r"\[rank(\d+)\]")
 _NAMED_GROUP_RANK = re.compile(r"\[Rank (\d+)\]")
 
 
 def _named_ranks(paste: Paste) -> set[int]:
     """Return the ranks that PyTorch's prefixes name anywhere: global ranks, or those within a group in old versions."""
-    ranks = set(_NAMED_RANK.findall(paste.text)) or set(_NAMED_GROUP_RANK.findall(paste.text))
+    ranks = set(RANK_PREFIX.findall(paste.text)) or set(_NAMED_GROUP_RANK.findall(paste.text))
     return set(map(whole, ranks))
 
 
@@ -226,19 +226,12 @@ def _stuck_in_dumps(paste: Paste) -> Iterator[TextFinding]:
             )
 
 
-_COMM_LINE = re.compile(
-    r"(?<![\w.-])(?P<host>[\w.-]+):\d+:\d+ .*comm \w+ rank (?P<rank>\d+) n[rR]anks (?P<n>\d+) cudaDev (?P<gpu>\d+)"
-)
-
-
 def _place(paste: Paste, ranks: Sequence[int]) -> str:
-    """Return the host and the GPU of one rank, if NCCL's lines in the text name them."""
-    if len(ranks) != 1:
-        return ""
-    for _, match in paste.matches(_COMM_LINE, f" rank {ranks[0]} n"):
-        if whole(match["rank"]) == ranks[0]:
-            return f" ({match['host']}, GPU {match['gpu']}) of {match['n']}"
-    return ""
+    """Return the host and the GPU of one rank, if NCCL's lines about the largest communicator name them."""
+    comm_ranks = [item for item in paste.once(read_communicators) if item.host is not None and item.device is not None]
+    n_ranks = max((item.n_ranks for item in comm_ranks), default=0)
+    places = [item for item in comm_ranks if [item.rank] == list(ranks) and item.n_ranks == n_ranks]
+    return f" ({places[0].host}, GPU {places[0].device}) of {n_ranks}" if places else ""
 
 
 def _other_end(timeout: WorkTimeout, op: str) -> str:
@@ -268,7 +261,7 @@ _HEARTBEAT = re.compile(r"watchdog got stuck for (\d+) seconds|Heartbeat monitor
 def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
     """Look for the heartbeat monitor, which ends a process whose watchdog thread hangs in a call of CUDA or Python."""
     matches = other_lines(paste).matches(_HEARTBEAT, "watchdog got stuck for", "Heartbeat monitor timed out")
-    ranks = {rank for line, match in matches if (rank := _rank_of(line, match.start())) is not None}
+    ranks = {rank for line, match in matches if (rank := _rank_before(line, match.start())) is not None}
     has_timeouts = bool(paste.once(read_torch_log).timeouts)
     if matches:
         yield watchdog_stuck.finding(
@@ -284,12 +277,9 @@ def watchdog_stuck(paste: Paste) -> Iterator[TextFinding]:
         )
 
 
-def _rank_of(line: PasteLine, end: int) -> int | None:
-    rank = last_rank_prefix(line, len(line.raw) if end == 0 else end + len(line.raw) - len(line.text))
-    if rank is None:
-        named = re.search(r"Rank (\d+)\]", line.raw)
-        rank = whole(named[1]) if named else None
-    return rank
+def _rank_before(line: PasteLine, start: int) -> int | None:
+    """Return the rank before a message. If the line begins with the message, the rank may be anywhere in the line."""
+    return rank_in_line(line, len(line.raw) - len(line.text) + start if start else len(line.raw))
 
 
 TIMEOUT_RULES: tuple[Rule, ...] = (nccl_timeout, watchdog_stuck)
