@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +19,6 @@ from meshlab.analysis._comparison import Comparison, judge, ratio_text
 from meshlab.analysis._concurrency import block_medians
 from meshlab.analysis._launches import CONFIDENCE, Ratio, detectable_ratio, student_p, student_quantile
 from meshlab.analysis._sides import KEYS, Difference
-from meshlab.base._outcome import Outcome
 from meshlab.base._units import format_seconds, format_time_us
 from meshlab.frames._schema import STEP, plain_key
 from meshlab.frames._table import three_digits
@@ -105,9 +104,6 @@ def _rank_sums(n: int) -> Floats:
     return np.cumsum(counts)
 
 
-_NOT_SHARED: dict[str, Any] = {"oversubscribed": ""}
-
-
 @dataclass(frozen=True, slots=True)
 class TurnRow:
     """One row of a comparison of two sides that took turns."""
@@ -137,11 +133,6 @@ class TurnComparison(Comparison):
     duration_s: float = 0.0
 
     @property
-    def outcome(self) -> Outcome:
-        """As that of `Comparison`, also where ranks shared cores, because both sides shared them alike."""
-        return Comparison(**{item.name: getattr(self, item.name) for item in fields(Comparison)} | _NOT_SHARED).outcome
-
-    @property
     def headline(self) -> str:
         """A summary: the number of rows with each verdict, the most extreme row, and whether the host was busy."""
         sentence = super().headline
@@ -154,6 +145,10 @@ class TurnComparison(Comparison):
     def reservation(self) -> str:
         """A short form of the note on a busy host, for the title of a figure. Empty if it was not busy."""
         return f"relative, on a busy host: {self.oversubscribed}" if self.oversubscribed else ""
+
+    @property
+    def _sharing_favours_a_side(self) -> bool:
+        return False  # within the same seconds, both sides share the cores alike
 
     def _reason_unclear(self) -> str:
         return ""
