@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, Unpack
 import numpy as np
 
 from meshlab.analysis._sides import Difference
-from meshlab.analysis._turns import FEWEST_ROUNDS, RoundRatio, TurnComparison, TurnRow, compare_turns, round_ratio
+from meshlab.analysis._turn_ratios import BUDGET_S, FEWEST_ROUNDS, MOST_ROUNDS, RoundRatio, round_ratio
+from meshlab.analysis._turns import TurnComparison, TurnRow, compare_turns
 from meshlab.base._errors import BenchError, EngineError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
@@ -40,9 +41,6 @@ _OF_RUNS = ("grouping", "concurrent", "launches", "shuffle", "seed")
 """The arguments of a plan that say how a run measures several steps, which take turns here."""
 
 _OF_BOTH = (*_OF_RUNS, "sampling", "check")
-
-MOST_ROUNDS = 40
-"""The number of rounds. If the budget does not suffice for all of them, at least `FEWEST_ROUNDS` are measured."""
 
 _SAMPLING = Sampling(batch_us=250.0)
 """The batches of a side: shorter than the few milliseconds after which a scheduler exchanges processes."""
@@ -73,7 +71,7 @@ def compare_now(
     *,
     axis: str | Sequence[str] | None = None,
     sizes: str | int | Sequence[int | str] = "1K:16M",
-    budget_s: float = 60.0,
+    budget_s: float = BUDGET_S,
     effect: float = 0.05,
     progress: bool | None = None,
     **arguments: Unpack[PlanArguments],
