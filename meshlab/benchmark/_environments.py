@@ -204,7 +204,7 @@ class _Lap:
     n_runs: int
 
     def run(self, bar: Any) -> bool:
-        """Start engines with each setting, and measure on them. Return True if they took turns."""
+        """Start engines with each setting, and measure on them. Return True if all of them took turns."""
         waiting, took_turns = list(self.settings), False
         while waiting:
             baton = Baton(waiting)
@@ -213,13 +213,16 @@ class _Lap:
                 try:
                     name = waiting.pop(0)
                     engines, current[name] = self._begin(stack, name, baton, bar)
+                    together = [engines]
                     if waiting and self._have_room(engines, current[name]):
-                        took_turns = True
                         for other in waiting:
-                            _, current[other] = self._begin(stack, other, baton, bar)
+                            engines, current[other] = self._begin(stack, other, baton, bar)
+                            together.append(engines)
                         waiting = []
-                    engines.takes_turns = took_turns
-                    if not took_turns:
+                    took_turns = len(together) == len(self.settings)
+                    for engines in together:
+                        engines.takes_turns_with = [other for other in together if other is not engines]
+                    if len(together) == 1:
                         baton.release()
                     baton.start()
                     self._wait(current, baton, bar)
@@ -235,7 +238,6 @@ class _Lap:
             with Lease(engines, "reading the free memory") as lease:
                 self._free = lease.round(free_bytes).run()
             engines.between_tasks = lambda _: baton.take(name)
-            engines.takes_turns = True
             run = self.measure(engines)
         self.runs[name].append(run)
         bar.total = bar.total or self.n_runs * run.progress.total

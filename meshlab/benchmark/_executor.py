@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -133,7 +132,7 @@ class Executor:
         data = self.data
         try:
             self._describe(lease)
-            self._record.begin(lease, lease.engines.ranks, os.getpid())
+            self._record.begin(lease)
             self._plan_buffers(lease)
             self._probe(lease)
             self._record.update(lease)
@@ -170,7 +169,7 @@ class Executor:
                 began_s = time.monotonic()
                 self._relaunch(lease, launch)
                 self._start_s = time.monotonic() - began_s
-                self._record.begin(lease, lease.engines.ranks, os.getpid())
+                self._record.begin(lease)
                 self._plan_buffers(lease)
             self._starts_left = plan.launches - 1 - launch
             self._process_set = lease.engines.process_set
@@ -245,7 +244,7 @@ class Executor:
             else:
                 runnable.append(alternative)
         if runnable:
-            in_blocks = len(runnable) > 1 or lease.engines.takes_turns
+            in_blocks = len(runnable) > 1 or bool(lease.engines.takes_turns_with)
             self._run_turns(lease, launch, runnable, n_blocks(self.data.plan.sampling) if in_blocks else 1)
 
     def _run_turns(self, lease: Lease, launch: int, steps: Sequence[Step], n: int) -> None:

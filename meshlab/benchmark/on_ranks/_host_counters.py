@@ -63,7 +63,7 @@ def read_counters(pids: Collection[int], *, with_gpus: bool) -> HostCounters:
     )
 
 
-def counters_of_rank(comm: Communicator, pids: Mapping[int, Sequence[int]], with_gpus: bool) -> HostCounters:
+def counters_of_rank(comm: Communicator, pids: Mapping[int, Collection[int]], with_gpus: bool) -> HostCounters:
     """Read the counters of the host of this rank. `pids` are the processes of the run on each host, by its first rank.
 
     Runs on the engines.
