@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,7 +19,7 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._baton import Baton
 from meshlab.benchmark._bench import bench
 from meshlab.benchmark._run import Run, progress_bar
-from meshlab.benchmark.on_ranks._environment import usable_cores
+from meshlab.benchmark.on_ranks._host_counters import host_cores, load_average
 from meshlab.engines._launch import count_gpus, launch
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import check_host_memory, free_bytes, usable_bytes
@@ -362,5 +361,5 @@ def _compared(runs: Mapping[str, Sequence[Run]], effect: float, *, in_turns: boo
 
 def _load() -> str:
     """Return a clause about the load of this host in the last minute, if it has more than its cores can run."""
-    cores, load = usable_cores(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    cores, load = host_cores(), load_average()
     return f"a load of {load:.0f} on {cores} core{'s' * (cores != 1)}" if load > cores + 1 else ""
