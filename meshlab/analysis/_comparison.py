@@ -143,16 +143,21 @@ class Comparison:
         """``"failed"`` if a row is wrong or slower, and ``"passed"`` if every row is as fast as before, or faster.
 
         Otherwise ``"not decided"``: a row is unclear or has no counterpart, the sides are not comparable, or their
-        ranks shared cores.
+        ranks shared cores, unless the sides took turns on them.
         """
         if (self.rows["verdict"] == "WRONG").any():
             return "failed"
-        if self.oversubscribed or not len(self.rows):
+        if self._sharing_favours_a_side or not len(self.rows):
             return "not decided"
         if len(self.regressions()):
             return "failed"
         is_open = self.only_before or any(difference.blocks for difference in self.differences)
         return "passed" if not is_open and self.rows["verdict"].isin(["SAME", "FASTER"]).all() else "not decided"
+
+    @property
+    def _sharing_favours_a_side(self) -> bool:
+        """True if shared cores may explain the difference of the sides."""
+        return bool(self.oversubscribed)
 
     def regressions(self, threshold: float = 0.05) -> pd.DataFrame:
         """Return the rows that became slower or wrong.

@@ -18,8 +18,9 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-_SMALLEST_SPREAD = 1e-3
-"""Least standard deviation between launches, relative to the time: printed times have three or four digits."""
+SMALLEST_SPREAD = 1e-3
+"""Least standard deviation between launches or rounds, relative to the time: a few of them may agree by chance, and
+printed times have three or four digits."""
 
 _POWER = 0.9
 
@@ -69,7 +70,7 @@ def ratio_of(first: LaunchTimes, second: LaunchTimes, confidence: float = CONFID
     # with one launch has none.
     squares = sum(float(((side.log_times - side.log_times.mean()) ** 2).sum()) for side in (first, second))
     # The launches contain the error of their batches, so their spread is smaller than it only by chance.
-    least = max(_SMALLEST_SPREAD, first.within, second.within)
+    least = max(SMALLEST_SPREAD, first.within, second.within)
     error = math.sqrt(max(squares / freedom, least**2) * (1 / first.n + 1 / second.n))
     half = student_quantile(confidence, freedom)
     return Ratio(
@@ -81,9 +82,10 @@ def ratio_of(first: LaunchTimes, second: LaunchTimes, confidence: float = CONFID
     )
 
 
-def detectable_ratio(error: float, freedom: float, confidence: float = CONFIDENCE) -> float:
-    """Return the smallest slowdown that is significant in 9 of 10 comparisons with this standard error."""
-    return math.exp((student_quantile(confidence, freedom) + student_quantile(2 * _POWER - 1, freedom)) * error)
+def detectable_ratio(error: float, freedom: float, confidence: float = CONFIDENCE, effect: float = 0.0) -> float:
+    """Return the smallest slowdown that 9 of 10 comparisons with this error find significant and beyond `effect`."""
+    least = max(student_quantile(confidence, freedom) * error, math.log1p(effect))
+    return math.exp(least + student_quantile(2 * _POWER - 1, freedom) * error)
 
 
 @lru_cache(maxsize=256)

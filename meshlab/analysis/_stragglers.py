@@ -13,7 +13,7 @@ from meshlab.analysis._launches import student_p
 from meshlab.base._collectives import COLLECTIVES
 from meshlab.base._errors import BenchError
 from meshlab.frames._schema import STEP, plain_key, with_step_columns
-from meshlab.frames._statistics import find_modes, spike_limit
+from meshlab.frames._statistics import LARGEST_NUMBER, find_modes, spike_limit
 from meshlab.runs._store import as_frames
 
 if TYPE_CHECKING:
@@ -161,9 +161,6 @@ def find_stragglers(run: Any, results: pd.DataFrame | None = None) -> pd.DataFra
     return frame.sort_values(["is_straggler", "late_us"], ascending=False, kind="stable", ignore_index=True)
 
 
-_NO_TIME_US = 1e100
-
-
 def by_batch(samples: pd.DataFrame, name: str) -> pd.DataFrame:
     """Return a column of the samples of a step as a frame with a row per batch and a column per rank."""
     samples = samples[samples["batch"].notna() & samples["rank"].notna()]
@@ -175,9 +172,9 @@ def by_batch(samples: pd.DataFrame, name: str) -> pd.DataFrame:
             hint="pass the samples of one run, as they were measured",
         )
     values = samples[name].to_numpy("float64", na_value=math.nan)
-    if (np.abs(values) > _NO_TIME_US).any():
+    if (np.abs(values) > LARGEST_NUMBER).any():
         raise BenchError(
-            f"the samples have {name} values that are no times, such as {np.nanmax(np.abs(values)):g}",
+            f"the samples have {name} values that are not times, such as {np.nanmax(np.abs(values)):g}",
             hint="pass the samples of one run, as they were measured",
         )
     return samples.pivot(index="batch", columns="rank", values=name)

@@ -1,25 +1,22 @@
-"""Comparisons of two sides that took turns: the ratios of neighbouring batches, and their variation between rounds.
+"""Comparisons of two sides that took turns.
 
-A batch of each side follows within milliseconds, so a busy host delays both alike, and only their ratio is judged. The
-ratios of one round share a communicator, with its place in memory, so a round is the unit of the uncertainty.
+A batch of each side follows within milliseconds, so a busy host delays both alike, and only their ratio is judged.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from meshlab.analysis._comparison import Comparison, judge, ratio_text
 from meshlab.analysis._concurrency import block_medians
-from meshlab.analysis._launches import CONFIDENCE, Ratio, detectable_ratio, student_p, student_quantile
+from meshlab.analysis._launches import Ratio
 from meshlab.analysis._sides import KEYS, Difference
-from meshlab.base._outcome import Outcome
+from meshlab.analysis._turn_ratios import SIGNIFICANT, RoundRatio, ratio_of_rounds, round_ratio
 from meshlab.base._units import format_seconds, format_time_us
 from meshlab.frames._schema import STEP, plain_key
 from meshlab.frames._table import three_digits
@@ -27,85 +24,8 @@ from meshlab.frames._table import three_digits
 if TYPE_CHECKING:
     from meshlab.runs._rundata import RunData
 
-Floats = npt.NDArray[np.float64]
-
-FEWEST_ROUNDS = 7
-"""The fewest rounds of the signed-rank test: even if all of six agree, that happens by chance in 3 % of the cases."""
-
-_SIGNIFICANT = 0.02
-"""The adjusted p-value of a verdict. With 5 %, two of twenty comparisons of equal sides would often differ."""
-
 _BUSY = 0.05
 """The share of the time that ranks wait for a core from which a host is busy."""
-
-_SMALLEST_SPREAD = 1e-3
-"""Least standard deviation between a few rounds, which may agree by chance."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRatio:
-    """What one round of turns shows about one row."""
-
-    log_ratio: float
-    """Natural logarithm of the second time divided by the first."""
-    n_pairs: int
-    before_us: float
-    after_us: float
-
-
-def round_ratio(pairs_us: Floats) -> RoundRatio:
-    """Return the ratio of a round, from the times in µs of its pairs of neighbours, shape (pairs, 2)."""
-    # The median, because a rank that loses its core adds milliseconds to one batch of a pair. The ratio of the total
-    # times would mostly compare these additions, which do not depend on the calls: under a load of 12 per core, calls
-    # that take 1.4 times as long took 1.32 to 1.36 times as long by the median, and 1.15 to 1.32 times by the total.
-    before_us, after_us = np.median(pairs_us, axis=0)
-    log_ratio = float(np.median(np.log(pairs_us[:, 1] / pairs_us[:, 0])))
-    return RoundRatio(log_ratio, len(pairs_us), float(before_us), float(after_us))
-
-
-def ratio_of_rounds(log_ratios: npt.ArrayLike, confidence: float = CONFIDENCE) -> Ratio:
-    """Return the typical ratio of the rounds with its interval and p-value, by the signed-rank test of Wilcoxon."""
-    # Some rounds are much worse than others: their ranks share one core, and complete a few batches. The signed-rank
-    # test assumes only that the errors are symmetric, which the order of the turns ensures. Resampled from rounds that
-    # were recorded beside other programs, it is as sensitive as Student's test, or more sensitive (+20 % in 97 instead
-    # of 91 % of the comparisons of 40 rounds), and 3 to 6 % of equal sides differ. With weights from the spread of the
-    # pairs within a round, it was less sensitive: the spread of a few pairs is hardly known.
-    values = np.asarray(log_ratios, dtype=np.float64)
-    n = len(values)
-    if n < 2:
-        return Ratio(math.exp(values[0]) if n else math.nan)
-    if n < FEWEST_ROUNDS:
-        error = max(float(values.std(ddof=1)), _SMALLEST_SPREAD) / math.sqrt(n)
-        middle, half = float(values.mean()), student_quantile(confidence, n - 1) * error
-        p = student_p(middle / error, n - 1)
-        return _ratio(middle, middle - half, middle + half, p, n, confidence)
-    first, second = np.triu_indices(n)
-    means = np.sort((values[first] + values[second]) / 2)  # Walsh averages, whose median is that of Hodges and Lehmann
-    below = _rank_sums(n)
-    # The statistic is the number of positive averages. The sums that are too improbable are 0 to `n_outside` - 1, so a
-    # bound is passed by as many averages.
-    n_outside = int(np.searchsorted(below, (1 - confidence) / 2, side="right"))
-    n_positive = float((means > 0).sum() + (means == 0).sum() / 2)
-    p = min(1.0, 2 * float(below[math.floor(min(n_positive, len(means) - n_positive))]))
-    return _ratio(float(np.median(means)), float(means[n_outside - 1]), float(means[-n_outside]), p, n, confidence)
-
-
-def _ratio(middle: float, low: float, high: float, p: float, n: int, confidence: float) -> Ratio:
-    error = (high - low) / 2 / student_quantile(confidence, n - 1)
-    detectable = detectable_ratio(error, n - 1, 1 - _SIGNIFICANT)
-    return Ratio(math.exp(middle), math.exp(low), math.exp(high), p, detectable)
-
-
-@lru_cache(maxsize=64)
-def _rank_sums(n: int) -> Floats:
-    """Return the probability that the positive ranks of `n` symmetric values add up to at most 0, 1, 2, …."""
-    counts = np.ones(1)
-    for rank in range(1, n + 1):  # each rank is positive or not
-        counts = np.concatenate([counts, np.zeros(rank)]) / 2 + np.concatenate([np.zeros(rank), counts]) / 2
-    return np.cumsum(counts)
-
-
-_NOT_SHARED: dict[str, Any] = {"oversubscribed": ""}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,11 +57,6 @@ class TurnComparison(Comparison):
     duration_s: float = 0.0
 
     @property
-    def outcome(self) -> Outcome:
-        """As that of `Comparison`, also where ranks shared cores, because both sides shared them alike."""
-        return Comparison(**{item.name: getattr(self, item.name) for item in fields(Comparison)} | _NOT_SHARED).outcome
-
-    @property
     def headline(self) -> str:
         """A summary: the number of rows with each verdict, the most extreme row, and whether the host was busy."""
         sentence = super().headline
@@ -154,6 +69,10 @@ class TurnComparison(Comparison):
     def reservation(self) -> str:
         """A short form of the note on a busy host, for the title of a figure. Empty if it was not busy."""
         return f"relative, on a busy host: {self.oversubscribed}" if self.oversubscribed else ""
+
+    @property
+    def _sharing_favours_a_side(self) -> bool:
+        return False  # within the same seconds, both sides share the cores alike
 
     def _reason_unclear(self) -> str:
         return ""
@@ -210,7 +129,7 @@ def compare_turns(
     if waiting >= _BUSY:
         clauses.append(f"ranks waited {100 * waiting:.0f} % of the time for a core")
     return TurnComparison(
-        judge(frame, effect, _SIGNIFICANT), tuple(differences), 0, 0, effect, *names, " and ".join(clauses), duration_s
+        judge(frame, effect, SIGNIFICANT), tuple(differences), 0, 0, effect, *names, " and ".join(clauses), duration_s
     )
 
 
@@ -243,7 +162,7 @@ def compare_blocks(
         columns: dict[Any, Any] = {**row, **_ratio_columns(TurnRow({}, pairs, note=note))}
         rows.append(columns | {"is_wrong": is_wrong})
     duration_s = sum(run.progress.elapsed_s for run in before)
-    frame = judge(pd.DataFrame(rows), comparison.effect, _SIGNIFICANT)
+    frame = judge(pd.DataFrame(rows), comparison.effect, SIGNIFICANT)
     counts = comparison.only_before, comparison.only_after
     sharing = " and ".join(clause for clause in (comparison.oversubscribed, busy) if clause)
     return TurnComparison(frame, comparison.differences, *counts, comparison.effect, *names, sharing, duration_s)

@@ -7,42 +7,36 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from meshlab.analysis._sides import Difference
-from meshlab.analysis._turns import FEWEST_ROUNDS, RoundRatio, TurnComparison, TurnRow, compare_turns, round_ratio
+from meshlab.analysis._turn_ratios import BUDGET_S, FEWEST_ROUNDS, MOST_ROUNDS, RoundRatio, round_ratio
+from meshlab.analysis._turns import TurnComparison, TurnRow, compare_turns
 from meshlab.base._errors import BenchError, EngineError, did_you_mean
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
+from meshlab.benchmark._preparation import plan_registered, usable_memory, voting_ranks
 from meshlab.benchmark._run import progress_bar
-from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
+from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
 from meshlab.benchmark.on_ranks._turns import TurnTimes, measure_turns, neighbours
 from meshlab.engines._engines import Engines
 from meshlab.engines._lease import Lease, raise_first_error
-from meshlab.engines._memory import free_bytes, usable_bytes
 from meshlab.frames._schema import CALL
-from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._arguments import DEFAULTS, PlanArguments, check_arguments, takes_plan_arguments
 from meshlab.plans._plan import Plan
 from meshlab.plans._sampling import Sampling
 from meshlab.plans._steps import Function, Step
 
-if TYPE_CHECKING:
-    from meshlab.comm._backend import Buffers
-
 _OF_RUNS = ("grouping", "concurrent", "launches", "shuffle", "seed")
 """The arguments of a plan that say how a run measures several steps, which take turns here."""
 
 _OF_BOTH = (*_OF_RUNS, "sampling", "check")
-
-MOST_ROUNDS = 40
-"""The number of rounds. If the budget does not suffice for all of them, at least `FEWEST_ROUNDS` are measured."""
 
 _SAMPLING = Sampling(batch_us=250.0)
 """The batches of a side: shorter than the few milliseconds after which a scheduler exchanges processes."""
@@ -73,7 +67,7 @@ def compare_now(
     *,
     axis: str | Sequence[str] | None = None,
     sizes: str | int | Sequence[int | str] = "1K:16M",
-    budget_s: float = 60.0,
+    budget_s: float = BUDGET_S,
     effect: float = 0.05,
     progress: bool | None = None,
     **arguments: Unpack[PlanArguments],
@@ -273,26 +267,16 @@ class _Turns:
 
     def _plan_memory(self, lease: Lease) -> None:
         """Leave out pairs that exceed the memory, and set the sizes of registered buffers."""
-        replies = lease.round(free_bytes).run()
-        raise_first_error(replies, "preparing turns", self.engines.ranks)
-        hosts = [info.host for info in self.engines.ranks]
-        most = int(usable_bytes([reply.value for reply in replies], hosts).min())
-        largest: dict[Buffers, int] = {}
+        most = usable_memory(lease, "preparing turns")
         for index, pair in enumerate(self.pairs):
             if (needed := pair.needed_bytes()) > most:
                 self.too_large[index] = (
                     f"its buffers take {format_size(needed)} per rank, but {format_size(most)} may be used"
                 )
-                continue
-            for step in pair.steps:
-                if step.buffers not in (None, "plain"):
-                    largest[step.buffers] = max(largest.get(step.buffers, 0), block_bytes(step))
         if len(self.too_large) == len(self.pairs):
             raise BenchError(f"nothing fits into the memory of the ranks: {self.too_large[0]}")
-        if largest:
-            raise_first_error(
-                lease.round(plan_buffers, arguments=(largest, most)).run(), "preparing turns", self.engines.ranks
-            )
+        sets = (pair.steps for index, pair in enumerate(self.pairs) if index not in self.too_large)
+        raise_first_error(plan_registered(lease, sets, most), "preparing turns", self.engines.ranks)
 
     def _measure(self, lease: Lease, index: int, number: int) -> None:
         """Measure the turns of a pair in one round."""
@@ -304,15 +288,14 @@ class _Turns:
         overhead_s = (time.monotonic() - self._began - self._turns_s) / max(self._n_done, 1)
         block_s = max(self._left_s() / n_left - overhead_s, 2 * overhead_s, _SHORTEST_BLOCK_S)
         groups = self.mesh[pair.steps[0].axis]
-        is_one = len(groups) == 1
-        members = np.arange(groups.size, dtype=np.int32)[None] if is_one else groups.array
+        everyone, (members,) = voting_ranks(groups)
         sampling = replace(self.plan.sampling, max_s=block_s)
         replies = lease.round(
             measure_turns,
             self.mesh,
             pair.steps[0].axis,
             (pair.steps, pair.functions, sampling, self.plan.check and not number, members),
-            also=(groups.name if is_one else WORLD,),
+            also=(everyone,),
             deadline_s=max(self.engines.deadline_s, 5 * block_s + 30),
         ).run()
         raise_first_error(replies, f"measuring {pair.steps[0]} in turns", self.engines.ranks)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,7 +19,7 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._baton import Baton
 from meshlab.benchmark._bench import bench
 from meshlab.benchmark._run import Run, progress_bar
-from meshlab.benchmark.on_ranks._environment import usable_cores
+from meshlab.benchmark.on_ranks._host_counters import host_cores, load_average
 from meshlab.engines._launch import count_gpus, launch
 from meshlab.engines._lease import Lease
 from meshlab.engines._memory import check_host_memory, free_bytes, usable_bytes
@@ -204,7 +203,7 @@ class _Lap:
     n_runs: int
 
     def run(self, bar: Any) -> bool:
-        """Start engines with each setting, and measure on them. Return True if they took turns."""
+        """Start engines with each setting, and measure on them. Return True if all of them took turns."""
         waiting, took_turns = list(self.settings), False
         while waiting:
             baton = Baton(waiting)
@@ -213,13 +212,16 @@ class _Lap:
                 try:
                     name = waiting.pop(0)
                     engines, current[name] = self._begin(stack, name, baton, bar)
+                    together = [engines]
                     if waiting and self._have_room(engines, current[name]):
-                        took_turns = True
                         for other in waiting:
-                            _, current[other] = self._begin(stack, other, baton, bar)
+                            engines, current[other] = self._begin(stack, other, baton, bar)
+                            together.append(engines)
                         waiting = []
-                    engines.takes_turns = took_turns
-                    if not took_turns:
+                    took_turns = len(together) == len(self.settings)
+                    for engines in together:
+                        engines.takes_turns_with = [other for other in together if other is not engines]
+                    if len(together) == 1:
                         baton.release()
                     baton.start()
                     self._wait(current, baton, bar)
@@ -235,7 +237,6 @@ class _Lap:
             with Lease(engines, "reading the free memory") as lease:
                 self._free = lease.round(free_bytes).run()
             engines.between_tasks = lambda _: baton.take(name)
-            engines.takes_turns = True
             run = self.measure(engines)
         self.runs[name].append(run)
         bar.total = bar.total or self.n_runs * run.progress.total
@@ -360,5 +361,5 @@ def _compared(runs: Mapping[str, Sequence[Run]], effect: float, *, in_turns: boo
 
 def _load() -> str:
     """Return a clause about the load of this host in the last minute, if it has more than its cores can run."""
-    cores, load = usable_cores(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    cores, load = host_cores(), load_average()
     return f"a load of {load:.0f} on {cores} core{'s' * (cores != 1)}" if load > cores + 1 else ""

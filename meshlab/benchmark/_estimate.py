@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -155,14 +156,14 @@ def seconds_per_step(
 
     Durations that were probed on an axis (`paces`) take precedence over `RATES`.
     """
-    earlier = _Known(results)
-    is_probed = np.array([step.axis in (paces or {}) for step in steps], dtype=np.bool_)
-    least, expected, most = (
-        _seconds_at(
-            plan, steps, axes, earlier, {axis: pace.at(end) for axis, pace in (paces or {}).items()}, room_bytes
-        )
-        for end in (-1, 0, 1)
+    paces = paces or {}
+    seconds_at = partial(_seconds_at, plan, steps, axes, _Known(results), room_bytes=room_bytes)
+    expected = seconds_at(paces)
+    # Without probes, both ends follow from the expectation, and a long plan takes a moment each time.
+    least, most = (
+        seconds_at({axis: pace.at(end) for axis, pace in paces.items()}) if paces else expected for end in (-1, 1)
     )
+    is_probed = np.array([step.axis in paces for step in steps], dtype=np.bool_)
     # The rates of a backend are those of a typical machine. The time limit of a step may be more than twice as long.
     low = np.where(is_probed, least[:, 0], _UNPROBED_LOW * expected[:, 0])
     unprobed = np.maximum(_UNPROBED_HIGH * expected[:, 0], expected[:, 1])
@@ -221,9 +222,7 @@ class Pace:
         return [step for step, _ in self.probed[:_SMALL_PROBES] if step.collective == self.probed[0][0].collective]
 
     def at(self, end: int) -> Pace:
-        """Return the durations at the lower end (-1) or the upper end (1) of what was measured. 0 is this pace."""
-        if not end:
-            return self
+        """Return the durations at the lower end (-1) or the upper end (1) of what was measured."""
         index, margin = (end + 1) // 2, _PROBED_MARGIN**end
         factor = margin * self.unevenness[index]
         probed = [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +17,11 @@ from meshlab.base._errors import BenchError, EngineError, MeshlabError
 from meshlab.base._units import format_seconds, format_size
 from meshlab.benchmark._estimate import RATES, MeasuredAxis, Pace, RepeatedBlocks, steps_to_probe
 from meshlab.benchmark._host_record import HostRecord
+from meshlab.benchmark._preparation import plan_registered, voting_ranks
 from meshlab.benchmark._time_left import Work, time_left
 from meshlab.benchmark._visibility import FEWEST_BLOCKS, MOST_BLOCKS, log_pair
 from meshlab.benchmark.on_ranks import _environment as environment
-from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
+from meshlab.benchmark.on_ranks._buffers import release_buffers
 from meshlab.benchmark.on_ranks._environment import describe_rank, sample_rank
 from meshlab.benchmark.on_ranks._probing import probe_steps
 from meshlab.benchmark.on_ranks._sampling import measure_pair, measure_step, measure_together
@@ -49,10 +49,6 @@ from meshlab.plans._sampling import n_blocks
 from meshlab.plans._steps import Step, turns
 from meshlab.runs._rundata import Progress, RunData, State
 from meshlab.topology.readers._hosts import cluster_from_hosts
-
-if TYPE_CHECKING:
-    from meshlab.comm._backend import Buffers
-    from meshlab.mesh._groups import Groups
 
 _UNITS = (
     ("clock_sm_mhz", "{:.0f} MHz"),
@@ -133,7 +129,7 @@ class Executor:
         data = self.data
         try:
             self._describe(lease)
-            self._record.begin(lease, lease.engines.ranks, os.getpid())
+            self._record.begin(lease)
             self._plan_buffers(lease)
             self._probe(lease)
             self._record.update(lease)
@@ -170,7 +166,7 @@ class Executor:
                 began_s = time.monotonic()
                 self._relaunch(lease, launch)
                 self._start_s = time.monotonic() - began_s
-                self._record.begin(lease, lease.engines.ranks, os.getpid())
+                self._record.begin(lease)
                 self._plan_buffers(lease)
             self._starts_left = plan.launches - 1 - launch
             self._process_set = lease.engines.process_set
@@ -245,7 +241,7 @@ class Executor:
             else:
                 runnable.append(alternative)
         if runnable:
-            in_blocks = len(runnable) > 1 or lease.engines.takes_turns
+            in_blocks = len(runnable) > 1 or bool(lease.engines.takes_turns_with)
             self._run_turns(lease, launch, runnable, n_blocks(self.data.plan.sampling) if in_blocks else 1)
 
     def _run_turns(self, lease: Lease, launch: int, steps: Sequence[Step], n: int) -> None:
@@ -311,7 +307,7 @@ class Executor:
         if step.grouping == "pairs":
             yield new_round(measure_pair, arguments=arguments)
         elif step.concurrent is not None:
-            everyone, arrays = self._everyone(groups, data.mesh[step.concurrent.axis])
+            everyone, arrays = voting_ranks(groups, data.mesh[step.concurrent.axis])
             concurrent = ((data.mesh, step.concurrent.axis),)
             arguments += (n, arrays)
             yield new_round(measure_concurrent, arguments=arguments, also=(everyone,), concurrent=concurrent)
@@ -323,25 +319,12 @@ class Executor:
             for group in groups:
                 yield new_round(one_group, arguments=arguments, ranks=group.ranks)
         else:
-            everyone, (array,) = self._everyone(groups)
+            everyone, (array,) = voting_ranks(groups)
             together: Callable[..., RankSamples] = measure_together
             arguments += (n, array)
             if function is not None:
                 together, arguments = partial(measure_function, function=function), (step, plan.sampling, n, array)
             yield new_round(together, arguments=arguments, also=(everyone,))
-
-    @staticmethod
-    def _everyone(*sets: Groups) -> tuple[str, tuple[npt.NDArray[np.int32], ...]]:
-        """Return a group set of all ranks of several sets, and the groups of each set as ranks of its only group."""
-        # Several groups stop at the same batch, so they vote over the world, which is possible because every rank is in
-        # one of them. A single custom group may not contain all ranks: the others would be missing in such a vote.
-        if any(len(groups) > 1 for groups in sets):
-            return WORLD, tuple(groups.array for groups in sets)
-        first = sets[0].array[0]
-        order = np.argsort(first, kind="stable")
-        return sets[0].name, tuple(
-            order[np.searchsorted(first, groups.array, sorter=order)].astype(np.int32) for groups in sets
-        )
 
     def _add(
         self, launch: int, step: Step, blocks: Sequence[Mapping[int, Any]], spent_s: float, *, is_in_blocks: bool
@@ -443,13 +426,8 @@ class Executor:
 
     def _plan_buffers(self, lease: Lease) -> None:
         """Send the ranks the sizes of their registered buffers, if the plan has any."""
-        largest: dict[Buffers, int] = {}
-        for step in self.data.steps:
-            for part in step.parts:
-                if part.buffers not in (None, "plain") and not self._too_large(step):
-                    largest[part.buffers] = max(largest.get(part.buffers, 0), block_bytes(part))
-        if largest:
-            lease.round(plan_buffers, self.data.mesh, WORLD, (largest, int(self._limits.min()))).run()
+        sets = ([part] for step in self.data.steps if not self._too_large(step) for part in step.parts)
+        plan_registered(lease, sets, int(self._limits.min()))
 
     def _probe(self, lease: Lease) -> None:
         """Estimate the duration of the run, and what it can show. If it is long, measure a few steps briefly first."""
@@ -506,7 +484,7 @@ class Executor:
         paces = {}
         for axis, candidates in steps_to_probe(data.steps, self.axes, self.seconds[:, 1]).items():
             steps = [step for step in candidates if not self._too_large(step)]
-            everyone, (array,) = self._everyone(data.mesh[axis])
+            everyone, (array,) = voting_ranks(data.mesh[axis])
             arguments = (steps, plan.sampling, plan.check, array)
             replies = lease.round(
                 probe_steps, data.mesh, axis, arguments, also=(everyone,), deadline_s=self.deadline_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -12,8 +13,8 @@ from meshlab.benchmark.on_ranks._host_counters import HostCounters, counters_of_
 from meshlab.mesh._axes import WORLD
 
 if TYPE_CHECKING:
+    from meshlab.engines._engines import Engines
     from meshlab.engines._lease import Lease
-    from meshlab.engines._rounds import RankInfo
     from meshlab.runs._rundata import RunData
 
 _PERIOD_S = 0.5  # 50 ticks of 10 ms, in which Linux counts the time of processes
@@ -33,20 +34,16 @@ class HostRecord:
         self._data = data
         self._with_gpus = with_gpus
         self._here = socket.gethostname()
-        self._pids: dict[str, list[int]] = {}
+        self._pids: dict[str, set[int]] = {}
         self._remote: dict[str, int] = {}
         self._last: dict[str, HostCounters] = {}
         self._after: tuple[int, int] | None = None  # launch and index of the last step
         self._n_steps = 0
         self._began_s = self._due_s = time.monotonic()
 
-    def begin(self, lease: Lease, ranks: Sequence[RankInfo], pid: int) -> None:
-        """Start with new ranks. `pid` is the client."""
-        pids: dict[str, list[int]] = {self._here: [pid]}
-        for info in ranks:
-            pids.setdefault(info.host, []).append(info.pid)
-        self._pids = {host: sorted(set(of_host)) for host, of_host in pids.items()}
-        firsts = {info.host: info.rank for info in reversed(ranks)}
+    def begin(self, lease: Lease) -> None:
+        """Start with new ranks."""
+        firsts = {info.host: info.rank for info in reversed(lease.engines.ranks)}
         self._remote = {host: rank for host, rank in firsts.items() if host != self._here}
         self._last, self._n_steps = self._read(lease), 0
 
@@ -73,6 +70,7 @@ class HostRecord:
         self._last, self._n_steps = counters, 0
 
     def _read(self, lease: Lease) -> dict[str, HostCounters]:
+        self._pids = _own_processes(lease.engines, self._here)
         spent_s = -time.thread_time()  # on a busy host, a reading also waits for a core
         counters = {self._here: read_counters(self._pids[self._here], with_gpus=self._with_gpus)}
         spent_s += time.thread_time()
@@ -89,6 +87,15 @@ class HostRecord:
         least_s = _REMOTE_PERIOD_S if self._remote or self._with_gpus else _PERIOD_S
         self._due_s = now_s + max(least_s, spent_s / _SHARE, (now_s - self._began_s) / _READINGS)
         return counters
+
+
+def _own_processes(engines: Engines, here: str) -> dict[str, set[int]]:
+    """Return the processes of a run on each host: the client, its ranks, and those with which they take turns."""
+    pids = {here: {os.getpid()}}
+    for in_turns in (engines, *engines.takes_turns_with):
+        for info in in_turns.ranks:
+            pids.setdefault(info.host, set()).add(info.pid)
+    return pids
 
 
 def conditions_between(first: HostCounters, second: HostCounters) -> dict[str, Any]:

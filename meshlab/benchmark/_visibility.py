@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from meshlab.analysis._launches import detectable_ratio, student_quantile
+from meshlab.analysis._launches import CONFIDENCE, SMALLEST_SPREAD, detectable_ratio
+from meshlab.analysis._turn_ratios import BUDGET_S, MOST_ROUNDS, SIGNIFICANT, round_ratio
 from meshlab.base._units import THIN, format_size
 
 if TYPE_CHECKING:
@@ -22,12 +23,10 @@ Floats = npt.NDArray[np.float64]
 FEWEST_BLOCKS = 6
 MOST_BLOCKS = 12
 
-_TURNS, _TURNS_S = 40, 60.0  # rounds of two sides in turns, and their duration
 _EFFECT = 0.05  # smaller changes have no verdict, see `meshlab.compare`
-_POWER = 0.9
 _LARGEST = 100  # ratio of two times that a text names
 _MISSED = 0.2  # largest share of the comparisons that do not show a change of the promised size
-_SMALLEST_ERROR, _LARGEST_ERROR = 1e-3, 10.0  # of a logarithm: times have three or four digits
+_LARGEST_ERROR = 10.0  # of a logarithm
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ class Visibility:
     size_bytes: int | None
     ratio: float
     turns_ratio: float = math.nan
-    turns_s: float = _TURNS_S
+    turns_s: float = BUDGET_S
 
     def __str__(self) -> str:
         at = f"in {self.collective}" if self.size_bytes is None else f"at {format_size(self.size_bytes)}"
@@ -93,13 +92,13 @@ def turns_ratio(log_pairs: Sequence[float]) -> float:
     if len(pairs) < FEWEST_BLOCKS:
         return math.nan
     # Many rounds follow from a few blocks, whose spread is itself uncertain.
-    return _visible_ratio(_highest_spread(pairs) / math.sqrt(_TURNS), _TURNS - 1)
+    return _visible_ratio(_highest_spread(pairs) / math.sqrt(MOST_ROUNDS), MOST_ROUNDS - 1, 1 - SIGNIFICANT)
 
 
 def log_pair(times: Floats) -> float:
     """Return the logarithm of the median ratio of neighbouring batches. NaN without a pair."""
     n = len(times) // 2
-    return float(np.median(np.log(times[1 : 2 * n : 2] / times[: 2 * n : 2]))) if n else math.nan
+    return round_ratio(times[: 2 * n].reshape(n, 2)).log_ratio if n else math.nan
 
 
 def ratio_text(ratio: float) -> str:
@@ -111,11 +110,9 @@ def ratio_text(ratio: float) -> str:
     return f"{math.ceil(ratio * scale - 1e-9) / scale:.{digits}f}×"  # rounded up, because it is a promise
 
 
-def _visible_ratio(error: float, freedom: int) -> float:
-    error = min(max(error, _SMALLEST_ERROR), _LARGEST_ERROR)
-    # A verdict needs a ratio that is significant, and also beyond the effect.
-    beyond = (1 + _EFFECT) * math.exp(student_quantile(2 * _POWER - 1, freedom) * error)
-    return max(detectable_ratio(error, freedom), beyond)
+def _visible_ratio(error: float, freedom: int, confidence: float = CONFIDENCE) -> float:
+    error = min(max(error, SMALLEST_SPREAD), _LARGEST_ERROR)
+    return detectable_ratio(error, freedom, confidence, _EFFECT)
 
 
 def _highest_spread(values: Sequence[float]) -> float:

@@ -85,8 +85,8 @@ class Engines:
         self._round: Round | None = None
         self.between_tasks: Callable[[Lease], None] | None = None
         """A function that is called before every task of a run, which may use the idle ranks for a few milliseconds."""
-        self.takes_turns = False
-        """True if `between_tasks` waits for other engines, so that a run measures each step in blocks."""
+        self.takes_turns_with: Sequence[Engines] = ()
+        """Other engines for which `between_tasks` waits. If there are any, a run measures each step in blocks."""
         self.deadline_s = deadline_s
         self.ranks: tuple[RankInfo, ...] = rank_set.start(timeout_s)
         # Attaching twice to the same processes does not make two launches of them.

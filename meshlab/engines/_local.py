@@ -44,7 +44,7 @@ from meshlab.engines._reaper import (
     remove_files,
 )
 from meshlab.engines._records import LAUNCHER_SHELL, RANK_SHELL, RankRecords, how_recorded
-from meshlab.engines._rounds import RankExit, RankInfo, WorkerConfig, without_banner
+from meshlab.engines._rounds import RankExit, RankInfo, WorkerConfig, how_exited, without_banner
 from meshlab.engines._worker import make_unique_id
 
 # The environment of every process of one set of engines contains _SET, so that `kill` can stop the set and keep the
@@ -434,7 +434,7 @@ class LaunchedSet(ProcessSet):
         while self._by_mpiexec and time.monotonic() < deadline:
             lost = self._parts.lost(math.inf)
             if lost is not None:
-                is_terminated = lost.how == f"exited with code {signal.SIGTERM}" and _TERMINATED.search(self.printed())
+                is_terminated = lost.how == how_exited(signal.SIGTERM) and _TERMINATED.search(self.printed())
                 return RankExit(None, "ended", lost.part) if is_terminated else None
             time.sleep(_POLL_S)
         return None

@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import psutil
 
-from meshlab.engines._rounds import RankExit
+from meshlab.engines._reaper import stat_field
+from meshlab.engines._rounds import RankExit, how_exited
 
 STOPPED = "stopped by a signal"
 """The problem of a process that was stopped, for example by SIGSTOP, and has not been continued."""
 
 _PATIENCE_S = 5.0  # time that a process may be stopped
-_EXIT_CODE = 52  # its number among the fields of /proc/PID/stat, see proc(5)
+_EXIT_CODE = 52  # see `stat_field`
 
 
 def how_ended(process: psutil.Process) -> str:
@@ -27,9 +27,7 @@ def how_ended(process: psutil.Process) -> str:
     except psutil.NoSuchProcess:
         is_zombie = False
     code = _zombie_code(process.pid) if is_zombie else _code(process)
-    if code is None:
-        return "ended"
-    return f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
+    return "ended" if code is None else how_exited(code)
 
 
 def status_of(pid: int) -> str:
@@ -47,8 +45,7 @@ def is_stopped(pid: int) -> bool:
 def _zombie_code(pid: int) -> int | None:
     """Return the exit code of a process for which its parent has not waited. It is negative for a signal."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        status = int(fields[_EXIT_CODE - 3])  # the name in parentheses is the second field
+        status = stat_field(pid, _EXIT_CODE)
     except (OSError, ValueError, IndexError):
         return None
     return -(status & 0x7F) if status & 0x7F else status >> 8

@@ -33,7 +33,7 @@ _SHARED_MEMORY = tuple(
     f"/dev/shm/{name}" for name in ("mpich_shm_", "mpich_vci_", "ucx_shm_posix_", "nccl-", "vader_segment", "psm2_shm")
 )
 
-_START = 22  # the number of the start of a process among the fields of /proc/PID/stat, see proc(5)
+_START = 22  # see `stat_field`
 
 _PREFIX = "meshlab-"  # of the folder of a run
 # In that folder: whose run it is, the shared-memory files of its ranks, those that existed before ranks that are now
@@ -287,9 +287,14 @@ def started_at(pid: int) -> float:
     """Return the start of a process: its clock ticks since the boot of the host. Without /proc, a time in seconds."""
     # Not the time that psutil computes from them, which moves with every step of the clock.
     with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return float(fields[_START - 3])  # the name in parentheses is the second field
+        return float(stat_field(pid, _START))
     return float(psutil.Process(pid).create_time())
+
+
+def stat_field(pid: int, number: int) -> int:
+    """Return a field of /proc/PID/stat by its number in proc(5). OSError, ValueError or IndexError if there is none."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[number - 3])  # the name in parentheses is the second field
 
 
 def is_running(pid: int, start: float) -> bool:

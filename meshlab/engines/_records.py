@@ -10,7 +10,7 @@ import psutil
 
 from meshlab.engines._lifeline import EXITS, WITHOUT_SHELL
 from meshlab.engines._parts import Parts
-from meshlab.engines._rounds import RankExit
+from meshlab.engines._rounds import RankExit, how_exited
 
 _LOG, _TO_LOG = "MESHLAB_LOG", 'exec "$0" "$@" >>"$MESHLAB_LOG" 2>&1'
 
@@ -111,7 +111,7 @@ def how_recorded(code: int) -> str:
     """Describe the end of a rank by the code that was recorded."""
     if code == WITHOUT_SHELL:
         return "killed together with the shell that started it"
-    return f"killed by signal {code - 128}" if code > 128 else f"exited with code {code}"
+    return how_exited(128 - code if code > 128 else code)  # a shell adds 128 to the number of a signal
 
 
 def _lines(path: Path) -> list[str]:

@@ -165,6 +165,11 @@ class RankExit:
         return "was " if self.how.startswith(("killed", "stopped", "closed")) else ""
 
 
+def how_exited(code: int) -> str:
+    """Describe the end of a process by its exit code, which is negative for a signal."""
+    return f"killed by signal {-code}" if code < 0 else f"exited with code {code}"
+
+
 def _plural(what: str, n: int) -> str:
     return what.replace("was ", "were ", 1) if n > 1 else what
 

@@ -182,7 +182,12 @@ CONDITIONS = (
     Column("n_steps", "Int64", "Number of steps since the previous reading of the host: short steps share a row."),
     Column("seconds", "float64", "Time since the previous reading of the host, in s."),
     Column("cores", "Int64", "Number of cores of the host."),
-    Column("own_cores", "float64", "Mean number of cores that the ranks on the host and the client kept busy."),
+    Column(
+        "own_cores",
+        "float64",
+        "Mean number of cores that the ranks on the host and the client kept busy, and the ranks of runs in turns with "
+        "this one.",
+    ),
     Column("other_cores", "float64", "Mean number of cores that other processes kept busy."),
     Column("steal_percent", "float64", "Share of the time of the cores that other virtual machines took, in %."),
     Column("waiting_percent", "float64", "Share of the time in which a process waited for a core, in %. Linux only."),

@@ -19,6 +19,9 @@ from meshlab.comm._catalog import CATALOG
 FEWEST_FOR_INTERVAL, FEWEST_FOR_P95, FEWEST_FOR_P99, FEWEST_FOR_SHAPE = 6, 20, 100, 20
 _SPIKE_DEVIATIONS, _SMALLEST_DEVIATION = 5.0, 0.01
 
+LARGEST_NUMBER = 1e100
+"""Larger than any time or bandwidth. A damaged file may have any number, and sums of the largest ones overflow."""
+
 Floats = npt.NDArray[np.float64]
 
 

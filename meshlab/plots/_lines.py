@@ -15,7 +15,7 @@ from meshlab.base._units import SEPARATOR
 from meshlab.frames._labels import LABELLED, axis_label, is_wrong, value_label
 from meshlab.frames._rows import Row
 from meshlab.frames._schema import numbered_rows, require_columns
-from meshlab.frames._statistics import bandwidth
+from meshlab.frames._statistics import LARGEST_NUMBER, bandwidth
 from meshlab.plans._options import OPTIONS
 
 if TYPE_CHECKING:
@@ -182,9 +182,6 @@ def _members(results: pd.DataFrame) -> npt.NDArray[np.intp]:
     return number
 
 
-_NO_NUMBER = 1e100
-
-
 def _rows_by_key(results: pd.DataFrame) -> dict[Key, npt.NDArray[np.intp]]:
     """Return the positions of the rows of each line."""
     numbers, keys = numbered_rows(results, KEYS)
@@ -206,8 +203,7 @@ def line_from_columns(
     """Build a line from its rows: size, launch, time and its bounds, the quantity, and a number of each group."""
     size, launch, time, low, high = (columns[column] for column in _NUMBERS)
     drawn = columns[quantity]
-    # Damaged rows of a file may have any number. No time or bandwidth is near the largest one.
-    drawable = (size > 0) & (time > 0) & (time < _NO_NUMBER) & (np.abs(drawn) < _NO_NUMBER)
+    drawable = (size > 0) & (time > 0) & (time < LARGEST_NUMBER) & (np.abs(drawn) < LARGEST_NUMBER)
     ok, crosses = ok & drawable, wrong & drawable
     keys = MappingProxyType(dict(zip(KEYS, key, strict=True)))
     cross = size[crosses], drawn[crosses]

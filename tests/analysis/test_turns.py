@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from meshlab.analysis._launches import student_quantile
-from meshlab.analysis._turns import RoundRatio, TurnComparison, TurnRow, compare_turns, ratio_of_rounds, round_ratio
+from meshlab.analysis._turn_ratios import RoundRatio, ratio_of_rounds, round_ratio
+from meshlab.analysis._turns import TurnComparison, TurnRow, compare_turns
 
 RECORDED = {
     size: [np.array(pairs) for pairs in rounds]

@@ -155,6 +155,23 @@ def test_ranks_in_processes_count_as_the_run(mpi_engines: ml.Engines, monkeypatc
     assert set(pids) == {os.getpid(), *(info.pid for info in mpi_engines.ranks)}
 
 
+@pytest.mark.usefixtures("often")
+def test_the_other_side_of_turns_is_no_other_program(
+    thread_engines: ml.Engines, mpi_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thread_engines, "takes_turns_with", [mpi_engines])
+    pids: list[set[int]] = []
+    read = host_record.read_counters
+
+    def recorded_read(of_run: set[int], *, with_gpus: bool) -> HostCounters:
+        pids.append(of_run)
+        return read(of_run, with_gpus=with_gpus)
+
+    monkeypatch.setattr(host_record, "read_counters", recorded_read)
+    ml.bench(thread_engines, MESH, axis="tp", sizes="1K", sampling=QUICK).wait(120)
+    assert pids[-1] == {os.getpid(), *(info.pid for info in mpi_engines.ranks)}
+
+
 def test_other_hosts_are_read_on_their_first_rank(thread_engines: ml.Engines, monkeypatch: pytest.MonkeyPatch) -> None:
     """The engines are those of this host, but the client seems to be on another one."""
     monkeypatch.setattr(host_record.socket, "gethostname", lambda: "client")

@@ -95,11 +95,11 @@ def test_a_change_of_the_promised_size_is_seen_in_turns(name: str) -> None:
 
 
 def _is_positive(values: Floats) -> bool:
-    """Return whether the signed-rank test of Wilcoxon finds values above zero at 5 %, with its normal approximation."""
+    """Return whether the signed-rank test of Wilcoxon finds values above zero at 2 %, with its normal approximation."""
     n = len(values)
     ranks = np.argsort(np.argsort(np.abs(values))) + 1
     excess = float(ranks[values > 0].sum()) - n * (n + 1) / 4 - 0.5
-    return excess > 1.96 * math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
+    return excess > 2.326 * math.sqrt(n * (n + 1) * (2 * n + 1) / 24)
 
 
 def test_less_noise_shows_smaller_changes() -> None:

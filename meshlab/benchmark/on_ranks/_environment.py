@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from collections.abc import Collection, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -13,6 +12,7 @@ from meshlab.base._version import __version__
 from meshlab.benchmark.on_ranks._buffers import release_buffers
 from meshlab.engines import _memory as memory
 from meshlab.topology.readers import _nvml as nvml
+from meshlab.topology.readers._sysfs import read_processors
 
 _VARIABLES = """
 CUDA_DEVICE_MAX_CONNECTIONS CUDA_VISIBLE_DEVICES MPIR_CVAR_CH4_NETMOD MPIR_CVAR_DEVICE_COLLECTIVES
@@ -60,23 +60,10 @@ def describe_host() -> dict[str, str]:
     return {
         "name": platform.node(),
         "system": f"{platform.system()} {platform.release()}",
-        "processor": _processor(),
+        "processor": read_processors()["cpu_model"] or platform.machine(),
         "cores": f"{usable_cores()} of {os.cpu_count()} usable",
         "memory": format_size(psutil.virtual_memory().total),
     }
-
-
-def _processor() -> str:
-    """Return the name of the processor. On Linux, platform.processor() has only its architecture."""
-    if sys.platform == "linux":
-        try:
-            with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123
-                for line in file:
-                    if line.startswith("model name"):
-                        return line.split(":", 1)[1].strip()
-        except OSError:
-            pass
-    return platform.processor() or platform.machine()
 
 
 def describe_rank(comm: Any, firsts: Collection[int]) -> dict[str, Any]:

@@ -55,15 +55,15 @@ def read_counters(pids: Collection[int], *, with_gpus: bool) -> HostCounters:
         steal_s=steal_s,
         total_s=total_s,
         waiting_s=_waiting_s(),
-        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan,
-        cores=os.cpu_count() or 1,
+        load=load_average(),
+        cores=host_cores(),
         cpu_mhz=_cpu_mhz(),
         own_s=own_s,
         gpus=_clock_reader().read() if with_gpus else (),
     )
 
 
-def counters_of_rank(comm: Communicator, pids: Mapping[int, Sequence[int]], with_gpus: bool) -> HostCounters:
+def counters_of_rank(comm: Communicator, pids: Mapping[int, Collection[int]], with_gpus: bool) -> HostCounters:
     """Read the counters of the host of this rank. `pids` are the processes of the run on each host, by its first rank.
 
     Runs on the engines.
@@ -98,7 +98,17 @@ def _cpu_mhz() -> float:
     return float(frequency.current) if frequency is not None and frequency.current else math.nan
 
 
+def load_average() -> float:
+    """Return the number of processes that ran or waited for a core in the last minute. NaN if it is not counted."""
+    return os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
+
+
+def host_cores() -> int:
+    """Return the number of cores of this host, of which the processes of `load_average` may use all."""
+    return os.cpu_count() or 1
+
+
 def slowdown_of_load(n_ranks: int) -> float:
     """Return how much longer processes take that share the cores of this host with those that run now. 1 if none do."""
-    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    return max(1.0, (load + n_ranks) / (os.cpu_count() or 1))
+    slowdown = (load_average() + n_ranks) / host_cores()
+    return slowdown if slowdown > 1 else 1.0  # also if the load is NaN

@@ -19,25 +19,22 @@ from meshlab.base._errors import BenchError, EngineError
 from meshlab.base._units import format_size
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
-from meshlab.benchmark.on_ranks._buffers import block_bytes, plan_buffers, release_buffers
+from meshlab.benchmark._preparation import plan_registered, usable_memory, voting_ranks
+from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
 from meshlab.benchmark.on_ranks._option_trials import HOPELESS, SetUp, Trial, TrialRounds, try_options
 from meshlab.benchmark.tuning._environments import Environment, Setting, distribute
 from meshlab.benchmark.tuning._options import TuningOption
 from meshlab.engines._engines import Engines
 from meshlab.engines._launch import launch
 from meshlab.engines._lease import Lease, raise_first_error
-from meshlab.engines._memory import free_bytes, usable_bytes
 from meshlab.frames._statistics import median_interval
 from meshlab.frames._trials import CASE, OPTION, TRIALS, as_trials, option_key
-from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._steps import Step
 from meshlab.runs._redact import current_user
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from meshlab.comm._backend import Buffers
 
 _SEARCHED = 0.65
 """The share of the time budget for the search. The rest is for the confirmation."""
@@ -162,10 +159,7 @@ class TuningSearch:
 
     def _leave_out_large(self, lease: Lease) -> None:
         """Keep only calls whose buffers fit into the memory. Each kind of buffers has its own."""
-        replies = lease.round(free_bytes).run()
-        raise_first_error(replies, "preparing a tuning", self.engines.ranks)
-        hosts = [info.host for info in self.engines.ranks]
-        most = self._memory = int(usable_bytes([reply.value for reply in replies], hosts).min())
+        most = self._memory = usable_memory(lease, "preparing a tuning")
         steps = []
         for step in self.steps:
             kinds = {option.buffers for option in self.options(step)}
@@ -375,14 +369,8 @@ class TuningSearch:
 
     def _plan_buffers(self, lease: Lease, calls: _Calls) -> None:
         """Set the sizes of registered buffers, so that they are registered once for all sizes."""
-        largest: dict[Buffers, int] = {}
-        for step, options in calls:
-            for option in options:
-                if option.buffers != "plain":
-                    largest[option.buffers] = max(largest.get(option.buffers, 0), block_bytes(option.apply_to(step)))
-        if largest:
-            replies = lease.round(plan_buffers, arguments=(largest, self._memory)).run()
-            raise_first_error(replies, "preparing a tuning", lease.engines.ranks)
+        sets = ([option.apply_to(step)] for step, options in calls for option in options)
+        raise_first_error(plan_registered(lease, sets, self._memory), "preparing a tuning", lease.engines.ranks)
 
     def _try(self, lease: Lease, step: Step, options: Sequence[TuningOption], phase: str, how: TrialRounds) -> None:
         """Try the options of one call, and record the outcome."""
@@ -394,8 +382,7 @@ class TuningSearch:
             else:
                 self._records[phase, step, option] = _Record(status="dropped", message=slow)
         groups = self.mesh[step.axis]
-        is_one = len(groups) == 1
-        members = np.arange(groups.size, dtype=np.int32)[None] if is_one else groups.array
+        everyone, (members,) = voting_ranks(groups)
         arguments: tuple[Any, ...] = ([option.apply_to(step) for option in tried], how, members)
         if self.set_up is not None:
             arguments += (self.set_up,)
@@ -404,7 +391,7 @@ class TuningSearch:
             self.mesh,
             step.axis,
             arguments,
-            also=(groups.name if is_one else WORLD,),
+            also=(everyone,),
             deadline_s=self._deadline_s or max(self.engines.deadline_s, 5 * how.max_s + 30),
         ).run()
         raise_first_error(replies, f"trying the options of {step}", lease.engines.ranks)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 
 import meshlab as ml
@@ -251,13 +250,13 @@ def test_an_immediate_failure_leaves_nothing(thread_engines: ml.Engines) -> None
 def test_sizes_beyond_the_memory_are_rows_that_say_so(
     monkeypatch: pytest.MonkeyPatch, thread_engines: ml.Engines
 ) -> None:
-    monkeypatch.setattr(tuning_search, "usable_bytes", lambda free, hosts: np.array([5000]))
+    monkeypatch.setattr(tuning_search, "usable_memory", lambda lease, task: 5000)
     search = search_on(thread_engines, PlantedOptions(four_is_best))
     search.run(Bar())
     failed = search.frame().query("status == 'failed'")
     assert failed["size_bytes"].tolist() == [65536]
     assert "its buffers take 64" in failed["message"].item()
-    monkeypatch.setattr(tuning_search, "usable_bytes", lambda free, hosts: np.array([1]))
+    monkeypatch.setattr(tuning_search, "usable_memory", lambda lease, task: 1)
     with pytest.raises(BenchError, match="no size fits into the memory of the ranks: its buffers take"):
         search_on(thread_engines, PlantedOptions(four_is_best)).run(Bar())
 
