@@ -20,9 +20,8 @@ from meshlab.analysis._concurrency import block_medians
 from meshlab.analysis._launches import CONFIDENCE, Ratio, detectable_ratio, student_p, student_quantile
 from meshlab.analysis._sides import KEYS, Difference
 from meshlab.base._outcome import Outcome
-from meshlab.base._units import format_seconds, format_time_us
+from meshlab.base._units import format_number, format_seconds, format_time_us
 from meshlab.frames._schema import STEP, plain_key
-from meshlab.frames._table import three_digits
 
 if TYPE_CHECKING:
     from meshlab.runs._rundata import RunData
@@ -173,7 +172,7 @@ class TurnComparison(Comparison):
             "communicators"
         ]
         if (detectable := measured["detectable"].median()) == detectable:  # not NaN
-            factor = three_digits(detectable)
+            factor = format_number(detectable)
             notes.append(
                 f"a row must take {factor}× as long to be detected in 9 of 10 comparisons (median of all rows)"
             )
