@@ -26,10 +26,10 @@ from meshlab.frames._labels import CPU_SOURCES
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._plan import Plan
-from meshlab.report._answers import Answer, ReportEvidence, answers, load_findings, pair_label_of
+from meshlab.report._answers import Answer, ReportEvidence, answers, load_findings
 from meshlab.report._repeating import with_settings
 from meshlab.report._stages import StageOutcome, StageResult, Stages
-from meshlab.report._words import count
+from meshlab.report._words import count, pair_label_of
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import Frames
 from meshlab.topology.model._cluster import Cluster

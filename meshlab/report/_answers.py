@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from meshlab.analysis._comparison import Comparison
 from meshlab.analysis._concurrency import contention_rows, interference_rows
@@ -20,12 +20,22 @@ from meshlab.analysis._thresholds import ThresholdCheck
 from meshlab.base._backends import BACKENDS
 from meshlab.base._outcome import Outcome
 from meshlab.base._units import SEPARATOR, THIN, format_bandwidth, format_range, format_size, format_time_us
-from meshlab.frames._labels import CPU_SOURCES, LABELLED, axis_label, describe_groups, pair_label, where_text
+from meshlab.frames._labels import CPU_SOURCES, LABELLED, axis_label, describe_groups, where_text
 from meshlab.frames._schema import empty_samples, is_pair, is_plain
 from meshlab.plots._lines import Line, lines_of
 from meshlab.prediction._bounds import bound_lines, bound_note, share_of_bound
 from meshlab.report._correct import judge_results
-from meshlab.report._words import UNFINISHED, count, is_missing, listed, results_have, size_text
+from meshlab.report._words import (
+    MOST_NAMED,
+    UNFINISHED,
+    count,
+    is_missing,
+    listed,
+    named_results,
+    pair_label_of,
+    results_have,
+    size_text,
+)
 from meshlab.runs._store import Frames
 
 if TYPE_CHECKING:
@@ -40,7 +50,6 @@ UNCERTAIN = "certain"
 NO_MESH = "the machine is known, but not the mesh of the results"
 """The reason for the lack of bounds if only the machine was passed."""
 
-_MOST_NAMED = 3
 _LARGE_TREND = 0.05
 
 
@@ -215,7 +224,7 @@ def _judged(expected: pd.DataFrame) -> tuple[Outcome, list[str]]:
     rows = expected[expected["verdict"] != "unknown"]
     slow, has_modes = rows[rows["verdict"] == "slow"], rows["mode"].nunique() > 1
     if len(slow):
-        named = [describe_expectation(row, with_mode=has_modes) for _, row in slow.head(_MOST_NAMED).iterrows()]
+        named = [describe_expectation(row, with_mode=has_modes) for _, row in slow.head(MOST_NAMED).iterrows()]
         more = [f"and {len(slow) - len(named)} more"] if len(slow) > len(named) else []
         subject = "The only measurement is" if len(rows) == 1 else f"{len(slow)} of {len(rows)} measurements are"
         subject = f"1 of {len(rows)} measurements is" if len(slow) == 1 < len(rows) else subject
@@ -427,14 +436,9 @@ def _pairs_sentence(rows: pd.DataFrame) -> tuple[bool, str]:
         return False, f"{text}. There is no other pair to compare it with."
     if not len(slow):
         return False, f"{text}. No pair is clearly slow."
-    named = [f"{pair_label_of(row)} {format_bandwidth(row.busbw_gbs)}" for row in slow.head(_MOST_NAMED).itertuples()]
+    named = [f"{pair_label_of(row)} {format_bandwidth(row.busbw_gbs)}" for row in slow.head(MOST_NAMED).itertuples()]
     more = f" and {len(slow) - len(named)} more" if len(slow) > len(named) else ""
     return True, f"{text}. SLOW: {', '.join(named)}{more}."
-
-
-def pair_label_of(row: Any) -> str:
-    """Name the pair of ranks of a row."""
-    return pair_label(row.collective, row.src_rank, row.dst_rank)
 
 
 def _worst(rows: pd.DataFrame, baseline: str) -> tuple[str, bool]:
@@ -470,7 +474,7 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
     if len(two):
         yield (
             f"{results_have(len(two))} two distinct levels of time, so the median may jump from one to the other: "
-            f"{_named(two)}."
+            f"{named_results(two)}."
         )
     changed = measured[measured["trend"].abs() >= _LARGE_TREND]
     for is_slower, rows in ((True, changed[changed["trend"] > 0]), (False, changed[changed["trend"] < 0])):
@@ -481,22 +485,8 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
             cause = " Possible causes are heating, throttling and other programs." if is_slower else ""
             yield (
                 f"{count(len(rows), 'result')} became {'slower' if is_slower else 'faster'} during the measurement, "
-                f"by {'up to ' if len(rows) > 1 else ''}{change}: {_named(rows)}.{cause}"
+                f"by {'up to ' if len(rows) > 1 else ''}{change}: {named_results(rows)}.{cause}"
             )
-
-
-def _named(rows: pd.DataFrame) -> str:
-    """Name the first of some results."""
-    row: Any
-    named = []
-    for row in rows.head(_MOST_NAMED).itertuples():
-        is_of_pair = not is_missing(row.src_rank)
-        place = pair_label_of(row) if is_of_pair else f"on {row.group}"
-        named.append(
-            f"{row.collective} {place}" + ("" if is_missing(row.size_bytes) else f" at {size_text(row.size_bytes)}")
-        )
-    more = len(rows) - len(named)
-    return ", ".join(named) + (f" and {more:,} more" if more else "")
 
 
 # -- changed -----------------------------------------------------------------------------------------------------------
@@ -514,8 +504,8 @@ def _changed(comparison: Comparison) -> Answer:
     if blocking and state != "bad":
         state = "note"
     others = [str(difference) for difference in comparison.differences if not difference.blocks]
-    more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
-    also = [f"Also different: {'; '.join(others[:_MOST_NAMED])}{more}."] if others else []
+    more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+    also = [f"Also different: {'; '.join(others[:MOST_NAMED])}{more}."] if others else []
     sentences = comparison.headline, *blocking, *also, *(f"{note[0].upper()}{note[1:]}." for note in comparison.notes)
     # A row without a verdict hides neither a wrong result nor one that is clearly slower.
     return Answer("changed", state, sentences, "failed" if state == "bad" else None)

@@ -16,8 +16,8 @@ from meshlab.frames._schema import empty_samples, is_pair
 from meshlab.frames._table import MODES_MARK, TableCell, TablePart, results_table
 from meshlab.plans._options import OPTIONS, option_texts
 from meshlab.plots._lines import Line, lines_of
-from meshlab.report._answers import contention_parts, interference_parts, pair_label_of, pair_parts
-from meshlab.report._words import UNFINISHED, is_missing, plain_text, size_text
+from meshlab.report._answers import contention_parts, interference_parts, pair_parts
+from meshlab.report._words import UNFINISHED, is_missing, pair_label_of, plain_text, size_text
 from meshlab.runs._store import Frames
 
 if TYPE_CHECKING:
