@@ -43,6 +43,14 @@ if TYPE_CHECKING:
 
 State = Literal["good", "bad", "note", "plain", "skipped"]
 
+# The states of answers with an outcome, and of stages.
+STATES: dict[Outcome | Literal["skipped"], State] = {
+    "passed": "good",
+    "failed": "bad",
+    "not decided": "note",
+    "skipped": "skipped",
+}
+
 # The signs of the states of an answer.
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
 UNCERTAIN = "certain"
@@ -184,8 +192,7 @@ def _measured(evidence: ReportEvidence) -> Iterator[str]:
 
 
 def _decided(question: str, outcome: Outcome, sentences: Iterable[str]) -> Answer:
-    states: dict[Outcome, State] = {"passed": "good", "failed": "bad", "not decided": "note"}
-    return Answer(question, states[outcome], tuple(sentences), outcome)
+    return Answer(question, STATES[outcome], tuple(sentences), outcome)
 
 
 def _correct(results: pd.DataFrame) -> Answer:
@@ -494,18 +501,14 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
 
 def _changed(comparison: Comparison) -> Answer:
     """Describe what changed since the baseline. A difference that makes times incomparable is a warning."""
-    counts = comparison.counts
-    state: State = "bad" if len(comparison.regressions()) and not comparison.oversubscribed else "plain"
-    if state == "plain" and counts.get("SAME", 0) + counts.get("FASTER", 0) == len(comparison.rows) > 0:
-        state = "good"
+    outcome = comparison.outcome
     blocking = [
         f"Not the same as the baseline: {difference}." for difference in comparison.differences if difference.blocks
     ]
-    if blocking and state != "bad":
-        state = "note"
+    state: State = STATES[outcome] if outcome != "not decided" else "note" if blocking else "plain"
     others = [str(difference) for difference in comparison.differences if not difference.blocks]
     more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
     also = [f"Also different: {'; '.join(others[:MOST_NAMED])}{more}."] if others else []
     sentences = comparison.headline, *blocking, *also, *(f"{note[0].upper()}{note[1:]}." for note in comparison.notes)
     # A row without a verdict hides neither a wrong result nor one that is clearly slower.
-    return Answer("changed", state, sentences, "failed" if state == "bad" else None)
+    return Answer("changed", state, sentences, outcome if outcome == "failed" else None)
