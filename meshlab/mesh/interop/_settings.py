@@ -97,6 +97,11 @@ class SettingTable:
                 selected[plain] = value
         return selected
 
+    def select_fixed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings like `select`, without sizes of 0 or less, which stand for sizes that are computed."""
+        selected = self.select(settings)
+        return {name: value for name, value in selected.items() if name not in self.sizes or value > 0}
+
     def axis_sizes(self, selected: Mapping[str, Any]) -> dict[str, int]:
         """Return the size by axis, for the axes that have a setting."""
         return {axis: selected[name] for name, axis in self.sizes.items() if name in selected}
