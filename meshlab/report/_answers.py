@@ -143,14 +143,14 @@ def headline(replies: Sequence[Answer]) -> Answer:
     ):
         answer = by_question.get(question)
         if answer is not None and answer.state == state:
-            right = "Correct, but" if correct.state == "good" else "Not checked, and"
-            return Answer("", answer.state, (f"{right} {text}. {answer.sentences[0]}",))
+            start = "Correct, but" if correct.state == "good" else "Not all checked, and"
+            return Answer("", answer.state, (f"{start} {text}. {answer.sentences[0]}",))
     if UNCERTAIN in by_question:  # before any speed, which another run would not confirm
         return Answer("", "note", (f"{by_question[UNCERTAIN].sentences[0]} {correct.sentences[0]}",))
     fast = by_question["fast enough"]
     if fast.state == "good":
-        right = "Correct, and" if correct.state == "good" else "Not checked, but"
-        return Answer("", correct.state, (f"{right} as fast as expected. {fast.sentences[0]}",))
+        start = "Correct, and" if correct.state == "good" else "Not all checked, but"
+        return Answer("", correct.state, (f"{start} as fast as expected. {fast.sentences[0]}",))
     return Answer("", correct.state, (" ".join([correct.sentences[0], *fast.sentences[:1]]),))
 
 

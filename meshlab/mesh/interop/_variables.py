@@ -66,14 +66,14 @@ _HARMLESS = re.compile(r"virtual|interleaved|^vpp|sequence_parallel$|^seq_parall
 
 
 def axis_of(name: str) -> str | None:
-    """Return the axis whose size a name has, such as tp for ``TENSOR_MODEL_PARALLEL``, ``tp_degree`` or ``tp``."""
+    """Return the axis whose size has this name, such as tp for ``TENSOR_MODEL_PARALLEL``, ``tp_degree`` or ``tp``."""
     core, has_unit = _core(name)
     axis = _AXES.get(core)
     return None if axis == "sp" and core != "sp" and not has_unit else axis  # "sequence_parallel" is a switch
 
 
 def is_setting(name: str) -> bool:
-    """Return whether a name is that of a setting, and not an axis such as ``tp`` that stands for itself."""
+    """Return whether a name is that of a setting, and not only that of an axis, such as ``tp``."""
     core, has_unit = _core(name)
     return axis_of(name) is not None and (has_unit or "parallel" in core or name.isupper())
 
@@ -95,7 +95,7 @@ class _Clue:
     """Recognises a text that consists of variables, at least one of which has the size of an axis."""
 
     def search(self, string: str, /) -> bool:
-        """Return True for such a text, unless all its names are axes that stand for themselves."""
+        """Return True for such a text, unless all its names are only those of axes."""
         variables = shell_variables(string)
         return variables is not None and any(map(is_setting, variables))
 
