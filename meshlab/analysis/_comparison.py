@@ -20,10 +20,9 @@ from meshlab.base._forwarding import implementation
 from meshlab.base._hints import Argument, Hint
 from meshlab.base._markup import card, escape, table
 from meshlab.base._outcome import Outcome
-from meshlab.base._units import format_size, format_time_us
+from meshlab.base._units import format_number, format_size, format_time_us
 from meshlab.frames._labels import pair_label
 from meshlab.frames._schema import LOAD, PAIR, is_plain, plain_value
-from meshlab.frames._table import three_digits
 from meshlab.plans._options import OPTIONS
 
 if TYPE_CHECKING:
@@ -272,7 +271,7 @@ class Comparison:
                 row_name(row, columns),
                 format_time_us(row["before_us"]),
                 format_time_us(row["after_us"]),
-                "–" if math.isnan(row["ratio"]) else f"{three_digits(row['ratio'])}×",
+                "–" if math.isnan(row["ratio"]) else f"{format_number(row['ratio'])}×",
                 _interval(row) or "–",
                 row["note"] or self._evidence(row),
             )
@@ -355,11 +354,13 @@ def ratio_text(row: Any) -> str:
     if math.isnan(row["ratio"]):
         return str(row["note"] or "no ratio")
     interval = _interval(row)
-    return f"{three_digits(row['ratio'])}×" + (f" ({interval})" if interval else " (no interval)")
+    return f"{format_number(row['ratio'])}×" + (f" ({interval})" if interval else " (no interval)")
 
 
 def _interval(row: Any) -> str:
-    return "" if math.isnan(row["ratio_lo"]) else f"{three_digits(row['ratio_lo'])} to {three_digits(row['ratio_hi'])}"
+    if math.isnan(row["ratio_lo"]):
+        return ""
+    return f"{format_number(row['ratio_lo'])} to {format_number(row['ratio_hi'])}"
 
 
 _SIGNIFICANT = 0.05

@@ -17,9 +17,8 @@ from meshlab.analysis._concurrency import block_medians
 from meshlab.analysis._launches import Ratio
 from meshlab.analysis._sides import KEYS, Difference
 from meshlab.analysis._turn_ratios import SIGNIFICANT, RoundRatio, ratio_of_rounds, round_ratio
-from meshlab.base._units import format_seconds, format_time_us
+from meshlab.base._units import format_number, format_seconds, format_time_us
 from meshlab.frames._schema import STEP, plain_key
-from meshlab.frames._table import three_digits
 
 if TYPE_CHECKING:
     from meshlab.runs._rundata import RunData
@@ -92,7 +91,7 @@ class TurnComparison(Comparison):
             "communicators"
         ]
         if (detectable := measured["detectable"].median()) == detectable:  # not NaN
-            factor = three_digits(detectable)
+            factor = format_number(detectable)
             notes.append(
                 f"a row must take {factor}× as long to be detected in 9 of 10 comparisons (median of all rows)"
             )

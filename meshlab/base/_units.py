@@ -22,6 +22,7 @@ _DASH = re.compile(rf"({_SIZE.pattern})(?:-|–|\.\.|to)({_SIZE.pattern})", re.I
 _LARGEST_SIZE = 1 << 50
 _LONGEST_TEXT = 100  # of a size; the patterns take quadratic time for long texts
 _MOST_SIZES = 4096
+_MOST_DECIMALS = 3  # of a quantity with a unit
 
 
 def parse_size(text: str | int) -> int:
@@ -134,19 +135,14 @@ def _is_finite(value: float) -> bool:
         return False
 
 
-def _three_digits(value: float) -> str:
-    return _digits(value, 3)
-
-
-def _digits(value: float, n_digits: int) -> str:
-    """Format a number with significant digits, at most three of them behind the point."""
-    return f"{value:,.0f}" if n_digits == 3 and abs(value) >= 1e3 else significant(value, n_digits, 3)
-
-
-def significant(value: float, n_digits: int, most_decimals: int = 9) -> str:
-    """Format a finite number with one to three significant digits."""
+def format_number(value: float, n_digits: int = 3, most_decimals: int = 9) -> str:
+    """Format a number with one to three significant digits, and a missing one as a dash."""
+    if not math.isfinite(value):
+        return "–" if math.isnan(value) else str(value)
     if value == 0:
         return "0"
+    if n_digits == 3 and abs(value) >= 1e3:  # with all digits before the point, because no interval limits them
+        return f"{value:,.0f}"
     digits = n_digits - 1 - math.floor(math.log10(abs(value)))
     return f"{round(value, digits):,.{min(max(digits, 0), most_decimals)}f}"
 
@@ -157,8 +153,8 @@ def format_time_us(time_us: float, n_digits: int = 3) -> str:
         return "–"
     for limit, divisor, unit in ((1e3, 1.0, "µs"), (1e6, 1e3, "ms")):
         if abs(time_us) < limit:
-            return f"{_digits(time_us / divisor, n_digits)}{THIN}{unit}"
-    return f"{_digits(time_us / 1e6, n_digits)}{THIN}s"
+            return f"{format_number(time_us / divisor, n_digits, _MOST_DECIMALS)}{THIN}{unit}"
+    return f"{format_number(time_us / 1e6, n_digits, _MOST_DECIMALS)}{THIN}s"
 
 
 def format_seconds(seconds: float) -> str:
@@ -179,7 +175,7 @@ def format_bandwidth(gbs: float) -> str:
     """Format a bandwidth in GB/s with three digits."""
     if not _is_finite(gbs):
         return "–"
-    return f"{_three_digits(gbs)}{THIN}GB/s"
+    return f"{format_number(gbs, most_decimals=_MOST_DECIMALS)}{THIN}GB/s"
 
 
 def format_range(low: str, high: str) -> str:

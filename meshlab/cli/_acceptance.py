@@ -173,9 +173,9 @@ ACCEPTANCE = Command(
     "Suitable for a new node. Checks the installation, the health of the hardware and the groups of a mesh. Measures "
     "every pair of ranks, collectives along every axis, and contention. Compares them with the prediction and "
     "published values for this kind of machine, and with thresholds. Prints a line per stage and the verdict. A "
-    "stage that cannot run is skipped with its reason, and never counted as passed. Exits with 0 if the sweep passed "
-    "and no stage failed, with 1 if a stage failed, and with 2 if nothing could be accepted. Under mpiexec or srun "
-    "the processes are the ranks.",
+    "stage that cannot run is skipped with its reason, and never counted as passed. Exits with 0 if the machine "
+    "passed, and with 1 if a stage failed or too little was judged for a decision. Under mpiexec or srun the "
+    "processes are the ranks.",
     _run,
     _add_options,
 )

@@ -124,7 +124,8 @@ REPORT = Command(
     "report",
     "write the report of saved runs, and check them",
     "Shows whether the results are correct, as fast as expected, above the limits of --thresholds, and not "
-    "slower than those of --baseline. Exits with 1 if not, or if the run did not finish.",
+    "slower than those of --baseline. Exits with 1 if not, if the run did not finish, or if a result or a threshold "
+    "was not checked.",
     _run,
     _add_options,
 )

@@ -14,6 +14,7 @@ from meshlab.analysis._pairs import SLOW, pair_table
 from meshlab.analysis._thresholds import Thresholds
 from meshlab.base._errors import BenchError, CommunicatorError, EngineError, MeshlabError, TopologyError
 from meshlab.base._files import TextSource
+from meshlab.base._outcome import Outcome, overall
 from meshlab.base._units import format_bandwidth
 from meshlab.benchmark._bench import bench
 from meshlab.benchmark._run import Run
@@ -26,10 +27,11 @@ from meshlab.frames._labels import CPU_SOURCES
 from meshlab.mesh._axes import WORLD
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.plans._plan import Plan
-from meshlab.report._answers import Answer, ReportEvidence, answers, load_findings, pair_label_of
+from meshlab.report._answers import Answer, load_findings
+from meshlab.report._correct import judge_results
 from meshlab.report._repeating import with_settings
 from meshlab.report._stages import StageOutcome, StageResult, Stages
-from meshlab.report._words import count
+from meshlab.report._words import count, pair_label_of
 from meshlab.runs._rundata import RunData
 from meshlab.runs._store import Frames
 from meshlab.topology.model._cluster import Cluster
@@ -48,6 +50,7 @@ _PATIENCE_S = 10.0  # maximum time for an interrupted run to stop
 _MOST_NAMED = 3
 
 _Finding = tuple[StageOutcome, list[str]]
+_Judgement = tuple[Outcome, list[str]]  # of a run that was measured
 
 
 def acceptance(
@@ -289,7 +292,7 @@ class _Acceptor:
         named = count(len(groups), "group")
         return "passed", [f"{named} verified, with that of all ranks: each contains exactly the expected ranks."]
 
-    def _measured(self, name: str, judge: Callable[[RunData], _Finding]) -> _Finding:
+    def _measured(self, name: str, judge: Callable[[RunData], _Judgement]) -> _Finding:
         """Measure the plan of a stage, or what is left of it, and judge the run."""
         plan, reason = self._planned[name].plan, self._planned[name].reason
         if plan is None:
@@ -308,20 +311,19 @@ class _Acceptor:
             return "failed", [f"{error.message}."]
         if run.out_problem:
             return "failed", [f"The run could not be written: {run.out_problem}."]
-        results = run.results
-        correct = next(answer for answer in answers(ReportEvidence(results=results)) if answer.question == "correct")
-        if correct.state == "bad":
-            return "failed", list(correct.sentences)
-        if results["status"].eq("skipped").all():
-            return _skipped(correct.sentences[0])
-        outcome, sentences = judge(run)
-        return outcome, [*sentences, *correct.sentences] if outcome == "failed" else [*correct.sentences, *sentences]
+        correctness, text = judge_results(run.results)
+        if correctness == "failed":
+            return "failed", [text]
+        if run.results["status"].eq("skipped").all():
+            return _skipped(text)
+        speed, sentences = judge(run)
+        return overall([correctness, speed]), [*sentences, text] if speed == "failed" else [text, *sentences]
 
     def _bench(self, name: str, plan: Plan) -> Run:
         folder = None if self._out is None else self._out / name
         return bench(self._engines, self._scope.mesh, plan, resume=self._earlier.get(name), out=folder)
 
-    def _judge_pairs(self, run: RunData) -> _Finding:
+    def _judge_pairs(self, run: RunData) -> _Judgement:
         """Fail if a pair is clearly slower than the others of its kind, twice, unless the ranks share cores or GPUs."""
         sentences = [sentence for _, sentence in load_findings(Frames(run.results, run.samples, ""))]
         slow = self._slow_pairs(run)
@@ -417,7 +419,7 @@ def _pair(row: pd.Series) -> str:
     return f"{row['collective']} {pair_label_of(row)} ({rate})"
 
 
-def _judge_contention(run: RunData) -> _Finding:
+def _judge_contention(run: RunData) -> _Judgement:
     sentences = [sentence for _, sentence in load_findings(Frames(run.results, run.samples, ""))]
     return "passed", [*sentences, "Only wrong results count here, because there is no reference for contention."]
 
@@ -426,16 +428,16 @@ def _reference(answer: Answer | None) -> _Finding:
     """Judge the sweep by what is expected of such a machine."""
     if answer is None:
         return _skipped("nothing was measured.")
-    if answer.state == "plain":
+    if answer.outcome is None:
         reason = answer.sentences[0]  # why nothing is expected
         return _skipped(f"{reason[:1].lower()}{reason[1:]}")
-    return answer.outcome or "passed", list(answer.sentences)
+    return answer.outcome, list(answer.sentences)
 
 
 def _thresholds(answer: Answer | None, limits: Thresholds | None) -> _Finding:
     if limits is None:
         presets = ", ".join(Thresholds.presets())
         return _skipped(f"there are none for this machine. Pass a file of thresholds, or a preset: {presets}.")
-    if answer is None:
+    if answer is None or answer.outcome is None:
         return _skipped("nothing was measured.")
-    return answer.outcome or "failed", list(answer.sentences)
+    return answer.outcome, list(answer.sentences)

@@ -11,7 +11,7 @@ import numpy as np
 
 from meshlab.base import _markup as markup
 from meshlab.base._errors import EngineError
-from meshlab.base._units import format_seconds, format_size, significant
+from meshlab.base._units import format_number, format_seconds, format_size
 from meshlab.frames._labels import axis_labels
 from meshlab.frames._schema import numbered_rows
 from meshlab.plans._options import OPTIONS, option_texts
@@ -41,7 +41,7 @@ class TableCell(NamedTuple):
         if self.status != "ok":
             return self.status, ""
         mark = MODES_MARK if self.has_modes else ""
-        return f"{number_text(self.time_us, self.n_digits)}{mark}", number_text(self.busbw_gbs, self.n_digits)
+        return f"{format_number(self.time_us, self.n_digits)}{mark}", format_number(self.busbw_gbs, self.n_digits)
 
 
 MODES_MARK = "‡"
@@ -213,20 +213,6 @@ def significant_digits(value: float, low: float, high: float) -> int:
         return 3
     # The unit of the last digit is at most the width of the interval.
     return min(max(math.ceil(math.floor(math.log10(value)) + 1 - math.log10(width)), 1), 3)
-
-
-def three_digits(value: float) -> str:
-    """Format a number with three significant digits, so that 0.0004 GB/s does not become zero."""
-    return number_text(value, 3)
-
-
-def number_text(value: float, n_digits: int) -> str:
-    """Format a number with significant digits, and a missing one as a dash."""
-    if not math.isfinite(value):
-        return "–" if math.isnan(value) else str(value)
-    if value == 0:
-        return "0"
-    return f"{value:,.0f}" if n_digits == 3 and abs(value) >= 1e3 else significant(value, n_digits)
 
 
 def align_decimals(texts: Sequence[str]) -> list[str]:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from meshlab.base._errors import BenchError
-from meshlab.base._units import THIN
-from meshlab.frames._table import three_digits
+from meshlab.base._units import THIN, format_number
 from meshlab.plots._style import (
     Margins,
     axes_size,
@@ -128,7 +127,7 @@ def _label(row: pd.Series) -> list[str]:
 
 
 def _end_label(row: pd.Series) -> str:
-    low, high = (three_digits(row[name]) for name in ("step_s_lo", "step_s_hi"))
+    low, high = (format_number(row[name]) for name in ("step_s_lo", "step_s_hi"))
     return f"{low}{THIN}s" if low == high else f"{low}–{high}{THIN}s"
 
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from meshlab.base import _markup as markup
 from meshlab.base._errors import MeshError
 from meshlab.base._forwarding import implementation
-from meshlab.base._units import THIN, format_bandwidth, format_range
-from meshlab.frames._table import three_digits
+from meshlab.base._units import THIN, format_bandwidth, format_number, format_range
 from meshlab.mesh._axes import as_integer
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.prediction._candidates import (
@@ -663,7 +662,7 @@ def _cells(row: pd.Series) -> tuple[str, ...]:
 
 
 def _seconds(value: float) -> str:
-    return f"{three_digits(value)}{THIN}s" if value >= 1 else f"{three_digits(1e3 * value)}{THIN}ms"
+    return f"{format_number(value)}{THIN}s" if value >= 1 else f"{format_number(1e3 * value)}{THIN}ms"
 
 
 def _range(low: float, high: float) -> str:

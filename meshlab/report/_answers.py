@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from meshlab.analysis._comparison import Comparison
 from meshlab.analysis._concurrency import contention_rows, interference_rows
@@ -20,18 +20,36 @@ from meshlab.analysis._thresholds import ThresholdCheck
 from meshlab.base._backends import BACKENDS
 from meshlab.base._outcome import Outcome
 from meshlab.base._units import SEPARATOR, THIN, format_bandwidth, format_range, format_size, format_time_us
-from meshlab.frames._labels import CPU_SOURCES, LABELLED, axis_label, describe_groups, pair_label, where_text
+from meshlab.frames._labels import CPU_SOURCES, LABELLED, axis_label, describe_groups, where_text
 from meshlab.frames._schema import empty_samples, is_pair, is_plain
 from meshlab.plots._lines import Line, lines_of
 from meshlab.prediction._bounds import bound_lines, bound_note, share_of_bound
 from meshlab.report._correct import judge_results
-from meshlab.report._words import UNFINISHED, count, is_missing, listed, results_have, size_text
+from meshlab.report._words import (
+    MOST_NAMED,
+    UNFINISHED,
+    count,
+    is_missing,
+    listed,
+    named_results,
+    pair_label_of,
+    results_have,
+    size_text,
+)
 from meshlab.runs._store import Frames
 
 if TYPE_CHECKING:
     import pandas as pd
 
 State = Literal["good", "bad", "note", "plain", "skipped"]
+
+# The states of answers with an outcome, and of stages.
+STATES: dict[Outcome | Literal["skipped"], State] = {
+    "passed": "good",
+    "failed": "bad",
+    "not decided": "note",
+    "skipped": "skipped",
+}
 
 # The signs of the states of an answer.
 SIGNS: dict[State, str] = {"good": "✓", "bad": "✕", "note": "!", "plain": "", "skipped": "–"}
@@ -40,7 +58,6 @@ UNCERTAIN = "certain"
 NO_MESH = "the machine is known, but not the mesh of the results"
 """The reason for the lack of bounds if only the machine was passed."""
 
-_MOST_NAMED = 3
 _LARGE_TREND = 0.05
 
 
@@ -126,14 +143,14 @@ def headline(replies: Sequence[Answer]) -> Answer:
     ):
         answer = by_question.get(question)
         if answer is not None and answer.state == state:
-            right = "Correct, but" if correct.state == "good" else "Not checked, and"
-            return Answer("", answer.state, (f"{right} {text}. {answer.sentences[0]}",))
+            start = "Correct, but" if correct.state == "good" else "Not all checked, and"
+            return Answer("", answer.state, (f"{start} {text}. {answer.sentences[0]}",))
     if UNCERTAIN in by_question:  # before any speed, which another run would not confirm
         return Answer("", "note", (f"{by_question[UNCERTAIN].sentences[0]} {correct.sentences[0]}",))
     fast = by_question["fast enough"]
     if fast.state == "good":
-        right = "Correct, and" if correct.state == "good" else "Not checked, but"
-        return Answer("", correct.state, (f"{right} as fast as expected. {fast.sentences[0]}",))
+        start = "Correct, and" if correct.state == "good" else "Not all checked, but"
+        return Answer("", correct.state, (f"{start} as fast as expected. {fast.sentences[0]}",))
     return Answer("", correct.state, (" ".join([correct.sentences[0], *fast.sentences[:1]]),))
 
 
@@ -175,8 +192,7 @@ def _measured(evidence: ReportEvidence) -> Iterator[str]:
 
 
 def _decided(question: str, outcome: Outcome, sentences: Iterable[str]) -> Answer:
-    states: dict[Outcome, State] = {"passed": "good", "failed": "bad", "not decided": "note"}
-    return Answer(question, states[outcome], tuple(sentences), outcome)
+    return Answer(question, STATES[outcome], tuple(sentences), outcome)
 
 
 def _correct(results: pd.DataFrame) -> Answer:
@@ -215,7 +231,7 @@ def _judged(expected: pd.DataFrame) -> tuple[Outcome, list[str]]:
     rows = expected[expected["verdict"] != "unknown"]
     slow, has_modes = rows[rows["verdict"] == "slow"], rows["mode"].nunique() > 1
     if len(slow):
-        named = [describe_expectation(row, with_mode=has_modes) for _, row in slow.head(_MOST_NAMED).iterrows()]
+        named = [describe_expectation(row, with_mode=has_modes) for _, row in slow.head(MOST_NAMED).iterrows()]
         more = [f"and {len(slow) - len(named)} more"] if len(slow) > len(named) else []
         subject = "The only measurement is" if len(rows) == 1 else f"{len(slow)} of {len(rows)} measurements are"
         subject = f"1 of {len(rows)} measurements is" if len(slow) == 1 < len(rows) else subject
@@ -427,14 +443,9 @@ def _pairs_sentence(rows: pd.DataFrame) -> tuple[bool, str]:
         return False, f"{text}. There is no other pair to compare it with."
     if not len(slow):
         return False, f"{text}. No pair is clearly slow."
-    named = [f"{pair_label_of(row)} {format_bandwidth(row.busbw_gbs)}" for row in slow.head(_MOST_NAMED).itertuples()]
+    named = [f"{pair_label_of(row)} {format_bandwidth(row.busbw_gbs)}" for row in slow.head(MOST_NAMED).itertuples()]
     more = f" and {len(slow) - len(named)} more" if len(slow) > len(named) else ""
     return True, f"{text}. SLOW: {', '.join(named)}{more}."
-
-
-def pair_label_of(row: Any) -> str:
-    """Name the pair of ranks of a row."""
-    return pair_label(row.collective, row.src_rank, row.dst_rank)
 
 
 def _worst(rows: pd.DataFrame, baseline: str) -> tuple[str, bool]:
@@ -470,7 +481,7 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
     if len(two):
         yield (
             f"{results_have(len(two))} two distinct levels of time, so the median may jump from one to the other: "
-            f"{_named(two)}."
+            f"{named_results(two)}."
         )
     changed = measured[measured["trend"].abs() >= _LARGE_TREND]
     for is_slower, rows in ((True, changed[changed["trend"] > 0]), (False, changed[changed["trend"] < 0])):
@@ -481,22 +492,8 @@ def _shapes(measured: pd.DataFrame) -> Iterator[str]:
             cause = " Possible causes are heating, throttling and other programs." if is_slower else ""
             yield (
                 f"{count(len(rows), 'result')} became {'slower' if is_slower else 'faster'} during the measurement, "
-                f"by {'up to ' if len(rows) > 1 else ''}{change}: {_named(rows)}.{cause}"
+                f"by {'up to ' if len(rows) > 1 else ''}{change}: {named_results(rows)}.{cause}"
             )
-
-
-def _named(rows: pd.DataFrame) -> str:
-    """Name the first of some results."""
-    row: Any
-    named = []
-    for row in rows.head(_MOST_NAMED).itertuples():
-        is_of_pair = not is_missing(row.src_rank)
-        place = pair_label_of(row) if is_of_pair else f"on {row.group}"
-        named.append(
-            f"{row.collective} {place}" + ("" if is_missing(row.size_bytes) else f" at {size_text(row.size_bytes)}")
-        )
-    more = len(rows) - len(named)
-    return ", ".join(named) + (f" and {more:,} more" if more else "")
 
 
 # -- changed -----------------------------------------------------------------------------------------------------------
@@ -504,18 +501,14 @@ def _named(rows: pd.DataFrame) -> str:
 
 def _changed(comparison: Comparison) -> Answer:
     """Describe what changed since the baseline. A difference that makes times incomparable is a warning."""
-    counts = comparison.counts
-    state: State = "bad" if len(comparison.regressions()) and not comparison.oversubscribed else "plain"
-    if state == "plain" and counts.get("SAME", 0) + counts.get("FASTER", 0) == len(comparison.rows) > 0:
-        state = "good"
+    outcome = comparison.outcome
     blocking = [
         f"Not the same as the baseline: {difference}." for difference in comparison.differences if difference.blocks
     ]
-    if blocking and state != "bad":
-        state = "note"
+    state: State = STATES[outcome] if outcome != "not decided" else "note" if blocking else "plain"
     others = [str(difference) for difference in comparison.differences if not difference.blocks]
-    more = f" and {len(others) - _MOST_NAMED} more" if len(others) > _MOST_NAMED else ""
-    also = [f"Also different: {'; '.join(others[:_MOST_NAMED])}{more}."] if others else []
+    more = f" and {len(others) - MOST_NAMED} more" if len(others) > MOST_NAMED else ""
+    also = [f"Also different: {'; '.join(others[:MOST_NAMED])}{more}."] if others else []
     sentences = comparison.headline, *blocking, *also, *(f"{note[0].upper()}{note[1:]}." for note in comparison.notes)
     # A row without a verdict hides neither a wrong result nor one that is clearly slower.
-    return Answer("changed", state, sentences, "failed" if state == "bad" else None)
+    return Answer("changed", state, sentences, outcome if outcome == "failed" else None)

@@ -10,14 +10,13 @@ import numpy.typing as npt
 from meshlab.base._outcome import Outcome
 from meshlab.comm._catalog import CATALOG
 from meshlab.frames._labels import is_wrong
-from meshlab.report._words import UNFINISHED, count, is_missing, size_text, was
+from meshlab.report._words import MOST_NAMED, UNFINISHED, count, is_missing, named_results, was
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Mask = npt.NDArray[np.bool_]
 
-_MOST_NAMED = 3
 _WITHOUT_OUTPUT = [name for name, row in CATALOG.items() if row.expected is None]
 
 # What one check covers. nccl-tests cannot check some collectives in place, but does so out of place.
@@ -37,7 +36,7 @@ def judge_results(results: pd.DataFrame) -> tuple[Outcome, str]:
     impossible = status.isin(("ok", "wrong")).to_numpy() & ~((time_us >= 0) & np.isfinite(time_us))
     wrong, checked = np.asarray(is_wrong(results)), results["n_wrong"].notna().to_numpy()
     unchecked = has_output & has_ended & ~checked & ~wrong
-    undecided = unchecked.any() and bool(_uncovered(results, unchecked, checked))
+    undecided = unchecked.any() and not _is_covered(results, unchecked, checked)
     n_failed, n_skipped = int(failed.sum()), int(skipped.sum())
     if wrong.any():
         text = _wrong(results[wrong], len(results))
@@ -53,36 +52,26 @@ def judge_results(results: pd.DataFrame) -> tuple[Outcome, str]:
     return "failed" if has_failed else "not decided" if is_open else "passed", text
 
 
-def _uncovered(results: pd.DataFrame, unchecked: Mask, checked: Mask) -> int:
-    """Return the number of results of which no call of the same kind was checked."""
+def _is_covered(results: pd.DataFrame, unchecked: Mask, checked: Mask) -> bool:
+    """Return whether a call of the same kind was checked for each of the unchecked results."""
     names = [name for name in _CALL if name in results]
     keys = results[names].astype(object)
     keys = keys.where(keys.notna(), None)
-    covered = set(map(tuple, keys[checked].to_numpy()))
-    return sum(tuple(key) not in covered for key in keys[unchecked].to_numpy())
+    return set(map(tuple, keys[unchecked].to_numpy())) <= set(map(tuple, keys[checked].to_numpy()))
 
 
 def _wrong(rows: pd.DataFrame, total: int) -> str:
-    named = [
-        f"{row.collective} on {row.group} at {size_text(row.size_bytes)}"
-        + ("" if is_missing(row.n_wrong) else f" ({row.n_wrong:,} elements)")
-        for row in rows.head(_MOST_NAMED).itertuples()
-    ]
-    more = len(rows) - len(named)
-    text = f"{len(rows):,} of {count(total, 'result')} {'is' if len(rows) == 1 else 'are'} WRONG: "
-    return text + ", ".join(named) + (f" and {more:,} more." if more else ".")
+    counts = ["" if is_missing(number) else f" ({number:,} elements)" for number in rows["n_wrong"].head(MOST_NAMED)]
+    verb = "is" if len(rows) == 1 else "are"
+    return f"{len(rows):,} of {count(total, 'result')} {verb} WRONG: {named_results(rows, counts)}."
 
 
 def _impossible(rows: pd.DataFrame, total: int) -> str:
     """Name results whose time is negative or not a number."""
-    named = [
-        f"{row.collective} on {row.group} at {size_text(row.size_bytes)} ({row.time_us:g} µs)"
-        for row in rows.head(_MOST_NAMED).itertuples()
-    ]
-    more = len(rows) - len(named)
+    times = [f" ({time_us:g} µs)" for time_us in rows["time_us"].head(MOST_NAMED)]
     verb = "has an IMPOSSIBLE time" if len(rows) == 1 else "have IMPOSSIBLE times"
-    text = f"{len(rows):,} of {count(total, 'result')} {verb}, so the file is damaged or was edited: "
-    return text + ", ".join(named) + (f" and {more:,} more." if more else ".")
+    reason = "so the file is damaged or was edited"
+    return f"{len(rows):,} of {count(total, 'result')} {verb}, {reason}: {named_results(rows, times)}."
 
 
 def _checked(total: int, n_checked: int, n_unchecked: int, *, has_any: bool) -> str:

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from meshlab.base._outcome import Outcome, overall
-from meshlab.report._answers import Answer, State
+from meshlab.report._answers import STATES, Answer
 from meshlab.report._words import listed
 
 StageOutcome = Outcome | Literal["skipped"]
-
-_STATES: dict[StageOutcome, State] = {"passed": "good", "failed": "bad", "not decided": "note", "skipped": "skipped"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,7 @@ class StageResult:
     def answer(self) -> Answer:
         """The stage as an answer of a report."""
         first = f"Skipped: {self.sentences[0]}" if self.outcome == "skipped" else self.sentences[0]
-        return Answer(self.name, _STATES[self.outcome], (first, *self.sentences[1:]))
+        return Answer(self.name, STATES[self.outcome], (first, *self.sentences[1:]))
 
     def __str__(self) -> str:
         return f"{self.outcome:<11} {self.name:<13} {' '.join(self.sentences)}"

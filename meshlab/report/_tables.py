@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from meshlab.analysis._comparison import Comparison
 from meshlab.analysis._expectations import is_below_prediction, is_within_tolerance, predicted_range
 from meshlab.analysis._thresholds import ThresholdCheck
-from meshlab.base._units import SEPARATOR, THIN, format_size, format_time_us
+from meshlab.base._units import SEPARATOR, THIN, format_number, format_size, format_time_us
 from meshlab.frames._labels import LABELLED, axis_label, describe_groups, value_label
 from meshlab.frames._schema import empty_samples, is_pair
-from meshlab.frames._table import MODES_MARK, TableCell, TablePart, number_text, results_table
+from meshlab.frames._table import MODES_MARK, TableCell, TablePart, results_table
 from meshlab.plans._options import OPTIONS, option_texts
 from meshlab.plots._lines import Line, lines_of
-from meshlab.report._answers import contention_parts, interference_parts, pair_label_of, pair_parts
-from meshlab.report._words import UNFINISHED, is_missing, plain_text, size_text
+from meshlab.report._answers import contention_parts, interference_parts, pair_parts
+from meshlab.report._words import UNFINISHED, is_missing, pair_label_of, plain_text, size_text
 from meshlab.runs._store import Frames
 
 if TYPE_CHECKING:
@@ -148,8 +148,8 @@ def _rate_text(gbs: float, n_digits: int = 3) -> str:
     if is_missing(gbs):
         return "–"
     if gbs >= _SLOW_GBS or gbs == 0:
-        return f"{number_text(gbs, n_digits)}{THIN}GB/s"
-    return f"{number_text(gbs * 1e3, n_digits)}{THIN}MB/s"
+        return f"{format_number(gbs, n_digits)}{THIN}GB/s"
+    return f"{format_number(gbs * 1e3, n_digits)}{THIN}MB/s"
 
 
 def _rate(busbw: float, n_digits: int = 3) -> Cell:

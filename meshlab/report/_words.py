@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from meshlab.base._units import format_size
+from meshlab.frames._labels import pair_label
 
 if TYPE_CHECKING:
     import pandas as pd
+
+MOST_NAMED = 3
+"""The number of results, or other parts of one kind, that a sentence names."""
 
 # The states of a run or a measurement that did not finish, with their verbs.
 UNFINISHED = {"failed": "failed", "cancelled": "was cancelled", "interrupted": "was interrupted"}
@@ -50,6 +54,23 @@ def listed(names: Iterable[object]) -> str:
     """Write names one after the other, with "and" before the last one. Empty without names."""
     texts = [str(name) for name in names]
     return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
+
+
+def pair_label_of(row: Any) -> str:
+    """Name the pair of ranks of a row."""
+    return pair_label(row.collective, row.src_rank, row.dst_rank)
+
+
+def named_results(rows: pd.DataFrame, details: Sequence[str] = ()) -> str:
+    """Name the first of some results, each followed by its detail, and count the others."""
+    row: Any
+    texts = []
+    for row, detail in zip(rows.head(MOST_NAMED).itertuples(), details or [""] * MOST_NAMED, strict=False):
+        place = f"on {row.group}" if is_missing(row.src_rank) else pair_label_of(row)
+        size = "" if is_missing(row.size_bytes) else f" at {format_size(row.size_bytes)}"
+        texts.append(f"{row.collective} {place}{size}{detail}")
+    more = len(rows) - len(texts)
+    return ", ".join(texts) + (f" and {more:,} more" if more else "")
 
 
 def was(number: int) -> str:

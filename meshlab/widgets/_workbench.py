@@ -133,7 +133,7 @@ class Workbench(Picture):
     _engines, _bench, _runs, _monitor = panel_traits()
 
     rest = Text("")
-    """The axis that takes the rest. Empty for the usual one."""
+    """The axis that is adjusted when the size of another axis changes. Empty for the usual one."""
 
     failed = Checked((), Iterable, "a list of parts")
     """The parts of the machine that do not work, such as ``("node1/NIC3",)``. Settable."""
@@ -515,7 +515,7 @@ class Workbench(Picture):
         self._measures.control("run.resume")
 
     def cancel(self, *, now: bool = False) -> None:
-        """Stop the run after the current step or, with `now`, end its ranks. The rows are kept."""
+        """Stop the run after the current step or, with `now`, kill its ranks. The rows are kept."""
         self._measures.control("run.end" if now else "run.stop")
 
     @property

@@ -13,7 +13,7 @@ import pytest
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._frameworks import mesh_text_kind
-from meshlab.mesh.interop._names import axis_of, is_setting
+from meshlab.mesh.interop._variables import axis_of, is_setting
 
 Groups = dict[str, list[list[int]]]
 

@@ -164,7 +164,10 @@ def test_comparisons(change: Callable[[pd.DataFrame], pd.DataFrame], outcome: Ou
         for launch in range(6)
     ]
     before = pd.concat(launches, ignore_index=True)
-    assert ml.compare(before, change(before.copy())).outcome == outcome
+    after = change(before.copy())
+    assert ml.compare(before, after).outcome == outcome
+    (answer,) = (answer for answer in ml.Report(after, baseline=before).answers if answer.question == "changed")
+    assert (answer.state == "good", answer.state == "bad") == (outcome == "passed", outcome == "failed")
 
 
 def test_the_worst_outcome_decides() -> None:

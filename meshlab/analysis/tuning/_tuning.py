@@ -20,11 +20,11 @@ from meshlab.analysis.tuning._python import python_source
 from meshlab.base import _markup as markup
 from meshlab.base._errors import BenchError, CommunicatorError, did_you_mean
 from meshlab.base._forwarding import implementation
-from meshlab.base._units import SEPARATOR, THIN, format_size, parse_size
+from meshlab.base._units import SEPARATOR, THIN, format_number, format_size, parse_size
 from meshlab.comm._backend import Buffers, CallChoice, CallConfig
 from meshlab.frames._schema import RESULTS, conform, plain_value
 from meshlab.frames._statistics import bandwidth
-from meshlab.frames._table import align_decimals, three_digits
+from meshlab.frames._table import align_decimals
 from meshlab.frames._trials import CASE, OPTION, as_trials, is_default
 from meshlab.mesh._mesh import DeviceMesh, as_mesh
 from meshlab.runs._redact import Redactor, redactor_of
@@ -309,7 +309,7 @@ class Tuning:
         header = ["collective", "size", "option", "time µs", f"{self.library}'s default µs", "less time", "verdict"]
         rows = []
         for label, tuned in self.lines:
-            times, defaults = (align_decimals([three_digits(x) for x in tuned[n]]) for n in ("time_us", "default_us"))
+            times, defaults = (align_decimals([format_number(x) for x in tuned[n]]) for n in ("time_us", "default_us"))
             for row, time, default in zip(tuned.to_dict("records"), times, defaults, strict=True):
                 gain = f"{100 * row['gain']:.1f}{THIN}%" if row["is_confirmed"] else ""
                 size = format_size(row["size_bytes"])

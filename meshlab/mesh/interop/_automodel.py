@@ -49,13 +49,7 @@ def _from_config(config: Config) -> Mapping[str, Any] | None:
 def _in_section(config: Config) -> Mapping[str, Any] | None:
     sizes = {match["name"]: value for key, value in config.items() if (match := _KEY.match(key))}
     strategy = str(config.get("distributed.strategy") or config.get("distributed._target_") or "")
-    return {**_select(sizes), _STRATEGY: strategy} if sizes else None
-
-
-def _select(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that have a size: none, null and 0 stand for a size that is computed."""
-    selected = _TABLE.select(arguments)
-    return {name: value for name, value in selected.items() if name not in _TABLE.sizes or value > 0}
+    return {**_TABLE.select_fixed(sizes), _STRATEGY: strategy} if sizes else None
 
 
 def _parse(text: str) -> Mapping[str, Any]:
@@ -67,11 +61,11 @@ def _parse(text: str) -> Mapping[str, Any]:
     calls = find_calls(text, {name: ["**"] for name in _CALLS})
     arguments = {name: value for call in calls for name, value in call.arguments.items()}
     strategy = _CONFIG.search(text)
-    return {**_select(arguments), _STRATEGY: calls[0].name if strategy is None else strategy[0]}
+    return {**_TABLE.select_fixed(arguments), _STRATEGY: calls[0].name if strategy is None else strategy[0]}
 
 
 def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
-    selected = _select(arguments)
+    selected = _TABLE.select_fixed(arguments)
     sizes = _TABLE.axis_sizes(selected)
     strategy = str(arguments.get(_STRATEGY, "")).lower().replace("_", "")
     world_size = selected.get(WORLD_SETTING) if world_size is None else world_size
@@ -110,8 +104,10 @@ FORMAT = Format(
     None,
     _parse,
     _build,
-    has_experts=lambda arguments: _select(arguments).get("ep-size", 1) > 1,
+    has_experts=lambda arguments: _TABLE.select_fixed(arguments).get("ep-size", 1) > 1,
     from_config=_from_config,
-    omissions=lambda arguments: _TABLE.omissions(_select({k: v for k, v in arguments.items() if k != _STRATEGY})),
+    omissions=lambda arguments: _TABLE.omissions(
+        _TABLE.select_fixed({k: v for k, v in arguments.items() if k != _STRATEGY})
+    ),
     looks_for="distributed.strategy with distributed.tp_size",
 )

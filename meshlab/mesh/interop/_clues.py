@@ -12,6 +12,9 @@ from typing import Protocol
 
 _REACH = 4_000
 
+NEVER = re.compile(r"(?!)")
+"""The clue of a format that is recognised by the keys of a config alone."""
+
 
 class Clue(Protocol):
     """Anything that can be searched for in a text, such as a compiled pattern."""

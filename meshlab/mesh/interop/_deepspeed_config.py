@@ -13,6 +13,7 @@ from typing import Any
 
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh.interop._clues import NEVER
 from meshlab.mesh.interop._config_text import Config, flat_config, parse_config
 from meshlab.mesh.interop._parsing import require_world_size
 from meshlab.mesh.interop._recipe import Format
@@ -131,7 +132,7 @@ def _experts_of(mesh: DeviceMesh, selected: Mapping[str, Any], sizes: Mapping[st
 
 FORMAT = Format(
     "deepspeed-config",
-    re.compile(r"(?!)"),  # recognised as a config alone
+    NEVER,
     None,
     _parse,
     _build,

@@ -12,6 +12,7 @@ from typing import Any
 
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh.interop._clues import NEVER
 from meshlab.mesh.interop._config_text import Config, parse_config
 from meshlab.mesh.interop._jax import hybrid_ranks
 from meshlab.mesh.interop._parsing import require_world_size
@@ -78,7 +79,7 @@ def _omissions(arguments: Mapping[str, Any]) -> Sequence[str]:
 
 FORMAT = Format(
     "levanter",
-    re.compile(r"(?!)"),  # recognised as a config alone
+    NEVER,
     None,
     _parse,
     _build,

@@ -33,7 +33,7 @@ _FOLDS: Mapping[str, Callable[[list[int]], int]] = {
     "prod": math.prod,
 }
 
-_IRRELEVANT = ("device_type",)  # arguments that say nothing about ranks and are often variables
+_IRRELEVANT = ("device_type",)  # arguments that do not affect the ranks and are often variables
 
 _WORLD = re.compile(r"(?:os\.)?(?:environ\[|environ\.get\(|getenv\()'WORLD_SIZE'.*", re.DOTALL)
 
@@ -56,7 +56,7 @@ _MOST_VALUES = 100  # of one name, to be compared
 
 @dataclass(frozen=True)
 class WorldSize:
-    """Placeholder for the number of ranks, divided by a number, in code that asks for it when it runs."""
+    """Placeholder for the number of ranks, divided by a number, in code that reads it when it runs."""
 
     divisor: int = 1
 

@@ -75,7 +75,7 @@ class Format:
     from_config: Callable[[Mapping[str, Any]], Mapping[str, Any] | None] = lambda config: None
     # A sentence for each argument that changes groups, or may change them, and that the mesh does not show
     omissions: Callable[[Mapping[str, Any]], Sequence[str]] = lambda arguments: ()
-    # A sentence for each kind of groups that a mesh has beside its axes, which `str` does not show
+    # A sentence for each kind of groups that a mesh has in addition to its axes, which `str` does not show
     remarks: Callable[[DeviceMesh], Sequence[str]] = lambda mesh: ()
     looks_for: str = ""  # the keys of a config that `from_config` reads, for a message
 

@@ -18,7 +18,7 @@ WORLD_SETTING = "world-size"
 """Setting with the number of ranks, for texts that contain it, such as a command of torchrun."""
 
 UNNAMED = "unnamed-program"
-"""Switch for flags of a program that the text names, and that is not the framework whose flags they seem to be."""
+"""Switch for a text that contains the name of a program, but not that of the framework whose flags it seems to have."""
 
 _NUMBER = re.compile(r"-?[0-9]{1,12}")
 
@@ -97,6 +97,11 @@ class SettingTable:
                 selected[plain] = value
         return selected
 
+    def select_fixed(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the settings like `select`, without sizes of 0 or less, which stand for sizes that are computed."""
+        selected = self.select(settings)
+        return {name: value for name, value in selected.items() if name not in self.sizes or value > 0}
+
     def axis_sizes(self, selected: Mapping[str, Any]) -> dict[str, int]:
         """Return the size by axis, for the axes that have a setting."""
         return {axis: selected[name] for name, axis in self.sizes.items() if name in selected}
@@ -119,7 +124,7 @@ class SettingTable:
         notes = []
         if selected.get(UNNAMED):
             notes.append(
-                f"{self.framework}: the text does not name its program, and these settings were read as those of "
+                f"{self.framework}: the text does not name its framework, and these settings were read as those of "
                 f"{self.framework}, whose order is {self.order}; pass framework={self.framework.lower()!r} if that is "
                 f"right"
             )

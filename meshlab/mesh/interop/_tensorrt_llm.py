@@ -56,16 +56,10 @@ _TABLE = SettingTable(
 )
 
 
-def _select(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings that were set: -1 stands for a size that is computed."""
-    selected = _TABLE.select(arguments)
-    return {name: value for name, value in selected.items() if name not in _TABLE.sizes or value > 0}
-
-
 def _parse(text: str) -> Mapping[str, Any]:
     if not _CALL.search(text):
-        return _select(read_settings(text, _TABLE))
-    selected = _select(find_call(text, {name: ["**"] for name in _CALLS}).arguments)
+        return _TABLE.select_fixed(read_settings(text, _TABLE))
+    selected = _TABLE.select_fixed(find_call(text, {name: ["**"] for name in _CALLS}).arguments)
     _TABLE.require_some(selected, text)
     return selected
 
@@ -81,12 +75,12 @@ _OWN_KEYS = re.compile(
 def _from_config(config: Config) -> Mapping[str, Any] | None:
     if not any(_OWN_KEYS.match(last_part(key)) for key in config):
         return None
-    selected = _select(select_keys(config, _KEYS, "TensorRT-LLM"))
+    selected = _TABLE.select_fixed(select_keys(config, _KEYS, "TensorRT-LLM"))
     return selected if any(name in selected for name in _TABLE.sizes) else None
 
 
 def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) -> DeviceMesh:
-    selected = _select(arguments)
+    selected = _TABLE.select_fixed(arguments)
     sizes = _TABLE.axis_sizes(selected)
     tp = sizes.setdefault("tp", 1)
     world_size = selected.get(WORLD_SETTING) if world_size is None else world_size
@@ -96,7 +90,7 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
         return mesh.with_groups("attn_dp", rows) if selected.get(_ATTENTION) and tp > 1 else mesh
     cluster, etp, ep = (sizes.get(axis, 1) for axis in ("moe_cluster", "etp", "ep"))
     if ep > 1 and sizes.get("cp", 1) > 1:
-        raise MeshError("TensorRT-LLM: this reader has no layout for experts beside context parallelism")
+        raise MeshError("TensorRT-LLM: meshlab does not read experts together with context parallelism")
     if "ep" not in sizes:
         ep = max(1, tp // (etp * cluster)) if "etp" in sizes else 1
     if "etp" not in sizes:
@@ -112,7 +106,7 @@ def _build(arguments: Mapping[str, Any], world_size: int | None, experts: bool) 
 
 
 def _omissions(arguments: Mapping[str, Any]) -> tuple[str, ...]:
-    selected = _select(arguments)
+    selected = _TABLE.select_fixed(arguments)
     notes = _TABLE.omissions(selected)
     sizes = _TABLE.axis_sizes(selected)
     if sizes.get("cp", 1) > 1 and sizes.get("tp", 1) > 1:
@@ -150,7 +144,7 @@ FORMAT = Format(
     _parse,
     _build,
     has_experts=lambda arguments: any(
-        _TABLE.axis_sizes(_select(arguments)).get(axis, 1) > 1 for axis in ("ep", "moe_cluster")
+        _TABLE.axis_sizes(_TABLE.select_fixed(arguments)).get(axis, 1) > 1 for axis in ("ep", "moe_cluster")
     ),
     from_config=_from_config,
     omissions=_omissions,

@@ -154,7 +154,7 @@ def _derived(tree: ast.Module, reader: Evaluator, dims: Any) -> dict[str, Any]:
             merged = steps[0][1] if len(steps) > 1 else None
             parts["flattened"][str(steps[-1][1] or "_".join(merged or ()))] = merged
     if failures and not parts["views"] and dims in ([WORLD], (WORLD,), WORLD):
-        raise failures[0]  # without what it is split into, a mesh of all ranks says nothing
+        raise failures[0]  # one axis of all ranks is not a layout, unless its parts are known
     parts["unread"] = sorted(unread)
     statement = tree.body[-1] if len(tree.body) == 1 else None
     if isinstance(statement, (ast.Assign, ast.Expr, ast.AnnAssign)) and isinstance(statement.value, ast.Subscript):

@@ -13,9 +13,27 @@ from typing import Any
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._config_text import Config, last_part, parse_config, select_keys, shell_variables
-from meshlab.mesh.interop._names import axis_of, is_setting
 from meshlab.mesh.interop._recipe import Format
 from meshlab.mesh.interop._settings import as_size, is_off
+
+# The names of the size of each axis, as words in lower case without a unit such as "size".
+_NAMES: Mapping[str, tuple[str, ...]] = {
+    "pp": ("pp", "pipe parallel", "pipeline parallel", "pipeline model parallel"),
+    "dp": ("dp", "data parallel"),
+    "dp_replicate": ("dp replicate", "data parallel replicate"),
+    "dp_shard": ("dp shard", "data parallel shard", "fsdp", "fsdp shard"),
+    "cp": ("cp", "context parallel", "context model parallel"),
+    "sp": ("sp", "sequence parallel", "ulysses sequence parallel", "ulysses parallel", "ring attn"),
+    "tp": ("tp", "mp", "tensor parallel", "tensor model parallel", "model parallel"),
+    "ep": ("ep", "moe ep", "expert parallel", "expert model parallel", "moe expert parallel"),
+    "etp": ("etp", "moe tp", "expert tensor parallel", "expert tensor model parallel", "moe tensor parallel"),
+}
+
+_AXES = {name: axis for axis, names in _NAMES.items() for name in names}
+
+_PARTS = re.compile(r"[\s_-]+")
+
+_UNITS = ("size", "degree", "dim", "ranks")
 
 _ORDER = ("pp", "dp", "dp_replicate", "dp_shard", "cp", "sp", "tp")
 
@@ -47,6 +65,26 @@ _ABOUT_PARALLELISM = re.compile(
 _HARMLESS = re.compile(r"virtual|interleaved|^vpp|sequence_parallel$|^seq_parallel$")
 
 
+def axis_of(name: str) -> str | None:
+    """Return the axis whose size has this name, such as tp for ``TENSOR_MODEL_PARALLEL``, ``tp_degree`` or ``tp``."""
+    core, has_unit = _core(name)
+    axis = _AXES.get(core)
+    return None if axis == "sp" and core != "sp" and not has_unit else axis  # "sequence_parallel" is a switch
+
+
+def is_setting(name: str) -> bool:
+    """Return whether a name is that of a setting, and not only that of an axis, such as ``tp``."""
+    core, has_unit = _core(name)
+    return axis_of(name) is not None and (has_unit or "parallel" in core or name.isupper())
+
+
+def _core(name: str) -> tuple[str, bool]:
+    """Return the words of a name without its unit, and whether it has one."""
+    words = _PARTS.split(name.lower().replace("parallelism", "parallel").replace("world_size", "size").strip())
+    has_unit = len(words) > 1 and words[-1] in _UNITS
+    return " ".join(words[:-1] if has_unit else words), has_unit
+
+
 def _remarks(mesh: DeviceMesh) -> Sequence[str]:
     if {*_DATA_AXES, "edp"} & set(mesh.axis_names):
         return ()
@@ -57,7 +95,7 @@ class _Clue:
     """Recognises a text that consists of variables, at least one of which has the size of an axis."""
 
     def search(self, string: str, /) -> bool:
-        """Return True for such a text, unless all its names are axes that stand for themselves."""
+        """Return True for such a text, unless all its names are only those of axes."""
         variables = shell_variables(string)
         return variables is not None and any(map(is_setting, variables))
 

@@ -7,13 +7,13 @@ own (verl/workers/fsdp_workers.py, verl/workers/megatron_workers.py).
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from meshlab.base._errors import MeshError, ParseError
 from meshlab.mesh._axes import short
 from meshlab.mesh._mesh import DeviceMesh
+from meshlab.mesh.interop._clues import NEVER
 from meshlab.mesh.interop._config_text import Config, flat_config, parse_config, product_of
 from meshlab.mesh.interop._megatron import build_from_sizes
 from meshlab.mesh.interop._parsing import require_world_size
@@ -187,7 +187,7 @@ def _has_experts(arguments: Mapping[str, Any]) -> bool:
 FORMATS = tuple(
     Format(
         name,
-        re.compile(r"(?!)"),  # recognised as a config alone
+        NEVER,
         None,
         _parser(name),
         _build_rollout if name == _ROLLOUT else _build_training,
