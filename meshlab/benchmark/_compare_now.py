@@ -21,7 +21,7 @@ from meshlab.benchmark._bench import DEFAULT_COLLECTIVE, check_fit
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
 from meshlab.benchmark._preparation import plan_registered, usable_memory, voting_ranks
-from meshlab.benchmark._run import progress_bar
+from meshlab.benchmark._run import move_bar, progress_bar
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
 from meshlab.benchmark.on_ranks._turns import TurnTimes, measure_turns, neighbours
 from meshlab.engines._engines import Engines
@@ -233,8 +233,8 @@ class _Turns:
         return self._result()
 
     def _show(self, bar: Any) -> None:
-        bar.set_description(f"interrupted, completing {self._task}" if self._thread.is_stopped else self._task)
-        bar.update(self._n_done - bar.n)
+        text = f"interrupted, completing {self._task}" if self._thread.is_stopped else self._task
+        move_bar(bar, self._n_done, text)
 
     def _kill(self) -> None:
         if self.engines.state != "closed":

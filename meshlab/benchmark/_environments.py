@@ -18,7 +18,7 @@ from meshlab.base._errors import BenchError, CommunicatorError, EngineError, Mes
 from meshlab.base._hints import Argument, Hint
 from meshlab.benchmark._baton import Baton
 from meshlab.benchmark._bench import bench
-from meshlab.benchmark._run import Run, progress_bar
+from meshlab.benchmark._run import Run, move_bar, progress_bar
 from meshlab.benchmark.on_ranks._host_counters import host_cores, load_average
 from meshlab.engines._launch import count_gpus, launch
 from meshlab.engines._lease import Lease
@@ -280,8 +280,8 @@ class _Lap:
                     run.wait(progress=False)
             name, run = next(iter(running.items()), (name, run))
             step = run.progress.step
-            bar.set_description(f"{name}, {self.turn}{f', {step}' if step else ''}")
-            bar.update(before + sum(run.progress.done for run in current.values()) - bar.n)
+            done = before + sum(run.progress.done for run in current.values())
+            move_bar(bar, done, f"{name}, {self.turn}{f', {step}' if step else ''}")
             if running:
                 time.sleep(_POLL_S)
 

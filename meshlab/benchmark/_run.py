@@ -519,6 +519,13 @@ def progress_bar(progress: bool | None, *, unit: str, total: int | None = None) 
         yield bar
 
 
+def move_bar(bar: Any, done: int, text: str) -> None:
+    """Draw a progress bar with this position and description now."""
+    bar.set_description(text, refresh=False)
+    bar.update(done - bar.n)  # draws only now and then
+    bar.refresh()
+
+
 def check_resumable(run: RunData, engines: Engines, mesh: DeviceMesh, plan: Plan) -> None:
     """Raise a `BenchError` unless a run can be resumed: one run must not mix numbers of two systems or samplings."""
     # A folder that was saved while its run was measuring has this state forever, so it can be resumed.

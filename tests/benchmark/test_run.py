@@ -202,7 +202,8 @@ def test_engines_with_a_run_under_way_are_closed_only_on_request() -> None:
 @pytest.mark.parametrize("backend", ["threads", pytest.param("mpi", marks=pytest.mark.full)])
 def test_the_end_of_a_with_block_cancels_a_run_and_keeps_the_rows(backend: str) -> None:
     with ml.launch(2, backend=backend) as engines:
-        run = ml.bench(engines, sizes="1K, 2K", sampling=Sampling(max_s=60, precision=1e-9))
+        # The first step cannot end before the block does.
+        run = ml.bench(engines, sizes="1K, 2K", sampling=Sampling(max_s=60, precision=1e-9, max_batches=1_000_000))
         while not run.progress.step:
             time.sleep(0.005)
     assert (engines.state, run.state) == ("closed", "cancelled")

@@ -17,7 +17,7 @@ from meshlab.base._hints import Argument, Hint
 from meshlab.base._units import format_size
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
-from meshlab.benchmark._run import progress_bar
+from meshlab.benchmark._run import move_bar, progress_bar
 from meshlab.benchmark.on_ranks._environment import describe_rank
 from meshlab.benchmark.on_ranks._training_step import (
     CallProbe,
@@ -479,8 +479,7 @@ class _Session:
     def _show(self, bar: Any) -> None:
         if self._thread.is_stopped:
             self._task = "interrupted, completing this round"
-        bar.set_description(self._task)
-        bar.update(self._n_done - bar.n)
+        move_bar(bar, self._n_done, self._task)
 
     def _work(self) -> None:
         try:

@@ -20,6 +20,7 @@ from meshlab.base._units import format_size
 from meshlab.benchmark._executor import describe_sharing
 from meshlab.benchmark._interruptible import Interruptible
 from meshlab.benchmark._preparation import plan_registered, usable_memory, voting_ranks
+from meshlab.benchmark._run import move_bar
 from meshlab.benchmark.on_ranks._buffers import block_bytes, release_buffers
 from meshlab.benchmark.on_ranks._option_trials import HOPELESS, SetUp, Trial, TrialRounds, try_options
 from meshlab.benchmark.tuning._environments import Environment, Setting, distribute
@@ -119,8 +120,8 @@ class TuningSearch:
 
     def _show(self, bar: Any) -> None:
         bar.total = self._n_total
-        bar.set_description(f"interrupted, completing {self._task}" if self._thread.is_stopped else self._task)
-        bar.update(self._n_done - bar.n)
+        text = f"interrupted, completing {self._task}" if self._thread.is_stopped else self._task
+        move_bar(bar, self._n_done, text)
 
     def _kill(self) -> None:
         for engines in (self.engines, *self._started):

@@ -28,11 +28,14 @@ class Bar(SimpleNamespace):
     def __init__(self) -> None:
         super().__init__(n=0, total=0, shown=[])
 
-    def set_description(self, text: str) -> None:
+    def set_description(self, text: str, refresh: bool) -> None:
         self.shown.append(text)
 
     def update(self, n: int) -> None:
         self.n += n
+
+    def refresh(self) -> None:
+        pass
 
 
 def search_on(
