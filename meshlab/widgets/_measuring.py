@@ -547,7 +547,7 @@ class Measuring:
                     self.show_all()
         elif kind == "measure.form":
             with self._lock:
-                self._edit = int(message.get("edit", 0))
+                self._edit = max(self._edit, int(message.get("edit", 0)))
                 self._form = _clean_form({**self._form, **dict(message.get("form", {}))})
                 self._show_bench()
         elif kind == "measure.engines":

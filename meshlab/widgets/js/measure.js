@@ -1,7 +1,9 @@
 // The engines, the form of the next run, the run, and the monitor.
 
-import { attribute, element, fill, focusIn, setText, show } from "./dom.js";
+import { attribute, element, fill, setText, show } from "./dom.js";
+import { typedField } from "./fields.js";
 import { monitorPanel } from "./monitor.js";
+import { queueOf } from "./queue.js";
 import { runPanel } from "./run.js";
 
 const GROUPINGS = { together: "all together", "together, alone": "together and alone", pairs: "pairs of ranks" };
@@ -82,7 +84,7 @@ function enginesPanel({ model, shell }) {
 }
 
 function formPanel({ model, listen, shell }) {
-  let edit = 0;
+  const queue = queueOf(model);
   const problems = new Map();
   const fields = new Map();
   const field = (name, label, control, extra = "") => {
@@ -142,37 +144,39 @@ function formPanel({ model, listen, shell }) {
     element("div", { class: "ml-run-head" }, estimate, start),
   );
 
+  // Only what has changed, because the other fields may have edits on their way.
   function send(changes) {
-    const { form } = model.get("_bench");
-    edit++;
-    shell.send({ type: "measure.form", edit, form: { ...form, ...changes } });
+    const version = queue.push({ type: "measure.form", form: changes }, "_bench");
+    update();
+    return version;
   }
-  for (const control of [mesh, axis, sizes, mode, grouping, sampling]) {
+  for (const control of [axis, mode, grouping, sampling]) {
     listen(control, "change", () => send({ [control.name]: control.value }));
   }
-  listen(launches, "change", () => send({ launches: Number(launches.value) }));
+  const typed = new Map(
+    [mesh, sizes, launches].map((input) => {
+      const value = (text) => (input === launches ? Number(text) : text);
+      return [input, typedField({ input, listen, queue, send: (text) => send({ [input.name]: value(text) }) })];
+    }),
+  );
   listen(root, "keydown", (event) => event.target.tagName === "INPUT" && event.stopPropagation()); // keys of the notebook
 
   const options = (select, values, label, chosen) => {
     fill(select, values, () => values.map((value) => element("option", { value, text: label(value) })));
     if (select.value !== chosen) select.value = chosen;
   };
-  const write = (control, value) => {
-    if (control.value !== String(value) && focusIn(control) !== control) control.value = value;
-  };
 
   function update() {
     const bench = model.get("_bench");
-    if (!bench.form || bench.edit < edit) return; // an answer to an older edit
-    const { form } = bench;
+    if (!bench.form) return;
+    const waiting = queue.waiting("_bench");
+    const form = Object.assign({}, bench.form, ...waiting.map(({ content }) => content.form));
     const isPairs = form.grouping === "pairs";
     options(axis, ["", ...bench.axes], (name) => name || (isPairs ? "all ranks" : "all axes"), form.axis);
     options(mode, bench.modes, (name) => name, form.mode);
     options(grouping, bench.groupings, (name) => GROUPINGS[name], form.grouping);
     options(sampling, bench.samplings, (name) => name, form.sampling);
-    write(sizes, form.sizes);
-    write(launches, form.launches);
-    write(mesh, form.mesh);
+    for (const [input, field] of typed) field.update(String(form[input.name]));
     attribute(mesh, "placeholder", bench.mesh);
     const toggle = (name) => {
       const rest = form.collectives.filter((one) => one !== name);
@@ -192,6 +196,7 @@ function formPanel({ model, listen, shell }) {
         }),
       ),
     );
+    if (waiting.length) return; // the rest is about an older form
     for (const [name, problem] of problems) {
       setText(problem, bench.problems[name] ?? "");
       if (fields.get(name).tagName !== "DIV") {

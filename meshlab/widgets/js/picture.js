@@ -18,6 +18,7 @@ import { clamp, fit, layout, locate, lookAt } from "./layout.js";
 import { paintGroup, paintLasso, paintMinimap, tallOf } from "./overlay.js";
 import { paintBase } from "./paint.js";
 import { boxOfHit, describeHit, failedAt, hitAt, hitOfDevice, neighbour, placeOf } from "./pick.js";
+import { queueOf } from "./queue.js";
 import { count, runsText } from "./text.js";
 import { followTheme } from "./theme.js";
 
@@ -98,7 +99,8 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
   let stale = { ...STALE_ALL };
   let frame = 0;
   let fullColors = null;
-  let edit = 0;
+  const queue = queueOf(model);
+  let edit = 0; // the version of the last edit that changes the picture
   let isWaiting = false; // an axis was chosen here, and Python has not answered yet
   let hovered = null;
   let cursor = -1;
@@ -672,7 +674,7 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
   function chooseAxis(axis) {
     if (axis === p.view.axis) return;
     const next = regroup(p.view, axis);
-    edit++;
+    edit = queue.next();
     isWaiting = true;
     if (next) p.view = { ...next, verdict: "" };
     p.cells = p.sharing = null;
@@ -680,9 +682,9 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     schedule({ base: true, panels: true });
   }
 
-  // Paints the axes that an edit leads to before Python answers. Null if they are not known. Returns the edit's number.
-  function expect(axes) {
-    edit++;
+  // Paints the axes that the edit of a version leads to before Python answers. Null if they are not known.
+  function expect(version, axes) {
+    edit = version;
     isWaiting = true;
     const names = axes?.map(([name]) => name);
     const axis = names?.includes(p.view.axis) ? p.view.axis : names?.at(-1);
@@ -692,7 +694,6 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
       p.cells = p.sharing = null;
       schedule({ base: true });
     }
-    return edit;
   }
 
   // The picture as it is seen, as the URL of a PNG. `toBlob` would wait until the browser is idle.
@@ -788,7 +789,6 @@ export function picturePanel({ model, root: parent, clicked = () => {} }) {
     expect,
     chooseAxis,
     toDataUrl,
-    edit: () => edit,
     destroy() {
       cancelAnimationFrame(frame);
       clearTimeout(rest);
