@@ -30,7 +30,7 @@ from meshlab.comm._agreement import Checks
 from meshlab.engines._call_board import CallBoard
 from meshlab.engines._controller import Controller
 from meshlab.engines._interrupts import interrupts_kept
-from meshlab.engines._lifeline import BACKEND, CONNECTION, REAPER, WITHOUT_SHELL, command
+from meshlab.engines._lifeline import BACKEND, CONNECTION, REAPER, WITHOUT_SHELL, WITHOUT_SHELLS, command
 from meshlab.engines._parts import STOPPED, Parts, is_stopped, status_of
 from meshlab.engines._processes import ProcessSet
 from meshlab.engines._reaper import (
@@ -362,7 +362,7 @@ class LaunchedSet(ProcessSet):
         # The record of a rank comes a moment after its end, and of several exits the first one is the cause.
         time.sleep(_LINE_S)
         lost = self._starts[-1].lost() or lost
-        if lost.how == how_recorded(WITHOUT_SHELL):
+        if [code for _, code in self._starts[-1].exits()[:1]] == [WITHOUT_SHELLS]:
             lost = self._terminated_launcher() or lost
         log = without_banner(self.log_tail())
         raise EngineError(f"{lost.text} during start-up", hint="start the engines again", log=log)
@@ -425,7 +425,7 @@ class LaunchedSet(ProcessSet):
             for shell, code in records.exits():
                 # In an older file, the other lines are of ranks that were killed before.
                 if shell in ranks or records is self._starts[-1]:
-                    if code == WITHOUT_SHELL and (launcher := self._terminated_launcher()) is not None:
+                    if code == WITHOUT_SHELLS and (launcher := self._terminated_launcher()) is not None:
                         return launcher
                     rank = ranks.get(shell)
                     return RankExit(rank, how_recorded(code), also=self._other_exits(rank))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from meshlab.engines._lifeline import EXITS, WITHOUT_SHELL
+from meshlab.engines._lifeline import EXITS, PROCESSES, WITHOUT_SHELL, WITHOUT_SHELLS
 from meshlab.engines._parts import Parts
 from meshlab.engines._rounds import RankExit, how_exited
 
@@ -66,7 +66,7 @@ class RankRecords:
         return {
             EXITS: str(self._exits_file),
             _LOG: str(self.log_file),
-            "MESHLAB_PROCESSES": str(self._processes_file),
+            PROCESSES: str(self._processes_file),
             "MESHLAB_RANKS": " ".join(map(str, ranks)),
             "MESHLAB_TO_RANK": _TO_RANK,
         }
@@ -116,7 +116,7 @@ def _exit_of(process: RankProcess | None, code: int) -> RankExit:
 
 def how_recorded(code: int) -> str:
     """Describe the end of a rank by the code that was recorded."""
-    if code == WITHOUT_SHELL:
+    if code in (WITHOUT_SHELL, WITHOUT_SHELLS):
         return "killed together with the shell that started it"
     return how_exited(128 - code if code > 128 else code)  # a shell adds 128 to the number of a signal
 
