@@ -81,6 +81,10 @@ class TablePart:
         return any(not math.isnan(cell.of_bound) for row in self.cells for cell in row)
 
     def __str__(self) -> str:
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """Return the table as text. Collectives that do not fit a width are in further tables below."""
         columns = self.columns()
         if not self.sizes:
             lines = [f"{name}  {texts[0].strip()}" for name, _, texts in columns]
@@ -91,8 +95,17 @@ class TablePart:
         for start in range(0, len(columns), each):
             parts = [_justified([unit, *texts]) for _, unit, texts in columns[start : start + each]]
             blocks.append([columns[start][0], *("  ".join(cells) for cells in zip(*parts, strict=True))])
-        lines = ["  ".join(cells).rstrip() for cells in zip(*map(_justified, blocks), strict=True)]
-        return "\n".join([self.title, *lines])
+        sizes, *justified = map(_justified, blocks)
+        rows: list[list[list[str]]] = []
+        left = 0.0
+        for block in justified:
+            if not rows or (width is not None and len(block[0]) + 2 > left):
+                rows.append([sizes])
+                left = math.inf if width is None else width - len(sizes[0])
+            rows[-1].append(block)
+            left -= len(block[0]) + 2
+        texts = ["\n".join("  ".join(cells).rstrip() for cells in zip(*part, strict=True)) for part in rows]
+        return f"{self.title}\n" + "\n\n".join(texts)
 
     def html(self) -> str:
         """Return the table as HTML."""
@@ -114,7 +127,11 @@ class ResultsTable:
     below: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        tables = "\n\n".join(map(str, self.parts)) or "no results"
+        return self.text()
+
+    def text(self, width: int | None = None) -> str:
+        """Return the tables as text, with only as many collectives side by side as fit a width."""
+        tables = "\n\n".join(part.text(width) for part in self.parts) or "no results"
         return "\n\n".join(part for part in (self.note, tables, "\n".join(self.below)) if part)
 
     def __repr__(self) -> str:
