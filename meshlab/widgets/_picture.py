@@ -549,6 +549,7 @@ class Picture(anywidget.AnyWidget):
                 {"mark": link.mark, "text": link.text, "axis": link.axes[0] if link.axes else "", "place": link.place}
                 for link in self.findings
             ],
+            "marks": [words for state, words in MARKS.items() if state not in ("none", "host")],
             "notes": list(dict.fromkeys([*view.notes, *view.scene.notes, *self._unmatched])),
         }
 
