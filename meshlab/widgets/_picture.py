@@ -349,7 +349,7 @@ class Picture(anywidget.AnyWidget):
 
     @traitlets.validate("_edit")
     def _check_edit(self, proposal: Any) -> int:
-        return max(self._edit, proposal["value"])  # a choice of an axis may arrive after a later edit
+        return max(self._edit, int(proposal["value"]))  # a choice of an axis may arrive after a later edit
 
     @traitlets.validate("pick")
     def _check_pick(self, proposal: Any) -> int | None:

@@ -396,9 +396,7 @@ class Workbench(Picture):
         else:
             super()._take(name)
 
-    def _commit(
-        self, change: Callable[[Design], Design], problems: Iterable[dict[str, Any]] = ()
-    ) -> None:
+    def _commit(self, change: Callable[[Design], Design], problems: Iterable[dict[str, Any]] = ()) -> None:
         """Change the design as one step that can be undone. Of the invalid edits before, `problems` stay on the page."""
         with self._lock:
             design = change(self._design)

@@ -70,9 +70,10 @@ export function fillLegend(parent, p) {
     entries.push(element("span", {}, swatch("idle"), view.is_mesh ? "no rank" : "no domain"));
   }
   if (scene.is_joined.some((one) => one)) toggle("nvlink", "NVLink domain", swatch("nvlink"));
+  if (view.is_mesh && view.is_placed) entries.push(element("span", {}, element("b", { text: "9 " }), "rank"));
   if (scene.nics && view.is_placed) entries.push(element("span", {}, swatch("nic"), "NIC"));
   if (scene.network === "known") {
-    entries.push(element("span", {}, swatch("leaf"), scene.rails > 1 ? "leaf switch of a rail" : "leaf switch"));
+    entries.push(element("span", {}, swatch("leaf"), "leaf switch"));
     const above = [scene.pod_word, scene.top_word].filter(Boolean).join(" and ");
     if (above) entries.push(element("span", {}, swatch("spine"), `fabric: ${above} switches`));
   }

@@ -43,8 +43,7 @@ export function partBar({ after, listen, shell }) {
     close,
   );
   const hint = element("div", { class: "ml-soft ml-part-hint" });
-  hint.textContent =
-    "Click a GPU, NIC, link or switch to fail it or to set its rate. Shift adds more. The key N goes along the links.";
+  hint.textContent = "Click any part to fail it or set its rate. Shift adds more, the keys N and P go along the links.";
   const problem = problemBox({ listen, edit: shell.edit });
   after.after(element("div", { class: "ml-part-row" }, hint, bar, problem.root));
   const stage = after;
