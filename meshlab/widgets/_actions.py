@@ -212,13 +212,28 @@ def _paste_machine(design: Design, content: Content, total: int | None) -> tuple
     return design.with_machine(machine), note
 
 
+def _parts(content: Content) -> list[str]:
+    """Return the names of the parts of a message: one, or several that change together."""
+    parts = content.get("parts")
+    names = [content.get("part")] if parts is None else list(parts)
+    return [str(name) for name in names if name is not None]
+
+
+def _fail(design: Design, content: Content, total: int | None) -> Design:
+    return design.with_machine(design.present_machine.without(*_parts(content)))
+
+
 def _remove(design: Design, content: Content, total: int | None) -> Design:
-    return design.with_machine(design.present_machine.without(str(content["part"]), is_removed=True))
+    return design.with_machine(design.present_machine.without(*_parts(content), is_removed=True))
 
 
 def _restore(design: Design, content: Content, total: int | None) -> Design:
-    part = content.get("part")
-    return design.with_machine(design.present_machine.restored(None if part is None else str(part)))
+    return design.with_machine(design.present_machine.restored(*_parts(content)))
+
+
+def _rate(design: Design, content: Content, total: int | None) -> Design:
+    rate = str(content["value"]).strip()
+    return design.with_machine(design.present_machine.with_rate(*_parts(content), rate=rate))
 
 
 # -- messages, candidates ----------------------------------------------------------------------------------------------
@@ -259,9 +274,8 @@ ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Des
         "turn": _turn,
         "this_host": _this_host,
         "paste_machine": _paste_machine,
-        "fail": lambda design, content, total: design.with_machine(
-            design.present_machine.without(str(content["part"]))
-        ),
+        "fail": _fail,
+        "rate": _rate,
         "remove": _remove,
         "restore": _restore,
         "message": lambda design, content, total: replace(design, size=_short_size(parse_size(str(content["value"])))),

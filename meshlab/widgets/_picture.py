@@ -349,7 +349,7 @@ class Picture(anywidget.AnyWidget):
 
     @traitlets.validate("_edit")
     def _check_edit(self, proposal: Any) -> int:
-        return max(self._edit, proposal["value"])  # a choice of an axis may arrive after a later edit
+        return max(self._edit, int(proposal["value"]))  # a choice of an axis may arrive after a later edit
 
     @traitlets.validate("pick")
     def _check_pick(self, proposal: Any) -> int | None:
@@ -549,6 +549,7 @@ class Picture(anywidget.AnyWidget):
                 {"mark": link.mark, "text": link.text, "axis": link.axes[0] if link.axes else "", "place": link.place}
                 for link in self.findings
             ],
+            "marks": [words for state, words in MARKS.items() if state not in ("none", "host")],
             "notes": list(dict.fromkeys([*view.notes, *view.scene.notes, *self._unmatched])),
         }
 

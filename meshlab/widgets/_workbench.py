@@ -88,8 +88,9 @@ class Workbench(Picture):
     axis, pick, color, focus, size, collective, values, height
         As for `Picture`.
     failed : iterable of str, default ()
-        Parts that do not work: ``"node1"``, ``"node1/GPU3"``, ``"node1/NIC3"``, ``"node1/GPU3/NVLink"``, or
-        ``"node1/GPU3-GPU5"`` for the NVLink between two GPUs.
+        Parts that do not work: ``"node1"``, ``"node1/GPU3"``, ``"node1/NIC3"``, ``"node1/NIC3/cable"``,
+        ``"node1/GPU3/NVLink"``, ``"node1/GPU3-GPU5"`` for the NVLink between two GPUs, ``"leaf:5"`` for a switch, or
+        ``"leaf:5/uplink*4"`` for four uplinks. ``"node1/NIC3=50%"`` is slower. See `Cluster.with_failed`.
     rest : str, default ""
         The axis that is adjusted when the size of another axis changes. By default dp, or the largest axis.
     per_axis : mapping of str to (str, int or str), default {}
@@ -167,7 +168,7 @@ class Workbench(Picture):
         self._note = ""
         machine, shape = self._first(cluster, mesh)
         if machine is not None:
-            machine = machine.with_failed(choice["failed"])
+            machine = machine.without(*(name for name in choice["failed"] if name not in machine.failed))
         edits.check_fit(shape, machine)
         rest, calls = edits.check_rest(choice["rest"], shape), edits.check_calls(choice["per_axis"], shape)
         self._design = Design(machine, shape, rest, choice["size"], calls, edits.as_candidate(choice["pinned"]))
@@ -305,17 +306,22 @@ class Workbench(Picture):
             if axis is not None:
                 self.axis = axis
 
-    def fail(self, part: str) -> None:
-        """Mark a part of the machine as failed, such as ``"node1/NIC3"``. `failed` lists them."""
-        self._commit(lambda design: design.with_machine(design.present_machine.without(part)))
+    def fail(self, *parts: str) -> None:
+        """Mark parts of the machine as failed, such as ``"node1/NIC3"``. `failed` lists them."""
+        self._commit(lambda design: design.with_machine(design.present_machine.without(*parts)))
 
-    def restore(self, part: str | None = None) -> None:
-        """Restore a failed part, by default all."""
-        self._commit(lambda design: design.with_machine(design.present_machine.restored(part)))
+    def set_rate(self, *parts: str, rate: float | str) -> None:
+        """Give NICs, NVLink or uplinks a lower rate, such as ``"50%"`` or ``"200 Gb/s"``. 1 restores the full rate."""
+        self._commit(lambda design: design.with_machine(design.present_machine.with_rate(*parts, rate=rate)))
 
-    def remove(self, part: str) -> None:
-        """Remove a part of the machine."""
-        self._commit(lambda design: design.with_machine(design.present_machine.without(part, is_removed=True)))
+    def restore(self, *parts: str | None) -> None:
+        """Restore failed parts, by default all."""
+        names = [part for part in parts if part is not None]
+        self._commit(lambda design: design.with_machine(design.present_machine.restored(*names)))
+
+    def remove(self, *parts: str) -> None:
+        """Remove parts of the machine."""
+        self._commit(lambda design: design.with_machine(design.present_machine.without(*parts, is_removed=True)))
 
     def pin(self) -> None:
         """Keep the present machine and mesh as candidate A."""
@@ -396,9 +402,7 @@ class Workbench(Picture):
         else:
             super()._take(name)
 
-    def _commit(
-        self, change: Callable[[Design], Design], problems: Iterable[dict[str, Any]] = ()
-    ) -> None:
+    def _commit(self, change: Callable[[Design], Design], problems: Iterable[dict[str, Any]] = ()) -> None:
         """Change the design as one step that can be undone. Of the invalid edits before, `problems` stay on the page."""
         with self._lock:
             design = change(self._design)
@@ -556,8 +560,12 @@ class Workbench(Picture):
 
     def _pack_view(self, view: View) -> dict[str, Any]:
         machine = self._design.machine
-        marks = [] if machine is None or self._is_flicked else panels.failed_marks(machine)
-        return {**super()._pack_view(view), "failed": marks, "is_flicked": self._is_flicked}
+        marks = [] if machine is None or self._is_flicked else machine.marks
+        return {
+            **super()._pack_view(view),
+            "failed": [mark.to_dict() for mark in marks],
+            "is_flicked": self._is_flicked,
+        }
 
     def _send_panels(self) -> None:
         view, design = self._drawn_view, self._design

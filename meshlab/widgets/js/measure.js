@@ -16,11 +16,18 @@ function enginesPanel({ model, shell }) {
   const line = element("span", { class: "ml-run-line" });
   const choice = element("select", { "aria-label": "Engines to start" });
   const send = (action, more) => shell.send({ type: "measure.engines", action, ...more });
+  const chosen = () => model.get("_engines").choices[choice.selectedIndex];
   const start = element("button", {
     type: "button",
     class: "ml-run-main",
     text: "Start",
-    onclick: () => send("start", model.get("_engines").choices[choice.selectedIndex]),
+    onclick: () => send("start", chosen()),
+  });
+  const end = element("button", {
+    type: "button",
+    text: "Stop them",
+    title: "Stop the ranks of the other workbench. A run is cancelled, and its rows are kept.",
+    onclick: () => send("close", { owner: chosen().owner }),
   });
   const restart = element("button", {
     type: "button",
@@ -44,11 +51,19 @@ function enginesPanel({ model, shell }) {
       "div",
       { class: "ml-run-head" },
       element("div", { class: "ml-run-state" }, sign, line),
-      element("div", { class: "ml-run-controls" }, choice, start, restart, close),
+      element("div", { class: "ml-run-controls" }, choice, start, end, restart, close),
     ),
     alert,
     chips,
   );
+
+  // Engines of another workbench are taken over, or stopped.
+  function nameStart() {
+    const isOffer = chosen()?.owner !== undefined;
+    setText(start, isOffer ? "Use them" : "Start");
+    show(end, isOffer && !start.hidden);
+  }
+  choice.addEventListener("change", nameStart);
 
   function update() {
     const { state, text: where, doing, problem, ranks, more, choices, is_own: isOwn } = model.get("_engines");
@@ -61,9 +76,10 @@ function enginesPanel({ model, shell }) {
     const isBusy = Boolean(doing);
     show(choice, isNone);
     show(start, isNone);
+    nameStart();
     show(restart, state === "broken");
     show(close, isOwn && !isNone && state !== "closing");
-    start.disabled = choice.disabled = restart.disabled = isBusy;
+    start.disabled = end.disabled = choice.disabled = restart.disabled = isBusy;
     setText(alert, problem ? `${problem[0].toUpperCase()}${problem.slice(1)}` : "");
     show(chips, ranks.length > 0 && !isNone);
     fill(chips, [ranks, more], () => [

@@ -11,7 +11,7 @@ import { exportPanel } from "./export.js";
 import { machinePanel } from "./machine.js";
 import { measurePanel } from "./measure.js";
 import { meshPanel } from "./mesh.js";
-import { partBar } from "./parts.js";
+import { partBar } from "./part_bar.js";
 import { picturePanel } from "./picture.js";
 import { queueOf } from "./queue.js";
 import { runsPanel } from "./runs.js";
@@ -127,6 +127,7 @@ export function workbenchPanel({ model, root: parent }) {
 
   // -- panels --
 
+  /** @type {[Panel, string[]][]} */
   const panels = [];
   const handlers = [];
   const on = (event, handler) => {
@@ -147,10 +148,16 @@ export function workbenchPanel({ model, root: parent }) {
     return panel;
   }
 
-  const picture = picturePanel({ model, root: boxes.design, clicked: (...what) => bar?.show(...what) });
+  const picture = picturePanel({
+    model,
+    root: boxes.design,
+    clicked: (...what) => bar?.show(...what),
+    lassoed: (...what) => bar?.showDevices(...what),
+  });
   shell.picture = picture;
-  const bar =
-    isLive && shows("machine") ? partBar({ root: picture.root.querySelector(".ml-stage"), listen, shell }) : null;
+  const stage = picture.root.querySelector(".ml-stage");
+  const bar = isLive && shows("machine") ? partBar({ after: stage, listen, shell }) : null;
+  if (bar) panels.push([bar, partBar.traits]);
   const low = element("div", { class: "ml-low" });
   const axes = element("div", { class: "ml-axes-table" });
   const links = picture.root.querySelector(".ml-links");
@@ -289,7 +296,6 @@ export function workbenchPanel({ model, root: parent }) {
     event.stopPropagation(); // or JupyterLab would undo an edit of the notebook
     if (!isOff(action === "undo" ? undo : redo)) edit({ action });
   });
-  const stage = picture.root.querySelector(".ml-stage");
   let isFlicked = false;
   const flick = (isOn) => {
     if (isOn === isFlicked || (isOn && !shell.panel().pinned)) return;
