@@ -16,6 +16,7 @@ from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._levels import DEVICE, HOST, INNER_LEVELS, NVLINK, Bools, Floats, Ints
 from meshlab.topology.model._links import NEAR, Distance
+from meshlab.topology.placement._axis_keys import AxisCache
 from meshlab.topology.placement._crossings import Crossings, cross, uplink_gbs
 from meshlab.topology.placement._flows import flows_of
 from meshlab.topology.placement._placement import Placement
@@ -127,8 +128,11 @@ class GroupLinks:
         ([2], [2], [96.0], [0, 0, 0, 0])
         """
         groups = placement.mesh[axis]
-        links = _signatures(placement.rank_map, placement.of(axis), groups.array, f"{groups.name}: ")
-        return _distinct(links)
+
+        def make() -> tuple[GroupLinks, Ints]:
+            return _distinct(_signatures(placement.rank_map, placement.of(axis), groups.array, f"{groups.name}: "))
+
+        return _of_axes.get(placement, axis, _latencies(placement.cluster), make)
 
     @classmethod
     def by_stride(cls, cluster: Cluster, world_size: int | None = None) -> LinkTable:
@@ -252,6 +256,9 @@ class LinkTable:
             parts.append(self.cache[axes])
         order = np.concatenate([np.flatnonzero(closed), np.flatnonzero(~closed)])
         return concatenate(parts).rows(np.argsort(order, kind="stable"))
+
+
+_of_axes: AxisCache[tuple[GroupLinks, Ints]] = AxisCache(64)
 
 
 # -- facts of groups ---------------------------------------------------------------------------------------------------

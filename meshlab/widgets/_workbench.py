@@ -18,6 +18,7 @@ from meshlab.base._units import format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike
+from meshlab.topology.placement._axis_keys import AxisCache
 from meshlab.topology.placement._loads import Loads
 from meshlab.topology.placement._view import View
 from meshlab.topology.readers._hosts import probe
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from meshlab.runs._rundata import RunData
 
 PANELS = ("machine", "mesh", "table", "export", "measure", "runs")  # the panels around the picture
+_MOST_PRICES = 64
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
 # The attributes of the picture that are in `Workbench.code`, if they do not have their defaults.
 _CODED = ("axis", "pick", "size", "collective", "color", "focus")
@@ -175,7 +177,7 @@ class Workbench(Picture):
         self._problem: dict[str, Any] | None = None
         self._times_of_pinned: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
         self._rows: list[AxisRow] = []
-        self._prices: dict[str, tuple[Loads, Price]] = {}
+        self._prices: AxisCache[Price] = AxisCache(_MOST_PRICES)
         self._is_flicked = False
         of_picture: PictureArguments = {name: choice[name] for name in ARGUMENTS.defaults}  # type: ignore[assignment]
         super().__init__(shape, None if machine is None else machine.cluster, **of_picture)
@@ -602,9 +604,8 @@ class Workbench(Picture):
         loads = self._loads_of(axis)
         placement = self._drawn_view.placement
         assert placement is not None  # there are loads
-        if axis not in self._prices or self._prices[axis][0] is not loads:
-            self._prices[axis] = (loads, price_of(placement, loads))
-        return self._prices[axis][1]
+        call = (loads.collective, loads.size_bytes)
+        return self._prices.get(placement, axis, call, lambda: price_of(placement, loads))
 
     def _predict(self, mesh: DeviceMesh, plan: Plan) -> Mapping[str, Line]:
         """Return the predicted lines of a run on the machine. A run on CPUs is not on this machine."""
