@@ -323,11 +323,13 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
             hint="place every rank on its own device",
         )
 
+    with_kind = {int(kind): (rank_map.kind[groups] == kind).any(axis=1) for kind in kinds} if len(kinds) > 1 else {}
+
     def lowest(what: str) -> npt.NDArray[np.float64]:
-        values = np.zeros(len(cluster.templates))
-        for kind, host in hosts_of_kind.items():
-            values[kind] = getattr(host, what)
-        return np.full(count, values[kinds[0]]) if len(kinds) == 1 else values[rank_map.kind[groups]].min(axis=1)
+        values = np.full(count, float(getattr(hosts_of_kind[int(kinds[0])], what)) if len(kinds) == 1 else np.inf)
+        for kind, groups_of_kind in with_kind.items():
+            np.minimum(values, float(getattr(hosts_of_kind[kind], what)), out=values, where=groups_of_kind)
+        return values
 
     hosts, cliques = crossings.domains[HOST], crossings.domains[NVLINK]
     joined = cliques < hosts  # NVLink joins hosts, so NCCL's node is the NVLink domain

@@ -16,7 +16,6 @@ from meshlab.base._errors import MeshError
 from meshlab.base._units import THIN, format_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
 from meshlab.prediction._candidates import _DEVICE, DeviceArguments, WeakestDevice, memory_fix
-from meshlab.prediction._costs import formula_band
 from meshlab.prediction._group_links import GroupLinks, concatenate
 from meshlab.prediction._job import Job, Memory
 from meshlab.prediction._job_layout import JobLayout
@@ -31,7 +30,7 @@ from meshlab.prediction._step_parts import (
     seconds_text,
     step_parts,
 )
-from meshlab.prediction._step_ratio import ErrorTerm, Ratio, ratio_of
+from meshlab.prediction._step_ratio import ErrorTerm, Factor, Ratio, formula_factors, ratio_of
 from meshlab.prediction._tuner import NcclSettings
 from meshlab.prediction._volumes import Sizes, memory_of
 from meshlab.topology.model._cluster import Cluster
@@ -191,7 +190,7 @@ class StepTime:
         >>> ratio.is_decided, round(ratio.low, 2) <= round(ratio.high, 2) < 1
         (True, True)
         """
-        ratio = ratio_of(self._terms(), other._terms())
+        ratio = ratio_of(tuple(self._terms()), tuple(other._terms()))
         per_token = other.job.tokens / self.job.tokens
         return Ratio(ratio.expected * per_token, ratio.low * per_token, ratio.high * per_token, ratio.cause)
 
@@ -199,28 +198,17 @@ class StepTime:
         """Yield the parts of the step by the error that they have in common with other steps."""
         low, high = self.hardware.utilisation
         middle = (low + high) / 2
-        device = ("compute", self.hardware.flops)
         label = "the share of the peak that computation reaches"
-        yield ErrorTerm(device, self.compute_s + self.bubble_s, middle / high, middle / low, label)
+        device = Factor(("compute", self.hardware.flops), middle / high, middle / low, label)
+        yield ErrorTerm(self.compute_s + self.bubble_s, (device,))
         for call in self.calls:
             exchange = call.exchange
-            row = int(call.rows[0])
-            inside = bool(self.links.domains[row] == 1)
-            gbs = float((self.links.inner_gbs if inside else self.links.nic_gbs)[row])
-            factor = float(formula_band(exchange.size[0]))
-            key = (exchange.collective, "inside" if inside else "network", gbs, factor)
-            where = (
-                "inside NVLink"
-                if inside and self.links.inner_is_nvlink[row]
-                else "in the host"
-                if inside
-                else ("over the network")
-            )
-            label = f"the error of {exchange.collective} {where}"
+            factors = formula_factors(self.links, int(call.rows[0]), exchange.collective, float(exchange.size[0]))
             hidden, exposed = float(call.hidden_end[0]), float(call.open_end[0])
-            yield ErrorTerm(key, hidden, 1 / factor, factor, label)
+            yield ErrorTerm(hidden, factors)
             label = f"how much of {call.component} the schedule hides"
-            yield ErrorTerm((*key, "hidden"), exposed - hidden, 0.0, factor, label)
+            schedule = Factor(("schedule", call.component, exchange.collective), 0.0, 1.0, label)
+            yield ErrorTerm(exposed - hidden, (*factors, schedule))
 
     def frame(self) -> pd.DataFrame:
         """Return the parts of the step as a table.

@@ -517,12 +517,15 @@ class Picture(anywidget.AnyWidget):
 
     def _send_picture(self) -> None:
         """Send the picture in one message, because the front end would misread a new mesh with an old machine."""
-        view, loads = self._drawn_view, self.loads
         with self.hold_sync():
-            self._scene = _pack_scene(view)
+            self._scene, self._view, self._loads = self._pack_picture()
             self._values = {n: c.tobytes() for n, c in self.values.items() if len(c) == self._world}
-            self._view = self._pack_view(view)
-            self._loads = {} if loads is None else {**_pack_loads(loads), "edit": self._edit}
+
+    def _pack_picture(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Return the scene, the view and the loads that are drawn."""
+        view, loads = self._drawn_view, self.loads
+        packed = {} if loads is None else {**_pack_loads(loads), "edit": self._edit}
+        return _pack_scene(view), self._pack_view(view), packed
 
     def _pack_view(self, view: View) -> dict[str, Any]:
         (mesh, cluster), placement = self._subject, view.placement

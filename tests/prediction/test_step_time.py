@@ -9,7 +9,9 @@ import pytest
 import meshlab as ml
 from meshlab.base._errors import MeshError, TopologyError
 from meshlab.prediction import step_time
-from meshlab.prediction._step_ratio import ErrorTerm, ratio_of
+from meshlab.prediction._costs import formula_band
+from meshlab.prediction._group_links import GroupLinks
+from meshlab.prediction._step_ratio import ErrorTerm, Factor, formula_factors, ratio_of
 
 
 @pytest.fixture(scope="module")
@@ -100,11 +102,19 @@ def test_twice_the_batch_takes_the_same_time_per_token(machine):
 
 
 def test_shared_errors_cancel_and_others_combine_as_squares():
-    shared = ErrorTerm(("a",), 3.0, 0.1, 10.0, "a")
-    ratio = ratio_of([shared], [shared._replace(seconds=2.0)])
+    a, b = (Factor((name,), 0.5, 2.0, name) for name in "ab")
+    ratio = ratio_of([ErrorTerm(3.0, (a,))], [ErrorTerm(2.0, (a,))])
     assert (ratio.expected, ratio.low, ratio.high) == pytest.approx((1.5, 1.5, 1.5))
-    before = [ErrorTerm(("a",), 1.0, 0.5, 2.0, "a")]
-    after = [ErrorTerm(("b",), 1.0, 0.5, 2.0, "b")]
-    ratio = ratio_of(after, before)
+    ratio = ratio_of([ErrorTerm(1.0, (a,))], [ErrorTerm(1.0, (b,))])
     width = math.exp(math.sqrt(2) * math.log(2))
     assert (ratio.expected, ratio.low, ratio.high) == pytest.approx((1.0, 1 / width, width))
+    both = ratio_of([ErrorTerm(1.0, (a, b))], [ErrorTerm(1.0, (b,))])
+    assert (both.low, both.high, both.cause) == (pytest.approx(0.5), pytest.approx(2.0), "a")
+
+
+def test_the_errors_of_a_call_multiply_to_its_band(machine):
+    links, _ = GroupLinks.of(ml.place("dp=4, tp=8", machine), "dp")
+    for size in (1 << 20, 1 << 28, 1 << 29, 1 << 30, 1 << 40):
+        factors = formula_factors(links, 0, "all_reduce", size)
+        assert math.prod(factor.high for factor in factors) == pytest.approx(float(formula_band(size)))
+        assert math.prod(factor.low for factor in factors) == pytest.approx(1 / float(formula_band(size)))

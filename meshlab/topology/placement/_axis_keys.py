@@ -1,4 +1,4 @@
-"""Keys of the groups of an axis on a machine, by which edits that leave an axis as it is keep what is known about it."""
+"""Keys of the groups of an axis on a machine: edits that leave an axis as it is keep what is known about it."""
 
 from __future__ import annotations
 
