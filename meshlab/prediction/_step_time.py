@@ -55,6 +55,7 @@ class ExposedAxis(NamedTuple):
     size_bytes: int
     calls: float  # per step
     links: str
+    n_ranks: int  # per group
     state: str  # a key of `meshlab.topology.placement._loads.MARKS`
 
     @property
@@ -387,6 +388,7 @@ def _exposed(
             size_bytes=max(round(float(exchange.size[0])), 1),
             calls=float(np.asarray(call.calls)[0]),
             links=links_text(links, row, cluster),
+            n_ranks=int(links.n_ranks[row]),
             state=_state(links, row),
         )
 

@@ -30,6 +30,8 @@ _USES: Mapping[str, str] = {
 }
 """How an axis uses its links, by `Loads.state`."""
 
+_NEGLIGIBLE = 0.005  # change of a time, which no step repeats within
+
 _ORDER = tuple(_USES)  # from good to bad
 
 
@@ -121,6 +123,9 @@ def _by_steps(before: Step, after: Step) -> tuple[Choice, str]:
     name = (min if is_faster else max)(changes, key=lambda name: changes[name])
     before_state, after_state = (axis.state if (axis := step.axis(name)) else "none" for step in (a, b))
     detail = _bubble_detail(a, b) if name == "bubble" else ""
+    sizes = [axis.n_ranks if (axis := step.axis(name)) else 1 for step in (a, b)]
+    if sizes[0] != sizes[1] and min(sizes) > 1:
+        detail = _size_detail(*sizes)
     reason = _reason(name, changes[name], before_state, after_state, detail)
     return _decided(ratio, reason, per_token)
 
@@ -137,7 +142,9 @@ def _by_calls(a: Side, b: Side) -> tuple[Choice, str]:
         return _tied(ratio, "one call per axis", "")
     changes = {axis: b.terms[axis].seconds - a.terms[axis].seconds for axis in b.terms}
     axis = (min if ratio.high < 1 else max)(changes, key=lambda axis: changes[axis])
-    reason = _reason(axis, changes[axis], a.loads_of(axis).state, b.loads_of(axis).state)
+    sizes = [side.placement.mesh[axis].size if side.placement else 1 for side in (a, b)]
+    detail = _size_detail(*sizes) if sizes[0] != sizes[1] else ""
+    reason = _reason(axis, changes[axis], a.loads_of(axis).state, b.loads_of(axis).state, detail)
     return _decided(ratio, reason, " for the same bytes")
 
 
@@ -148,6 +155,8 @@ def _only(a: Side, b: Side) -> list[tuple[str, list[str]]]:
 def _decided(ratio: Ratio, reason: str, unit: str) -> tuple[Choice, str]:
     is_faster = ratio.high < 1
     near, far = (ratio.high, ratio.low) if is_faster else (ratio.low, ratio.high)
+    if abs(1 - far) < _NEGLIGIBLE:
+        return _undecided(f"B is only {_percent_range(1 - near, 1 - far)} {'faster' if is_faster else 'slower'}{unit}")
     if far > 2:
         words = f"takes {_plain_range(near, far)} times as long as A"
     else:
@@ -169,7 +178,11 @@ def _reason(name: str, change: float, before: str, after: str, detail: str = "")
     is_worse = _ORDER.index(after) > _ORDER.index(before)
     if before != after and is_worse == (change > 0):
         return f"{name} {_USES[after]}" + ("" if after == "none" else f" ({_uses_in_a(before)})")
-    return f"{name} takes {_more(change)}"
+    return f"{name} takes {_more(change)}{detail}"
+
+
+def _size_detail(before: int, after: int) -> str:
+    return f" ({after:,} ranks instead of {before:,})"
 
 
 def _uses_in_a(state: str) -> str:
@@ -194,7 +207,7 @@ def _gib(size: float) -> str:
 
 
 def _percent_range(near: float, far: float) -> str:
-    low, high = sorted((100 * near, 100 * far))
+    low, high = sorted((100 * abs(near), 100 * abs(far)))
     digits = 0 if high >= 2 and low >= 0.95 else 1 if high >= 0.2 else 2
     texts = [f"{number:.{digits}f}" for number in (low, high)]
     if float(texts[0]) == 0:

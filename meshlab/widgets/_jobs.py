@@ -18,7 +18,7 @@ from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.placement._placement import Placement
 from meshlab.widgets._source import python
 
-_MOST_LAYOUTS = 12
+_MOST_LAYOUTS = 8
 _CUSTOM = "custom, from "
 
 

@@ -1,14 +1,12 @@
-// The table of the axes: what their groups do, the time, and the difference to candidate A.
+// The table of the axes: what their groups do, the time, and the change to candidate A.
 
 import { button, element, optionsOf, refill } from "./dom.js";
 import { problemBox } from "./fields.js";
 import { count } from "./text.js";
 
 export function tablePanel({ model, root, listen, shell }) {
-  const compared = element("div", { class: "ml-compared", hidden: true });
   const table = element("table", { class: "ml-table" });
   const problem = problemBox({ listen, edit: shell.edit });
-  root.before(compared);
   root.append(table, problem.root);
 
   listen(table, "click", (event) => {
@@ -25,10 +23,6 @@ export function tablePanel({ model, root, listen, shell }) {
     if (!event.target.matches("input, select")) return;
     event.stopPropagation();
     if (event.key === "Enter") event.target.blur();
-  });
-  listen(compared, "click", (event) => {
-    const action = event.target.closest("button")?.dataset.action;
-    if (action) shell.edit({ action });
   });
 
   const percent = (share) => `${(100 * share).toFixed(2)}%`;
@@ -86,7 +80,7 @@ export function tablePanel({ model, root, listen, shell }) {
   return {
     update() {
       const { rows, head } = model.get("_table");
-      const { pinned, collectives, problem: fault } = shell.panel();
+      const { collectives, problem: fault } = shell.panel();
       const axis = shell.axis();
       table.hidden = !rows.length;
       shell.picture.root.classList.toggle("ml-is-placed", rows.length > 0); // the table chooses the axis
@@ -154,19 +148,6 @@ export function tablePanel({ model, root, listen, shell }) {
       );
       const mine = fault?.where.startsWith("call:") ? fault : null;
       problem.update(mine);
-      compared.hidden = !pinned;
-      if (!pinned) return;
-      refill(
-        compared,
-        element("p", {}, element("b", { text: "A " }), pinned.title),
-        element("ul", {}, ...pinned.lines.map((text) => element("li", { text }))),
-        element(
-          "div",
-          { class: "ml-row" },
-          button("Swap with A", { "data-action": "swap", title: "Continue with A, and keep this one as A." }),
-          element("span", { class: "ml-soft", text: "Hold the key A in the picture to see it." }),
-        ),
-      );
     },
     destroy() {},
   };
