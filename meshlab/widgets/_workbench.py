@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 PANELS = ("machine", "mesh", "table", "export", "measure", "runs")  # the panels around the picture
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
 # The attributes of the picture that are in `Workbench.code`, if they do not have their defaults.
-_CODED = ("axis", "pick", "size", "collective", "color", "focus")
+_CODED = ("axis", "pick", "size", "collective", "color", "focus", "selected", "tab", "panels", "height")
 _NOT_HERE = "not this machine: choose a preset, or read a description of yours"
 
 
@@ -60,9 +60,14 @@ class WorkbenchArguments(PictureArguments, total=False):
     per_axis: Mapping[str, Any]
     pinned: tuple[ClusterLike | None, MeshLike] | None
     panels: Iterable[str] | None
+    selected: Iterable[int]
+    tab: str
 
 
-_OWN = {"engines": None, "run": None, "failed": (), "rest": "", "per_axis": _NO_CALLS, "pinned": None, "panels": None}
+_OWN = {
+    "engines": None, "run": None, "failed": (), "rest": "", "per_axis": _NO_CALLS, "pinned": None, "panels": None,
+    "selected": (), "tab": "design",
+}
 _ARGUMENTS = Arguments(WorkbenchArguments, {**ARGUMENTS.defaults, **_OWN})
 
 
@@ -99,6 +104,10 @@ class Workbench(Picture):
         The candidate A that the table compares with.
     panels : sequence of str, optional
         The panels to show, of ``machine``, ``mesh``, ``table``, ``export``, ``measure`` and ``runs``. By default all.
+    selected : iterable of int, default ()
+        The selected ranks.
+    tab : str, default "design"
+        The tab that is shown: ``"design"``, ``"measure"`` or ``"runs"``.
 
     Raises
     ------
@@ -184,6 +193,7 @@ class Workbench(Picture):
             self._mirror()
             if choice["panels"] is not None:
                 self.panels = choice["panels"]
+            self.selected, self.tab = tuple(choice["selected"]), choice["tab"]
         if {"measure", "runs"} & set(self.panels):
             self._measuring = Measuring(self, self._lock)
             self._measuring.opened, self._measuring.predict = self._show_mesh_of, self._predict
@@ -403,7 +413,7 @@ class Workbench(Picture):
             super()._take(name)
 
     def _commit(self, change: Callable[[Design], Design], problems: Iterable[dict[str, Any]] = ()) -> None:
-        """Change the design as one step that can be undone. Of the invalid edits before, `problems` stay on the page."""
+        """Change the design as one step that can be undone. Of the invalid edits, `problems` stay on the page."""
         with self._lock:
             design = change(self._design)
             self._problems = list(problems)
@@ -625,6 +635,9 @@ class Workbench(Picture):
     def _make_code(self) -> str:
         design = self._design
         options = {name: getattr(self, name) for name in _CODED}
+        ranks = self.selected
+        if len(ranks) > 2 and ranks[-1] - ranks[0] == len(ranks) - 1:
+            options["selected"] = range(ranks[0], ranks[-1] + 1)
         if self.color not in COLORS:  # the program does not have the measured values
             del options["color"]
         # Of the design, because the constructor sends the code before it sets these attributes.
@@ -635,7 +648,7 @@ class Workbench(Picture):
 
     # -- messages of the front end -------------------------------------------------------------------------------------
 
-    @traitlets.observe("pick", "color", "focus")
+    @traitlets.observe("pick", "color", "focus", "selected", "tab", "panels", "height")
     def _view_changed(self, _: Any) -> None:
         with self._lock:
             if not self._is_writing:
@@ -663,7 +676,7 @@ class Workbench(Picture):
                 self._send_picture()
                 return
             self._note = ""
-            # The user has not seen yet that these edits are invalid, so a later edit of another field does not remove them.
+            # The user has not seen yet that these edits are invalid, so an edit of another field leaves them.
             seen, where = int(content.get("seen", self._edit)), actions.field_of(content)
             unseen = [fault for fault in self._problems if fault["edit"] > seen and fault["where"] != where]
             try:

@@ -80,7 +80,7 @@ export function tablePanel({ model, root, listen, shell }) {
     const call = makeCall(axis);
     const name = element("th", { scope: "row" });
     const text = element("span");
-    const note = element("span", { class: "ml-soft" });
+    const note = element("span", { class: "ml-soft ml-detail" });
     const detail = element("span", { class: "ml-soft ml-detail" });
     const does = element("td", { class: "ml-does" }, text, note, call.root, detail);
     const gbs = element("td", { class: "ml-n" });
@@ -168,7 +168,7 @@ export function tablePanel({ model, root, listen, shell }) {
         element("ul", {}, ...pinned.lines.map((text) => element("li", { text }))),
         element(
           "div",
-          { class: "ml-row" },
+          { class: "ml-row", hidden: !shell.isLive },
           button("Swap with A", { "data-action": "swap", title: "Continue with A, and keep this one as A." }),
           element("span", { class: "ml-soft", text: "Hold the key A in the picture to see it." }),
         ),
