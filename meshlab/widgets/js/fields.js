@@ -1,6 +1,6 @@
 // What the panels are made of: steppers, the reason why an edit is not possible, menus, copies and downloads.
 
-import { button, element, findAll, focusIn, refill, setText } from "./dom.js";
+import { attribute, button, element, findAll, focusIn, refill, setText } from "./dom.js";
 
 /**
  * A text field that keeps what is typed, or sent and not answered yet: only the answer to its own edit replaces it.
@@ -43,6 +43,7 @@ function readout() {
   const root = element("span", { class: "ml-readout" });
   return {
     root,
+    rename() {},
     /** @param {{ value: string, hint?: string, [name: string]: any }} content */
     update({ value, hint = "" }) {
       setText(root, value || hint);
@@ -86,6 +87,11 @@ export function stepper({ label, listen, queue, step, type, id = null, wide = fa
   return {
     root,
     input,
+    rename(name) {
+      attribute(input, "aria-label", name);
+      attribute(less, "aria-label", `${name}: less`);
+      attribute(more, "aria-label", `${name}: more`);
+    },
     update({ value, canLess = true, canMore = true, off = "", problem = null, hint = "" }) {
       field.update(value, problem ? problem.value : value);
       // A button that the pointer is on stays enabled for the browser, so that it keeps the focus at the end of its range.

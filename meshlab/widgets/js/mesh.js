@@ -159,7 +159,7 @@ export function meshPanel({ root, listen, shell }) {
       "div",
       { class: "ml-axis-row", role: "listitem" },
       ...(shell.isLive ? [grip] : [element("span")]),
-      element("span", { class: "ml-name-cell" }, select, rename, rest),
+      element("span", { class: "ml-name-cell" }, select, ...(shell.isLive ? [rename] : []), rest),
       field.root,
       mark,
       box.root,
@@ -186,6 +186,7 @@ export function meshPanel({ root, listen, shell }) {
       made.delete(name);
       name = value;
       setText(select, name);
+      field.rename(`Size of ${name}`);
     };
     listen(select, "click", () => shell.chooseAxis(name));
     if (shell.isLive) listen(select, "dblclick", startRename);
@@ -256,6 +257,7 @@ export function meshPanel({ root, listen, shell }) {
         node.classList.toggle("ml-on", name === axis);
         grip.setAttribute("aria-label", `Move ${name}`);
         const mine = shell.fault(`size:${name}`);
+        field.rename(`Size of ${name}`);
         field.update({
           value: String(row.size),
           canLess: Boolean(row.less),

@@ -705,6 +705,7 @@ export function picturePanel({ model, root: parent, clicked = () => {}, lassoed 
     comeIntoView(x, y, w, h);
     const shown = hit ?? hitOfDevice(p, cursor);
     showTip(shown, x + p.x, y + p.y, w, h);
+    lit = cursor; // its group is not announced, but the part
     setText(live, describeHit(p, shown)?.filter(Boolean).join(", ") ?? "");
   }
 
