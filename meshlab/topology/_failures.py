@@ -227,7 +227,7 @@ def _with_links(whole: Node, node: Node, part: Part, first: int, rate: float | s
         return int(whole.nvlinks[of_whole[i], of_whole[j]])
 
     most = max(links(*pair) for pair in map(tuple, pairs))
-    share = _share(rate, float(np.nanmax(whole.gbs[of_whole[local], [of_whole[other] for other in others]])))
+    share = _share(rate, max(float(whole.gbs[of_whole[i], of_whole[j]]) for i, j in map(tuple, pairs)))
     left = max(round(most * share), 1)
 
     def word(i: int, j: int) -> str:

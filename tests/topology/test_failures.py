@@ -36,7 +36,8 @@ def test_the_sentence_names_the_nics_the_leaf_switches_and_the_cost_of_a_failed_
     assert "▲ dp: changes rails, so its traffic goes above the leaf switches" in text
     assert "stays inside one leaf switch" not in text
     up = placement.loads("dp").of("leaf")
-    assert up is not None and up.bytes.tolist() == [up.bytes[0], *[up.bytes[0] / 3] * 3, 0, 0, 0, 0]
+    assert up is not None
+    assert up.bytes.tolist() == [up.bytes[0], *[up.bytes[0] / 3] * 3, 0, 0, 0, 0]
 
 
 def test_a_failed_leaf_switch_moves_the_ranks_of_its_rail() -> None:
@@ -51,8 +52,10 @@ def test_a_failed_leaf_switch_moves_the_ranks_of_its_rail() -> None:
     assert "ranks 5, 13, 21 and 29 more leave by NIC4, NIC6 and NIC7 of their hosts" in text
     loads = placement.loads("dp")
     up, nic = loads.of("leaf"), loads.of("nic")
-    assert up is not None and nic is not None
-    assert up.bytes[RAIL] == 0 and (nic.bytes[RAIL : 32 * 8 : 8] == 0).all()
+    assert up is not None
+    assert nic is not None
+    assert up.bytes[RAIL] == 0
+    assert (nic.bytes[RAIL : 32 * 8 : 8] == 0).all()
     assert (nic.bytes[32 * 8 :] > 0).all()
 
 
@@ -61,9 +64,12 @@ def test_fewer_uplinks_are_an_oversubscription_of_that_switch() -> None:
     broken = tapered.with_failed("leaf:5/uplink*4").with_failed("leaf:5/uplink*4")
     assert broken.failed == ("leaf:5/uplink*8",)
     loads = [place("pp=2, dp=32, tp=8", cluster).loads("pp").of("leaf") for cluster in (tapered, broken)]
-    assert loads[0] is not None and loads[1] is not None
-    assert loads[1].gbs[5] == loads[0].gbs[5] / 2 and loads[1].taper_of(5) == 4
-    assert loads[1].gbs[4] == loads[0].gbs[4] and loads[1].taper_of(4) == 2
+    assert loads[0] is not None
+    assert loads[1] is not None
+    assert loads[1].gbs[5] == loads[0].gbs[5] / 2
+    assert loads[1].taper_of(5) == 4
+    assert loads[1].gbs[4] == loads[0].gbs[4]
+    assert loads[1].taper_of(4) == 2
     answer = place("pp=2, dp=32, tp=8", broken).of("pp")
     assert np.unique(answer.taper).tolist() == [2, 4]
     assert "1 of 8 groups" not in place("pp=2, dp=32, tp=8", broken).explain("pp")
@@ -101,7 +107,8 @@ def test_parts_have_names_texts_and_a_cost(part: str, text: str, gbs: float) -> 
     assert (mark.name, mark.text) == (part, text)
     slowest = place("dp=64, tp=8", broken).of("dp").ring_gbs.min()
     assert slowest == pytest.approx(gbs)
-    assert broken.intact == CLUSTER and broken != CLUSTER
+    assert broken.intact == CLUSTER
+    assert broken != CLUSTER
     assert broken.as_intact().failed == ()
 
 
@@ -152,7 +159,8 @@ def test_unknown_parts_are_explained(part: str, message: str) -> None:
 def test_failures_stay_with_edits_of_the_rest() -> None:
     broken = CLUSTER.with_failed("node1/NIC0", "leaf:5", "node2/GPU3")
     grown = broken.with_nodes(4).with_taper(2)
-    assert grown.failed == broken.failed and grown.intact == CLUSTER.with_nodes(4).with_taper(2)
+    assert grown.failed == broken.failed
+    assert grown.intact == CLUSTER.with_nodes(4).with_taper(2)
     assert broken.without_node("node1").failed == ("leaf:5", "node2/GPU3")
     assert broken.with_devices(nics=4).failed == ("node1/NIC0", "node2/GPU3")  # other leaf switches
     assert broken.with_network(16, rails=8).failed == ("node1/NIC0", "node2/GPU3")
@@ -175,7 +183,8 @@ def _check_agreement(placement: Placement, axis: str) -> None:
     """Compare what the sentence, the loads and the picture have to do with one another."""
     loads, text, scene = placement.loads(axis), placement.explain(axis), scene_of(placement.cluster)
     nic, up = loads.of("nic"), loads.of("leaf")
-    assert nic is not None and up is not None
+    assert nic is not None
+    assert up is not None
     share = re.search(r"(\d+) to a NIC", text)
     most = int(share[1]) if share else 1
     assert int(nic.groups.max()) == most, text
