@@ -33,6 +33,8 @@ targets |= {
     "Prediction.plot": "plots._prediction:prediction",
     "Prediction._figure_html": "plots._prediction:figure_html",
     "Layouts.plot": "plots._step_times:step_times",
+    "Visibility.plot": "plots._visibility:visibility",
+    "Visibility._figure_html": "plots._visibility:figure_html",
     "Rehearsal.plot": "_implementations:plot_rehearsal",
     "Rehearsal._figure_html": "_implementations:rehearsal_figure",
     # The live view of a run

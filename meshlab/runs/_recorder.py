@@ -11,7 +11,7 @@ from typing import Any
 from meshlab.base._errors import BenchError, explained_text
 from meshlab.base._folders import check_writable
 from meshlab.runs._journal import Journal
-from meshlab.runs._rundata import RunData
+from meshlab.runs._rundata import RunData, has_measurements
 from meshlab.runs._store import check_free, open_run, run_id_in, save, save_ended
 
 
@@ -53,7 +53,7 @@ class Recorder:
             try:
                 if self._journal is not None:
                     self._append(self._journal)
-                elif self._is_measured():
+                elif has_measurements(self._data):
                     self._open()
                 else:
                     return
@@ -71,7 +71,7 @@ class Recorder:
             try:
                 if self._journal is not None:
                     save_ended(self._data, self.folder)
-                elif self._would_replace() and not self._is_measured():
+                elif self._would_replace() and not has_measurements(self._data):
                     raise BenchError(f"the folder {self.folder} holds a different run, which is kept")
                 else:
                     save(self._data, self.folder, overwrite=self._overwrite)
@@ -84,9 +84,6 @@ class Recorder:
 
     def _would_replace(self) -> bool:
         return run_id_in(self.folder) not in (None, self._data.run_id)
-
-    def _is_measured(self) -> bool:
-        return any(row["status"] in ("ok", "wrong") for row in self._data.rows())
 
     def _open(self) -> None:
         data = self._data

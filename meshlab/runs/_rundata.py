@@ -578,6 +578,11 @@ def samples_frame(parts: Sequence[Columns], *, fixed: Mapping[str, Any], attrs: 
     return frame
 
 
+def has_measurements(data: RunData) -> bool:
+    """Return whether any step was measured, rather than skipped or cancelled."""
+    return any(row["status"] in ("ok", "wrong") for row in data.rows())
+
+
 def rows_of_results(results: pd.DataFrame) -> list[Row]:
     """Convert a results frame back to rows."""
     plain = results.astype(object).where(results.notna(), None)

@@ -35,6 +35,11 @@ def act(design: Design, action: str, content: Content, total: int | None) -> tup
     return result if isinstance(result, tuple) else (result, "")
 
 
+def field_of(content: Content) -> str:
+    """Return the name of the field that an edit comes from."""
+    return str(content.get("where", content.get("action", "")))
+
+
 def problem_of(design: Design, error: MeshlabError, content: Content) -> dict[str, Any]:
     """Return the content of a field with an invalid edit: the reason, and valid values near it."""
     options: list[tuple[str, dict[str, Any]]] = []
@@ -49,7 +54,8 @@ def problem_of(design: Design, error: MeshlabError, content: Content) -> dict[st
             for value in design.machine.nearest(dial, target)
         ]
     return {
-        "where": str(content.get("where", content.get("action", ""))),
+        "where": field_of(content),
+        "edit": int(content.get("edit", 0)),
         "text": _sentence(error),
         "value": str(content.get("value", content.get("text", ""))),
         "options": [[label, edit] for label, edit in options[: edits.MOST_OPTIONS]],

@@ -347,6 +347,10 @@ class Picture(anywidget.AnyWidget):
             raise TopologyError("no mesh and no cluster given", hint="pass a mesh, a cluster, or both")
         return None if proposal["value"] is None else as_cluster(proposal["value"])
 
+    @traitlets.validate("_edit")
+    def _check_edit(self, proposal: Any) -> int:
+        return max(self._edit, int(proposal["value"]))  # a choice of an axis may arrive after a later edit
+
     @traitlets.validate("pick")
     def _check_pick(self, proposal: Any) -> int | None:
         pick: int | None = proposal["value"]
@@ -545,6 +549,7 @@ class Picture(anywidget.AnyWidget):
                 {"mark": link.mark, "text": link.text, "axis": link.axes[0] if link.axes else "", "place": link.place}
                 for link in self.findings
             ],
+            "marks": [words for state, words in MARKS.items() if state not in ("none", "host")],
             "notes": list(dict.fromkeys([*view.notes, *view.scene.notes, *self._unmatched])),
         }
 

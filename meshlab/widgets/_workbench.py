@@ -173,7 +173,7 @@ class Workbench(Picture):
         rest, calls = edits.check_rest(choice["rest"], shape), edits.check_calls(choice["per_axis"], shape)
         self._design = Design(machine, shape, rest, choice["size"], calls, edits.as_candidate(choice["pinned"]))
         self._history = History()
-        self._problem: dict[str, Any] | None = None
+        self._problems: list[dict[str, Any]] = []  # the invalid edits, one a field
         self._times_of_pinned: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
         self._rows: list[AxisRow] = []
         self._prices: dict[str, tuple[Loads, Price]] = {}
@@ -256,8 +256,8 @@ class Workbench(Picture):
     def undo(self) -> None:
         """Discard an invalid edit, or undo the last change."""
         with self._lock:
-            if self._problem is not None or not self._history.past:
-                self._problem = None
+            if self._problems or not self._history.past:
+                self._problems = []
                 self._send_panels()
                 return
             design, self._history = self._history.undone(self._design)
@@ -402,11 +402,11 @@ class Workbench(Picture):
         else:
             super()._take(name)
 
-    def _commit(self, change: Callable[[Design], Design]) -> None:
-        """Change the design as one step that can be undone."""
+    def _commit(self, change: Callable[[Design], Design], problems: Iterable[dict[str, Any]] = ()) -> None:
+        """Change the design as one step that can be undone. Of the invalid edits before, `problems` stay on the page."""
         with self._lock:
             design = change(self._design)
-            self._problem = None
+            self._problems = list(problems)
             if design.equals(self._design):
                 self._send_panels()
                 return
@@ -416,7 +416,6 @@ class Workbench(Picture):
     def _show_design(self, design: Design) -> None:
         with self._lock, self.hold_sync():
             before, self._design = self._design, design
-            self._problem = None
             if (before.size, before.per_axis) != (design.size, design.per_axis):
                 self._axis_loads = {}
             with self._writing():
@@ -582,13 +581,13 @@ class Workbench(Picture):
                 "edit": self._edit,
                 "title": type(self).__name__,
                 "summary": self.summary,
-                "undo": bool(self._history.past) or self._problem is not None,
+                "undo": bool(self._history.past) or bool(self._problems),
                 "redo": bool(self._history.future),
                 "machine": None if machine is None else panels.machine_panel(machine),
                 "mesh": panels.mesh_panel(design, axis_loads),
                 "message": format_size(parse_size(design.size)),
                 "collectives": list(MODELLED),
-                "problem": self._problem,
+                "problems": self._problems,
                 "note": self._note,
                 "pinned": panels.pinned_panel(design),
             }
@@ -664,14 +663,17 @@ class Workbench(Picture):
                 self._send_picture()
                 return
             self._note = ""
+            # The user has not seen yet that these edits are invalid, so a later edit of another field does not remove them.
+            seen, where = int(content.get("seen", self._edit)), actions.field_of(content)
+            unseen = [fault for fault in self._problems if fault["edit"] > seen and fault["where"] != where]
             try:
                 design, self._note = actions.act(self._design, action, content, self._total)
             except MeshlabError as error:
-                self._problem = actions.problem_of(self._design, error, content)
+                self._problems = [*unseen, actions.problem_of(self._design, error, content)]
                 self._send_picture()  # the front end may show the outcome that it expected
             else:
                 before = self._design
-                self._commit(lambda _: design)
+                self._commit(lambda _: design, unseen)
                 if before is self._design:
                     self._send_picture()
 

@@ -32,7 +32,7 @@ def do(wb: Workbench, action: str, **content: Any) -> None:
 
 
 def problem(wb: Workbench) -> dict[str, Any]:
-    return wb._panel["problem"]
+    return next(iter(wb._panel["problems"]), None)
 
 
 def rerun(wb: Workbench) -> Workbench:
