@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +18,8 @@ from meshlab.topology.model._rails import rails_of
 if TYPE_CHECKING:
     from meshlab.topology.placement._placement import Placement
 
-_MOST_LISTED = 4  # ranks, parts and detours in a sentence
+_MOST_LISTED = 4  # ranks and parts in a sentence
+_MOST_DETOURS = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +56,7 @@ def detours(placement: Placement) -> list[Detour]:
         return []
     rails = cluster.levels[0].rails if cluster.levels else 1
     pairs = cluster.kinds.astype(np.int64) * len(intact.templates) + intact.kinds
-    found = []
+    separate = []
     for pair in np.unique(pairs).tolist():
         kind, before = divmod(pair, len(intact.templates))
         node, whole = cluster.templates[kind], intact.templates[before]
@@ -64,8 +65,8 @@ def detours(placement: Placement) -> list[Detour]:
         is_here = pairs[rank_map.node] == pair
         ids = [device.id for device in whole.devices]
         for local, device in enumerate(node.devices):
-            uses, used = _path(node, local, rails), _path(whole, ids.index(device.id), rails)
-            if uses == used:
+            uses, usual = _path(node, local, rails), _path(whole, ids.index(device.id), rails)
+            if uses == usual:
                 continue
             ranks = np.flatnonzero(is_here & (rank_map.local == local)).astype(np.int32)
             if not len(ranks):
@@ -74,9 +75,16 @@ def detours(placement: Placement) -> list[Detour]:
             others = np.flatnonzero((near & near[local]).any(axis=1) & (np.arange(len(near)) != local))
             host = rank_map.node[ranks[0]]
             sharing = np.flatnonzero((rank_map.node == host) & np.isin(rank_map.local, others)).astype(np.int32)
-            lost = tuple(name for name in used[0] if name not in uses[0])
-            found.append(Detour(ranks, lost, uses[0], uses[1], used[1], sharing))
-    return sorted(found, key=lambda detour: int(detour.ranks[0]))
+            lost = tuple(name for name in usual[0] if name not in uses[0])
+            separate.append(Detour(ranks, lost, uses[0], uses[1], usual[1], sharing))
+    separate.sort(key=lambda detour: int(detour.ranks[0]))
+    # Hosts that have lost other parts, too, are of another kind, but the same happens there.
+    merged: dict[tuple[object, ...], Detour] = {}
+    for detour in separate:
+        key = detour.lost, detour.nics, detour.rails, detour.rails_before
+        ranks = np.sort(np.concatenate([merged[key].ranks, detour.ranks])) if key in merged else detour.ranks
+        merged[key] = replace(merged.get(key, detour), ranks=ranks)
+    return list(merged.values())
 
 
 def _path(node: Node, local: int, rails: int) -> tuple[tuple[str, ...], tuple[int, ...]]:
@@ -97,9 +105,9 @@ def explain_failures(placement: Placement, axis: str) -> str:
     members = np.unique(placement.mesh[axis].array[leaves])
     concerned = [detour for detour in placement.detours if np.isin(detour.ranks, members).any()]
     moved = [detour for detour in concerned if detour.nics]
-    clauses = [_moved(placement, detour, members) for detour in moved[:_MOST_LISTED]]
-    if len(moved) > _MOST_LISTED:
-        count = sum(len(np.intersect1d(detour.ranks, members)) for detour in moved[_MOST_LISTED:])
+    clauses = [_moved(placement, detour, members) for detour in moved[:_MOST_DETOURS]]
+    if len(moved) > _MOST_DETOURS:
+        count = sum(len(np.intersect1d(detour.ranks, members)) for detour in moved[_MOST_DETOURS:])
         clauses.append(f"{count:,} other rank{'s leave' if count > 1 else ' leaves'} by other NICs, too")
     if stuck := [detour.ranks for detour in concerned if not detour.nics]:
         ranks = np.intersect1d(np.concatenate(stuck), members)
@@ -122,8 +130,8 @@ def _moved(placement: Placement, detour: Detour, members: Ints) -> str:
     text = f"{_ranks(ranks)} {verb} by {_listed(detour.nics)}{where}"
     count = len(detour.sharing)
     if count:
-        others = _ranks(detour.sharing) if is_single else f"{count} other rank{'s' * (count > 1)} of each host"
-        text += f", which {others} also use{'s' * (count == 1)},"
+        others = _ranks(detour.sharing) if is_single else "other ranks"
+        text += f", which {others} also use{'s' * (count == 1 and is_single)},"
     if detour.lost:
         text += f" instead of {_listed(detour.lost)}"
     text = text.rstrip(",")
