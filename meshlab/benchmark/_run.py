@@ -150,6 +150,10 @@ class Run(RunData):
     def __getstate__(self) -> dict[str, Any]:
         raise BenchError("cannot pickle a live run; save it with run.save(folder), and read it with Run.load(folder)")
 
+    def _relabelled(self) -> None:
+        if self._recorder is not None:
+            self._recorder.relabel()
+
     def _take_over(self, old: RunData) -> set[tuple[int, int]]:
         """Take over the rows and samples of all steps that were measured before. Return their launches and indices."""
         results, samples = old.results, old.samples
@@ -191,6 +195,7 @@ class Run(RunData):
         )
         self.add(rows_of_results(results), [columns_of_samples(samples)] if len(samples) else [])
         self.started_at, self.hosts, self.elapsed_s = old.started_at, old.hosts, old.progress.elapsed_s
+        self._name, self._notes = old.name, old.notes
         self.device_rows = [row for row in old.device_rows if row["when"] == "before"]
         self.condition_rows = [{**row, "step": indices.get(row.get("step", -1))} for row in old.condition_rows]
         self.log += old.log

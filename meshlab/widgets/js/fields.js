@@ -113,6 +113,15 @@ export function problemBox({ listen, edit, kept = "" }) {
   };
 }
 
+// A line that opens what is below it. Closed content is hidden, so that nothing finds it.
+export function disclosure(label, listen, ...content) {
+  const root = element("details", {}, element("summary", { text: label }), ...content);
+  const follow = () => content.forEach((node) => (node.hidden = !root.open));
+  listen(root, "toggle", follow);
+  follow();
+  return root;
+}
+
 // A button with a list of actions below it. `fill` returns the entries when the list opens.
 export function menu({ label, listen, root: page, choose, title = "" }) {
   const opener = button(label, { "aria-haspopup": "menu", "aria-expanded": "false", title });
