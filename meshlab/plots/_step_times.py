@@ -25,7 +25,8 @@ from meshlab.plots._style import (
     write_beside,
 )
 from meshlab.plots._theme import Theme, current_theme
-from meshlab.prediction._search import COMPONENTS, Layouts
+from meshlab.prediction._search import Layouts
+from meshlab.prediction._step_parts import COMPONENTS
 
 if TYPE_CHECKING:
     import pandas as pd

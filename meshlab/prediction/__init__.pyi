@@ -19,5 +19,8 @@ from ._predictions import Prediction as Prediction
 from ._predictions import predict as predict
 from ._search import Layouts as Layouts
 from ._search import search as search
+from ._step_time import ExposedAxis as ExposedAxis
+from ._step_time import StepTime as StepTime
+from ._step_time import step_time as step_time
 from ._tuner import NcclSettings as NcclSettings
 from ._tuner import TimingMode as TimingMode

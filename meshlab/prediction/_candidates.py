@@ -212,19 +212,12 @@ class DroppedLayouts:
             problem = self.problems[number]
             return problem.kind, problem.reason(i), problem.fix(i)
         needed, limit = _gib(self.needed[i]), _gib(self.memory)
-        return "memory", f"needs {needed} of the {limit} that a device may use", self._memory_fix(i)
-
-    def _memory_fix(self, i: int) -> str:
         layout = degrees_at(self.degrees, np.array([i]))
-        changes: list[dict[str, Any]] = [{"micro_batch": 1}, {"recompute": "selective"}, {"recompute": "full"}]
-        for change in (*changes, {"zero": 3}, {"recompute": "full", "zero": 3}):
-            other = self.job.replace(**change)
-            needed = float(np.sum(memory_of(other, layout)))
-            if needed <= self.memory:
-                words = [Argument(name, value) for name, value in change.items()]
-                return Hint(f"pass {' and '.join(['{}'] * len(words))} ({_gib(needed)})", *words)
-        share = self.memory / self.needed[i]
-        return f"use devices with {1 / share:.1f} times the memory, or more ranks"
+        return (
+            "memory",
+            f"needs {needed} of the {limit} that a device may use",
+            memory_fix(self.job, layout, self.memory),
+        )
 
     def nearest(self) -> int | None:
         """Return the layout that exceeds the memory by the least, or None if none suits the job."""
@@ -238,6 +231,18 @@ class DroppedLayouts:
             if len(rows):
                 nearest = self.nearest() if number == len(self.problems) else None
                 yield len(rows), int(rows[0]) if nearest is None else nearest
+
+
+def memory_fix(job: Job, layout: Degrees, memory: float) -> str:
+    """Return the change of a job with which its only layout needs at most a number of bytes."""
+    changes: list[dict[str, Any]] = [{"micro_batch": 1}, {"recompute": "selective"}, {"recompute": "full"}]
+    for change in (*changes, {"zero": 3}, {"recompute": "full", "zero": 3}):
+        needed = float(np.sum(memory_of(job.replace(**change), layout)))
+        if needed <= memory:
+            words = [Argument(name, value) for name, value in change.items()]
+            return Hint(f"pass {' and '.join(['{}'] * len(words))} ({_gib(needed)})", *words)
+    share = memory / float(np.sum(memory_of(job, layout)))
+    return f"use devices with {1 / share:.1f} times the memory, or more ranks"
 
 
 def _gib(size: float) -> str:

@@ -46,6 +46,9 @@ EXACT_FROM = 256 << 20
 # The others are slower.
 _BAND = ((EXACT_FROM, 1.4), (1 << 30, 1.25))
 
+BAND_STARTS = tuple(start for start, _ in _BAND)
+"""The sizes in bytes from which the band of predictions without calibration is narrower, ascending."""
+
 _DEFAULTS = NcclSettings()
 
 # NVSwitch reduces: a GPU sends and receives S(1 + 1/n) bytes at this share of its NVLinks. Hopper's share and

@@ -16,6 +16,7 @@ from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._hardware import Node
 from meshlab.topology.model._levels import DEVICE, HOST, INNER_LEVELS, NVLINK, Bools, Floats, Ints
 from meshlab.topology.model._links import NEAR, Distance
+from meshlab.topology.placement._axis_keys import AxisCache
 from meshlab.topology.placement._crossings import Crossings, cross, uplink_gbs
 from meshlab.topology.placement._flows import flows_of
 from meshlab.topology.placement._placement import Placement
@@ -127,8 +128,11 @@ class GroupLinks:
         ([2], [2], [96.0], [0, 0, 0, 0])
         """
         groups = placement.mesh[axis]
-        links = _signatures(placement.rank_map, placement.of(axis), groups.array, f"{groups.name}: ")
-        return _distinct(links)
+
+        def make() -> tuple[GroupLinks, Ints]:
+            return _distinct(_signatures(placement.rank_map, placement.of(axis), groups.array, f"{groups.name}: "))
+
+        return _of_axes.get(placement, axis, _latencies(placement.cluster), make)
 
     @classmethod
     def by_stride(cls, cluster: Cluster, world_size: int | None = None) -> LinkTable:
@@ -254,6 +258,9 @@ class LinkTable:
         return concatenate(parts).rows(np.argsort(order, kind="stable"))
 
 
+_of_axes: AxisCache[tuple[GroupLinks, Ints]] = AxisCache(64)
+
+
 # -- facts of groups ---------------------------------------------------------------------------------------------------
 
 
@@ -316,11 +323,13 @@ def _signatures(rank_map: RankMap, crossings: Crossings, groups: Ints, name: str
             hint="place every rank on its own device",
         )
 
+    with_kind = {int(kind): (rank_map.kind[groups] == kind).any(axis=1) for kind in kinds} if len(kinds) > 1 else {}
+
     def lowest(what: str) -> npt.NDArray[np.float64]:
-        values = np.zeros(len(cluster.templates))
-        for kind, host in hosts_of_kind.items():
-            values[kind] = getattr(host, what)
-        return np.full(count, values[kinds[0]]) if len(kinds) == 1 else values[rank_map.kind[groups]].min(axis=1)
+        values = np.full(count, float(getattr(hosts_of_kind[int(kinds[0])], what)) if len(kinds) == 1 else np.inf)
+        for kind, groups_of_kind in with_kind.items():
+            np.minimum(values, float(getattr(hosts_of_kind[kind], what)), out=values, where=groups_of_kind)
+        return values
 
     hosts, cliques = crossings.domains[HOST], crossings.domains[NVLINK]
     joined = cliques < hosts  # NVLink joins hosts, so NCCL's node is the NVLink domain

@@ -28,7 +28,6 @@ from meshlab.prediction._volumes import (
     Phase,
     memory_of,
     nearest_divisor,
-    problems,
     program,
     stage_flops,
 )
@@ -686,11 +685,7 @@ class Job:
         return float(self._layout(mesh, experts).degrees.bubble(self)[0])
 
     def _layout(self, mesh: MeshLike, experts: MeshLike | None) -> JobLayout:
-        layout = JobLayout.of(self, as_mesh(mesh), experts)
-        for problem in problems(self, layout.degrees):
-            if problem.bad[0]:
-                raise MeshError(f"{self.title} cannot run on {layout.mesh}: {problem.reason(0)}", hint=problem.fix(0))
-        return layout
+        return JobLayout.of(self, as_mesh(mesh), experts)
 
     # -- display -------------------------------------------------------------------------------------------------------
 

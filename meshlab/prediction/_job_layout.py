@@ -11,7 +11,7 @@ import numpy as np
 
 from meshlab.base._errors import MeshError, did_you_mean
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
-from meshlab.prediction._volumes import Degrees
+from meshlab.prediction._volumes import Degrees, problems
 
 if TYPE_CHECKING:
     from meshlab.prediction._job import Job
@@ -31,7 +31,7 @@ class JobLayout:
 
     @classmethod
     def of(cls, job: Job, mesh: DeviceMesh, experts: MeshLike | None) -> JobLayout:
-        """Return the layout of a job, or raise a `MeshError` if an axis of the mesh has no role."""
+        """Return the layout of a job, or raise a `MeshError` if it cannot run on it."""
         view = None if experts is None else mesh.view(str(as_mesh(experts)))
         _check_axes(mesh, _AXES, "a training job")
         sizes = dict(zip(mesh.axis_names, mesh.shape, strict=True))
@@ -61,6 +61,9 @@ class JobLayout:
         chunks = job.interleave if size["pp"] > 1 else 1
         numbers = size["pp"], dp, size["cp"], size["tp"], sizes["ep"], sizes[expert_tp], edp, replicas, chunks
         degrees = Degrees(*(np.array([number], dtype=np.int64) for number in numbers))
+        for problem in problems(job, degrees):
+            if problem.bad[0]:
+                raise MeshError(f"{job.title} cannot run on {mesh}: {problem.reason(0)}", hint=problem.fix(0))
         return cls(mesh, degrees, axes, sizes)
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from meshlab.base import _markup as markup
 from meshlab.base._errors import MeshError
 from meshlab.base._forwarding import implementation
-from meshlab.base._units import THIN, format_bandwidth, format_number, format_range
+from meshlab.base._units import THIN
 from meshlab.mesh._axes import as_integer
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.prediction._candidates import (
@@ -33,11 +33,21 @@ from meshlab.prediction._candidates import (
     parse_orders,
     positive_integers,
 )
-from meshlab.prediction._costs import prices
 from meshlab.prediction._group_links import GroupLinks, LinkTable, concatenate
 from meshlab.prediction._job import Job
+from meshlab.prediction._step_parts import (
+    CAVEAT,
+    COMPONENT_OF,
+    COMPONENTS,
+    StepParts,
+    links_text,
+    priced_exchanges,
+    range_text,
+    seconds_text,
+    step_parts,
+)
 from meshlab.prediction._tuner import NcclSettings
-from meshlab.prediction._volumes import Degrees, Exchange, Sizes, memory_of, program, stage_flops
+from meshlab.prediction._volumes import Degrees, Sizes, memory_of
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._levels import Floats
 from meshlab.topology.model._presets import ClusterLike, as_cluster
@@ -47,17 +57,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-COMPONENTS = ("tp", "cp", "ep", "pp", "dp")
-"""The axes into which exposed communication is split. ``dp`` includes the reductions over dp and cp."""
-
 _MOST_CHUNKS = 1 << 31
-_COMPONENT = {name: name for name in ("tp", "cp", "ep", "pp")}
-_COMPONENT |= {"etp": "ep", "data": "dp", "expert_data": "dp", "replicas": "dp"}
 _MARGIN = 0.2  # of exposed communication: the error of uncalibrated predictions, which can change an order
 _MOST_TIES = 16
 _SHOWN = 10
-
-CAVEAT = "Step times are not validated until a rehearsal on that machine."
 
 
 @ARGUMENTS.shown
@@ -265,46 +268,11 @@ def _distinct(links: GroupLinks) -> tuple[GroupLinks, Sizes]:
 # -- times -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class _Times:
-    """Seconds per step of k layouts. Exposed communication has the shape (2, components, k): low and high end."""
-
-    compute: Floats
-    bubble: Floats
-    exposed: Floats
-
-    def ends(self) -> Floats:
-        """Return the time of a step at both ends, of shape (2, k)."""
-        return np.asarray(self.compute + self.bubble + self.exposed.sum(axis=1))
-
-
-def _times(job: Job, hardware: WeakestDevice, d: Degrees, placed: _Placed, settings: NcclSettings) -> _Times:
-    """Price the communication of every layout. Volumes depend on the degrees only, links also on the order."""
+def _times(job: Job, hardware: WeakestDevice, d: Degrees, placed: _Placed, settings: NcclSettings) -> StepParts:
+    """Price the communication of every layout."""
     which = placed.which
-    m = d.micro_batches(job)
-    idle = d.bubble(job)
-    compute = stage_flops(job, d) / hardware.speed
-    exposed = np.zeros((2, len(COMPONENTS), len(which)))
-    lines: dict[tuple[str, str], Any] = {}
-    seen: dict[tuple[str, str, str, bytes], Floats] = {}
-    for block in program(job, d):
-        for call in block.items:
-            if not isinstance(call, Exchange) or call.role not in placed.rows:
-                continue
-            key = (call.role, call.collective, call.dtype, call.size.tobytes())
-            if key not in seen:
-                kind = (call.collective, call.dtype)
-                if kind not in lines:
-                    lines[kind] = prices(placed.links, call.collective, dtype=call.dtype, settings=settings)
-                seen[key] = lines[kind].time_us(placed.rows[call.role], call.size[which]) * 1e-6
-            time = seen[key]
-            # Stages also communicate while the pipeline fills and drains.
-            calls = block.repeats * call.times * (1.0 if call.once else m * (1 + idle))
-            part = exposed[:, COMPONENTS.index(_COMPONENT[call.role])]
-            part[1] += time * calls[which]
-            hidden = (call.cover / hardware.speed)[which] if call.overlaps != "nothing" else 0.0
-            part[0] += np.maximum(time - hidden, 0) * calls[which]
-    return _Times(compute[which], (compute * idle)[which], exposed)
+    calls = priced_exchanges(job, d, which, placed.links, placed.rows, speed=hardware.speed, settings=settings)
+    return step_parts(job, hardware, d, which, calls)
 
 
 def _ties(ends: Floats, exposed: Floats) -> tuple[Sizes, Sizes]:
@@ -346,7 +314,7 @@ class Layouts:
         hardware: WeakestDevice,
         degrees: Degrees,
         placed: _Placed,
-        times: _Times,
+        times: StepParts,
         dropped: DroppedLayouts,
     ) -> None:
         self.cluster, self.job, self.ranks = cluster, job, ranks
@@ -531,7 +499,7 @@ class Layouts:
         mesh = self._label(row)
         tied = self.n_tied - 1
         ties = f", tied with {tied} other{'s' * (tied != 1)}" if tied else ""
-        return f"{mesh} is first{ties}: {_range(row['step_s_lo'], row['step_s_hi'])} per step"
+        return f"{mesh} is first{ties}: {range_text(row['step_s_lo'], row['step_s_hi'])} per step"
 
     def _label(self, row: pd.Series) -> str:
         """Return the mesh of a row of the frame, with its expert layout and the chunks per stage."""
@@ -544,11 +512,13 @@ class Layouts:
         first = frame.iloc[0]
         low, high = self._hardware.utilisation
         middle = (low + high) / 2
+        compute, bubble = seconds_text(first["compute_s"]), seconds_text(first["bubble_s"])
+        exposed = range_text(first["exposed_s_lo"], first["exposed_s_hi"])
         lines = [
             f"{self.verdict}, {_percent_range(first['mfu_lo'], first['mfu_hi'])} of the peak (MFU), "
             f"{first['memory_gib']:.0f}{THIN}GiB per device.",
-            f"It computes for {_seconds(first['compute_s'])}, idles in the bubble for {_seconds(first['bubble_s'])}, "
-            f"and exposes {_range(first['exposed_s_lo'], first['exposed_s_hi'])} of communication{_largest(first)}.",
+            f"It computes for {compute}, idles in the bubble for {bubble}, and exposes {exposed} of communication"
+            f"{_largest(first)}.",
         ]
         lines += [f"  {name}: {self._links(0, role)}" for name, role in _ROLES if self._size(0, role) > 1]
         others = list(self._contrasts(frame))
@@ -581,22 +551,7 @@ class Layouts:
 
     def _links(self, i: int, role: str) -> str:
         """Describe the links of the groups of a role."""
-        links, row = self._placed.links, self._row(i, role)
-        n, domains, per_domain = int(links.n_ranks[row]), int(links.domains[row]), int(links.ranks_per_domain[row])
-        if domains == 1:
-            kind = "NVLink" if links.inner_is_nvlink[row] else "PCIe"
-            return f"{n} ranks inside {kind}, {format_bandwidth(float(links.inner_gbs[row]))}"
-        where = "hosts" if self.cluster.nvlink_of_node is None else "NVLink domains"
-        nics = int(links.nics[row])
-        shared = float(links.groups_per_nic[row])
-        share = f", shared with {shared - 1:.0f} other group{'s' * (shared != 2)}" if shared > 1 else ""
-        text = (
-            f"{n} ranks on {domains} {where}, {per_domain} each: {nics} NIC{'s' * (nics != 1)}{share}, "
-            f"{format_bandwidth(float(links.network_gbs[row]))}"
-        )
-        if links.taper[row] > 1:
-            text += f", oversubscribed 1:{links.taper[row]:g}, {format_bandwidth(float(links.uplink_gbs[row]))} per hop"
-        return text
+        return links_text(self._placed.links, self._row(i, role), self.cluster)
 
     def _contrasts(self, frame: pd.DataFrame) -> Iterator[str]:
         """Compare the first layout with the best ones with half or twice its size of an axis, or a different order."""
@@ -623,11 +578,11 @@ class Layouts:
         columns |= {name: (f"{name}_s_lo", f"{name}_s_hi") for name in COMPONENTS}
         change = {name: other[list(pair)].mean() - first[list(pair)].mean() for name, pair in columns.items()}
         cause = max(change, key=lambda name: change[name])
-        roles = [role for _, role in _ROLES if _COMPONENT[role] == cause and self._size(i, role) > 1]
+        roles = [role for _, role in _ROLES if COMPONENT_OF[role] == cause and self._size(i, role) > 1]
         detail = f" ({self._links(i, roles[0])})" if roles else ""
         return (
             f"{label}, at best {other['mesh']}: {100 * slower:+.0f}{THIN}%, "
-            f"because {cause} takes {_seconds(change[cause])} more{detail}"
+            f"because {cause} takes {seconds_text(change[cause])} more{detail}"
         ).replace("the worst order, at best", "the worst order,")
 
     def __repr__(self) -> str:
@@ -657,16 +612,9 @@ _ROLES = (*((name, name) for name in ("tp", "cp", "ep", "pp")), ("dp × cp", "da
 
 def _cells(row: pd.Series) -> tuple[str, ...]:
     """Return the times and the memory of a row of the frame, as text."""
-    step, exposed = (_range(row[f"{name}_lo"], row[f"{name}_hi"]) for name in ("step_s", "exposed_s"))
-    return step, _seconds(row["compute_s"]), _seconds(row["bubble_s"]), exposed, f"{row['memory_gib']:.0f}{THIN}GiB"
-
-
-def _seconds(value: float) -> str:
-    return f"{format_number(value)}{THIN}s" if value >= 1 else f"{format_number(1e3 * value)}{THIN}ms"
-
-
-def _range(low: float, high: float) -> str:
-    return format_range(_seconds(low), _seconds(high))
+    step, exposed = (range_text(row[f"{name}_lo"], row[f"{name}_hi"]) for name in ("step_s", "exposed_s"))
+    compute, bubble = (seconds_text(row[name]) for name in ("compute_s", "bubble_s"))
+    return step, compute, bubble, exposed, f"{row['memory_gib']:.0f}{THIN}GiB"
 
 
 def _percent_range(low: float, high: float) -> str:

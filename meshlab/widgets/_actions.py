@@ -13,11 +13,13 @@ from meshlab.base._errors import MeshError, MeshlabError, ParseError, TopologyEr
 from meshlab.base._units import format_size, parse_size
 from meshlab.mesh._axes import nearest_axes
 from meshlab.mesh._mesh import DeviceMesh
+from meshlab.prediction._job import Job
 from meshlab.topology.model._presets import PRESETS, as_cluster
 from meshlab.topology.readers._detect import read
 from meshlab.topology.readers._hosts import probe
 from meshlab.widgets import _edits as edits
 from meshlab.widgets._edits import Design, MisfitError, Pairs, pairs_text
+from meshlab.widgets._jobs import with_field
 from meshlab.widgets._machines import DIALS, MOST_DEVICES, Machine
 from meshlab.widgets._panels import number_text
 from meshlab.widgets._source import cluster_code, python
@@ -255,6 +257,36 @@ def _call(design: Design, content: Content, total: int | None) -> Design:
     return replace(design, per_axis=MappingProxyType(calls))
 
 
+# -- the job -----------------------------------------------------------------------------------------------------------
+
+
+def _job(design: Design, content: Content, total: int | None) -> Design:
+    """Choose a model, or none."""
+    name = str(content["name"])
+    return design.with_job(Job.preset(name) if name else None)
+
+
+def _job_field(design: Design, content: Content, total: int | None) -> Design:
+    if design.job is None:
+        raise MeshError("there is no job; choose a model first")
+    return design.with_job(with_field(design.job, str(content["field"]), str(content["value"])))
+
+
+def _experts(design: Design, content: Content, total: int | None) -> Design:
+    text = str(content["value"]).strip()
+    return replace(design, experts=edits.check_experts(text, design.mesh))
+
+
+def _layout(design: Design, content: Content, total: int | None) -> Design:
+    """Use a layout that a search has found: the mesh, the expert layout, and the chunks per stage."""
+    if design.job is None:
+        raise MeshError("there is no job; choose a model first")
+    mesh = edits.check_fit(DeviceMesh(str(content["mesh"])), design.machine)
+    experts, interleave = str(content.get("experts", "")), _integer(content, "interleave")
+    job = design.job if design.job.interleave == interleave else design.job.replace(interleave=interleave)
+    return design.with_job(job).with_mesh(mesh, experts=edits.check_experts(experts, mesh))
+
+
 # The edits of the front end by name. Arguments: the design, the message, and the number of ranks of a mesh or None.
 ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Design, str]]] = MappingProxyType(
     {
@@ -283,6 +315,10 @@ ACTIONS: Mapping[str, Callable[[Design, Content, int | None], Design | tuple[Des
         "call": _call,
         "pin": lambda design, content, total: design.with_pin(),
         "unpin": lambda design, content, total: replace(design, pinned=None),
+        "job": _job,
+        "job_field": _job_field,
+        "experts": _experts,
+        "layout": _layout,
         "swap": lambda design, content, total: design.swapped(),
     }
 )

@@ -15,6 +15,8 @@ from meshlab.base._units import parse_size
 from meshlab.mesh._axes import WELL_KNOWN_AXES, nearest_axes
 from meshlab.mesh._mesh import DeviceMesh, as_mesh
 from meshlab.mesh.interop._frameworks import READERS
+from meshlab.prediction._job import Job
+from meshlab.widgets._jobs import as_job, fitting_experts
 from meshlab.widgets._machines import Machine
 
 Pairs = tuple[tuple[str, int], ...]  # names and sizes of axes, the slowest first
@@ -296,7 +298,21 @@ def templates(devices: int, domain: int) -> list[Template]:
 # -- designs -----------------------------------------------------------------------------------------------------------
 
 Calls = Mapping[str, tuple[str, int | str]]  # collective and message size of the axes that do not have the usual ones
-Candidate = tuple[Machine | None, DeviceMesh]
+
+
+class Candidate(NamedTuple):
+    """A machine with a mesh. Without a job, it is compared with the job of the present design."""
+
+    machine: Machine | None
+    mesh: DeviceMesh
+    job: Job | None = None
+    experts: str = ""
+
+    @property
+    def value(self) -> tuple[Any, ...]:
+        """The candidate as the value of `Workbench.pinned`: cluster and mesh, and what else it has."""
+        parts = (None if self.machine is None else self.machine.cluster, self.mesh, self.job, self.experts)
+        return parts if self.experts else parts[:3] if self.job is not None else parts[:2]
 
 
 def check_rest(name: str, mesh: DeviceMesh) -> str:
@@ -323,15 +339,24 @@ def check_calls(calls: Mapping[str, Any], mesh: DeviceMesh) -> Calls:
 
 
 def as_candidate(pinned: Any) -> Candidate | None:
-    """Return a pair of a cluster and a mesh as a candidate, and None as it is."""
+    """Return a cluster, a mesh and maybe a job and its expert layout as a candidate, and None as it is."""
     if pinned is None:
         return None
     try:
-        cluster, mesh = pinned
+        cluster, mesh, *more = pinned
+        job, experts = (*more, None, "")[:2] if len(more) < 2 else more
     except (TypeError, ValueError):
         raise MeshError(f"pinned must be a cluster and a mesh, not {pinned!r}") from None
     machine = None if cluster is None else Machine.of(cluster)
-    return machine, as_mesh(mesh, fill=None if machine is None else machine.cluster.n_devices or None)
+    shape = as_mesh(mesh, fill=None if machine is None else machine.cluster.n_devices or None)
+    return Candidate(machine, shape, as_job(job), check_experts(experts, shape))
+
+
+def check_experts(experts: str, mesh: DeviceMesh) -> str:
+    """Return an expert layout, or raise if it is not one of the ranks of a mesh."""
+    if experts:
+        mesh.view(experts)
+    return experts
 
 
 @dataclass(frozen=True, eq=False)
@@ -344,6 +369,8 @@ class Design:
     size: int | str = "256M"
     per_axis: Calls = field(default_factory=lambda: MappingProxyType({}))
     pinned: Candidate | None = None  # the candidate A
+    job: Job | None = None
+    experts: str = ""  # the expert layout of the job
 
     @property
     def devices(self) -> int | None:
@@ -368,18 +395,28 @@ class Design:
         """Return the design with a different mesh, without the settings of axes that it does not have."""
         calls = {name: call for name, call in self.per_axis.items() if name in mesh.creation_order}
         rest = self.rest if self.rest in mesh.creation_order else ""
+        changes.setdefault("experts", fitting_experts(self.experts, mesh))
         return replace(self, mesh=mesh, rest=rest, per_axis=MappingProxyType(calls), **changes)
+
+    def with_job(self, job: Job | None, **changes: Any) -> Design:
+        """Return the design with a different job. A job without experts has no expert layout."""
+        return replace(self, job=job, **({} if job is not None and job.experts else {"experts": ""}) | changes)
+
+    @property
+    def candidate(self) -> Candidate:
+        """The present machine, mesh and job as a candidate."""
+        return Candidate(self.machine, self.mesh, self.job, self.experts)
 
     def with_pin(self) -> Design:
         """Return the design whose candidate A is the present machine and mesh."""
-        return replace(self, pinned=(self.machine, self.mesh))
+        return replace(self, pinned=self.candidate)
 
     def swapped(self) -> Design:
         """Return the design with candidate A, whose place the present machine and mesh take."""
         if self.pinned is None:
             raise MeshError("no candidate is pinned; pin one first")
-        machine, mesh = self.pinned
-        return self.with_mesh(mesh, machine=machine, pinned=(self.machine, self.mesh))
+        machine, mesh, job, experts = self.pinned
+        return self.with_mesh(mesh, machine=machine, job=job or self.job, experts=experts, pinned=self.candidate)
 
     def equals(self, other: Design) -> bool:
         """Return whether two designs are the same for the user."""
@@ -389,7 +426,8 @@ class Design:
     def _key(self) -> tuple[Any, ...]:
         machine, pinned = self.machine, self.pinned
         parts = None if machine is None else (machine.cluster, machine.failed)
-        return (parts, self.mesh, self.rest, self.size, dict(self.per_axis), None if pinned is None else id(pinned))
+        a = None if pinned is None else id(pinned)
+        return (parts, self.mesh, self.rest, self.size, dict(self.per_axis), a, self.job, self.experts)
 
 
 @dataclass(frozen=True)

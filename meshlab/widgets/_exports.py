@@ -13,6 +13,7 @@ from meshlab.frames._files import without_formulas
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.mesh.interop._frameworks import FRAMEWORKS
 from meshlab.widgets._edits import Design
+from meshlab.widgets._jobs import job_code
 from meshlab.widgets._picture import PAGE_NOTE
 from meshlab.widgets._source import python
 
@@ -144,13 +145,21 @@ def program(design: Design, options: Mapping[str, Any]) -> str:
         arguments.append("cluster")
     lines.append(f"mesh = {_mesh_code(design.mesh)}")
     arguments.append("mesh" if machine is not None else "mesh=mesh")
+    if design.job is not None:
+        lines.append(f"job = {job_code(design.job)}")
+        arguments.append("job=job")
     arguments += [f"{name}={python(value)}" for name, value in options.items()]
     if design.pinned is not None:
-        machine, mesh = design.pinned
+        machine, mesh, job, experts = design.pinned
         if machine is not None:
             lines.append(f"cluster_a = {machine.code_without_failed}")
         lines.append(f"mesh_a = {_mesh_code(mesh)}")
-        arguments.append(f"pinned=({'None' if machine is None else 'cluster_a'}, mesh_a)")
+        parts = ["None" if machine is None else "cluster_a", "mesh_a"]
+        if job is not None:
+            parts.append("job" if job == design.job else "job_a")
+            lines += [] if job == design.job else [f"job_a = {job_code(job)}"]
+            parts += [python(experts)] if experts else []
+        arguments.append(f"pinned=({', '.join(parts)})")
     head = "import meshlab as ml\n"
     if any("np." in line for line in lines):
         head += "import numpy as np\n"

@@ -231,13 +231,13 @@ def pinned_panel(design: Design) -> dict[str, Any] | None:
     """Return candidate A and its differences as texts. None without one."""
     if design.pinned is None:
         return None
-    return {"title": candidate_text(*design.pinned), "lines": difference_lines(design)}
+    return {"title": candidate_text(design.pinned.machine, design.pinned.mesh), "lines": difference_lines(design)}
 
 
 def difference_lines(design: Design) -> list[str]:
     """Return the differences between candidate A and the present one: of the machine, then of each axis."""
     assert design.pinned is not None
-    (before, mesh), after = design.pinned, design.machine
+    before, mesh, after = design.pinned.machine, design.pinned.mesh, design.machine
     lines = [] if before is None or after is None else _machine_differences(before, after)
     diff = mesh.diff(design.mesh)
     text = str(diff).splitlines()

@@ -26,6 +26,7 @@ from meshlab.plots._painter import link_shares
 from meshlab.prediction._axis_loads import LOAD_ARGUMENTS, LoadArguments, loads
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike, as_cluster
+from meshlab.topology.placement._axis_keys import AxisCache
 from meshlab.topology.placement._layout import layout_facts, locate
 from meshlab.topology.placement._loads import MARKS, LinkFinding, Loads, find_places
 from meshlab.topology.placement._placement import Placement
@@ -36,6 +37,7 @@ PAGE_NOTE = (
     "A saved view. Here you can point at everything, find ranks and hosts, zoom, and choose the axis and the colours. "
     "The machine and the mesh are changed in Python with meshlab."
 )
+_MOST_LOADS = 24
 COLORS = ("group", "sharing", "load")
 _NO_VALUES: Mapping[str, npt.ArrayLike] = MappingProxyType({})
 
@@ -221,6 +223,7 @@ class Picture(anywidget.AnyWidget):
         self._is_writing = True  # no updates until all arguments are set
         self._drawing: View | None = None
         self._axis_loads: dict[str, Loads] = {}
+        self._known_loads: AxisCache[Loads] = AxisCache(_MOST_LOADS)  # also of axes of earlier meshes
         super().__init__(height=choice["height"])
         with self._lock:
             if isinstance(mesh, Cluster):
@@ -500,7 +503,13 @@ class Picture(anywidget.AnyWidget):
             view = self._drawn_view
             assert view.placement is not None
             collective, size = self._call_of(axis)
-            self._axis_loads[axis] = loads(view.placement, axis, collective=collective, size=size, scene=view.scene)
+            placement, scene = view.placement, view.scene
+            self._axis_loads[axis] = self._known_loads.get(
+                placement,
+                axis,
+                (axis, collective, parse_size(size)),
+                lambda: loads(placement, axis, collective=collective, size=size, scene=scene),
+            )
         return self._axis_loads[axis]
 
     def _call_of(self, axis: str) -> tuple[str, int | str]:
@@ -515,12 +524,15 @@ class Picture(anywidget.AnyWidget):
 
     def _send_picture(self) -> None:
         """Send the picture in one message, because the front end would misread a new mesh with an old machine."""
-        view, loads = self._drawn_view, self.loads
         with self.hold_sync():
-            self._scene = _pack_scene(view)
+            self._scene, self._view, self._loads = self._pack_picture()
             self._values = {n: c.tobytes() for n, c in self.values.items() if len(c) == self._world}
-            self._view = self._pack_view(view)
-            self._loads = {} if loads is None else {**_pack_loads(loads), "edit": self._edit}
+
+    def _pack_picture(self) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Return the scene, the view and the loads that are drawn."""
+        view, loads = self._drawn_view, self.loads
+        packed = {} if loads is None else {**_pack_loads(loads), "edit": self._edit}
+        return _pack_scene(view), self._pack_view(view), packed
 
     def _pack_view(self, view: View) -> dict[str, Any]:
         (mesh, cluster), placement = self._subject, view.placement

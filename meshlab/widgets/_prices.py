@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +11,10 @@ from meshlab.base._errors import MeshlabError
 from meshlab.mesh._mesh import DeviceMesh
 from meshlab.plans._plan import Plan
 from meshlab.plots._lines import Line, line_key, line_names
-from meshlab.prediction._axis_loads import loads
 from meshlab.prediction._predictions import predict
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.placement._loads import Loads
 from meshlab.topology.placement._placement import Placement, place
-from meshlab.topology.placement._scene import scene_of
 
 
 class Price(NamedTuple):
@@ -43,16 +40,6 @@ def price_of(placement: Placement, axis_loads: Loads) -> Price:
     seconds, low, high = (float(values[0]) * 1e-6 for values in (line.time_us, line.time_us_lo, line.time_us_hi))
     share = f", at {100 * line.of_bound[0]:.0f} % of the bound" if np.isfinite(line.of_bound[0]) else ""
     return Price(seconds, low, high, line.basis[0], f"NCCL takes {line.choices[0][1]}{share}")
-
-
-def axis_times(mesh: DeviceMesh, cluster: Cluster, call_of: Callable[[str], tuple[str, int | str]]) -> dict[str, float]:
-    """Return the time in seconds of the call on each axis of a mesh."""
-    placement, scene, times = place(mesh, cluster), scene_of(cluster), {}
-    for axis in mesh.axis_names:
-        collective, size = call_of(axis)
-        axis_loads = loads(placement, axis, collective=collective, size=size, scene=scene)
-        times[axis] = price_of(placement, axis_loads).seconds
-    return times
 
 
 def predicted_lines(mesh: DeviceMesh, cluster: Cluster, plan: Plan) -> dict[str, Line]:

@@ -16,23 +16,30 @@ from meshlab.base._collectives import MODELLED, usual_collective
 from meshlab.base._errors import BenchError, MeshError, MeshlabError, TopologyError
 from meshlab.base._units import format_size, parse_size
 from meshlab.mesh._mesh import DeviceMesh, MeshLike, as_mesh
+from meshlab.prediction._job import Job
 from meshlab.topology.model._cluster import Cluster
 from meshlab.topology.model._presets import ClusterLike
+from meshlab.topology.placement._axis_keys import AxisCache
 from meshlab.topology.placement._loads import Loads
-from meshlab.topology.placement._view import View
+from meshlab.topology.placement._placement import Placement
+from meshlab.topology.placement._scene import scene_of
+from meshlab.topology.placement._view import View, make_view
 from meshlab.topology.readers._hosts import probe
 from meshlab.widgets import _actions as actions
 from meshlab.widgets import _edits as edits
 from meshlab.widgets import _exports as exports
 from meshlab.widgets import _panels as panels
 from meshlab.widgets._assets import script, style
+from meshlab.widgets._comparisons import Comparison, Drawn, compare, equal_call, placement_of
+from meshlab.widgets._decisions import pack_decision
 from meshlab.widgets._edits import Design, History
 from meshlab.widgets._following import run_traits
+from meshlab.widgets._jobs import Search, Step, as_job, find_layouts, job_panel, search_lines, step_lines, step_of
 from meshlab.widgets._machines import Machine
 from meshlab.widgets._measuring import Measuring, panel_traits
 from meshlab.widgets._panels import AxisRow
 from meshlab.widgets._picture import ARGUMENTS, COLORS, Checked, Picture, PictureArguments, Text, reject_mesh
-from meshlab.widgets._prices import Price, axis_times, predicted_lines, price_of
+from meshlab.widgets._prices import Price, predicted_lines, price_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,9 +48,12 @@ if TYPE_CHECKING:
     from meshlab.engines._engines import Engines
     from meshlab.plans._plan import Plan
     from meshlab.plots._lines import Line
+    from meshlab.prediction._search import Layouts
+    from meshlab.prediction._step_time import StepTime
     from meshlab.runs._rundata import RunData
 
-PANELS = ("machine", "mesh", "table", "export", "measure", "runs")  # the panels around the picture
+PANELS = ("machine", "mesh", "job", "table", "export", "measure", "runs")  # the panels around the picture
+_MOST_PRICES = 64
 _NO_CALLS: Mapping[str, Any] = MappingProxyType({})
 # The attributes of the picture that are in `Workbench.code`, if they do not have their defaults.
 _CODED = ("axis", "pick", "size", "collective", "color", "focus", "selected", "tab", "panels", "height")
@@ -58,16 +68,17 @@ class WorkbenchArguments(PictureArguments, total=False):
     failed: Iterable[str]
     rest: str
     per_axis: Mapping[str, Any]
-    pinned: tuple[ClusterLike | None, MeshLike] | None
+    pinned: tuple[Any, ...] | None
+    job: Job | str | None
+    experts: str
     panels: Iterable[str] | None
     selected: Iterable[int]
     tab: str
 
 
-_OWN = {
-    "engines": None, "run": None, "failed": (), "rest": "", "per_axis": _NO_CALLS, "pinned": None, "panels": None,
-    "selected": (), "tab": "design",
-}
+_OWN = {"engines": None, "run": None, "failed": (), "rest": "", "per_axis": _NO_CALLS, "pinned": None, "panels": None}
+_OWN |= {"job": None, "experts": ""}
+_OWN |= {"selected": (), "tab": "design"}
 _ARGUMENTS = Arguments(WorkbenchArguments, {**ARGUMENTS.defaults, **_OWN})
 
 
@@ -101,9 +112,15 @@ class Workbench(Picture):
     per_axis : mapping of str to (str, int or str), default {}
         Collective and message size of some axes, such as ``{"dp": ("all_gather", "1G")}``.
     pinned : tuple of (Cluster, DeviceMesh), optional
-        The candidate A that the table compares with.
+        The candidate A that the design is compared with, also with a third part, its job, and a fourth, its expert
+        layout. Without a job, the job of the design runs on both.
+    job : Job or str, optional
+        The training job, or the name of a model, see `Job.preset`. Its step is predicted on the mesh.
+    experts : str, default ""
+        The expert layout of the job, such as ``"edp=2, ep=16"``, see `Job.step`.
     panels : sequence of str, optional
-        The panels to show, of ``machine``, ``mesh``, ``table``, ``export``, ``measure`` and ``runs``. By default all.
+        The panels to show, of ``machine``, ``mesh``, ``job``, ``table``, ``export``, ``measure`` and ``runs``. By
+        default all.
     selected : iterable of int, default ()
         The selected ranks.
     tab : str, default "design"
@@ -134,6 +151,9 @@ class Workbench(Picture):
     >>> wb.undo()
     >>> wb.failed
     ()
+    >>> wb.job = "llama3-8b"
+    >>> print(wb.step_time.verdict)  # doctest: +ELLIPSIS
+    15.0 to 16.4...s per step, 24...GiB of 72...GiB per GPU
     """
 
     _bundle = "workbench"
@@ -152,7 +172,13 @@ class Workbench(Picture):
     """Collective and message size of the axes that do not have the usual ones."""
 
     pinned = traitlets.Any(None, allow_none=True)
-    """The candidate A as (cluster, mesh), or None. Settable."""
+    """The candidate A as (cluster, mesh), (cluster, mesh, job) or (cluster, mesh, job, experts), or None. Settable."""
+
+    job = traitlets.Any(None, allow_none=True)
+    """The training job, or None. Settable, also to the name of a model."""
+
+    experts = Text("")
+    """The expert layout of the job. Empty for one on which tp shards each expert."""
 
     tab = traitlets.Enum(("design", "measure", "runs"), "design").tag(sync=True)
     """The tab that is shown: ``"design"``, ``"measure"`` or ``"runs"``."""
@@ -164,6 +190,12 @@ class Workbench(Picture):
     _measuring: Measuring | None = None
     _panel = traitlets.Dict().tag(sync=True)  # the content of the panels, without the table
     _table = traitlets.Dict().tag(sync=True)  # the table of the axes
+    _job = traitlets.Dict().tag(sync=True)  # the fields of the job, its step, and the layouts of a search
+    _decision = traitlets.Dict().tag(sync=True)  # the comparison with candidate A, empty without one
+    # The picture of candidate A, as `_scene`, `_view` and `_loads`.
+    _pinned_scene = traitlets.Dict().tag(sync=True)
+    _pinned_view = traitlets.Dict().tag(sync=True)
+    _pinned_loads = traitlets.Dict().tag(sync=True)
     _code = traitlets.Unicode("").tag(sync=True)  # the value of `code`
 
     @_ARGUMENTS.shown
@@ -180,12 +212,17 @@ class Workbench(Picture):
             machine = machine.without(*(name for name in choice["failed"] if name not in machine.failed))
         edits.check_fit(shape, machine)
         rest, calls = edits.check_rest(choice["rest"], shape), edits.check_calls(choice["per_axis"], shape)
-        self._design = Design(machine, shape, rest, choice["size"], calls, edits.as_candidate(choice["pinned"]))
+        pinned, job = edits.as_candidate(choice["pinned"]), as_job(choice["job"])
+        experts = edits.check_experts(choice["experts"], shape)
+        self._design = Design(machine, shape, rest, choice["size"], calls, pinned, job, experts)
         self._history = History()
         self._problems: list[dict[str, Any]] = []  # the invalid edits, one a field
-        self._times_of_pinned: tuple[object, Mapping[str, float]] = (None, _NO_CALLS)
+        self._comparison: tuple[object, Comparison | None] = (None, None)
+        self._view_of_pinned: tuple[object, View] | None = None
+        self._step: tuple[object, Step] = (None, Step(None))
+        self._search: Search | None = None
         self._rows: list[AxisRow] = []
-        self._prices: dict[str, tuple[Loads, Price]] = {}
+        self._prices: AxisCache[Price] = AxisCache(_MOST_PRICES)
         self._is_flicked = False
         of_picture: PictureArguments = {name: choice[name] for name in ARGUMENTS.defaults}  # type: ignore[assignment]
         super().__init__(shape, None if machine is None else machine.cluster, **of_picture)
@@ -261,7 +298,64 @@ class Workbench(Picture):
                 lines.append(f"failed: {', '.join(self.failed)}")
             if self._design.pinned is not None:
                 lines += ["compared with A:", *panels.difference_lines(self._design)]
+            if self._design.job is not None:
+                lines += [f"job: {self._design.job!r}", *step_lines(self._present_step, self._design.experts)]
+                lines += search_lines(self._shown_search) if self._shown_search is not None else []
+            comparison = self._compared
+            if comparison is not None:
+                lines += comparison.decision.lines()
             return "\n".join(lines)
+
+    @property
+    def step_time(self) -> StepTime | None:
+        """The expected step of the job on the mesh. None without a job, or if it cannot run."""
+        with self._lock:
+            return self._present_step.time
+
+    @property
+    def decision(self) -> str:
+        """The sentence that decides between candidate A and the present design, B. Empty without A."""
+        with self._lock:
+            comparison = self._compared
+            return "" if comparison is None else comparison.decision.sentence
+
+    @property
+    def layouts(self) -> Layouts | None:
+        """The layouts that the last search found for this job on this machine, or None."""
+        with self._lock:
+            return None if self._shown_search is None else self._shown_search.layouts
+
+    def search(self) -> Layouts | None:
+        """Search the layouts of the machine on which the job can run, and list the best ones. See `meshlab.search`.
+
+        Returns
+        -------
+        Layouts or None
+            The layouts, best first. None if there are none: the panel shows why.
+
+        Raises
+        ------
+        MeshError
+            If there is no job.
+        TopologyError
+            If there is no machine.
+
+        Examples
+        --------
+        >>> import meshlab as ml
+        >>> wb = ml.Workbench("dgx-h100", "dp=2, tp=4", job="llama3-8b")
+        >>> layouts = wb.search()
+        >>> wb.show(layouts.mesh(0))
+        >>> wb.mesh
+        DeviceMesh('tp=8')
+        """
+        with self._lock:
+            design = self._design
+            if design.job is None:
+                raise MeshError("there is no job", hint="set job, or choose a model")
+            self._search = find_layouts(design.job, design.present_machine.cluster, design.mesh.world_size)
+            self._send_job()
+            return self._search.layouts
 
     def undo(self) -> None:
         """Discard an invalid edit, or undo the last change."""
@@ -376,8 +470,19 @@ class Workbench(Picture):
         return edits.check_calls(proposal["value"], self._design.mesh)
 
     @traitlets.validate("pinned")
-    def _check_pinned(self, proposal: Any) -> tuple[Cluster | None, DeviceMesh] | None:
-        return proposal["value"] if self._is_writing else _clusters_of(edits.as_candidate(proposal["value"]))
+    def _check_pinned(self, proposal: Any) -> tuple[Any, ...] | None:
+        if self._is_writing:
+            return proposal["value"]  # type: ignore[no-any-return]
+        candidate = edits.as_candidate(proposal["value"])
+        return None if candidate is None else candidate.value
+
+    @traitlets.validate("job")
+    def _check_job(self, proposal: Any) -> Job | None:
+        return as_job(proposal["value"])
+
+    @traitlets.validate("experts")
+    def _check_experts(self, proposal: Any) -> str:
+        return edits.check_experts(proposal["value"], self._design.mesh)
 
     @traitlets.validate("panels")
     def _check_panels(self, proposal: Any) -> tuple[str, ...]:
@@ -389,7 +494,7 @@ class Workbench(Picture):
 
     # -- changes -------------------------------------------------------------------------------------------------------
 
-    @traitlets.observe("rest", "failed", "per_axis", "pinned")
+    @traitlets.observe("rest", "failed", "per_axis", "pinned", "job", "experts")
     def _design_changed(self, change: Any) -> None:
         with self._lock:
             if not self._is_writing:
@@ -407,7 +512,9 @@ class Workbench(Picture):
             self._commit(lambda _: design.with_machine(design.present_machine.with_failed(self.failed)))
         elif name == "pinned":
             self._commit(lambda _: replace(design, pinned=edits.as_candidate(self.pinned)))
-        elif name in ("size", "rest", "per_axis"):
+        elif name == "job":
+            self._commit(lambda _: design.with_job(self.job))
+        elif name in ("size", "rest", "per_axis", "experts"):
             self._commit(lambda _: replace(design, **{name: getattr(self, name)}))
         else:
             super()._take(name)
@@ -439,15 +546,16 @@ class Workbench(Picture):
         # Observers of one attribute may read the others, so those without a picture come first.
         self.failed = () if machine is None else machine.failed
         self.rest, self.per_axis, self.size = design.rest, design.per_axis, design.size
-        self.pinned = _clusters_of(design.pinned)
+        self.pinned = None if design.pinned is None else design.pinned.value
+        self.job, self.experts = design.job, design.experts
         self.cluster = None if machine is None else machine.cluster
         self.mesh = design.mesh
 
     @property
     def _subject(self) -> tuple[DeviceMesh | None, Cluster | None]:
-        if self._is_flicked and self._design.pinned is not None:
-            machine, mesh = self._design.pinned
-            return mesh, None if machine is None else machine.cluster
+        pinned = self._design.pinned
+        if self._is_flicked and pinned is not None:
+            return pinned.mesh, None if pinned.machine is None else pinned.machine.cluster
         return super()._subject
 
     def _flick(self, is_on: bool) -> None:
@@ -462,6 +570,11 @@ class Workbench(Picture):
                     self.axis = axis
 
     def _call_of(self, axis: str) -> tuple[str, int | str]:
+        if self._is_flicked and self._design.pinned is not None:
+            return equal_call(self._present_call, axis, self._design.mesh, self._design.pinned.mesh)
+        return self._present_call(axis)
+
+    def _present_call(self, axis: str) -> tuple[str, int | str]:
         usual = (self.collective or usual_collective(axis), self._design.size)
         return self._design.per_axis.get(axis, usual)
 
@@ -569,20 +682,18 @@ class Workbench(Picture):
             self._measuring.show_all()
 
     def _pack_view(self, view: View) -> dict[str, Any]:
-        machine = self._design.machine
-        marks = [] if machine is None or self._is_flicked else machine.marks
-        return {
-            **super()._pack_view(view),
-            "failed": [mark.to_dict() for mark in marks],
-            "is_flicked": self._is_flicked,
-        }
+        pinned = self._design.pinned
+        machine = pinned.machine if self._is_flicked and pinned is not None else self._design.machine
+        marks = [] if machine is None else [mark.to_dict() for mark in machine.marks]
+        return {**super()._pack_view(view), "failed": marks, "is_flicked": self._is_flicked}
 
     def _send_panels(self) -> None:
         view, design = self._drawn_view, self._design
         axis_loads: dict[str, Loads] = {}
         if view.placement is not None and view.groups is not None and not self._is_flicked:
             axis_loads = {axis: self._loads_of(axis) for axis in view.placement.mesh.axis_names}
-            self._rows = panels.axis_rows(view.placement, self._loads_of, self._price_of, self._pinned_times)
+            times = _NO_CALLS if self._compared is None else self._compared.times
+            self._rows = panels.axis_rows(view.placement, self._loads_of, self._price_of, times)
         elif not self._is_flicked:
             self._rows = []
         machine = design.machine
@@ -603,27 +714,96 @@ class Workbench(Picture):
             }
             self._table = panels.pack_rows(self._rows, design.per_axis)
             self._code = self._make_code()
+            self._send_job()
+            self._send_pinned()
+
+    def _send_job(self) -> None:
+        design, step = self._design, None if self._design.job is None else self._present_step
+        self._job = {
+            "edit": self._edit,
+            **job_panel(design.job, design.experts, step, self._shown_search, design.mesh),
+        }
 
     @property
-    def _pinned_times(self) -> Mapping[str, float]:
-        """The time of every axis of candidate A."""
+    def _present_step(self) -> Step:
+        """The step of the job on the present mesh."""
         design = self._design
-        machine, mesh = (None, None) if design.pinned is None else design.pinned
-        if machine is None or mesh is None or not 0 < mesh.world_size <= machine.cluster.n_devices:
-            return _NO_CALLS
-        key = (id(design.pinned), design.size, tuple(design.per_axis.items()), self.collective)
-        if self._times_of_pinned[0] != key:
-            self._times_of_pinned = (key, axis_times(mesh, machine.cluster, self._call_of))
-        return self._times_of_pinned[1]
+        if design.job is None:
+            return Step(None)
+        placement = self._present_placement
+        key = (placement, design.job, design.experts)
+        if self._step[0] != key:
+            self._step = key, step_of(design.job, placement, design.experts)
+        return self._step[1]
+
+    @property
+    def _present_placement(self) -> Placement | None:
+        """The present mesh on the machine, also while the picture shows candidate A."""
+        if not self._is_flicked:
+            return self._drawn_view.placement
+        return placement_of(self._design.machine, self._design.mesh)
+
+    @property
+    def _shown_search(self) -> Search | None:
+        """The last search, if it was for the present job and machine."""
+        machine = self._design.machine
+        found, cluster = self._search, None if machine is None else machine.cluster
+        return found if found is not None and found.suits(self._design.job, cluster) else None
+
+    @property
+    def _pinned_drawing(self) -> View | None:
+        """Candidate A on its machine, None without one."""
+        pinned = self._design.pinned
+        if pinned is None:
+            return None
+        axis = self.axis if self.axis in pinned.mesh.creation_order else None
+        key, before = (id(pinned), axis), self._view_of_pinned
+        if before is None or before[0] != key:
+            cluster = None if pinned.machine is None else pinned.machine.cluster
+            view = make_view(pinned.mesh, cluster, axis, before=None if before is None else before[1])
+            self._view_of_pinned = key, view
+            return view
+        return before[1]
+
+    @property
+    def _compared(self) -> Comparison | None:
+        """The comparison with candidate A, None without one."""
+        design, view = self._design, self._pinned_drawing
+        if view is None:
+            return None
+        placement = self._present_placement
+        calls = tuple((axis, self._present_call(axis)) for axis in design.mesh.axis_names)
+        key = (id(design.pinned), placement, calls, design.job, design.experts)
+        if self._comparison[0] != key:
+            other = None if view.placement is None else Drawn(view.placement, view.scene, self._known_loads)
+            scene = scene_of(placement.cluster) if self._is_flicked and placement else self._drawn_view.scene
+            drawn = None if placement is None else Drawn(placement, scene, self._known_loads)
+            self._comparison = key, compare(design, drawn, other, self._present_step, self._present_call)
+        return self._comparison[1]
+
+    def _send_pinned(self) -> None:
+        """Send the comparison with candidate A, and its picture."""
+        comparison, view = self._compared, self._pinned_drawing
+        if comparison is None or view is None:
+            self._decision = self._pinned_scene = self._pinned_view = self._pinned_loads = {}
+            return
+        self._decision = {"edit": self._edit, **pack_decision(comparison.decision)}
+        if self._is_flicked:
+            return
+        before = self._drawing, self._axis_loads
+        self._drawing, self._axis_loads, self._is_flicked = view, {}, True
+        try:
+            self._pinned_scene, self._pinned_view, self._pinned_loads = self._pack_picture()
+        finally:
+            (self._drawing, self._axis_loads), self._is_flicked = before, False
 
     def _price_of(self, axis: str) -> Price:
         """Return the predicted time of an axis."""
         loads = self._loads_of(axis)
         placement = self._drawn_view.placement
         assert placement is not None  # there are loads
-        if axis not in self._prices or self._prices[axis][0] is not loads:
-            self._prices[axis] = (loads, price_of(placement, loads))
-        return self._prices[axis][1]
+        call = (loads.collective, loads.size_bytes)
+        return self._prices.get(placement, axis, call, lambda: price_of(placement, loads))
 
     def _predict(self, mesh: DeviceMesh, plan: Plan) -> Mapping[str, Line]:
         """Return the predicted lines of a run on the machine. A run on CPUs is not on this machine."""
@@ -642,7 +822,7 @@ class Workbench(Picture):
             del options["color"]
         # Of the design, because the constructor sends the code before it sets these attributes.
         failed = () if design.machine is None else design.machine.failed
-        options |= {"failed": failed, "rest": design.rest, "per_axis": design.per_axis}
+        options |= {name: getattr(design, name) for name in ("rest", "per_axis", "experts")} | {"failed": failed}
         changed = {n: value for n, value in options.items() if value != getattr(type(self), n).default_value}
         return exports.program(design, changed)
 
@@ -663,6 +843,9 @@ class Workbench(Picture):
             self.send({"type": "export", **exports.export(self, str(content.get("what", "")))})
         elif kind == "flick":
             self._flick(bool(content.get("on")))
+        elif kind == "search":
+            with suppress(MeshlabError):  # the job was removed in the meantime
+                self.search()
         elif self._measuring is not None and kind.partition(".")[0] in ("measure", "run", "monitor"):
             self._measuring.receive(content, buffers)
 
@@ -689,11 +872,3 @@ class Workbench(Picture):
                 self._commit(lambda _: design, unseen)
                 if before is self._design:
                     self._send_picture()
-
-
-def _clusters_of(candidate: edits.Candidate | None) -> tuple[Cluster | None, DeviceMesh] | None:
-    """Return a candidate as the value of `Workbench.pinned`."""
-    if candidate is None:
-        return None
-    machine, mesh = candidate
-    return None if machine is None else machine.cluster, mesh

@@ -13,7 +13,8 @@ from matplotlib.text import Text
 import meshlab as ml
 from meshlab.base._errors import BenchError
 from meshlab.plots._step_times import step_times
-from meshlab.prediction._search import COMPONENTS, Layouts
+from meshlab.prediction._search import Layouts
+from meshlab.prediction._step_parts import COMPONENTS
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import { attribute, button, element, findAll, focusIn, refill, setText } from ".
 
 /**
  * A text field that keeps what is typed, or sent and not answered yet: only the answer to its own edit replaces it.
- * @param {{ input: HTMLInputElement, listen: Listen, queue: EditQueue, send: (text: string) => number | null }} parts
+ * @param {{ input: HTMLInputElement | HTMLSelectElement, listen: Listen, queue: EditQueue, send: (text: string) => number | null }} parts
  *   `send` returns the version of the edit.
  */
 export function typedField({ input, listen, queue, send }) {
@@ -130,6 +130,15 @@ export function problemBox({ listen, edit, kept = "" }) {
       );
     },
   };
+}
+
+// A line that opens what is below it. Closed content is hidden, so that nothing finds it.
+export function disclosure(label, listen, ...content) {
+  const root = element("details", {}, element("summary", { text: label }), ...content);
+  const follow = () => content.forEach((node) => (node.hidden = !root.open));
+  listen(root, "toggle", follow);
+  follow();
+  return root;
 }
 
 // A button with a list of actions below it. `fill` returns the entries when the list opens.

@@ -1,23 +1,17 @@
-// The table of the axes: what their groups do, the time, and the difference to candidate A.
+// The table of the axes: what their groups do, the time, and the change to candidate A.
 
 import { button, element, fillSelect, refill, setText } from "./dom.js";
 import { problemBox, typedField } from "./fields.js";
 import { count } from "./text.js";
 
 export function tablePanel({ model, root, listen, shell }) {
-  const compared = element("div", { class: "ml-compared", hidden: true });
   const table = element("table", { class: "ml-table" });
   const problem = problemBox({ listen, edit: shell.edit });
-  root.before(compared);
   root.append(table, problem.root);
 
   listen(table, "click", (event) => {
     const row = event.target.closest("tr[data-axis]");
     if (row && !event.target.closest("select, input")) shell.chooseAxis(row.dataset.axis);
-  });
-  listen(compared, "click", (event) => {
-    const action = event.target.closest("button")?.dataset.action;
-    if (action) shell.edit({ action });
   });
 
   const percent = (share) => `${(100 * share).toFixed(2)}%`;
@@ -128,7 +122,7 @@ export function tablePanel({ model, root, listen, shell }) {
   return {
     update() {
       const { rows, head } = model.get("_table");
-      const { pinned, collectives, problems } = shell.panel();
+      const { collectives, problems } = shell.panel();
       const axis = shell.axis();
       table.hidden = !rows.length;
       shell.picture.root.classList.toggle("ml-is-placed", rows.length > 0); // the table chooses the axis
@@ -161,19 +155,6 @@ export function tablePanel({ model, root, listen, shell }) {
         own.update(row, row.axis === axis, collectives);
       });
       problem.update(problems.find(({ where }) => where.startsWith("call:")) ?? null);
-      compared.hidden = !pinned;
-      if (!pinned) return;
-      refill(
-        compared,
-        element("p", {}, element("b", { text: "A " }), pinned.title),
-        element("ul", {}, ...pinned.lines.map((text) => element("li", { text }))),
-        element(
-          "div",
-          { class: "ml-row", hidden: !shell.isLive },
-          button("Swap with A", { "data-action": "swap", title: "Continue with A, and keep this one as A." }),
-          element("span", { class: "ml-soft", text: "Hold the key A in the picture to see it." }),
-        ),
-      );
     },
     destroy() {},
   };

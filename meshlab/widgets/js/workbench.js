@@ -7,7 +7,9 @@
 // Each edit passes the queue of queue.js and has a version. Python's answers carry it, so that late ones are dropped.
 
 import { button, copyText, element, find, findAll, refill, setText } from "./dom.js";
+import { comparePanel } from "./compare.js";
 import { exportPanel } from "./export.js";
+import { jobPanel } from "./job.js";
 import { machinePanel } from "./machine.js";
 import { measurePanel } from "./measure.js";
 import { meshPanel } from "./mesh.js";
@@ -15,6 +17,7 @@ import { partBar } from "./part_bar.js";
 import { picturePanel } from "./picture.js";
 import { queueOf } from "./queue.js";
 import { runsPanel } from "./runs.js";
+import { stepPanel } from "./step.js";
 import { tablePanel } from "./table.js";
 import { followTheme } from "./theme.js";
 
@@ -164,8 +167,16 @@ export function workbenchPanel({ model, root: parent }) {
   links.replaceWith(low);
   low.append(...(shows("table") ? [axes] : []), links);
   picture.root.classList.toggle("ml-has-table", shows("table"));
+  const stageOfB = picture.root.querySelector(".ml-stage");
+  if (shows("table")) add(comparePanel, low, stageOfB);
+  if (shows("job")) {
+    const step = element("div", { class: "ml-step-panel" });
+    picture.root.prepend(step);
+    add(stepPanel, step);
+  }
   if (shows("machine")) add(machinePanel, side);
   if (shows("mesh")) add(meshPanel, side);
+  if (shows("job")) add(jobPanel, side);
   if (shows("table")) add(tablePanel, axes);
   if (shows("export")) add(exportPanel, tools);
   if (shows("measure") && (isLive || model.get("_run")?.state)) add(measurePanel, boxes.measure);

@@ -1,0 +1,118 @@
+"""The range of the ratio of two times, in which the errors that both share cancel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from meshlab.prediction._costs import BAND_STARTS, formula_band, prices
+from meshlab.prediction._group_links import GroupLinks
+from meshlab.topology.placement._placement import Placement
+
+Key = tuple[object, ...]
+
+
+class Factor(NamedTuple):
+    """An unknown factor of a time: its key, its interval around 1 or from 0, and its meaning in words."""
+
+    key: Key
+    low: float
+    high: float
+    label: str
+
+    @property
+    def expected(self) -> float:
+        """The expected value. Of a part that may vanish it is half: the middle of both ends of the time."""
+        return 0.5 if self.low == 0 else 1.0
+
+
+class ErrorTerm(NamedTuple):
+    """A part of a time, and its unknown factors."""
+
+    seconds: float
+    factors: tuple[Factor, ...]
+
+    def value(self, key: Key | None = None, factor: float = 1.0) -> float:
+        """Return the expected seconds, or those with another value of one of the factors."""
+        value = self.seconds
+        for own in self.factors:
+            value *= factor if own.key == key else own.expected
+        return value
+
+
+class Ratio(NamedTuple):
+    """The ratio of two times: its expected value, its range, and the factor that widens the range most."""
+
+    expected: float
+    low: float
+    high: float
+    cause: str
+
+    @property
+    def is_decided(self) -> bool:
+        """True if the range excludes 1."""
+        return self.low > 1 or self.high < 1
+
+
+def ratio_of(after: Sequence[ErrorTerm], before: Sequence[ErrorTerm]) -> Ratio:
+    """Return the ratio ``after / before`` of two times that are sums of terms, each with unknown factors.
+
+    A factor with the same key is the same in both times, so an error that both share cancels: if all terms have one
+    factor, the ratio is exact however wide its interval is. Factors with different keys are independent. The change of
+    the logarithm of the ratio is computed for each of them alone, at both ends of its interval, and the changes are
+    combined as independent errors: the square root of the sum of their squares, upwards and downwards.
+
+    The assumption is that the factor of a key is the same in both times. It holds for what hardware and library do to
+    both in the same way, such as the efficiency of a kernel, or of a protocol on one kind of link. It does not hold for
+    a defect of one of the machines.
+    """
+    factors = {factor.key: factor for term in (*after, *before) for factor in term.factors}
+
+    def logarithm(key: Key | None = None, factor: float = 1.0) -> float:
+        top, bottom = (sum(term.value(key, factor) for term in terms) for terms in (after, before))
+        return math.log(top / bottom)
+
+    middle = logarithm()
+    changes = {
+        key: tuple(logarithm(key, end) - middle for end in (factor.low, factor.high)) for key, factor in factors.items()
+    }
+    up, down = (
+        math.sqrt(sum(max(*(sign * change for change in ends), 0.0) ** 2 for ends in changes.values()))
+        for sign in (1, -1)
+    )
+    cause = max(changes, key=lambda key: abs(changes[key][1] - changes[key][0]))
+    expected, low, high = (math.exp(value) for value in (middle, middle - down, middle + up))
+    return Ratio(expected, low, high, factors[cause].label)
+
+
+def formula_factors(links: GroupLinks, row: int, collective: str, size: float) -> tuple[Factor, ...]:
+    """Return the errors of the formula for a call on a signature. Their intervals multiply to the band of its size.
+
+    Large calls of a collective on one kind of link share one error. Smaller ones have that, and another one that they
+    share with all calls of their size and below, for every step by which the band becomes wider.
+    """
+    is_inside = bool(links.domains[row] == 1)
+    is_nvlink = is_inside and bool(links.inner_is_nvlink[row])
+    gbs = float((links.inner_gbs if is_inside else links.nic_gbs)[row])
+    where = "inside NVLink" if is_nvlink else "inside the host" if is_inside else "over the network"
+    label = f"the error of {collective} {where}"
+    edges = [float(start) for start in reversed(BAND_STARTS) if start > size]
+    bands = formula_band([*edges, size]).tolist()
+    steps = zip([*edges, 0.0], bands, [1.0, *bands[:-1]], strict=True)
+    return tuple(
+        Factor((collective, where, gbs, edge), before / band, band / before, label) for edge, band, before in steps
+    )
+
+
+def call_term(placement: Placement, axis: str, collective: str, size: float) -> ErrorTerm:
+    """Return the time of a call on the slowest group of an axis, with the errors that it shares with other calls.
+
+    Raises a `MeshlabError` if the machine has no model, or the collective no cost.
+    """
+    links, _ = GroupLinks.of(placement, axis)
+    times = prices(links, collective).time_us(np.arange(len(links)), size) * 1e-6
+    row = int(times.argmax())
+    return ErrorTerm(float(times[row]), formula_factors(links, row, collective, size))

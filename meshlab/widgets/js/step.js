@@ -1,0 +1,87 @@
+// The step of the job on the layout on the screen: its time, its memory, what limits it, and its parts as a bar.
+
+import { element, refill, setText } from "./dom.js";
+import { disclosure } from "./fields.js";
+
+const percent = (share) => `${(100 * share).toFixed(2)}%`;
+
+export function stepPanel({ model, root, listen }) {
+  const head = element("div", {});
+  const table = element("div", {});
+  const caveat = element("p", { class: "ml-soft" });
+  const details = disclosure("Parts of the step", listen, table, caveat);
+  const box = element(
+    "div",
+    { class: "ml-step-box", role: "group", "aria-label": "Step of the job", hidden: true },
+    head,
+    details,
+  );
+  root.append(box);
+
+  function partsTable(step) {
+    const rows = step.parts.map((part) =>
+      element(
+        "tr",
+        {},
+        element(
+          "th",
+          { scope: "row" },
+          element("i", { class: `ml-swatch ml-part-${part.name}`, "aria-hidden": "true" }),
+          part.label,
+        ),
+        element("td", { class: "ml-n", text: part.text }),
+        element("td", { text: part.why }),
+      ),
+    );
+    return element("table", { class: "ml-table ml-step-table" }, element("tbody", {}, ...rows));
+  }
+
+  function bar(step) {
+    const parts = step.parts.flatMap(({ name, label, low, high, text }) => [
+      element("i", { class: `ml-part-${name}`, style: `width:${percent(low)}`, title: `${label} ${text}` }),
+      ...(high > low
+        ? [
+            element("i", {
+              class: `ml-part-${name} ml-may-hide`,
+              style: `width:${percent(high - low)}`,
+              title: `${label} ${text}: a schedule may hide this part`,
+            }),
+          ]
+        : []),
+    ]);
+    return element("div", { class: "ml-step-bar", "aria-hidden": "true" }, ...parts);
+  }
+
+  return {
+    update() {
+      const { step } = model.get("_job");
+      box.hidden = !step;
+      details.hidden = !step || Boolean(step.problem);
+      if (!step) return;
+      if (step.problem) {
+        const fix = step.fix ? ` ${step.fix[0].toUpperCase()}${step.fix.slice(1)}.` : "";
+        return refill(head, element("p", { class: "ml-problem", text: `${step.problem}.${fix}` }));
+      }
+      const parts = step.memory_parts.map(([name, , text]) => `${name} ${text}`).join(", ");
+      const memory = `${step.fits ? "" : "✕ "}${step.memory}`;
+      refill(
+        head,
+        element(
+          "p",
+          { class: "ml-step-line" },
+          element("b", { text: step.time }),
+          element("span", { class: step.fits ? "" : "ml-bad", title: parts, text: memory }),
+          element("span", { class: "ml-soft", text: step.mfu }),
+        ),
+        ...(step.fits ? [] : [element("p", { class: "ml-bad", text: `It does not fit: ${step.fix}.` })]),
+        bar(step),
+        element("p", { class: "ml-soft", text: `${step.limit}.` }),
+      );
+      refill(table, partsTable(step));
+      setText(caveat, step.caveat);
+    },
+    destroy() {},
+  };
+}
+
+stepPanel.traits = ["_job"];
