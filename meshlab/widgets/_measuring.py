@@ -88,7 +88,8 @@ def panel_traits() -> tuple[Any, Any, Any, Any]:
     return engines, bench, runs, monitor
 
 
-# Those that have started engines. A notebook keeps a workbench whose cell was run again, so the next one takes or offers them.
+# Those that have started engines. A notebook keeps a workbench whose cell was run again, so the next one takes or
+# offers them.
 _with_engines: weakref.WeakSet[Measuring] = weakref.WeakSet()
 
 
@@ -595,12 +596,11 @@ class Measuring:
 
     def _act_on_offer(self, owner: int, *, is_end: bool) -> None:
         """Take over the engines of another workbench, or end them."""
-        for other in _owners(self):
-            if id(other) == owner:
-                if is_end:
-                    self._in_background("stopping the ranks", lambda: other._end_engines())
-                else:
-                    self._take_engines(other)
+        other = next((other for other in _owners(self) if id(other) == owner), None)
+        if other is not None and is_end:
+            self._in_background("stopping the ranks", other._end_engines)
+        elif other is not None:
+            self._take_engines(other)
         self.show_all()
 
     def _end_engines(self) -> None:
