@@ -77,7 +77,7 @@ export function comparePanel({ model, root, listen, shell }, stage) {
     const cell = (text) => element("td", { text });
     return element(
       "table",
-      { class: "ml-table ml-decision-table" },
+      { class: "ml-numbers ml-decision-table" },
       element(
         "thead",
         {},

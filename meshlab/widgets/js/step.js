@@ -33,7 +33,7 @@ export function stepPanel({ model, root, listen, shell }) {
         element("td", { text: part.why }),
       ),
     );
-    return element("table", { class: "ml-table ml-step-table" }, element("tbody", {}, ...rows));
+    return element("table", { class: "ml-numbers ml-step-table" }, element("tbody", {}, ...rows));
   }
 
   function bar(step) {
